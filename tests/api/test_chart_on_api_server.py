@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.chart_release import CHART, Account, Helm, until_policies_hold
 from support.kubernetes.helm_chart import RELEASE
 from tools.kind.api_server import ApiServer
@@ -62,7 +62,7 @@ def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
 
 def test_jobs_and_their_kind_stay_when_the_release_is_removed(helm: Helm) -> None:
     helm.install()
-    job = a_raw_job() | {"metadata": {"name": "kept"}}
+    job = make_raw_job() | {"metadata": {"name": "kept"}}
     helm.server.apply(job, namespace=helm.namespace)
 
     helm("uninstall", RELEASE)

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job
+from support.builders.operator.jobs import REMOVED, SAMPLES, make_raw_job
 from tools.kind.api_server import ApiServer
 
 CRD = "raggrpojobs.raggrpo.io"
 
 
 def create(server: ApiServer, namespace: str, changes: Mapping[str, Any] | None = None) -> None:
-    raw = a_raw_job({"metadata": {"name": "small"}, **(changes or {})})
+    raw = make_raw_job({"metadata": {"name": "small"}, **(changes or {})})
     server.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(raw))
 
 
 def edited(server: ApiServer, namespace: str, changes: Mapping[str, Any]) -> str:
     """Apply the small job with changes; return what was refused, empty when it was taken."""
-    raw = a_raw_job({"metadata": {"name": "small"}, **changes})
+    raw = make_raw_job({"metadata": {"name": "small"}, **changes})
     ended = server.kubectl(
         "apply", "-n", namespace, "-f", "-", stdin=json.dumps(raw), check=False
     )  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_fresh_job_has_a_row_too(api_server: ApiServer, namespace: str) -> Non
 
 def test_jobs_are_selected_by_phase_and_suspension(api_server: ApiServer, namespace: str) -> None:
     for name, suspend in (("small", False), ("other", True)):
-        raw = a_raw_job({"metadata": {"name": name}, "spec.suspend": suspend})
+        raw = make_raw_job({"metadata": {"name": name}, "spec.suspend": suspend})
         api_server.apply(raw, namespace=namespace)
     api_server.write_status("rgj", "small", RUNNING, namespace)
 
@@ -170,7 +170,7 @@ def test_a_job_has_no_finalizer_and_no_default_is_written_into_it(
     create(api_server, namespace)
     job = api_server.read("rgj", "small", "-n", namespace)
     assert "finalizers" not in job["metadata"]
-    assert job["spec"] == a_raw_job()["spec"]
+    assert job["spec"] == make_raw_job()["spec"]
     api_server.kubectl("delete", "rgj", "small", "-n", namespace, "--timeout=20s")
 
 

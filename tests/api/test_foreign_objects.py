@@ -34,18 +34,18 @@ from raggrpo_operator.kube.client import ApiServer, KubeClient, resource_of
 from raggrpo_operator.kube.user_client import connect_as_user
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
-from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.fakes.fake_kuberay import FOREIGN, Manifest, path_of
 from support.fakes.fake_ray import Script
 from support.kubernetes.chart_release import Account
-from support.operator.operator_environment import World, a_world, is_phase
+from support.operator.operator_environment import OperatorEnvironment, is_phase, make_environment
 from tools.kind.api_server import ApiServer as Server
 from tools.kind.jobs import condition
 
 CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
 RETRIEVER = {"mode": "Prompt", "endpoints": [{"name": "kb", "managed": CORPUS}]}
 MANAGED = ManagedRetriever.model_validate(CORPUS)
-JOB = a_job({"retrieval": RETRIEVER})
+JOB = make_job({"retrieval": RETRIEVER})
 PLAN = PodPlan(resolve(JOB).spec, "trainer:test", size(resolve(JOB).spec, KNOWN_TINY))
 CONFIG = trainer_config(JOB, resolve(JOB), number=1)
 SETTINGS = ClusterSettings(
@@ -56,7 +56,7 @@ PREFLIGHT = StartPreflight(PLAN, CONFIG, "hash")
 START = StartRetriever(PLAN, "kb", MANAGED)
 
 
-def a_cluster(job: Metadata) -> CreateCluster:
+def make_cluster(job: Metadata) -> CreateCluster:
     return CreateCluster(PLAN, 1, names.cluster_name(job.name, job.uid, 1), "2.60.0", 30)
 
 
@@ -97,8 +97,8 @@ KINDS = {
         {"spec.retrieval": RETRIEVER},
     ),
     "RayCluster": Kind(
-        lambda job: render_ray_cluster(job, SETTINGS, a_cluster(job), "token"),
-        lambda children, job: children.create_cluster(job, a_cluster(job)),
+        lambda job: render_ray_cluster(job, SETTINGS, make_cluster(job), "token"),
+        lambda children, job: children.create_cluster(job, make_cluster(job)),
         {},
     ),
     "ConfigMap": Kind(
@@ -133,13 +133,13 @@ def foreign(manifest: Manifest, owners: list[Manifest]) -> Manifest:
 class Cluster:
     """The API server as the operator's client sees it, and a job in it."""
 
-    def __init__(self, world: World, client: ApiServer) -> None:
-        self.world, self.client = world, client
-        world.kuberay.plays = False
+    def __init__(self, environment: OperatorEnvironment, client: ApiServer) -> None:
+        self.environment, self.client = environment, client
+        environment.kuberay.plays = False
 
     def start_operator(self) -> None:
-        self.world.kuberay.plays = True
-        self.world.operator.start()
+        self.environment.kuberay.plays = True
+        self.environment.operator.start()
 
     async def read(self, manifest: Manifest) -> Manifest | None:
         metadata = manifest["metadata"]
@@ -170,9 +170,9 @@ async def cluster(
     api_server: Server, operator_account: Account, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Cluster]:
     """Play a cluster; its operator does not run yet."""
-    async with a_world(api_server, operator_account, namespace, tmp_path) as world:
+    async with make_environment(api_server, operator_account, namespace, tmp_path) as environment:
         client = await connect_as_user(str(api_server.kubeconfig))
-        yield Cluster(world, client)
+        yield Cluster(environment, client)
         await client.close()
 
 
@@ -199,8 +199,8 @@ def children(client: Any) -> Children:
 
 
 async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
-    one = await cluster.world.apply({"spec.retrieval": RETRIEVER})
-    return one, await cluster.world.apply(name="other")
+    one = await cluster.environment.apply({"spec.retrieval": RETRIEVER})
+    return one, await cluster.environment.apply(name="other")
 
 
 @pytest.mark.row("E1")
@@ -208,7 +208,7 @@ async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
 async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> None:
     _, other = await two_jobs(cluster)
     for number, whose in enumerate(owners_of(other, other)):
-        job = await cluster.world.apply(name=f"job-{number}")
+        job = await cluster.environment.apply(name=f"job-{number}")
         theirs = foreign(KINDS[kind].render(job), owners_of(job, other)[whose])
         kept = await cluster.replace(theirs)
 
@@ -318,7 +318,7 @@ async def test_the_jobs_own_is_repaired_where_it_has_drifted(cluster: Cluster) -
             job.namespace,
             drifted["metadata"]["name"],
         )
-        await cluster.world.api.patch(where, {"spec": spec})
+        await cluster.environment.api.patch(where, {"spec": spec})
     await makes.start_retriever(job, START)
 
     for wanted, field in ((policy, "ingress"), (service, "selector")):
@@ -334,12 +334,12 @@ async def test_a_secret_that_exists_is_neither_read_nor_changed(cluster: Cluster
     guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
     theirs = foreign(guessed, [owner_reference(other)])
     kept = [await cluster.client.create(theirs)]
-    await children(cluster.client).create_cluster(job, a_cluster(job))
+    await children(cluster.client).create_cluster(job, make_cluster(job))
     # Only who may read the RayCluster knows the name, and by then the Secret is there.
     replaced = foreign(render_token_secret(job, name=name, token="theirs"), [])
     kept.append(await cluster.replace(replaced))
 
-    await children(cluster.client).create_cluster(job, a_cluster(job))
+    await children(cluster.client).create_cluster(job, make_cluster(job))
 
     assert [await cluster.read(each) for each in (theirs, replaced)] == kept
 
@@ -359,30 +359,32 @@ def is_told(name: str) -> Callable[[Manifest], bool]:
 async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_free(
     cluster: Cluster,
 ) -> None:
-    world, theirs, kept = cluster.world, {}, {}
-    other = await world.apply({"spec.suspend": True}, "other")
+    environment, theirs, kept = cluster.environment, {}, {}
+    other = await environment.apply({"spec.suspend": True}, "other")
     for kind, about in KINDS.items():
-        job = await world.apply({"spec.suspend": True, **about.changes}, f"t-{kind.lower()}")
+        job = await environment.apply({"spec.suspend": True, **about.changes}, f"t-{kind.lower()}")
         theirs[kind] = foreign(about.render(job), [owner_reference(other)])
         kept[kind] = await cluster.client.create(theirs[kind])
 
     cluster.start_operator()
     for kind in KINDS:
-        await world.change({"spec": {"suspend": False}}, f"t-{kind.lower()}")
+        await environment.change({"spec": {"suspend": False}}, f"t-{kind.lower()}")
     for kind, each in theirs.items():
-        place = f"{kind} {world.namespace}/{each['metadata']['name']} exists"
-        await world.until(is_told(place), f"t-{kind.lower()}")
+        place = f"{kind} {environment.namespace}/{each['metadata']['name']} exists"
+        await environment.until(is_told(place), f"t-{kind.lower()}")
     await asyncio.sleep(4)  # several rounds
     assert {kind: await cluster.read(each) for kind, each in theirs.items()} == kept
 
     for kind in ("RayCluster", "Service", "Deployment"):
-        await world.api.delete(world.path_of_job(f"t-{kind.lower()}"))
+        await environment.api.delete(environment.path_of_job(f"t-{kind.lower()}"))
     freed = ("Pod", "NetworkPolicy", "ConfigMap")
     for kind in freed:
         await cluster.delete(kept[kind])
-        await world.change({"metadata": {"annotations": {"look": "again"}}}, f"t-{kind.lower()}")
+        await environment.change(
+            {"metadata": {"annotations": {"look": "again"}}}, f"t-{kind.lower()}"
+        )
     for kind in freed:
-        status = await world.until(is_phase("Succeeded"), f"t-{kind.lower()}")
+        status = await environment.until(is_phase("Succeeded"), f"t-{kind.lower()}")
         assert condition(status, "Reconciling")["status"] == "False"
     for kind in ("RayCluster", "Service", "Deployment"):
         assert await cluster.read(theirs[kind]) == kept[kind]
@@ -391,42 +393,42 @@ async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_fre
 async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
     cluster: Cluster,
 ) -> None:
-    world = cluster.world
+    environment = cluster.environment
     cluster.start_operator()
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    job, other = await environment.apply(), await environment.apply({"spec.suspend": True}, "other")
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
     theirs = foreign(KINDS["ConfigMap"].render(job), [owner_reference(other)])
 
     kept = await cluster.replace(theirs)
-    await world.until(is_told(theirs["metadata"]["name"]))
-    world.ray.go_on = True
-    await world.until(is_phase("Succeeded"))
+    await environment.until(is_told(theirs["metadata"]["name"]))
+    environment.ray.go_on = True
+    await environment.until(is_phase("Succeeded"))
 
     assert await cluster.read(theirs) == kept
 
 
 async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cluster) -> None:
-    world = cluster.world
+    environment = cluster.environment
     cluster.start_operator()
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    job = await world.apply()
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
-    world.ray.expect(await world.cluster_name(), "what somebody put into the Secret")
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    job = await environment.apply()
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
+    environment.ray.expect(await environment.cluster_name(), "what somebody put into the Secret")
 
     def is_refused(status: Mapping[str, Any]) -> bool:
         return condition(status, "Reconciling")["reason"] == "AccessDenied"
 
-    message = condition(await world.until(is_refused), "Reconciling")["message"]
+    message = condition(await environment.until(is_refused), "Reconciling")["message"]
     assert f"Secret {job.namespace}/small-token-" in message
 
 
 async def test_objects_that_only_look_like_a_jobs_change_nothing(cluster: Cluster) -> None:
     """They bear the operator's labels, some of them malformed; one even names the job."""
-    world = cluster.world
+    environment = cluster.environment
     cluster.start_operator()
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    job, other = await world.apply(), await world.apply({"spec.suspend": True}, "other")
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    job, other = await environment.apply(), await environment.apply({"spec.suspend": True}, "other")
     owners = {"nobody": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
     kept = []
     for whose, owner in owners.items():
@@ -442,11 +444,11 @@ async def test_objects_that_only_look_like_a_jobs_change_nothing(cluster: Cluste
             }
             kept.append(await cluster.client.create(malformed))
 
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
-    world.ray.go_on = True
-    status = await world.until(is_phase("Succeeded"))
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
+    environment.ray.go_on = True
+    status = await environment.until(is_phase("Succeeded"))
 
     assert condition(status, "Reconciling")["status"] != "True"
     assert len(status["attempts"]) == 1
-    assert "mistake in the operator" not in world.operator.log_file.read_text()
+    assert "mistake in the operator" not in environment.operator.log_file.read_text()
     assert [await cluster.read(each) for each in kept] == kept

@@ -11,19 +11,19 @@ import pytest_asyncio
 
 from raggrpo_api import names
 from raggrpo_operator.kube.client import RECURSION
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.chart_release import Account
-from support.operator.operator_environment import World, a_world
+from support.operator.operator_environment import OperatorEnvironment, make_environment
 from tools.kind.api_server import ApiServer
 
 DEPTH = 1_500
 
 
 @pytest_asyncio.fixture
-async def world(
+async def environment(
     api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
-) -> AsyncIterator[World]:
-    async with a_world(api_server, operator_account, namespace, tmp_path) as played:
+) -> AsyncIterator[OperatorEnvironment]:
+    async with make_environment(api_server, operator_account, namespace, tmp_path) as played:
         yield played
 
 
@@ -39,7 +39,7 @@ def deep_recursion() -> Iterator[None]:
 def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:
     """Create a job with this text as the value of a field that takes any JSON."""
     endpoint = {"name": "a", "url": "http://h/x", "extraBody": {"x": "@free"}}
-    job = a_raw_job({"spec.retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    job = make_raw_job({"spec.retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     job["spec"]["suspend"] = True
     job["metadata"] = {"name": name}
     path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
@@ -50,22 +50,22 @@ def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:
 @pytest.mark.row("E7", "E10")
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 async def test_a_job_nested_deep_is_refused_and_stops_nobody(
-    world: World, http: httpx.Client, namespace: str, opening: str
+    environment: OperatorEnvironment, http: httpx.Client, namespace: str, opening: str
 ) -> None:
     closing = "]" if opening == "[" else "}"
     deep = opening * DEPTH + "1" + closing * DEPTH
-    world.operator.start()
+    environment.operator.start()
     create(http, namespace, "early", "1")
-    await world.until(lambda status: bool(status.get("conditions")), "early")
+    await environment.until(lambda status: bool(status.get("conditions")), "early")
 
     create(http, namespace, "deep", deep)
-    refused = await world.until(lambda status: bool(status.get("conditions")), "deep")
+    refused = await environment.until(lambda status: bool(status.get("conditions")), "deep")
     create(http, namespace, "late", "1")
-    await world.until(lambda status: bool(status.get("conditions")), "late")
-    world.operator.stop()
-    world.operator.start()
+    await environment.until(lambda status: bool(status.get("conditions")), "late")
+    environment.operator.stop()
+    environment.operator.start()
     create(http, namespace, "latest", "1")
-    await world.until(lambda status: bool(status.get("conditions")), "latest")
+    await environment.until(lambda status: bool(status.get("conditions")), "latest")
 
     [accepted] = [each for each in refused["conditions"] if each["type"] == "Accepted"]
     assert (accepted["status"], accepted["reason"]) == ("False", "SpecTooLarge")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.builders.operator.jobs import KNOWN_TINY, a_job, a_raw_job
-from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.builders.operator.jobs import KNOWN_TINY, make_job, make_raw_job
+from support.builders.operator.manifests import make_clustered_job, objects_of
 from support.kubernetes.chart_release import Account, Helm, until_policies_hold
 from tools.kind.api_server import ApiServer
 
@@ -39,7 +39,7 @@ class Limited:
 
     def refusal(self, changes: Mapping[str, Any], namespace: str = "") -> str:
         """Return why a job is not admitted, empty when it is."""
-        raw = a_raw_job({"metadata": {"name": "small"}, **changes})
+        raw = make_raw_job({"metadata": {"name": "small"}, **changes})
         ended = self.server.kubectl(
             "create", "--dry-run=server", "-n", namespace or self.namespace, "-f", "-",
             stdin=json.dumps(raw), check=False,
@@ -50,7 +50,7 @@ class Limited:
 @pytest.fixture(scope="module")
 def limited(api_server: ApiServer) -> Iterator[Limited]:
     with api_server.namespace("limited-jobs") as namespace:
-        old = a_raw_job({"metadata": {"name": "old"}, "spec.image": "elsewhere/trainer:1"})
+        old = make_raw_job({"metadata": {"name": "old"}, "spec.image": "elsewhere/trainer:1"})
         api_server.apply(old, namespace=namespace)
         helm = Helm(api_server, namespace, release="limits")
         values = {"crds.install": False, "trainerImage.repository": "ours/trainer"}
@@ -68,20 +68,20 @@ def limited(api_server: ApiServer) -> Iterator[Limited]:
             time.sleep(0.2)
 
 
-def an_endpoint(**more: Any) -> dict[str, Any]:
+def make_endpoint(**more: Any) -> dict[str, Any]:
     endpoint = {"name": "kb", "url": "https://rag.example.com/retrieve"} | more
     return {"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}}
 
 
-def a_reward(url: str) -> dict[str, Any]:
+def make_reward(url: str) -> dict[str, Any]:
     return {"spec.reward": {"functions": [{"name": "Http", "url": url}]}}
 
 
-def a_secret(name: str) -> dict[str, Any]:
+def make_secret(name: str) -> dict[str, Any]:
     return {"name": "WANDB_API_KEY", "secretKeyRef": {"name": name, "key": "key"}}
 
 
-def a_claim(name: str) -> dict[str, Any]:
+def make_claim(name: str) -> dict[str, Any]:
     work = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
     return {"spec.volumes": [work, {"name": "more", "claimName": name, "mountPath": "/mnt/more"}]}
 
@@ -95,13 +95,13 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "image": {"spec.image": "mirror.example.com/raggrpo/trainer:0.1.0"},
     "priority class": {"spec.scheduling": {"priorityClassName": "research"}},
     "toleration": tolerating(key="example.com/research"),
-    "claim": a_claim("results"),
-    "secret": {"spec.env": [a_secret("wandb"), {"name": "A", "value": "b"}]},
+    "claim": make_claim("results"),
+    "secret": {"spec.env": [make_secret("wandb"), {"name": "A", "value": "b"}]},
     "pull secret": {"spec.imagePullSecrets": ["wandb"]},
-    "endpoint": an_endpoint(),
-    "managed endpoint": an_endpoint(url="", managed={"corpus": "/mnt/runs/corpus.jsonl"}),
-    "endpoint that is its prefix": an_endpoint(url="https://rag.example.com"),
-    "reward": a_reward("http://judge:8000/v1/score"),
+    "endpoint": make_endpoint(),
+    "managed endpoint": make_endpoint(url="", managed={"corpus": "/mnt/runs/corpus.jsonl"}),
+    "endpoint that is its prefix": make_endpoint(url="https://rag.example.com"),
+    "reward": make_reward("http://judge:8000/v1/score"),
     "expression": {"spec.training.totalSteps": 5000},
 }
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -126,22 +126,22 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"spec.resources.gpuResourceName": "other.example.com/gpu"},
         "spec.resources.gpuResourceName is tolerated as a taint",
     ),
-    "claim": (a_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
-    "secret": ({"spec.env": [a_secret("theirs")]}, "every Secret must be one of wandb"),
+    "claim": (make_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
+    "secret": ({"spec.env": [make_secret("theirs")]}, "every Secret must be one of wandb"),
     "pull secret": ({"spec.imagePullSecrets": ["theirs"]}, "every Secret must be one of wandb"),
     "secret of a header": (
-        an_endpoint(headers=[a_secret("theirs") | {"name": "Authorization"}]),
+        make_endpoint(headers=[make_secret("theirs") | {"name": "Authorization"}]),
         "every header's secretKeyRef.name must be one of wandb",
     ),
     "endpoint": (
-        an_endpoint(url="http://169.254.169.254/latest"),
+        make_endpoint(url="http://169.254.169.254/latest"),
         "spec.retrieval.endpoints: every url must begin with https://rag.example.com/",
     ),
     "endpoint of a longer name": (
-        an_endpoint(url="https://rag.example.com.evil.example/"),
+        make_endpoint(url="https://rag.example.com.evil.example/"),
         "spec.retrieval.endpoints: every url must begin with",
     ),
-    "reward": (a_reward("http://judge:8000/v2"), "spec.reward.functions: every url must begin"),
+    "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions: every url must begin"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),
 }  # fmt: skip
 
@@ -178,8 +178,8 @@ def test_an_older_job_goes_on_and_complies_with_its_next_change(limited: Limited
     ("changes", "said"),
     [
         ({"image": "elsewhere/trainer:1"}, "jobPolicy.allowedImages"),
-        ({"volumes": [a_claim("theirs")["spec.volumes"][1]]}, "jobPolicy.allowedClaims"),
-        ({"env": [a_secret("theirs")]}, "jobPolicy.allowedSecrets"),
+        ({"volumes": [make_claim("theirs")["spec.volumes"][1]]}, "jobPolicy.allowedClaims"),
+        ({"env": [make_secret("theirs")]}, "jobPolicy.allowedSecrets"),
         ({"imagePullSecrets": ["theirs"]}, "jobPolicy.allowedSecrets"),
         ({"scheduling.priorityClassName": "other"}, "jobPolicy.allowedPriorityClasses"),
         (
@@ -194,7 +194,7 @@ def test_the_operators_account_is_held_to_it_as_well(
 ) -> None:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
     limited.server.apply(priority | {"metadata": {"name": "other"}})
-    job = a_clustered_job(a_job({"image": "ours/trainer:0.1.0", **changes}), KNOWN_TINY)
+    job = make_clustered_job(make_job({"image": "ours/trainer:0.1.0", **changes}), KNOWN_TINY)
     metadata = job.metadata.model_copy(update={"namespace": limited.namespace})
     pod = objects_of(job.model_copy(update={"metadata": metadata}))["preflight"]
     pods = f"/api/v1/namespaces/{limited.namespace}/pods?dryRun=All"

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 from support.fakes.fake_kuberay import Api, path_of
-from support.fakes.fake_kuberay_watch import WatchedKubeRay
+from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import Script, fake_ray
 from support.kubernetes.chart_release import Account
 from support.operator.operator_environment import (
     JOBS,
-    World,
+    OperatorEnvironment,
     changes_by_operator,
     leader,
     two_replicas,
@@ -36,10 +36,10 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
 
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
         ray.scripts = {f"{name}-a1": Script(waits_at=0) for name in names}
-        kuberay = WatchedKubeRay(api, namespace, ray)
+        kuberay = FakeKubeRayWatch(api, namespace, ray)
         players = [group.create_task(part) for part in (kuberay.run(), follow())]
         replicas = two_replicas(operator_account, tmp_path, ray, namespace)
-        world = World(api, namespace, ray, kuberay, replicas["one"])
+        environment = OperatorEnvironment(api, namespace, ray, kuberay, replicas["one"])
 
         async def until_running(number: int) -> None:
             async with asyncio.timeout(60 + SECONDS_PER_JOB * NUM_JOBS):
@@ -50,7 +50,7 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
             for replica in replicas.values():
                 replica.start()
             for name in names:
-                await world.apply(name=name)
+                await environment.apply(name=name)
             await until_running(NUM_JOBS // 3)
             process = replicas[await leader(api, operator_account)].process
             assert process is not None
@@ -62,7 +62,7 @@ async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
                 replica.stop()
             for player in players:
                 player.cancel()
-        statuses = [await world.status(name) for name in names]
+        statuses = [await environment.status(name) for name in names]
     await api.close()
 
     assert running_then < NUM_JOBS, "all had begun before the leader was killed"

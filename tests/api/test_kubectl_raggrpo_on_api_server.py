@@ -11,7 +11,7 @@ import yaml
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_operator.core.manifests.metadata import child_metadata
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.kubectl_plugin import kubectl_raggrpo
 from support.processes.waiting import wait_for
 from tools.kind.api_server import ApiServer
@@ -21,8 +21,8 @@ OPERATOR = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE = "trainer:test"
 
 
-def a_cluster_job(name: str = "small", **changes: Any) -> dict[str, Any]:
-    raw = a_raw_job({"spec.resources": {"device": "CPU"}, **changes})
+def make_cluster_job(name: str = "small", **changes: Any) -> dict[str, Any]:
+    raw = make_raw_job({"spec.resources": {"device": "CPU"}, **changes})
     return {**raw, "metadata": {"name": name}}
 
 
@@ -80,7 +80,7 @@ A_STATUS: dict[str, Any] = {
 
 
 def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
-    api_server.apply(a_cluster_job("small"), a_cluster_job("n" * 44), namespace=namespace)
+    api_server.apply(make_cluster_job("small"), make_cluster_job("n" * 44), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)
 
@@ -95,7 +95,7 @@ def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, names
 
 @pytest.mark.row("A9")
 def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, namespace: str) -> None:
-    api_server.apply(a_cluster_job(), namespace=namespace)
+    api_server.apply(make_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
     shown = kubectl_raggrpo("status", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
@@ -121,7 +121,7 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
         gone = '{"metadata": {"labels": {"app.kubernetes.io/name": null}}}'
         place = (about["name"], "-n", about["namespace"])
         api_server.kubectl("patch", "deployment", *place, "--type=merge", "-p", gone)
-    api_server.apply(a_cluster_job(), an_operator_deployment(), namespace=namespace)
+    api_server.apply(make_cluster_job(), make_operator_deployment(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
     shown = kubectl_raggrpo("plan", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
@@ -140,13 +140,13 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
 
 @pytest.mark.row("A16")
 def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace: str) -> None:
-    api_server.apply(a_cluster_job(), a_cluster_job("big"), namespace=namespace)
+    api_server.apply(make_cluster_job(), make_cluster_job("big"), namespace=namespace)
     small, big = (
         Metadata.model_validate(api_server.read("rgj", name, "-n", namespace)["metadata"])
         for name in ("small", "big")
     )
-    records = [a_record(small, 1, {"n": 4}), a_record(small, 2, {"n": 8})]
-    foreign = a_record(small, 2, {"n": 99}) | {"metadata": a_record(big, 2, {})["metadata"]}
+    records = [make_record(small, 1, {"n": 4}), make_record(small, 2, {"n": 8})]
+    foreign = make_record(small, 2, {"n": 99}) | {"metadata": make_record(big, 2, {})["metadata"]}
     foreign["metadata"]["labels"][names.LABEL_JOB] = "small"
     api_server.apply(*records, foreign, namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
@@ -168,7 +168,7 @@ def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace
         assert words in refused.stderr
 
 
-def a_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[str, Any]:
+def make_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[str, Any]:
     data = {"config.json": json.dumps({"attempt": {"jobName": job.name}, "rollout": rollout})}
     name = names.config_map_name(job.name, job.uid, attempt)
     metadata = child_metadata(job, name, labels={names.LABEL_ATTEMPT: str(attempt)})
@@ -178,9 +178,9 @@ def a_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[str, 
 def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
     api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
-    nobody = a_user(api_server, namespace, "planner")
+    nobody = make_user(api_server, namespace, "planner")
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(a_cluster_job()))
+    file.write_text(yaml.safe_dump(make_cluster_job()))
     shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=nobody)
 
     assert shown.returncode == 0, shown.stderr
@@ -199,7 +199,7 @@ def test_a_job_that_is_not_there_is_answered_with_where_to_look(
 
 
 def test_a_job_not_yet_begun_has_no_log_and_says_why(api_server: ApiServer, namespace: str) -> None:
-    api_server.apply(a_cluster_job(), namespace=namespace)
+    api_server.apply(make_cluster_job(), namespace=namespace)
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
     assert ended.returncode == 1
     assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
@@ -208,7 +208,7 @@ def test_a_job_not_yet_begun_has_no_log_and_says_why(api_server: ApiServer, name
 def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     api_server: ApiServer, namespace: str
 ) -> None:
-    api_server.apply(a_cluster_job(), namespace=namespace)
+    api_server.apply(make_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     ended = kubectl_raggrpo(
         "logs", "small", "--attempt", 3, "-n", namespace, kubeconfig=api_server.kubeconfig
@@ -219,7 +219,7 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
 
 
 def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, namespace: str) -> None:
-    nobody = a_user(api_server, namespace, "nobody")
+    nobody = make_user(api_server, namespace, "nobody")
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
     assert ended.returncode == 1
     assert 'cannot list resource "raggrpojobs"' in ended.stderr
@@ -229,7 +229,7 @@ def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, names
 def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
     api_server: ApiServer, namespace: str
 ) -> None:
-    api_server.apply(a_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
+    api_server.apply(make_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
     waiting = {"reason": "ErrImagePull", "message": "no such image"}
@@ -291,7 +291,7 @@ def test_a_server_that_does_not_answer_and_a_wrong_token_are_told_apart(
     assert len(unanswered.stderr.splitlines()) == len(refused.stderr.splitlines()) == 1
 
 
-def an_operator_deployment() -> dict[str, Any]:
+def make_operator_deployment() -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "raggrpo-operator"}
     env = [{"name": "RAGGRPO_TRAINER_IMAGE", "value": IMAGE}]
     container = {"name": "operator", "image": "operator:test", "env": env}
@@ -306,7 +306,7 @@ def an_operator_deployment() -> dict[str, Any]:
     }
 
 
-def a_user(api_server: ApiServer, namespace: str, name: str) -> Path:
+def make_user(api_server: ApiServer, namespace: str, name: str) -> Path:
     """Return the kubeconfig of somebody who may do nothing."""
     api_server.kubectl("create", "serviceaccount", name, "-n", namespace)
     return api_server.service_account_kubeconfig(namespace, name)

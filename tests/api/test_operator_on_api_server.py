@@ -17,18 +17,18 @@ import pytest_asyncio
 
 from raggrpo_api import names
 from raggrpo_api.names import KIND
-from support.fakes.api_server_proxy import Way, a_way_to
+from support.fakes.api_server_proxy import ApiServerProxy, open_proxy
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kueue import NODE_SELECTOR, fake_kueue
 from support.fakes.fake_ray import Script
 from support.kubernetes.chart_release import Account
 from support.operator.operator_environment import (
-    World,
-    a_world,
-    an_operator,
+    OperatorEnvironment,
     changes_by_operator,
     is_phase,
     leader,
+    make_environment,
+    make_operator,
     two_replicas,
 )
 from tools.kind.api_server import ApiServer
@@ -38,43 +38,45 @@ from tools.kind.jobs import condition
 @pytest_asyncio.fixture
 async def fake(
     api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[OperatorEnvironment]:
     """Play a cluster; its operator does not run yet and watches one namespace."""
-    async with a_world(api_server, operator_account, namespace, tmp_path) as played:
+    async with make_environment(api_server, operator_account, namespace, tmp_path) as played:
         yield played
 
 
 @pytest.fixture
-def world(fake: World) -> World:
+def environment(fake: OperatorEnvironment) -> OperatorEnvironment:
     """Play a cluster around a running operator."""
     fake.operator.start()
     return fake
 
 
-async def test_a_job_that_is_applied_succeeds_and_frees_everything(world: World) -> None:
-    await world.apply()
+async def test_a_job_that_is_applied_succeeds_and_frees_everything(
+    environment: OperatorEnvironment,
+) -> None:
+    await environment.apply()
 
-    status = await world.until(is_phase("Succeeded"))
+    status = await environment.until(is_phase("Succeeded"))
 
     assert status["progress"]["step"] == 20
-    assert world.ray.submitted == ["small-a1"]
+    assert environment.ray.submitted == ["small-a1"]
     assert [each["cause"] for each in status["attempts"]] == ["Succeeded"]
 
     async def clusters_are_gone() -> bool:
-        return not await world.all_of("ray.io/v1", "rayclusters")
+        return not await environment.all_of("ray.io/v1", "rayclusters")
 
-    await world.until_true(clusters_are_gone)
-    events = await world.all_of("events.k8s.io/v1", "events")
+    await environment.until_true(clusters_are_gone)
+    events = await environment.all_of("events.k8s.io/v1", "events")
     told = [(each["reason"], each["note"]) for each in events]
     assert len(told) == len(set(told)), told
     assert ("TargetReached", "Complete: reached step 20") in told
 
 
 async def test_a_job_begins_with_twelve_writes(
-    fake: World, operator_account: Account, api_server: ApiServer, tmp_path: Path
+    fake: OperatorEnvironment, operator_account: Account, api_server: ApiServer, tmp_path: Path
 ) -> None:
     # What changes the progress alone is written once a minute, and this job has begun by then.
-    fake.operator = an_operator(
+    fake.operator = make_operator(
         operator_account, tmp_path, fake.ray, fake.namespace, RAGGRPO_STATUS_SECONDS="60"
     )
     fake.operator.start()
@@ -103,46 +105,52 @@ async def test_a_job_begins_with_twelve_writes(
     }
 
 
-async def test_a_managed_retriever_serves_its_job_and_goes_with_it(world: World) -> None:
+async def test_a_managed_retriever_serves_its_job_and_goes_with_it(
+    environment: OperatorEnvironment,
+) -> None:
     endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
-    await world.apply({"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}})
+    await environment.apply({"spec.retrieval": {"mode": "Search", "endpoints": [endpoint]}})
     deployments, services = ("apps/v1", "deployments"), ("v1", "services")
 
     async def there_is(kind: tuple[str, str]) -> bool:
-        return bool(await world.all_of(*kind))
+        return bool(await environment.all_of(*kind))
 
-    await world.until_true(lambda: there_is(deployments))
-    [deployment] = await world.all_of(*deployments)
-    await world.until_true(lambda: there_is(services))
-    path = path_of(*deployments, world.namespace, deployment["metadata"]["name"])
+    await environment.until_true(lambda: there_is(deployments))
+    [deployment] = await environment.all_of(*deployments)
+    await environment.until_true(lambda: there_is(services))
+    path = path_of(*deployments, environment.namespace, deployment["metadata"]["name"])
     ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
-    await world.api.patch(f"{path}/status", {"status": ready})
-    await world.until(is_phase("Succeeded"))
+    await environment.api.patch(f"{path}/status", {"status": ready})
+    await environment.until(is_phase("Succeeded"))
 
     async def both_are_gone() -> bool:
         return not await there_is(deployments) and not await there_is(services)
 
-    await world.until_true(both_are_gone)
+    await environment.until_true(both_are_gone)
 
 
-async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
-    await world.apply()
-    status = await world.until(is_phase("Succeeded"))
+async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(
+    environment: OperatorEnvironment,
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
+    await environment.apply()
+    status = await environment.until(is_phase("Succeeded"))
 
     second, first = status["attempts"]
     assert (first["cause"], first["toStep"]) == ("TrainerRankLost", 12)
     assert (second["tier"], second["fromStep"]) == ("WarmCluster", 10)
-    assert len(world.kuberay.clusters_seen) == 1
+    assert len(environment.kuberay.clusters_seen) == 1
 
 
-async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(world: World) -> None:
+async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(
+    environment: OperatorEnvironment,
+) -> None:
     """Server-side apply makes null of a map that is emptied, unless it is one value."""
-    world.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
-    await world.apply()
-    await world.until(lambda status: bool(baseline(status).get("secondsByStage")))
-    world.ray.go_on = True
-    status = await world.until(is_phase("Succeeded"))
+    environment.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
+    await environment.apply()
+    await environment.until(lambda status: bool(baseline(status).get("secondsByStage")))
+    environment.ray.go_on = True
+    status = await environment.until(is_phase("Succeeded"))
 
     assert [each["cause"] for each in status["attempts"]] == ["Succeeded", "TrainerRankLost"]
 
@@ -153,30 +161,34 @@ def baseline(status: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
-async def test_an_operator_that_restarts_doubles_nothing(world: World, name: str) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    await world.apply()
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+async def test_an_operator_that_restarts_doubles_nothing(
+    environment: OperatorEnvironment, name: str
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    await environment.apply()
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
 
-    process = world.operator.process
+    process = environment.operator.process
     assert process is not None
     process.send_signal(signal.Signals[name])
     await asyncio.to_thread(process.wait, 30)
-    world.operator.start()
-    world.ray.go_on = True
+    environment.operator.start()
+    environment.ray.go_on = True
 
-    status = await world.until(is_phase("Succeeded"))
-    assert world.ray.submitted == ["small-a1"]
-    assert len(world.kuberay.clusters_seen) == 1
+    status = await environment.until(is_phase("Succeeded"))
+    assert environment.ray.submitted == ["small-a1"]
+    assert len(environment.kuberay.clusters_seen) == 1
     assert status["restarts"]["total"] == 0
 
 
 @asynccontextmanager
-async def interrupted(fake: World, account: Account, folder: Path) -> AsyncIterator[Way]:
+async def interrupted(
+    fake: OperatorEnvironment, account: Account, folder: Path
+) -> AsyncIterator[ApiServerProxy]:
     """Run an operator whose way to the API server can be interrupted."""
-    async with a_way_to(account.kubeconfig, folder) as (way, kubeconfig):
+    async with open_proxy(account.kubeconfig, folder) as (way, kubeconfig):
         taken = {"KUBECONFIG": str(kubeconfig)}
-        fake.operator = an_operator(account, folder, fake.ray, fake.namespace, **taken)
+        fake.operator = make_operator(account, folder, fake.ray, fake.namespace, **taken)
         fake.operator.start()
         try:
             yield way
@@ -185,7 +197,7 @@ async def interrupted(fake: World, account: Account, folder: Path) -> AsyncItera
 
 
 async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_there(
-    operator_account: Account, fake: World, tmp_path: Path
+    operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
     async with interrupted(fake, operator_account, tmp_path) as way:
@@ -211,7 +223,7 @@ async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_th
 
 
 async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made_again(
-    operator_account: Account, fake: World, tmp_path: Path
+    operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=12)
     async with interrupted(fake, operator_account, tmp_path) as way:
@@ -234,82 +246,94 @@ async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made
 
 
 @pytest.mark.row("B17")
-async def test_a_ray_cluster_deleted_by_hand_is_made_again(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=12)
-    await world.apply()
-    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-    cluster = await world.cluster_name()
-    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
-    world.ray.lose(cluster)
+async def test_a_ray_cluster_deleted_by_hand_is_made_again(
+    environment: OperatorEnvironment,
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=12)
+    await environment.apply()
+    await environment.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    cluster = await environment.cluster_name()
+    await environment.api.delete(
+        path_of("ray.io/v1", "rayclusters", environment.namespace, cluster)
+    )
+    environment.ray.lose(cluster)
 
-    status = await world.until(is_phase("Succeeded"))
+    status = await environment.until(is_phase("Succeeded"))
     second, first = status["attempts"]
     assert first["cause"] == "HeadLost"
     assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 2, 10)
-    assert world.kuberay.most_at_once == 1
+    assert environment.kuberay.most_at_once == 1
 
 
 async def test_a_network_policy_opened_by_hand_is_closed_before_the_next_cluster(
-    world: World,
+    environment: OperatorEnvironment,
 ) -> None:
     policies = ("networking.k8s.io/v1", "networkpolicies")
-    world.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
-    await world.apply()
-    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-    [closed] = await world.all_of(*policies)
-    path = path_of(*policies, world.namespace, closed["metadata"]["name"])
-    await world.api.patch(path, {"spec": {"ingress": [{}]}})
-    cluster = await world.cluster_name()
-    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
-    world.ray.lose(cluster)
+    environment.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
+    await environment.apply()
+    await environment.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    [closed] = await environment.all_of(*policies)
+    path = path_of(*policies, environment.namespace, closed["metadata"]["name"])
+    await environment.api.patch(path, {"spec": {"ingress": [{}]}})
+    cluster = await environment.cluster_name()
+    await environment.api.delete(
+        path_of("ray.io/v1", "rayclusters", environment.namespace, cluster)
+    )
+    environment.ray.lose(cluster)
 
-    await world.until(lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17))
+    await environment.until(
+        lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17)
+    )
 
-    [now] = await world.all_of(*policies)
+    [now] = await environment.all_of(*policies)
     assert now["spec"] == closed["spec"]
 
 
 @pytest.mark.row("C13")
 async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_first(
-    world: World,
+    environment: OperatorEnvironment,
 ) -> None:
     digest = f"sha256:{'1' * 64}"
-    world.kuberay.image_id = f"registry.example/library/trainer@{digest}"
-    world.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
-    await world.apply()
-    await world.until(lambda status: "imageId" in status.get("pinned", {}))
-    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
-    cluster = await world.cluster_name()
-    await world.api.delete(path_of("ray.io/v1", "rayclusters", world.namespace, cluster))
-    world.ray.lose(cluster)
+    environment.kuberay.image_id = f"registry.example/library/trainer@{digest}"
+    environment.ray.scripts = {"small-a1": Script(waits_at=12), "small-a2": Script(waits_at=17)}
+    await environment.apply()
+    await environment.until(lambda status: "imageId" in status.get("pinned", {}))
+    await environment.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+    cluster = await environment.cluster_name()
+    await environment.api.delete(
+        path_of("ray.io/v1", "rayclusters", environment.namespace, cluster)
+    )
+    environment.ray.lose(cluster)
 
-    await world.until(lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17))
+    await environment.until(
+        lambda status: (status["attempt"], status["progress"].get("step")) == (2, 17)
+    )
 
-    second = await world.cluster_name()
+    second = await environment.cluster_name()
     images = {
         pod["spec"]["containers"][0]["image"]
-        for pod in await world.all_of("v1", "pods")
+        for pod in await environment.all_of("v1", "pods")
         if pod["metadata"]["labels"].get("ray.io/cluster") == second
     }
     assert images == {f"trainer:test@{digest}"}
 
 
 @pytest.mark.row("B3")
-async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    job = await world.apply()
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+async def test_a_config_map_deleted_by_hand_is_put_back(environment: OperatorEnvironment) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    job = await environment.apply()
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
     record = names.config_map_name("small", job.uid, 1)
-    path = path_of("v1", "configmaps", world.namespace, record)
-    before = await world.api.get(path)
+    path = path_of("v1", "configmaps", environment.namespace, record)
+    before = await environment.api.get(path)
 
-    await world.api.delete(path)
+    await environment.api.delete(path)
 
     async def is_back() -> bool:
-        return await world.api.get(path) is not None
+        return await environment.api.get(path) is not None
 
-    await world.until_true(is_back)
-    after = await world.api.get(path)
+    await environment.until_true(is_back)
+    after = await environment.api.get(path)
     assert before is not None
     assert after is not None
     assert after["data"] == before["data"]
@@ -317,20 +341,22 @@ async def test_a_config_map_deleted_by_hand_is_put_back(world: World) -> None:
 
 
 @pytest.mark.row("B23")
-async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    await world.apply()
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+async def test_suspending_saves_and_frees_the_pods_and_resumes_there(
+    environment: OperatorEnvironment,
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    await environment.apply()
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
 
-    await world.change({"spec": {"suspend": True}})
-    await world.until(is_phase("Suspended"))
+    await environment.change({"spec": {"suspend": True}})
+    await environment.until(is_phase("Suspended"))
 
     async def pods_are_gone() -> bool:
-        return not await world.all_of("v1", "pods")
+        return not await environment.all_of("v1", "pods")
 
-    await world.until_true(pods_are_gone)
-    await world.change({"spec": {"suspend": False}})
-    status = await world.until(is_phase("Succeeded"))
+    await environment.until_true(pods_are_gone)
+    await environment.change({"spec": {"suspend": False}})
+    status = await environment.until(is_phase("Succeeded"))
     assert len(status["attempts"]) == 2, status["attempts"]
     second, first = status["attempts"]
     assert first["cause"] == "Suspended"
@@ -339,9 +365,11 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(world: Worl
 
 
 @pytest.mark.row("B2")
-async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: World) -> None:
+async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(
+    environment: OperatorEnvironment,
+) -> None:
     # What is wrong shows only beside the preset's values, which the API server does not know.
-    await world.apply(
+    await environment.apply(
         {
             "spec.data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
             "spec.training.tokensPerMicroBatch": 16,
@@ -349,89 +377,95 @@ async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(world: 
         }
     )
 
-    status = await world.until(is_phase("Invalid"))
+    status = await environment.until(is_phase("Invalid"))
 
     accepted = condition(status, "Accepted")
     assert accepted["status"] == "False"
     assert "spec.training.tokensPerMicroBatch" in accepted["message"]
     assert "spec.training.miniBatchPrompts" in accepted["message"]
-    assert not world.kuberay.clusters_seen
-    assert not await world.all_of("v1", "pods")
+    assert not environment.kuberay.clusters_seen
+    assert not await environment.all_of("v1", "pods")
 
 
-async def test_a_deleted_job_takes_everything_with_it(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=7)
-    await world.apply()
-    await world.until(lambda status: status.get("progress", {}).get("step") == 7)
-    job = await world.api.get(world.job_path)
+async def test_a_deleted_job_takes_everything_with_it(environment: OperatorEnvironment) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    await environment.apply()
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
+    job = await environment.api.get(environment.job_path)
     assert job is not None
     assert "finalizers" not in job["metadata"]
 
-    await world.api.delete(world.job_path)
+    await environment.api.delete(environment.job_path)
 
     async def nothing_is_left() -> bool:
         kinds = [("v1", "pods"), ("v1", "configmaps"), ("v1", "secrets")]
         kinds += [("ray.io/v1", "rayclusters"), ("networking.k8s.io/v1", "networkpolicies")]
-        left = [each for kind in kinds for each in await world.all_of(*kind)]
+        left = [each for kind in kinds for each in await environment.all_of(*kind)]
         return not [e for e in left if KIND in str(e["metadata"].get("ownerReferences", ""))]
 
-    await world.until_true(nothing_is_left)
+    await environment.until_true(nothing_is_left)
 
 
 @pytest.mark.row("B18")
-async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(world: World) -> None:
+async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(
+    environment: OperatorEnvironment,
+) -> None:
     words = "secret 'wandb' not found"
-    world.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
-    await world.apply()
-    status = await world.until(is_phase("Failed"))
+    environment.kuberay.pods_waiting = {"reason": "CreateContainerConfigError", "message": words}
+    await environment.apply()
+    status = await environment.until(is_phase("Failed"))
 
     failed = condition(status, "Failed")
     assert failed["reason"] == "StartFailed"
     assert words in failed["message"]
-    notes = [each["note"] for each in await world.all_of("events.k8s.io/v1", "events")]
+    notes = [each["note"] for each in await environment.all_of("events.k8s.io/v1", "events")]
     assert any(words in note and "Failed (StartFailed)" in note for note in notes)
 
 
-async def test_the_token_is_in_its_secret_and_nowhere_else(world: World) -> None:
-    await world.apply()
-    await world.until(is_phase("Succeeded"))
-    [token] = world.ray.tokens()
-    seen = [await world.api.get(world.job_path)]
+async def test_the_token_is_in_its_secret_and_nowhere_else(
+    environment: OperatorEnvironment,
+) -> None:
+    await environment.apply()
+    await environment.until(is_phase("Succeeded"))
+    [token] = environment.ray.tokens()
+    seen = [await environment.api.get(environment.job_path)]
     for kind in (("v1", "configmaps"), ("events.k8s.io/v1", "events")):
-        seen.extend(await world.all_of(*kind))
+        seen.extend(await environment.all_of(*kind))
 
     assert token not in str(seen)
-    assert token not in world.operator.log_file.read_text()
-    assert world.ray.refused == 0
+    assert token not in environment.operator.log_file.read_text()
+    assert environment.ray.refused == 0
 
 
 @pytest.mark.row("B25")
-async def test_a_finished_job_is_removed_after_its_time(world: World) -> None:
-    await world.apply({"spec.ttlSecondsAfterFinished": 1})
+async def test_a_finished_job_is_removed_after_its_time(environment: OperatorEnvironment) -> None:
+    await environment.apply({"spec.ttlSecondsAfterFinished": 1})
 
     async def is_removed() -> bool:
-        return await world.api.get(world.job_path) is None
+        return await environment.api.get(environment.job_path) is None
 
-    await world.until_true(is_removed)
-    assert world.ray.submitted == ["small-a1"]
+    await environment.until_true(is_removed)
+    assert environment.ray.submitted == ["small-a1"]
 
 
-async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world: World) -> None:
-    world.ray.scripts["small-a1"] = Script(waits_at=12)
-    await world.apply()
-    await world.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
+async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(
+    environment: OperatorEnvironment,
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=12)
+    await environment.apply()
+    await environment.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
     [worker] = [
         pod
-        for pod in await world.all_of("v1", "pods")
+        for pod in await environment.all_of("v1", "pods")
         if pod["metadata"]["labels"].get("ray.io/node-type") == "worker"
     ]
     name = worker["metadata"]["name"]
-    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": a_moment_ahead()}
-    await world.kuberay.set_state(name, worker, {"terminated": ended})
-    await world.api.delete(path_of("v1", "pods", world.namespace, name))
-    world.ray.fail(await world.cluster_name(), exit_code=12)
+    ended = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": time_ahead()}
+    await environment.kuberay.set_state(name, worker, {"terminated": ended})
+    await environment.api.delete(path_of("v1", "pods", environment.namespace, name))
+    environment.ray.fail(await environment.cluster_name(), exit_code=12)
 
-    status = await world.until(is_phase("Succeeded"))
+    status = await environment.until(is_phase("Succeeded"))
 
     second, first = status["attempts"]
     assert first["cause"] == "HostOutOfMemory"
@@ -440,10 +474,10 @@ async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(world:
 
 
 async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
-    operator_account: Account, fake: World, tmp_path: Path
+    operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     # Watches the whole cluster: only then can a kind that appears later be noticed.
-    operator = an_operator(operator_account, tmp_path, fake.ray, "")
+    operator = make_operator(operator_account, tmp_path, fake.ray, "")
     fake.operator = operator
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
     kept = await fake.api.get(crd)
@@ -465,7 +499,7 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
 
 
 async def test_when_the_leader_is_killed_the_other_replica_goes_on(
-    operator_account: Account, fake: World, tmp_path: Path
+    operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     replicas = two_replicas(operator_account, tmp_path, fake.ray, fake.namespace)
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -498,40 +532,43 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
 
 
 async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_budget(
-    api_server: ApiServer, world: World
+    api_server: ApiServer, environment: OperatorEnvironment
 ) -> None:
-    world.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}
-    async with fake_kueue(world.api, world.namespace) as kueue:
+    environment.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}
+    async with fake_kueue(environment.api, environment.namespace) as kueue:
         queue = {"scheduling": {"queueName": "research"}, "recovery": {"maxRestarts": 0}}
-        job = await world.apply({f"spec.{block}": value for block, value in queue.items()})
+        job = await environment.apply({f"spec.{block}": value for block, value in queue.items()})
         name = names.cluster_name("small", job.uid, 1)
-        path = path_of("ray.io/v1", "rayclusters", world.namespace, name)
-        status = await world.until(is_phase("Queued"))
+        path = path_of("ray.io/v1", "rayclusters", environment.namespace, name)
+        status = await environment.until(is_phase("Queued"))
         assert "queue research" in condition(status, "Suspended")["message"]
-        assert not [pod for pod in await world.all_of("v1", "pods") if is_of_ray(pod)]
+        assert not [pod for pod in await environment.all_of("v1", "pods") if is_of_ray(pod)]
 
         await kueue.admit(name)
-        await world.until(lambda status: status.get("progress", {}).get("step") == 7)
+        await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
         await kueue.preempt(name)
-        status = await world.until(is_phase("Queued"))
+        status = await environment.until(is_phase("Queued"))
         assert condition(status, "Ready")["status"] == "False"
         # Kueue needs longer than this to admit a workload again.
-        await world.until(lambda status: [a["number"] for a in status["attempts"]] == [2, 1])
+        await environment.until(lambda status: [a["number"] for a in status["attempts"]] == [2, 1])
         await kueue.admit(name)
-        await world.until(lambda status: status.get("progress", {}).get("step") == 12)
-        cluster = await world.api.get(path)
-        world.ray.go_on = True
-        status = await world.until(is_phase("Succeeded"))
-        await world.until_true(lambda: is_gone(world.api, path))
+        await environment.until(lambda status: status.get("progress", {}).get("step") == 12)
+        cluster = await environment.api.get(path)
+        environment.ray.go_on = True
+        status = await environment.until(is_phase("Succeeded"))
+        await environment.until_true(lambda: is_gone(environment.api, path))
 
     second, first = status["attempts"]
     assert first["cause"] == "Preempted"
     assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 1, 7)
     assert status["restarts"]["sinceProgress"] == 0
-    assert len(world.kuberay.clusters_seen) == 1
+    assert len(environment.kuberay.clusters_seen) == 1
     assert cluster is not None
     assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["nodeSelector"] == NODE_SELECTOR
-    assert writes_of_operator(api_server, "rayclusters", world.namespace) == ["create", "delete"]
+    assert writes_of_operator(api_server, "rayclusters", environment.namespace) == [
+        "create",
+        "delete",
+    ]
 
 
 def is_of_ray(pod: Manifest) -> bool:
@@ -552,6 +589,6 @@ async def is_gone(api: Api, path: str) -> bool:
     return await api.get(path) is None
 
 
-def a_moment_ahead() -> str:
+def time_ahead() -> str:
     """Return a time after the attempt was recorded, in whole seconds as the kubelet gives it."""
     return (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,8 +10,8 @@ from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.sizing.size import size
-from support.builders.operator.jobs import a_job
-from support.builders.operator.manifests import SETTINGS, a_clustered_job
+from support.builders.operator.jobs import make_job
+from support.builders.operator.manifests import SETTINGS, make_clustered_job
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from tools.kind.api_server import ApiServer
 from tools.kind.go_programs import tool_folder
@@ -55,9 +55,9 @@ async def api(api_server: ApiServer) -> AsyncIterator[Api]:
     await found.close()
 
 
-def a_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
+def make_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
     """Return a pod that is placed as those of a job that avoids these nodes."""
-    job = a_clustered_job(a_job())
+    job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, IMAGE, size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=avoided)
     cluster = render_ray_cluster(job.metadata, SETTINGS, action, "token")
@@ -85,9 +85,9 @@ async def placed(api: Api, namespace: str, pod: Manifest) -> str:
 async def test_pods_leave_the_failed_node_while_others_are_free_and_take_it_when_they_are_not(
     api: Api, namespace: str
 ) -> None:
-    assert await placed(api, namespace, a_ray_pod("anywhere", 1)) == "failed", "it has the image"
+    assert await placed(api, namespace, make_ray_pod("anywhere", 1)) == "failed", "it has the image"
 
-    first = await placed(api, namespace, a_ray_pod("first", CPUS - 1, "failed"))
-    second = await placed(api, namespace, a_ray_pod("second", CPUS - 1, "failed"))
+    first = await placed(api, namespace, make_ray_pod("first", CPUS - 1, "failed"))
+    second = await placed(api, namespace, make_ray_pod("second", CPUS - 1, "failed"))
 
     assert (first, second) == ("other", "failed")

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from support.builders.operator.jobs import KNOWN_TINY, SAMPLES, a_sample
-from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.builders.operator.jobs import KNOWN_TINY, SAMPLES, make_sample
+from support.builders.operator.manifests import make_clustered_job, objects_of
 from support.kubernetes.chart_release import Account, Helm
 from support.kubernetes.stolen_token_cases import (
     Attempt,
@@ -33,14 +33,14 @@ FORBIDDEN = 403
 def target(api_server: ApiServer, operator_account: Account) -> Iterator[Target]:
     """Make objects of somebody else, and a job whose objects the operator would render."""
     with api_server.namespace("stolen-token") as namespace:
-        raw = {**RagGrpoJob.manifest(a_sample(SAMPLE)), "metadata": {"name": "demo"}}
+        raw = {**RagGrpoJob.manifest(make_sample(SAMPLE)), "metadata": {"name": "demo"}}
         api_server.apply(raw, *foreign_objects(), namespace=namespace)
         uid = api_server.read("rgj", "demo", "-n", namespace)["metadata"]["uid"]
         yield Target(namespace, operator_account, rendered(namespace, uid))
 
 
 def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
-    job = a_clustered_job(a_sample(SAMPLE), KNOWN_TINY)
+    job = make_clustered_job(make_sample(SAMPLE), KNOWN_TINY)
     own = {"namespace": namespace, "uid": uid, "name": "demo"}
     return objects_of(job.model_copy(update={"metadata": job.metadata.model_copy(update=own)}))
 

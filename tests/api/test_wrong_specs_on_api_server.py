@@ -15,7 +15,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity
-from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job
+from support.builders.operator.jobs import REMOVED, SAMPLES, make_raw_job
 from support.builders.operator.wrong_jobs import ACTOR, AN_ENDPOINT, WRONG, prompt_mode, rewards
 from support.kubernetes.admission import refusal
 from tools.kind.api_server import ApiServer
@@ -36,7 +36,7 @@ def in_search(*endpoints: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"mode": "Search", "endpoints": list(endpoints), **more}
 
 
-def a_volume(name: str, path: str, **more: Any) -> dict[str, Any]:
+def make_volume(name: str, path: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "claimName": name, "mountPath": path, **more}
 
 
@@ -128,17 +128,18 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "FlashAttention with shared prefixes": ({"spec.model.attention": "Flash"},
         ["spec.model.attention", "rowLayout Padded"]),
     "checkpoint on a read-only volume": (
-        {"spec.volumes": [a_volume("w", "/mnt/runs", readOnly=True)]},
+        {"spec.volumes": [make_volume("w", "/mnt/runs", readOnly=True)]},
         ["spec.checkpoint.path", "read-only volume"]),
     "one mountPath twice": (
-        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("b", "/mnt/runs")]},
+        {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("b", "/mnt/runs")]},
         ["spec.volumes", "mountPath is given twice"]),
     "volume on a folder of the pod": (
-        {"spec.volumes": [a_volume("a", "/dev/shm/")]},
+        {"spec.volumes": [make_volume("a", "/dev/shm/")]},
         ["spec.volumes[0].mountPath", "mount it elsewhere"]),
     "digit first": ({"metadata.name": "7b"}, ["metadata.name", "beginning with a letter"]),
     "one volume name twice": (
-        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("a", "/mnt/data", claimName="b")]},
+        {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("a", "/mnt/data",
+            claimName="b")]},
         ["spec.volumes[1]", "Duplicate value"]),
     "one variable twice": ({"spec.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
         ["spec.env[1]", "Duplicate value"]),
@@ -220,7 +221,7 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "digest without an image": ({"spec.image": "0" * 64}, ["spec.image", "digest alone"]),
     "one pull secret twice": ({"spec.imagePullSecrets": ["a", "a"]},
         ["spec.imagePullSecrets", "given twice"]),
-    "claim that is no name": ({"spec.volumes": [a_volume("w", "/mnt/runs", claimName="A/b")]},
+    "claim that is no name": ({"spec.volumes": [make_volume("w", "/mnt/runs", claimName="A/b")]},
         ["spec.volumes[0].claimName", "should match"]),
     "key that is none": (
         {"spec.env": [{"name": "A", "secretKeyRef": {"name": "s", "key": "..a"}}]},
@@ -231,13 +232,13 @@ MORE: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "thousandths of a byte": ({"spec.resources.memory": "5m"},
         ["spec.resources.memory", "should match"]),
     "volume below a folder of the pod": (
-        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("b", "/dev/shm/x")]},
+        {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("b", "/dev/shm/x")]},
         ["spec.volumes[1].mountPath", "mount it elsewhere"]),
     "volume above a folder of the pod": (
-        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("b", "/home/")]},
+        {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("b", "/home/")]},
         ["spec.volumes[1].mountPath", "mount it elsewhere"]),
     "one mountPath with a slash and without": (
-        {"spec.volumes": [a_volume("a", "/mnt/runs"), a_volume("b", "/mnt/runs/")]},
+        {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("b", "/mnt/runs/")]},
         ["spec.volumes", "mountPath is given twice"]),
     "secret under another name": ({"spec.env": [{"name": "DB_PASS", "value": "x"}]},
         ["spec.env[0]", "looks like a secret"]),
@@ -278,7 +279,7 @@ def test_a_wrong_job_is_refused_by_kubectl_with_field_and_remedy(
     row: str, api_server: ApiServer
 ) -> None:
     changes, _ = WRONG[row]
-    raw = a_raw_job(changes)
+    raw = make_raw_job(changes)
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )
@@ -291,7 +292,7 @@ def test_a_wrong_job_is_refused_by_kubectl_with_field_and_remedy(
 @pytest.mark.parametrize("row", MORE)
 def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, http: httpx.Client) -> None:
     changes, words = MORE[row]
-    raw = a_raw_job(changes)
+    raw = make_raw_job(changes)
     said = refusal(http, "default", raw)
 
     assert [word for word in words if word not in said] == [], said
@@ -299,7 +300,7 @@ def test_a_wrong_job_is_refused_with_field_and_remedy(row: str, http: httpx.Clie
 
 
 def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
-    text = yaml.safe_dump(a_raw_job({"spec.rollout": {"n": 4}}))
+    text = yaml.safe_dump(make_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
     refused = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
     quoted = text.replace(" n: 4", ' "n": 4')
@@ -310,7 +311,7 @@ def test_a_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
 
 
 def test_all_problems_are_told_at_once(api_server: ApiServer) -> None:
-    raw = a_raw_job({"spec.rollout.temperature": 0, "spec.checkpoint.keepLast": 1})
+    raw = make_raw_job({"spec.rollout.temperature": 0, "spec.checkpoint.keepLast": 1})
     ended = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False
     )
@@ -427,11 +428,11 @@ def changes_to(values: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[dict[st
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=changes_to(VALUES))
 @example(changes={})
-@example(changes={"spec.volumes": [a_volume("w", "/mnt/runs/")]})
+@example(changes={"spec.volumes": [make_volume("w", "/mnt/runs/")]})
 def test_what_the_server_refuses_the_operator_refuses_too(
     changes: dict[str, Any], http: httpx.Client
 ) -> None:
-    raw = a_raw_job(changes)
+    raw = make_raw_job(changes)
     refused = refusal(http, "default", raw)
     assert not refused or operator_objects(raw), refused
 
@@ -456,7 +457,7 @@ FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
 @example(place="spec.rollout.gpuMemoryUtilization", value=0)
 def test_wrong_forms_are_refused_by_both(place: str, value: Any, http: httpx.Client) -> None:
-    raw = a_raw_job({place: value} if place != "spec" else {"spec": value})
+    raw = make_raw_job({place: value} if place != "spec" else {"spec": value})
     is_wrong = not isinstance(parse_job(raw), RagGrpoJob)
     refused = refusal(http, "default", raw)
     assert bool(refused) or not is_wrong, parse_job(raw)

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from raggrpo_cli.manifests_text import as_yaml
-from support.builders.operator.jobs import KNOWN_7B, SAMPLES, a_sample
-from support.builders.operator.manifests import a_clustered_job, objects_of
+from support.builders.operator.jobs import KNOWN_7B, SAMPLES, make_sample
+from support.builders.operator.manifests import make_clustered_job, objects_of
 from support.kubernetes.helm_chart import MATRIX, Chart
 from tools.kind.go_programs import tool_folder
 
@@ -95,7 +95,7 @@ def write_objects(folder: Path) -> None:
     for sample in SAMPLES:
         own = folder / "jobs" / sample.stem
         own.mkdir(parents=True)
-        for name, manifest in objects_of(a_clustered_job(a_sample(sample), KNOWN_7B)).items():
+        for name, manifest in objects_of(make_clustered_job(make_sample(sample), KNOWN_7B)).items():
             (own / f"{name}.yaml").write_text(as_yaml(manifest))
 
 

@@ -17,7 +17,7 @@ from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Setting
 from raggrpo_operator.kubernetes_runtime.watching.trimming import CHILDREN
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
-from support.builders.trainer.reports import a_step
+from support.builders.trainer.reports import make_step
 from support.kubernetes.helm_chart import (
     EVERYTHING,
     MATRIX,
@@ -442,7 +442,7 @@ def series() -> set[str]:
     """Return the names of all series that operator and trainers show."""
     calls = CallSummary(answered=1, failures={}, p50=0.1, p95=0.1, p99=0.1)
     progress = Progress(attempt=1, stage=Stage.TRAINING)
-    trainer = PrometheusText("demo").render(progress, a_step(1, retrieval={"kb": calls}), {}, 0)
+    trainer = PrometheusText("demo").render(progress, make_step(1, retrieval={"kb": calls}), {}, 0)
     text = Metrics().text().decode() + trainer.decode()
     typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     suffixes = {"histogram": ("_bucket", "_count", "_sum")}

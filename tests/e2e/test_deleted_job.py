@@ -8,7 +8,7 @@ import pytest
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import scale
-from tools.kind.training_job import TrainingJob, a_job, seed
+from tools.kind.training_job import TrainingJob, make_job, seed
 
 pytestmark = pytest.mark.long
 
@@ -39,7 +39,7 @@ def test_a_job_and_a_namespace_end_without_an_operator(
         seed(cluster, other, model)
         orphan = TrainingJob(cluster, other, "orphan")
         for job in (deleted, orphan):
-            cluster.apply(a_job(job.name, image, STEPS), namespace=job.namespace)
+            cluster.apply(make_job(job.name, image, STEPS), namespace=job.namespace)
         for job in (deleted, orphan):
             job.until(lambda status: status.get("phase") == "Starting", "driver")
             assert len(left_of(job)) > 5

@@ -7,7 +7,7 @@ import pytest
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import kill
-from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
 
 STEPS = 24
 
@@ -21,7 +21,7 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
     resources = {"device": "CPU", "nodes": 2, "cpu": "300m"}
     with lifetimes(cluster, seeded) as clusters:
         cluster.apply(
-            a_job("lossy", operator.trainer, STEPS, resources=resources), namespace=seeded
+            make_job("lossy", operator.trainer, STEPS, resources=resources), namespace=seeded
         )
 
         status = job.until_done(5, attempt=1)

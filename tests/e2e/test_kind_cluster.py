@@ -4,13 +4,13 @@ from typing import Any
 
 from tools.kind import kind_cluster
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_claim, a_pod, mounting
+from tools.kind.objects import make_claim, make_pod, mounting
 
 MIB = 1024**2
 
 
-def a_probe(script: str, **container: Any) -> dict[str, Any]:
-    return a_pod("probe", kind_cluster.BASE_IMAGE, ["bash", "-ec", script], **container)
+def make_probe(script: str, **container: Any) -> dict[str, Any]:
+    return make_pod("probe", kind_cluster.BASE_IMAGE, ["bash", "-ec", script], **container)
 
 
 def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
@@ -32,13 +32,13 @@ def test_kuberay_runs(cluster: Kubernetes) -> None:
 def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
     cluster: Kubernetes, namespace: str
 ) -> None:
-    pod = mounting(a_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
-    cluster.apply(a_claim("data"), namespace=namespace)
+    pod = mounting(make_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
+    cluster.apply(make_claim("data"), namespace=namespace)
     assert output_of(cluster, namespace, pod) == "kept\n"
 
 
 def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, namespace: str) -> None:
-    pod = a_probe(
+    pod = make_probe(
         "df --output=size -B1 /dev/shm | tail -1",
         volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}],
         resources={"limits": {"cpu": "100m", "memory": "128Mi"}},
@@ -52,13 +52,13 @@ def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, name
 
 def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace: str) -> None:
     name = "kubernetes.default.svc.cluster.local"
-    assert name in output_of(cluster, namespace, a_probe(f"getent hosts {name}"))
+    assert name in output_of(cluster, namespace, make_probe(f"getent hosts {name}"))
 
 
 def test_a_pod_gets_gpus_the_node_pretends_to_have(cluster: Kubernetes, namespace: str) -> None:
     kind_cluster.pretend_gpus(cluster, 4)
-    fits = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
-    too_many = a_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})
+    fits = make_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
+    too_many = make_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})
     too_many["metadata"] = {"name": "too-many"}
 
     assert output_of(cluster, namespace, fits) == "ran\n"

@@ -11,7 +11,7 @@ from support.kubernetes.kubectl_plugin import command, kubectl_raggrpo
 from tools.kind.images import Images
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import CLAIM, MINUTES, TrainingJob, a_job
+from tools.kind.training_job import CLAIM, MINUTES, TrainingJob, make_job
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +26,7 @@ def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "logged")
-    cluster.apply(a_job("logged", operator.trainer, STEPS), namespace=seeded)
+    cluster.apply(make_job("logged", operator.trainer, STEPS), namespace=seeded)
     job.until_done(1, attempt=1)
 
     followed = logs(job, "--follow")  # ends with the driver
@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_told_and_leaves_no_pod(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "silent")
-    cluster.apply(a_job("silent", BASE_IMAGE, STEPS, suspend=True), namespace=seeded)
+    cluster.apply(make_job("silent", BASE_IMAGE, STEPS, suspend=True), namespace=seeded)
     job.until(lambda status: status.get("phase") == "Suspended", "suspension")
     # As if an attempt had been lost before it wrote anything.
     record = {"number": 1, "cause": "HeadLost", "started": "2026-11-21T12:00:00Z"}

@@ -9,7 +9,7 @@ from raggrpo_operator.core.spec.quantity import parse_quantity
 from tools.kind import kueue
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import MINUTES, Status, TrainingJob, a_job, attempts, lifetimes
+from tools.kind.training_job import MINUTES, Status, TrainingJob, attempts, lifetimes, make_job
 
 pytestmark = pytest.mark.long
 
@@ -30,12 +30,12 @@ def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
     cluster: Kubernetes, operator: Images, queue: None, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")
-    cluster.apply(kueue.a_local_queue(), kueue.a_rival("earlier"), namespace=seeded)
+    cluster.apply(kueue.make_local_queue(), kueue.make_rival("earlier"), namespace=seeded)
     until_admitted(job, "earlier")
     # Whatever spent the budget would end the job.
     spec = {"scheduling": {"queueName": kueue.QUEUE}, "recovery": {"maxRestarts": 0}}
     with lifetimes(cluster, seeded) as clusters:
-        cluster.apply(a_job(job.name, operator.trainer, STEPS, **spec), namespace=seeded)
+        cluster.apply(make_job(job.name, operator.trainer, STEPS, **spec), namespace=seeded)
         job.until(lambda status: status.get("phase") == "Queued", "wait for quota")
         assert ray_pods(job) == ""
 
@@ -46,7 +46,7 @@ def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
         template = job.ray_cluster()["spec"]["headGroupSpec"]["template"]
         assert template["spec"]["nodeSelector"] == kueue.FLAVOUR
 
-        cluster.apply(kueue.a_rival("urgent", priority=kueue.HIGH), namespace=seeded)
+        cluster.apply(kueue.make_rival("urgent", priority=kueue.HIGH), namespace=seeded)
         until_admitted(job, "urgent")
         assert ray_pods(job) == "", "the quota was passed on before the pods were gone"
         status = job.until(has_given_way, "way given")

@@ -6,7 +6,7 @@ from raggrpo_api.names import ANNOTATION_RETRY, LABEL_JOB
 from tools.kind.images import OTHER_RAY, Images, give_name, in_registry, with_other_ray
 from tools.kind.jobs import condition, has_ended, status_when
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +31,7 @@ def test_another_ray_never_continues_a_job(
         status_when(cluster, seeded, job.name, lambda status: not has_ended(status), END_SECONDS)
 
     with lifetimes(cluster, seeded) as seen:
-        cluster.apply(a_job(job.name, NAME, STEPS), namespace=seeded)
+        cluster.apply(make_job(job.name, NAME, STEPS), namespace=seeded)
         job.until_done(2, attempt=1)
         began_with = job.status()["pinned"]["rayVersion"]
         job.patch(suspend=True)
@@ -76,7 +76,7 @@ def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
         of_job = ("pods", "-l", f"{LABEL_JOB}={job.name}")
         return set(job.kubectl("get", *of_job, path).split())
 
-    cluster.apply(a_job(job.name, image, STEPS), namespace=seeded)
+    cluster.apply(make_job(job.name, image, STEPS), namespace=seeded)
     job.until_done(2, attempt=1)
     assert images() == {image}
     name, _, digest = job.status()["pinned"]["imageId"].partition("@")

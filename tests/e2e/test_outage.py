@@ -11,15 +11,15 @@ import pytest
 from tools.kind.images import Images
 from tools.kind.jobs import condition, status_when
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_pod, mounting
+from tools.kind.objects import make_pod, mounting
 from tools.kind.training_job import (
     CLAIM,
     MOUNT,
     Status,
     TrainingJob,
-    a_job,
     attempts,
     lifetimes,
+    make_job,
 )
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.long]
@@ -45,7 +45,7 @@ class Service:
         command = ["python", "-m", "raggrpo_retriever", "--corpus", f"{MOUNT}/corpus.jsonl"]
         command += ["--host", "0.0.0.0", "--port", str(PORT)]
         ready = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1}
-        pod = a_pod(NAME, self._image, command, readinessProbe=ready)
+        pod = make_pod(NAME, self._image, command, readinessProbe=ready)
         pod["metadata"]["labels"] = {"app": NAME}
         self._cluster.apply(mounting(pod, CLAIM, MOUNT), namespace=self._namespace)
         self._kubectl("wait", f"pod/{NAME}", "--for=condition=Ready", "--timeout=120s")
@@ -153,7 +153,7 @@ def _with_service(image: str, **spec: Any) -> dict[str, Any]:
             {"name": NAME, "url": f"http://{NAME}:{PORT}/retrieve", "topK": 1, "cache": False}
         ],
     }
-    return a_job("patient", image, STEPS, retrieval=retrieval, **spec)
+    return make_job("patient", image, STEPS, retrieval=retrieval, **spec)
 
 
 def _outage(

@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from tools.kind import kind_cluster
 from tools.kind.images import Images
-from tools.kind.jobs import a_small_job, pods_when_ready, status_when
+from tools.kind.jobs import make_small_job, pods_when_ready, status_when
 from tools.kind.kubernetes import Kubernetes
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
@@ -34,7 +34,7 @@ Pods = Mapping[str, list[dict[str, Any]]]
 def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[str, Any]]:
     """Sizing by role of a job whose pods run; without GPUs its driver does not get far."""
     kind_cluster.pretend_gpus(cluster, GPUS)
-    job = a_small_job("gpu-shaped", operator.trainer, {"spec.resources": RESOURCES})
+    job = make_small_job("gpu-shaped", operator.trainer, {"spec.resources": RESOURCES})
     cluster.apply(job, namespace=shared)
 
     def has_cluster(status: Mapping[str, Any]) -> bool:

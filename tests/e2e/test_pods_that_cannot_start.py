@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tools.kind.images import Images
-from tools.kind.jobs import a_small_job, condition, events_about, has_ended, status_when
+from tools.kind.jobs import condition, events_about, has_ended, make_small_job, status_when
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.training_job import MOUNT
 
@@ -63,7 +63,7 @@ def applied(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]
     for name, case in CASES.items():
         seconds = "preflightSeconds" if case.waits == EARLY else "provisioningSeconds"
         deadline = {"spec.recovery.deadlines": {seconds: 50}}
-        jobs.append(a_small_job(f"stuck-{name}", operator.trainer, deadline | case.changes))
+        jobs.append(make_small_job(f"stuck-{name}", operator.trainer, deadline | case.changes))
     cluster.apply(*jobs, namespace=shared)
     yield shared
     cluster.kubectl("delete", "rgj", "-n", shared, *[f"stuck-{name}" for name in CASES])

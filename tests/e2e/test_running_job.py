@@ -16,9 +16,9 @@ import pytest
 from support.builders.trainer.embedding_model import write_embedding_model
 from support.processes.waiting import wait_for
 from tools.kind.images import Images
-from tools.kind.jobs import a_small_job, condition, events_about, has_ended, status_when
+from tools.kind.jobs import condition, events_about, has_ended, make_small_job, status_when
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_pod
+from tools.kind.objects import make_pod
 from tools.kind.operator_release import RELEASE, SYSTEM
 from tools.kind.training_job import MOUNT, copy_to_volume
 
@@ -111,7 +111,7 @@ def ask(
     """Ask from a pod with these labels and env; returns status and text, or `unreachable`."""
     name = f"ask-{uuid.uuid4().hex[:6]}"
     command = ["python", "-c", ASK, json.dumps(questions)]
-    pod = a_pod(name, image, command, env=more.get("env", []))
+    pod = make_pod(name, image, command, env=more.get("env", []))
     pod["metadata"]["labels"] = more.get("labels", {})
     cluster.apply(pod, namespace=namespace)
     done = "--for=jsonpath={.status.phase}=Succeeded"
@@ -155,7 +155,7 @@ def running(
             ],
         },
     }
-    job = a_small_job("searching", operator.trainer, changes)
+    job = make_small_job("searching", operator.trainer, changes)
     job["spec"]["env"].append({"name": "WRITTEN", "value": WRITTEN})
     cluster.apply(job, namespace=shared)
     status = status_when(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)

@@ -4,7 +4,7 @@ import pytest
 
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import MOUNT, TrainingJob, a_job, attempts
+from tools.kind.training_job import MOUNT, TrainingJob, attempts, make_job
 
 pytestmark = pytest.mark.long
 
@@ -19,7 +19,9 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
 ) -> None:
     job = TrainingJob(cluster, seeded, "calm")
     checkpoint = {"path": f"{MOUNT}/checkpoints", "everySteps": 100}
-    cluster.apply(a_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded)
+    cluster.apply(
+        make_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded
+    )
     job.until_done(2, attempt=1)
     ours = [
         f"raycluster/{job.cluster_name(1)}",

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tools.kind.images import Images
-from tools.kind.jobs import a_small_job, condition, status_when
+from tools.kind.jobs import condition, make_small_job, status_when
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_pod, mounting
+from tools.kind.objects import make_pod, mounting
 from tools.kind.operator_release import PODS, RELEASE, SYSTEM
-from tools.kind.training_job import CLAIM, MOUNT, TrainingJob, a_job, seed
+from tools.kind.training_job import CLAIM, MOUNT, TrainingJob, make_job, seed
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
@@ -72,7 +72,7 @@ class Attacker:
         return said.stderr if said.returncode else ""
 
     def job(self, name: str, **changes: Any) -> dict[str, Any]:
-        return a_small_job(name, self.trainer, {"spec.recovery.maxRestarts": 1, **changes})
+        return make_small_job(name, self.trainer, {"spec.recovery.maxRestarts": 1, **changes})
 
     def hostile(self, name: str, part: str) -> dict[str, Any]:
         changes = {
@@ -89,7 +89,7 @@ def victim(
     """A job that trains in its own namespace, and its status before the attacks."""
     with cluster.namespace("e2e-victim", restricted=True) as namespace:
         seed(cluster, namespace, model)
-        cluster.apply(a_job("honest", operator.trainer, STEPS), namespace=namespace)
+        cluster.apply(make_job("honest", operator.trainer, STEPS), namespace=namespace)
         job = TrainingJob(cluster, namespace, "honest")
         yield job, dict(job.until_done(2, attempt=1))
 
@@ -221,7 +221,7 @@ def test_what_runs_is_what_was_accepted_not_what_it_expands_to(
     [record] = cluster.read("configmaps", *of_job)["items"]
     assert json.loads(record["data"]["config.json"])["retrieval"]["promptTemplate"] == template
     search = ["sh", "-c", f"grep -rlF {SECRET} {MOUNT}/expand && exit 1 || echo nothing"]
-    pod = mounting(a_pod("search", attacker.trainer, search), CLAIM, MOUNT)
+    pod = mounting(make_pod("search", attacker.trainer, search), CLAIM, MOUNT)
     cluster.apply(pod, namespace=attacker.namespace)
     done = "--for=jsonpath={.status.phase}=Succeeded"
     cluster.kubectl("wait", "pod/search", done, "--timeout=90s", "-n", attacker.namespace)
@@ -256,7 +256,7 @@ def test_a_stolen_operator_token_makes_no_pod_of_another_shape(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     stolen = cluster.service_account_kubeconfig(SYSTEM, RELEASE)
-    plain = a_pod("owned", attacker.trainer, ["sleep", "1"])
+    plain = make_pod("owned", attacker.trainer, ["sleep", "1"])
     for namespace in ("kube-system", attacker.namespace):
         said = cluster.kubectl(
             "create", "-n", namespace, "-f", "-", stdin=json.dumps(plain), check=False,

@@ -16,7 +16,7 @@ import pytest
 from tools.kind.images import REPOSITORY, Images, operator_image
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import install, kill, leader
-from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
 
 pytestmark = pytest.mark.long
 
@@ -73,7 +73,7 @@ def test_a_running_job_outlives_an_upgrade_and_the_leader(
     later = replace(later, operator=operator_image(next_sources))
     job = TrainingJob(cluster, seeded, "steady")
     with lifetimes(cluster, seeded) as clusters:
-        cluster.apply(a_job("steady", "", STEPS), namespace=seeded)
+        cluster.apply(make_job("steady", "", STEPS), namespace=seeded)
         status = job.until_done(5, attempt=1)
         assert status["pinned"]["image"].endswith(replaceable_operator.trainer)
 

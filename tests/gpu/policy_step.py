@@ -191,15 +191,15 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
     from raggrpo_api.spec.training import TrainingSpec
     from raggrpo_trainer.exchange.policy_config import PolicyConfig
     from raggrpo_trainer.policy.policy import Policy
-    from support.builders.trainer.policies import a_policy_config, an_objective
+    from support.builders.trainer.policies import make_objective, make_policy_config
 
     torch.use_deterministic_algorithms(case.deterministic)
     training = TrainingSpec.model_validate(
         {"precision": case.precision, "rowLayout": case.layout, "compile": case.compile,
          "gradientCheckpointing": case.checkpointing, "learningRate": 1e-6}
     )  # fmt: skip
-    plain: PolicyConfig = a_policy_config(
-        model, objective=an_objective(max_response_length=case.response)
+    plain: PolicyConfig = make_policy_config(
+        model, objective=make_objective(max_response_length=case.response)
     )
     config = replace(plain, training=training, device=device)
     policy = Policy(config, rank=0, world_size=1)

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from support.fakes.fake_kuberay import Api, Manifest, path_of
-from support.fakes.fake_kuberay_watch import WatchedKubeRay
+from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import FakeRay
 from support.processes.ports import free_port
 from tools.kind.api_server import ApiServer
@@ -24,7 +24,7 @@ AT_ONCE = 10
 LIMIT_SECONDS = 1800.0
 
 
-class PlayedKubelet(WatchedKubeRay):
+class PlayedKubelet(FakeKubeRayWatch):
     """Lets every pod get ready once; KubeRay itself makes the pods."""
 
     async def _begin(self, cluster: Manifest) -> None:

@@ -21,7 +21,7 @@ from statistics import quantiles
 
 from bench.operator.operator_scale import Bench, job_of, running_operator
 from support.fakes.fake_kuberay import Api, path_of
-from support.fakes.fake_kuberay_watch import WatchedKubeRay
+from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import FakeRay, Script, fake_ray
 from tools.kind.api_server import ApiServer, running_api_server
 
@@ -62,7 +62,7 @@ async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]
         for number in range(heads):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=10)
         benches = [
-            Bench(server, api, ray, WatchedKubeRay(api, namespace, ray), heads, namespace)
+            Bench(server, api, ray, FakeKubeRayWatch(api, namespace, ray), heads, namespace)
             for namespace in hostile
         ]
         parts = [part for bench in benches for part in (bench.kuberay.run(), bench.watch_jobs())]

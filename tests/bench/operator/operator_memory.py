@@ -20,7 +20,7 @@ from bench.operator.operator_scale import NAMESPACE, Bench, job_of, running_oper
 from raggrpo_api import names
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from support.fakes.fake_kuberay import Api, Manifest, path_of
-from support.fakes.fake_kuberay_watch import WatchedKubeRay
+from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import fake_ray
 from tools.kind.api_server import ApiServer, running_api_server
 
@@ -52,15 +52,15 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
     api = Api(server.kubeconfig)
     path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", NAMESPACE)
     async with fake_ray() as ray:
-        bench = Bench(server, api, ray, WatchedKubeRay(api, NAMESPACE, ray), num_jobs)
+        bench = Bench(server, api, ray, FakeKubeRayWatch(api, NAMESPACE, ray), num_jobs)
         for number in range(num_jobs):
-            await api.create(path, a_large_job(f"job-{number:04}"))
+            await api.create(path, make_large_job(f"job-{number:04}"))
         for number in range(FOREIGN):
             await api.create(
-                path_of("v1", "configmaps", NAMESPACE), a_foreign_record(f"theirs-{number}")
+                path_of("v1", "configmaps", NAMESPACE), make_foreign_record(f"theirs-{number}")
             )
         for number in range(WIDE):
-            await api.create(path, a_wide_job(f"wide-{number}"))
+            await api.create(path, make_wide_job(f"wide-{number}"))
         async with running_operator(bench) as operator:
             watching = asyncio.create_task(bench.watch_jobs())
             await bench.until("all are accepted", lambda: bench.all_are("Suspended"))
@@ -70,7 +70,7 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
     return operator.peak_rss
 
 
-def a_large_job(name: str) -> Manifest:
+def make_large_job(name: str) -> Manifest:
     """Return a job whose variables and texts take nearly what the rules allow."""
     raw = job_of(name)
     number = names.MAX_ENV_BYTES // (ENV_VALUE + 100)
@@ -85,7 +85,7 @@ def a_large_job(name: str) -> Manifest:
     return raw
 
 
-def a_wide_job(name: str) -> Manifest:
+def make_wide_job(name: str) -> Manifest:
     raw = job_of(name)
     free = {"x": [[{"": 0}] * WIDE_VALUES] * WIDE_ROWS}
     endpoint = {"name": "kb", "url": "http://kb/x", "extraBody": free}
@@ -93,7 +93,7 @@ def a_wide_job(name: str) -> Manifest:
     return raw
 
 
-def a_foreign_record(name: str) -> Manifest:
+def make_foreign_record(name: str) -> Manifest:
     labels = {names.LABEL_MANAGED_BY: names.MANAGER, names.LABEL_JOB: "job-0000"}
     return {
         "apiVersion": "v1",

@@ -37,9 +37,9 @@ from bench.operator.kuberay_operator import (
     rayjobs_begin,
     running_kuberay,
 )
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.fakes.fake_kuberay import Api, Manifest, path_of
-from support.fakes.fake_kuberay_watch import WatchedKubeRay
+from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import FakeRay, Script, fake_ray
 from support.processes.ports import free_port
 from tools.kind.api_server import PLAYERS, ApiServer, running_api_server
@@ -102,7 +102,7 @@ class Bench:
     server: ApiServer
     api: Api
     ray: FakeRay
-    kuberay: WatchedKubeRay
+    kuberay: FakeKubeRayWatch
     num_jobs: int
     namespace: str = NAMESPACE
     cluster_spec: Manifest = field(default_factory=dict)
@@ -203,7 +203,7 @@ async def measure(
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
         for number in range(num_jobs):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=STEP_SECONDS)
-        player = PlayedKubelet if with_kuberay else WatchedKubeRay
+        player = PlayedKubelet if with_kuberay else FakeKubeRayWatch
         kuberay = player(api, NAMESPACE, ray)
         bench = Bench(server, api, ray, kuberay, num_jobs)
         players = [group.create_task(part) for part in (kuberay.run(), bench.watch_jobs())]
@@ -306,7 +306,7 @@ def answers(port: int) -> bool:
 
 
 def job_of(name: str) -> Manifest:
-    raw = a_raw_job(
+    raw = make_raw_job(
         {
             "spec.training.totalSteps": STEPS,
             "spec.data.trainBatchSize": 8,

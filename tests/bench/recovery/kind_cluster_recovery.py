@@ -53,14 +53,14 @@ from tools.kind.go_programs import KUBERAY, CannotBuild, tool_folder
 from tools.kind.images import REPOSITORY, images
 from tools.kind.kind_cluster import BASE_IMAGE, CannotStart
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_pod, mounting
+from tools.kind.objects import make_pod, mounting
 from tools.kind.operator_release import install
 from tools.kind.training_job import (
     CLAIM,
     KILL_DRIVER,
     LIST_SUBMISSIONS,
     MOUNT,
-    a_job,
+    make_job,
     seed,
     write_model_and_data,
 )
@@ -195,7 +195,7 @@ class Bench:
     def job(self, name: str, steps: int, save_every: int, **spec: Any) -> dict[str, Any]:
         """Return a job with a checkpoint folder of its own."""
         checkpoint = {"path": f"{MOUNT}/{name}", "everySteps": save_every}
-        return a_job(name, self.image, steps, checkpoint=checkpoint, **spec)
+        return make_job(name, self.image, steps, checkpoint=checkpoint, **spec)
 
     def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
         """Yield our job while it trains, and unless alone after its end a RayJob doing the same."""
@@ -280,7 +280,7 @@ def prepared(limit: float, alone: bool) -> Iterator[Bench]:
         cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
     ):
         seed(cluster, namespace, write_model_and_data(Path(folder)))
-        reader = mounting(a_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
+        reader = mounting(make_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
         cluster.apply(token_secret(), reader, namespace=namespace)
         cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
         yield Bench(cluster, namespace, made.trainer, limit, alone)

@@ -24,7 +24,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def some_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
+def make_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
     """Return unit vectors around 2,000 centres, [count, dimension] float32."""
     centres = np.random.default_rng(0).standard_normal((2000, dimension)).astype(np.float32)
     random = np.random.default_rng(seed)
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("--passages", type=int, nargs="+", default=[50_000, 200_000])
     parser.add_argument("--dimension", type=int, default=384)
     options = parser.parse_args()
-    queries = some_vectors(512, options.dimension, seed=2)
+    queries = make_vectors(512, options.dimension, seed=2)
     print("passages kind build_s recall@10 ms_1_query ms_64_queries bytes_per_passage")
     for count in options.passages:
-        vectors = some_vectors(count, options.dimension, seed=1)
+        vectors = make_vectors(count, options.dimension, seed=1)
         truth = None
         for exact in (True, False):
             before, began = resident(), time.perf_counter()

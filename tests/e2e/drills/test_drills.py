@@ -15,7 +15,7 @@ from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import kill, scale
 from tools.kind.results_table import DRILL
-from tools.kind.training_job import TrainingJob, a_job, attempts, lifetimes
+from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
 
 pytestmark = pytest.mark.long
 
@@ -211,7 +211,7 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
 ) -> None:
     # A drain finds pods by their job's name in all namespaces, those of other drills too.
     drill, job = DRILLS[name], TrainingJob(cluster, seeded, f"drill-{uuid.uuid4().hex[:8]}")
-    manifest = a_job(job.name, operator.trainer, STEPS, **drill.spec)
+    manifest = make_job(job.name, operator.trainer, STEPS, **drill.spec)
     faults, waits = manifest["spec"]["env"][0], "" if drill.act is nothing else WAITS
     faults["value"] = ";".join((faults["value"], drill.faults, waits))
     with lifetimes(cluster, seeded) as clusters:

@@ -29,7 +29,7 @@ import yaml
 from raggrpo_api.names import ENV_FAULT, ENV_RUN_MARK
 from raggrpo_api.trainer.exit_codes import ExitCode
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.word_model import write_word_model
 from tools.kind.results_table import commit_of
 
@@ -84,7 +84,7 @@ def make_input(folder: Path) -> Path:
     write_rows(folder / "train.jsonl", rows)
     corpus = [{"id": str(i), "contents": f"w{i} c{i}"} for i in range(60)]
     write_rows(folder / "corpus.jsonl", corpus)
-    job = a_manifest(
+    job = make_manifest(
         "drill",
         {
             "model": {"path": str(model)},

@@ -19,7 +19,7 @@ SUBMISSIONS = "/api/job_agent/jobs/"
 """Of Ray's agent, which would run what it is sent."""
 
 
-class Onlooker:
+class LocalRunProbe:
     """Somebody without the run's token, who looks at it several times a second."""
 
     def __init__(self, run: Run, owned: Path) -> None:

@@ -26,11 +26,11 @@ from raggrpo_trainer.ranks.left_behind import mark
 from raggrpo_trainer.ranks.older_ranks import OlderRanks
 from raggrpo_trainer.ranks.rank_actor import RankActor
 from raggrpo_trainer.ranks.ranks import Ranks, rank_name
-from support.builders.trainer.policies import a_policy_config, uneven_groups, write_model
-from support.builders.trainer.reports import a_config, a_step
+from support.builders.trainer.policies import make_policy_config, uneven_groups, write_model
+from support.builders.trainer.reports import make_config, make_step
 
 NUM_RANKS = 2
-HELD = Position(3, Cursor(0, 12), "key", a_step(3).samples, {"generate": 1.5})
+HELD = Position(3, Cursor(0, 12), "key", make_step(3).samples, {"generate": 1.5})
 
 
 class Cluster:
@@ -39,7 +39,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder, self._model = folder, write_model(folder / "model")
         changes = {"resources": {"device": "CPU", "ranks": NUM_RANKS}}
-        self._config = a_config(folder, changes)
+        self._config = make_config(folder, changes)
         self._epoch = 1
         self.reasons: list[str] = []
         """Why ranks were not continued, newest last."""
@@ -53,7 +53,7 @@ class Cluster:
             for rank in range(NUM_RANKS)
         ]
         ranks = Ranks(actors, 1)
-        await ranks.build(a_policy_config(self._model))
+        await ranks.build(make_policy_config(self._model))
         await ranks.hold(HELD)
         return ranks
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from local.drills.drill import TEMPLATE, Outcome, Run, strike
-from local.drills.local_run_probe import SUBMISSIONS, Onlooker, mode_of
+from local.drills.local_run_probe import SUBMISSIONS, LocalRunProbe, mode_of
 
 WIDER = ("spec.training.totalSteps=15", "spec.resources.ranks=2")
 pytestmark = pytest.mark.timeout(1500)
@@ -28,7 +28,7 @@ class Life:
     again: Outcome
     refused_meanwhile: str
     raised: Outcome
-    seen: Onlooker
+    seen: LocalRunProbe
     refused_changes: list[str]
 
 
@@ -46,7 +46,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
     time_to_look = "slow-step@step=14:3@attempt=3"
     process = run.start(time_to_look, *WIDER)
-    seen = Onlooker(run, folder / "owned")
+    seen = LocalRunProbe(run, folder / "owned")
     with ThreadPoolExecutor(1) as thread:
         watched = thread.submit(seen.watch, process, ask_after=13)
         run.wait_for(lambda s: loads_in_attempt(s, 3), "attempt 3")

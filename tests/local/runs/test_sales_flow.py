@@ -19,7 +19,7 @@ from raggrpo_api.names import ENV_PROGRESS_PORT
 from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.word_model import write_word_model
 from support.servers.faulty_server import FaultyServer, Received, serving
 
@@ -57,7 +57,7 @@ class SalesRun:
         return [r.body for r in server.requests[1:] if r.body["context"] != WARM_UP_TEXT]
 
 
-def a_model_that_writes_snippets(folder: Path) -> None:
+def write_snippet_model(folder: Path) -> None:
     """Make whole fields tokens: an untrained model writes all three about every other time."""
     values = {
         "user_profile": ["buyer", "student", "owner", "seller"],
@@ -68,8 +68,8 @@ def a_model_that_writes_snippets(folder: Path) -> None:
     write_word_model(folder, ["write", *(f"case{i}" for i in range(PROMPTS)), *snippets])
 
 
-def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
-    a_model_that_writes_snippets(folder / "sales-model")
+def make_sales_job(folder: Path, actor: str, reference: str) -> Path:
+    write_snippet_model(folder / "sales-model")
     rows = [{"prompt": f"write case{i}", "context": f"dialogue {i}"} for i in range(PROMPTS)]
     write_rows(folder / "sales.jsonl", rows)
     common = {
@@ -78,7 +78,7 @@ def a_sales_job(folder: Path, actor: str, reference: str) -> Path:
         "headers": [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}],
         "extraBody": {"tenant_id": "acme"},
     }
-    job = a_manifest(
+    job = make_manifest(
         "sales-flow",
         {
             "model": {"path": str(folder / "sales-model")},
@@ -142,7 +142,7 @@ def _progress_port(run: Run) -> str:
 async def _one_run(folder: Path) -> SalesRun:
     async with serving(finds_what_was_asked) as actor, serving(finds_all) as reference:
         run = Run(folder)
-        run.job = a_sales_job(folder, actor.url, reference.url)
+        run.job = make_sales_job(folder, actor.url, reference.url)
         process = run.start()
         pages: list[str] = []
         scraping = asyncio.create_task(_scrape(run, pages))

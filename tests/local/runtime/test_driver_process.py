@@ -47,7 +47,7 @@ async def head(tmp_path: Path, processes: Processes) -> AsyncIterator[RayHead]:
     await made.session.close()
 
 
-def a_driver(processes: Processes, head: RayHead, program: str) -> Driver:
+def make_driver(processes: Processes, head: RayHead, program: str) -> Driver:
     return Driver(processes, head, 3, {"MORE": "more"}, (sys.executable, "-c", program))
 
 
@@ -76,7 +76,7 @@ async def test_how_a_driver_ended_is_told_with_its_last_lines(
     code: int,
     said: str,
 ) -> None:
-    found = end_of(a_driver(processes, head, program))
+    found = end_of(make_driver(processes, head, program))
 
     assert (found.number, found.status, found.exit_code, found.message) == (3, status, code, said)
 
@@ -87,13 +87,13 @@ async def test_a_driver_knows_its_head_and_what_it_was_given(
     names = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "MORE")
     program = f"import os; print(*map(os.environ.get, {names}))"
 
-    end_of(a_driver(processes, head, program))
+    end_of(make_driver(processes, head, program))
 
     assert driver_log(head.temp_dir, 3).read_text() == "127.0.0.1:1 token more\n"
 
 
 async def test_a_driver_is_asked_to_stop_once(head: RayHead, processes: Processes) -> None:
-    driver = a_driver(processes, head, COUNTS_SIGNALS)
+    driver = make_driver(processes, head, COUNTS_SIGNALS)
     wait_until_ready(head)
     driver.stop()
     await asyncio.sleep(0.2)
@@ -107,7 +107,7 @@ async def test_a_driver_that_does_not_stop_is_killed(
     head: RayHead, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
-    driver = a_driver(processes, head, STUBBORN)
+    driver = make_driver(processes, head, STUBBORN)
     wait_until_ready(head)
     driver.stop()
     await asyncio.sleep(0.1)
@@ -121,7 +121,7 @@ async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: 
     program = (
         "import subprocess; made = subprocess.Popen(['sleep', '1000'], env={}); print(made.pid)"
     )
-    end_of(a_driver(processes, head, program))
+    end_of(make_driver(processes, head, program))
 
     nameless = int(driver_log(head.temp_dir, 3).read_text())
     assert not psutil.pid_exists(nameless)
@@ -130,7 +130,7 @@ async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: 
 async def test_a_driver_can_be_ended_without_being_asked(
     head: RayHead, processes: Processes
 ) -> None:
-    driver = a_driver(processes, head, STUBBORN)
+    driver = make_driver(processes, head, STUBBORN)
     wait_until_ready(head)
 
     driver.end()

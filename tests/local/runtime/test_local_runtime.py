@@ -43,7 +43,7 @@ from raggrpo_operator.local_runtime.supervise import prepare
 from raggrpo_retriever.loading import load_index
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 from support.builders.trainer.embedding_model import write_embedding_model
 from support.processes.waiting import wait_for
 
@@ -59,7 +59,7 @@ class Clock:
         return self.now
 
 
-def a_runtime(
+def make_runtime(
     tmp_path: Path, processes: Processes, status: JobStatus | None = None, **more: Any
 ) -> LocalRuntime:
     folder = JobFolder(tmp_path / "job")
@@ -69,20 +69,20 @@ def a_runtime(
     return LocalRuntime(folder, state, processes, tmp_path / "logs", **more)
 
 
-def a_plan(job: RagGrpoJob) -> PodPlan:
+def make_plan(job: RagGrpoJob) -> PodPlan:
     spec = resolve(job).spec
     return PodPlan(spec, "", size(spec))
 
 
 def start_kb(job: RagGrpoJob) -> StartRetriever:
-    plan = a_plan(job)
+    plan = make_plan(job)
     [(name, managed)] = plan.spec.retrieval.managed.items()
     return StartRetriever(plan, name, managed)
 
 
 def with_retriever(corpus: Path) -> RagGrpoJob:
     endpoint = {"name": "kb", "managed": {"corpus": str(corpus)}}
-    return a_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    return make_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
 
 
 async def observed_retriever(
@@ -101,7 +101,7 @@ def is_there(path: str) -> bool:
     return Path(path).exists()
 
 
-def a_head(tmp_path: Path, processes: Processes) -> RayHead:
+def make_head(tmp_path: Path, processes: Processes) -> RayHead:
     """A head whose Ray never starts."""
     child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     [port] = free_ports(1)
@@ -113,7 +113,7 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(CORPUS)
-    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+    runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
     config = trainer_config(job, resolve(job), number=1)
 
     await runtime.perform(job, start_kb(job))
@@ -148,8 +148,8 @@ async def test_a_retriever_that_embeds_answers_the_trainers_calls(
     embedding = {"path": str(model), "queryPrefix": "query: "}
     managed = {"corpus": str(corpus), "index": index, "embedding": embedding}
     retrieval = {"mode": "Prompt", "endpoints": [{"name": "kb", "topK": 2, "managed": managed}]}
-    job = a_job({"retrieval": retrieval, "checkpoint.path": str(tmp_path / "checkpoints")})
-    runtime = a_runtime(tmp_path, processes)
+    job = make_job({"retrieval": retrieval, "checkpoint.path": str(tmp_path / "checkpoints")})
+    runtime = make_runtime(tmp_path, processes)
 
     await runtime.perform(job, start_kb(job))
     await observed_retriever(runtime, job, lambda found: found.is_ready)
@@ -169,7 +169,7 @@ async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1"}\n')
-    runtime, job = a_runtime(tmp_path, processes), with_retriever(corpus)
+    runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
 
     await runtime.perform(job, start_kb(job))
     found = await observed_retriever(runtime, job, lambda found: found.has_ended)
@@ -198,10 +198,10 @@ async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
 ) -> None:
     clock = Clock()
     status = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, cluster=1)])
-    job = a_job().model_copy(update={"status": status})
+    job = make_job().model_copy(update={"status": status})
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as short:
-        runtime = a_runtime(tmp_path, processes, clock=clock)
-        head = runtime._head = replace(a_head(tmp_path, processes), temp_dir=Path(short))
+        runtime = make_runtime(tmp_path, processes, clock=clock)
+        head = runtime._head = replace(make_head(tmp_path, processes), temp_dir=Path(short))
         with servers(head) as listening:
             driver = Driver(processes, head, 1, {}, (sys.executable, "-c", "exit(7)"))
             runtime._driver = driver
@@ -227,8 +227,8 @@ async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
 
 async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Processes) -> None:
     clock = Clock()
-    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
-    runtime._head = a_head(tmp_path, processes)
+    runtime, job = make_runtime(tmp_path, processes, clock=clock), make_job()
+    runtime._head = make_head(tmp_path, processes)
 
     seen = []
     for _ in range(MIN_SILENT_POLLS + 1):
@@ -244,8 +244,8 @@ async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Pro
 
 async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: Processes) -> None:
     clock = Clock()
-    runtime, job = a_runtime(tmp_path, processes, clock=clock), a_job()
-    runtime._head = a_head(tmp_path, processes)
+    runtime, job = make_runtime(tmp_path, processes, clock=clock), make_job()
+    runtime._head = make_head(tmp_path, processes)
     await runtime.observe(job)
     clock.now += 10 * START_SECONDS
     cluster = (await runtime.observe(job)).cluster
@@ -256,8 +256,8 @@ async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: 
 
 
 async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Processes) -> None:
-    runtime, job = a_runtime(tmp_path, processes), a_job()
-    head = runtime._head = a_head(tmp_path, processes)
+    runtime, job = make_runtime(tmp_path, processes), make_job()
+    head = runtime._head = make_head(tmp_path, processes)
     warden.sweep(head.child.mark)
     head.child.process.wait()
     observed = await runtime.observe(job)
@@ -273,7 +273,7 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
     tmp_path: Path, processes: Processes
 ) -> None:
     status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
-    runtime, job = a_runtime(tmp_path, processes, status), a_job()
+    runtime, job = make_runtime(tmp_path, processes, status), make_job()
     before = (await runtime.observe(job)).cluster
     await runtime.perform(job, DeleteCluster(2))
 
@@ -284,12 +284,12 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
 
 async def test_ended_attempts_cluster_is_not_sought(tmp_path: Path, processes: Processes) -> None:
     ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
-    runtime = a_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
-    assert (await runtime.observe(a_job())).cluster is None
+    runtime = make_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
+    assert (await runtime.observe(make_job())).cluster is None
 
 
 async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
-    runtime, job = a_runtime(tmp_path, processes), a_job()
+    runtime, job = make_runtime(tmp_path, processes), make_job()
     config = trainer_config(job, resolve(job), number=1)
     with pytest.raises(OperatorError, match="there is no Ray head"):
         await runtime.perform(job, SubmitAttempt(config, 1))
@@ -300,8 +300,8 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
 ) -> None:
     files = [f"/mnt/runs/{'x' * 240}/{'y' * 240}{n}.jsonl" for n in range(64)]
     changes = {"data.trainFiles": files, "data.validationFiles": files}
-    runtime, job = a_runtime(tmp_path, processes), a_job(changes)
-    runtime._head = a_head(tmp_path, processes)
+    runtime, job = make_runtime(tmp_path, processes), make_job(changes)
+    runtime._head = make_head(tmp_path, processes)
     with pytest.raises(OperatorError, match="shorten templates or file lists") as caught:
         await runtime.perform(job, SubmitAttempt(trainer_config(job, resolve(job), number=1), 1))
 
@@ -309,9 +309,9 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
 
 
 async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
-    runtime, job = a_runtime(tmp_path, processes), a_job({"resources.device": "CPU"})
+    runtime, job = make_runtime(tmp_path, processes), make_job({"resources.device": "CPU"})
 
-    create = CreateCluster(a_plan(job), 1, "small-c1", ray_version="", grace_seconds=30)
+    create = CreateCluster(make_plan(job), 1, "small-c1", ray_version="", grace_seconds=30)
     await runtime.perform(job, create)
     first = runtime._head
     await runtime.perform(job, create)
@@ -331,5 +331,5 @@ def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Process
     processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))
-    prepare(folder, a_job())
+    prepare(folder, make_job())
     assert warden.carriers(processes.mark) == []

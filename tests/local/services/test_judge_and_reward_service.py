@@ -16,7 +16,7 @@ from local.drills.drill import Outcome, Run
 from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.word_model import write_word_model
 from support.servers.faulty_server import Received, Respond, serving
 
@@ -63,12 +63,12 @@ async def counts_words(received: Received) -> Response:
     return JSONResponse({"score": len(received.body["completion"].split()) / 8})
 
 
-def a_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
+def make_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
     write_word_model(folder / "model", ["write", *(f"case{i}" for i in range(PROMPTS)), *WORDS])
     rows = [{"prompt": f"write case{i}"} for i in range(PROMPTS)]
     write_rows(folder / "rows.jsonl", rows)
     asked = {"model": "grader", "prompt": "{completion}", "scorePattern": r"Grade: (\d+)"}
-    job = a_manifest(
+    job = make_manifest(
         "judged",
         {
             "model": {"path": str(folder / "model")},
@@ -91,11 +91,11 @@ def a_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
     return path
 
 
-async def a_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
+async def make_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
     judged, counted = Outages(judge), Outages(counts_words)
     async with serving(judged) as first, serving(counted) as second:
         run = Run(folder)
-        run.job = a_judged_job(folder, first.url, second.url)
+        run.job = make_judged_job(folder, first.url, second.url)
         outcome = await asyncio.to_thread(run.finish, run.start())
     return outcome, judged, counted
 
@@ -105,7 +105,7 @@ async def a_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
 async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sample(
     tmp_path: Path,
 ) -> None:
-    outcome, judged, counted = await a_judged_run(tmp_path / "run")
+    outcome, judged, counted = await make_judged_run(tmp_path / "run")
 
     assert outcome.summary["phase"] == "Succeeded"
     assert outcome.causes == []

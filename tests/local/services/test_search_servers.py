@@ -23,7 +23,7 @@ TEXTS = (
 )
 
 
-def a_recipe(host: str, url: str) -> RetrievalEndpoint:
+def make_recipe(host: str, url: str) -> RetrievalEndpoint:
     """Return the page's endpoint that names a host, with the address of a real server."""
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     [[raw]] = [yaml.safe_load(block) for block in blocks if f"//{host}:" in block]
@@ -59,7 +59,7 @@ async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
     with weaviate(tmp_path) as url:
         fill_weaviate(url)
         tea, loans, quoted, nothing = await found(
-            a_recipe("weaviate", url), "tea leaves", "loans", '"quoted" {braces}', "zzz"
+            make_recipe("weaviate", url), "tea leaves", "loans", '"quoted" {braces}', "zzz"
         )
     assert [each.text for each in tea] == [TEXTS[0]]
     assert len(tea[0].id) == 36
@@ -74,7 +74,7 @@ async def test_txtai_answers_by_the_recipe(tmp_path: Path) -> None:
     with txtai(tmp_path) as url:
         fill_txtai(url)
         tea, quoted, nothing = await found(
-            a_recipe("txtai", url), "tea & leaves", '"quoted" {braces}', "zzz"
+            make_recipe("txtai", url), "tea & leaves", '"quoted" {braces}', "zzz"
         )
     assert [(each.id, each.text) for each in tea] == [("p0", TEXTS[0])]
     assert 0 < tea[0].score <= 1

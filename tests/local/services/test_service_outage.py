@@ -54,7 +54,7 @@ class Service:
 
 
 @contextmanager
-def a_run_with_a_service(folder: Path) -> Iterator[tuple[Run, Service]]:
+def start_run_with_service(folder: Path) -> Iterator[tuple[Run, Service]]:
     """The drill's job, whose passages come from a service that is up."""
     run = Run(folder)
     service = Service(folder / "corpus.jsonl")
@@ -91,7 +91,7 @@ def at_step(run: Run, step: int) -> None:
 def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
-    with a_run_with_a_service(tmp_path / "run") as (run, service):
+    with start_run_with_service(tmp_path / "run") as (run, service):
         process = run.start(HELD)
         at_step(run, 2)
         during = outage(run, service, seconds=8)
@@ -119,7 +119,7 @@ def test_ten_minutes_without_the_service_cost_ten_minutes_alone(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     """The limits of stages and steps are far shorter than the outage, as they are by default."""
-    with a_run_with_a_service(tmp_path / "run") as (run, service):
+    with start_run_with_service(tmp_path / "run") as (run, service):
         process = run.start(HELD, "recovery.deadlines.firstStepSeconds=120")
         at_step(run, 2)
         before = [run.victim(part).pid for part in PARTS]

@@ -17,7 +17,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.operator.hostile_specs import hostile_jobs
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_raw_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_raw_job
 from support.builders.operator.manifests import Manifest, pod_templates
 from support.kubernetes.admission import Verdict, first_round
 from support.kubernetes.kubernetes_schemas import VERSIONS, violations_of_schemas
@@ -149,7 +149,7 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.row("E10")
 @pytest.mark.parametrize("heavy", HEAVY)
 def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
-    raw = a_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
+    raw = make_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
     VALIDATOR.validate(raw)
     began = time.process_time()
     first_round(raw)

@@ -8,7 +8,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story_job
+from support.fakes.fake_runtime import T0, FakeRuntime, Scenario, make_scenario_job
 
 DEADLINE_SECONDS = 120
 PATIENCE = timedelta(hours=6)
@@ -42,12 +42,12 @@ async def test_it_is_no_success_and_the_job_ends(at_once: bool) -> None:
     world = Boaster()
     world.at_once = at_once
     changes = {"training.totalSteps": 100_000, "activeDeadlineSeconds": DEADLINE_SECONDS}
-    story = Story(a_story_job(changes), world)
+    scenario = Scenario(make_scenario_job(changes), world)
 
-    while world.now < T0 + PATIENCE and await story.round() is not None:
+    while world.now < T0 + PATIENCE and await scenario.round() is not None:
         pass
 
-    assert story.condition(ConditionType.FAILED)[0] == "True"
-    causes = {each.cause for each in story.status.attempts}
+    assert scenario.condition(ConditionType.FAILED)[0] == "True"
+    causes = {each.cause for each in scenario.status.attempts}
     assert causes == {Cause.FALSE_SUCCESS if at_once else Cause.DEADLINE_EXCEEDED}
-    assert story.status.attempt < 20
+    assert scenario.status.attempt < 20

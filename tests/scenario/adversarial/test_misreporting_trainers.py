@@ -18,7 +18,7 @@ from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of
 from raggrpo_operator.core.text.status_text import render_status
 from raggrpo_operator.reporting.progress_display import progress_line
 from support.builders.operator.jobs import KNOWN_TINY
-from support.fakes.fake_runtime import CRASH, T0, FakeRuntime, Story, a_story_job
+from support.fakes.fake_runtime import CRASH, T0, FakeRuntime, Scenario, make_scenario_job
 
 MARGIN_SECONDS = 15
 """Rounds between the user's edit and the end of the cluster, a few seconds each."""
@@ -74,19 +74,19 @@ class Lying(FakeRuntime):
             self.attempt.ignores_stop = True
 
 
-async def a_lying_story(name: str, changes: dict[str, Any] | None = None) -> Story:
+async def make_misreporting_scenario(name: str, changes: dict[str, Any] | None = None) -> Scenario:
     endless = {**ENDLESS, **(changes or {})}
     world = Lying()
     world.lie = LIES[name]
-    story = Story(a_story_job(endless), world)
-    await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
+    scenario = Scenario(make_scenario_job(endless), world)
+    await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
     for _ in range(45):
-        await story.round()
-        assert size_of(story.status) <= MAX_BYTES
-        assert max(numbers(status_to_json(story.status))) < 2**63
-        render_status(story.status)
-        progress_line(story.status, T0)
-    return story
+        await scenario.round()
+        assert size_of(scenario.status) <= MAX_BYTES
+        assert max(numbers(status_to_json(scenario.status))) < 2**63
+        render_status(scenario.status)
+        progress_line(scenario.status, T0)
+    return scenario
 
 
 def numbers(value: Any) -> Iterator[float]:
@@ -97,39 +97,39 @@ def numbers(value: Any) -> Iterator[float]:
             yield from numbers(each)
 
 
-def allowed(story: Story) -> timedelta:
-    grace = grace_seconds(story.job.spec, story.status)
+def allowed(scenario: Scenario) -> timedelta:
+    grace = grace_seconds(scenario.job.spec, scenario.status)
     return timedelta(seconds=grace + STOP_SECONDS + MARGIN_SECONDS)
 
 
-async def until_freed(story: Story, since: Any) -> None:
-    most = allowed(story)
-    while story.runtime._cluster is not None:
-        await story.round()
-        assert story.runtime.now - since < most, story.status.conditions
+async def until_freed(scenario: Scenario, since: Any) -> None:
+    most = allowed(scenario)
+    while scenario.runtime._cluster is not None:
+        await scenario.round()
+        assert scenario.runtime.now - since < most, scenario.status.conditions
 
 
 @pytest.mark.parametrize("name", LIES)
 async def test_a_suspended_job_is_without_pods_after_its_grace(name: str) -> None:
-    story = await a_lying_story(name)
+    scenario = await make_misreporting_scenario(name)
 
-    story.edit({**ENDLESS, "suspend": True})
-    await until_freed(story, story.runtime.now)
-    await story.until_quiet(timedelta(hours=1))
+    scenario.edit({**ENDLESS, "suspend": True})
+    await until_freed(scenario, scenario.runtime.now)
+    await scenario.until_quiet(timedelta(hours=1))
 
-    assert story.status.phase is Phase.SUSPENDED
+    assert scenario.status.phase is Phase.SUSPENDED
 
 
 @pytest.mark.parametrize("name", LIES)
 async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
-    story = await a_lying_story(name, {"activeDeadlineSeconds": 120})
-    began = story.status.attempts[-1].started
+    scenario = await make_misreporting_scenario(name, {"activeDeadlineSeconds": 120})
+    began = scenario.status.attempts[-1].started
     assert began is not None
 
-    await until_freed(story, began + timedelta(seconds=120))
-    await story.until_quiet(timedelta(hours=1))
+    await until_freed(scenario, began + timedelta(seconds=120))
+    await scenario.until_quiet(timedelta(hours=1))
 
-    assert story.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
+    assert scenario.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
 
 
 @pytest.mark.row("D10")
@@ -138,43 +138,47 @@ async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
 )
 async def test_a_trainer_that_says_that_it_waits_ends_by_the_deadline_of_outages(name: str) -> None:
     deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
-    story = await a_lying_story(name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0})
+    scenario = await make_misreporting_scenario(
+        name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0}
+    )
 
-    await story.until_quiet(timedelta(hours=1))
+    await scenario.until_quiet(timedelta(hours=1))
 
-    assert story.condition(ConditionType.FAILED)[1] == Cause.ENDPOINT_DOWN
-    assert story.condition(ConditionType.FAILED)[2].isprintable()
-    assert story.runtime._cluster is None
+    assert scenario.condition(ConditionType.FAILED)[1] == Cause.ENDPOINT_DOWN
+    assert scenario.condition(ConditionType.FAILED)[2].isprintable()
+    assert scenario.runtime._cluster is None
 
 
 @pytest.mark.parametrize("name", LIES)
 async def test_the_next_attempt_begins_whatever_the_last_one_said(name: str) -> None:
-    story = await a_lying_story(name, {"training.precision": "Auto"})
-    assert story.runtime.attempt is not None
+    scenario = await make_misreporting_scenario(name, {"training.precision": "Auto"})
+    assert scenario.runtime.attempt is not None
 
-    CRASH(story.runtime, story.runtime.attempt)
-    story.runtime.lie = lambda n: {}  # type: ignore[attr-defined]
-    await story.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
+    CRASH(scenario.runtime, scenario.runtime.attempt)
+    scenario.runtime.lie = lambda n: {}  # type: ignore[attr-defined]
+    await scenario.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
 
 
 async def test_a_preflight_with_as_many_checks_as_fit_is_judged() -> None:
     check = Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="fine")
     result = PreflightResult(facts=KNOWN_TINY, checks=[check] * 32)
-    story = Story(a_story_job(), FakeRuntime(preflight_result=result))
+    scenario = Scenario(make_scenario_job(), FakeRuntime(preflight_result=result))
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert [each.id for each in story.status.preflight.checks] == ["Paths", "RulesOnFacts"]
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert [each.id for each in scenario.status.preflight.checks] == ["Paths", "RulesOnFacts"]
 
 
 async def test_an_annotation_of_any_size_leaves_the_status_small() -> None:
-    story = Story(a_story_job({"recovery.maxRestarts": 0}), FakeRuntime(faults={(1, 5): CRASH}))
-    story.retry("again " * 20_000)
+    scenario = Scenario(
+        make_scenario_job({"recovery.maxRestarts": 0}), FakeRuntime(faults={(1, 5): CRASH})
+    )
+    scenario.retry("again " * 20_000)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.FAILED
-    assert size_of(story.status) < MAX_BYTES
-    story.retry("again " * 20_001)
-    assert (await story.until_quiet()).phase is Phase.SUCCEEDED
+    assert scenario.status.phase is Phase.FAILED
+    assert size_of(scenario.status) < MAX_BYTES
+    scenario.retry("again " * 20_001)
+    assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED

@@ -20,8 +20,8 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved, SubmissionStatus
 from raggrpo_operator.core.state.conditions import is_true
-from support.fakes.adversarial_runtime import HostileRuntime, Mishap
-from support.fakes.fake_runtime import T0, a_story_job, exits
+from support.fakes.adversarial_runtime import AdversarialRuntime, Mishap
+from support.fakes.fake_runtime import T0, exits, make_scenario_job
 
 EXIT_CODES = [*map(int, ExitCode), 99, -9, None]
 CAUSES_OF_PODS = [
@@ -78,15 +78,15 @@ class Life(RuleBasedStateMachine):
             **(RETRIEVAL if retrieval else {}),
         }
         self.retries = 0
-        self.world = HostileRuntime(job=a_story_job(self.changes))
-        self.world.service_is_down, self.world.next_queue = is_down, queue
-        self.world.work(rounds)
+        self.environment = AdversarialRuntime(job=make_scenario_job(self.changes))
+        self.environment.service_is_down, self.environment.next_queue = is_down, queue
+        self.environment.work(rounds)
 
     @invariant()
     def what_it_waits_for_is_counted(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "environment"):
             return
-        status = self.world.job.status
+        status = self.environment.job.status
         TOLD["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
         TOLD["is queued"] += status.phase is Phase.QUEUED
         TOLD["is suspended"] += status.phase is Phase.SUSPENDED
@@ -95,37 +95,37 @@ class Life(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 80))
     def operator_works(self, rounds: int) -> None:
-        self.world.work(rounds)
+        self.environment.work(rounds)
 
     @rule(mishaps=st.lists(st.sampled_from(Mishap), min_size=1, max_size=4))
     def calls_go_wrong(self, mishaps: list[Mishap]) -> None:
-        self.world.mishaps = mishaps
-        self.world.round()
-        self.world.mishaps = []
+        self.environment.mishaps = mishaps
+        self.environment.round()
+        self.environment.mishaps = []
 
     @rule(age=st.integers(1, 3))
     def operator_acts_on_an_old_view(self, age: int) -> None:
-        self.world.round(age=age)
+        self.environment.round(age=age)
 
     @rule()
     def nothing_changes(self) -> None:
-        self.world.settles()
+        self.environment.settles()
 
     # Time
 
     @rule(seconds=st.sampled_from([1, 10, 70, 600]))
     def time_passes(self, seconds: int) -> None:
-        self.world.now += timedelta(seconds=seconds)
+        self.environment.now += timedelta(seconds=seconds)
 
     @rule(hours=st.sampled_from([-24, -1, 12]))
     def clock_jumps(self, hours: int) -> None:
-        self.world.jump(timedelta(hours=hours))
+        self.environment.jump(timedelta(hours=hours))
 
     # Users
 
     def edit(self, **changes: Any) -> None:
         self.changes |= {key.replace("__", "."): value for key, value in changes.items()}
-        self.world.edit(self.changes)
+        self.environment.edit(self.changes)
 
     @rule()
     def user_suspends_or_resumes(self) -> None:
@@ -134,8 +134,8 @@ class Life(RuleBasedStateMachine):
     @rule(more=st.integers(1, 10))
     def user_raises_the_target(self, more: int) -> None:
         self.edit(training__totalSteps=self.changes["training.totalSteps"] + more)
-        if self.world.is_over:  # which continues a finished job with a new budget
-            self.world.forgive()
+        if self.environment.is_over:  # which continues a finished job with a new budget
+            self.environment.forgive()
 
     @rule(tokens=st.sampled_from([4096, 8192]))
     def user_changes_what_needs_another_preflight(self, tokens: int) -> None:
@@ -153,143 +153,143 @@ class Life(RuleBasedStateMachine):
     @rule()
     def user_asks_for_a_retry(self) -> None:
         self.retries += 1
-        self.world.annotate(str(self.retries))
-        self.world.forgive()
+        self.environment.annotate(str(self.retries))
+        self.environment.forgive()
 
-    @precondition(lambda self: not self.world.is_deleted)
+    @precondition(lambda self: not self.environment.is_deleted)
     @rule(sure=st.integers(0, 50))
     def user_deletes_the_job(self, sure: int) -> None:
         if sure == 33:  # rarely, since nothing can follow
-            self.world.delete()
+            self.environment.delete()
 
     # The driver
 
-    @precondition(lambda self: self.world.has_living_attempt)
+    @precondition(lambda self: self.environment.has_living_attempt)
     @rule(code=st.sampled_from(EXIT_CODES))
     def driver_ends(self, code: int | None) -> None:
-        attempt = self.world.living_attempt
-        exits(code or 0)(self.world, attempt)
+        attempt = self.environment.living_attempt
+        exits(code or 0)(self.environment, attempt)
         attempt.exit_code = code
         attempt.status = SubmissionStatus.SUCCEEDED if code == 0 else SubmissionStatus.FAILED
 
-    @precondition(lambda self: self.world.has_living_attempt)
+    @precondition(lambda self: self.environment.has_living_attempt)
     @rule(ignores_stop=st.booleans())
     def driver_hangs(self, ignores_stop: bool) -> None:
-        self.world.living_attempt.hangs = True
-        self.world.living_attempt.ignores_stop = ignores_stop
+        self.environment.living_attempt.hangs = True
+        self.environment.living_attempt.ignores_stop = ignores_stop
 
-    @precondition(lambda self: self.world.has_living_attempt)
+    @precondition(lambda self: self.environment.has_living_attempt)
     @rule()
     def somebody_stops_the_driver(self) -> None:
-        self.world.living_attempt.status = SubmissionStatus.STOPPED
+        self.environment.living_attempt.status = SubmissionStatus.STOPPED
 
     @rule(step=st.sampled_from([None, 0, 5, 10]))
     def next_attempt_resumes_there(self, step: int | None) -> None:
-        self.world.resume_at = step
+        self.environment.resume_at = step
 
-    @precondition(lambda self: bool(self.world.saved))
+    @precondition(lambda self: bool(self.environment.saved))
     @rule()
     def newest_checkpoint_is_torn(self) -> None:
-        self.world.torn = True
+        self.environment.torn = True
 
     # The cluster
 
-    @precondition(lambda self: self.world.has_cluster)
+    @precondition(lambda self: self.environment.has_cluster)
     @rule(
         cause=st.sampled_from(CAUSES_OF_PODS),
         saves_seconds=st.sampled_from([0, 30]),
         away_seconds=st.sampled_from([None, 5, 100]),
     )
     def head_is_lost(self, cause: Cause, saves_seconds: int, away_seconds: int | None) -> None:
-        self.world.lose_head(cause, saves_seconds=saves_seconds, away_seconds=away_seconds)
+        self.environment.lose_head(cause, saves_seconds=saves_seconds, away_seconds=away_seconds)
 
-    @precondition(lambda self: self.world.has_cluster)
+    @precondition(lambda self: self.environment.has_cluster)
     @rule()
     def head_restarts_and_forgets(self) -> None:
-        self.world.forget_attempt()
+        self.environment.forget_attempt()
 
-    @precondition(lambda self: self.world.has_cluster)
+    @precondition(lambda self: self.environment.has_cluster)
     @rule()
     def somebody_deletes_the_cluster(self) -> None:
-        self.world.delete_cluster()
+        self.environment.delete_cluster()
 
-    @precondition(lambda self: self.world.has_cluster)
+    @precondition(lambda self: self.environment.has_cluster)
     @rule(cause=st.sampled_from([None, *CAUSES_OF_PODS[1:], Cause.START_FAILED]))
     def pods_tell(self, cause: Cause | None) -> None:
-        self.world.pods_tell = cause
+        self.environment.pods_tell = cause
 
-    @precondition(lambda self: self.world.has_cluster)
+    @precondition(lambda self: self.environment.has_cluster)
     @rule()
     def pods_never_get_ready(self) -> None:
-        self.world.never_ready = True
+        self.environment.never_ready = True
 
     @rule(fate=st.sampled_from(["lost", "hangs"]))
     def next_preflight_goes_wrong(self, fate: str) -> None:
-        self.world.preflights.append(fate)
+        self.environment.preflights.append(fate)
 
-    @precondition(lambda self: bool(self.world.retrievers))
+    @precondition(lambda self: bool(self.environment.retrievers))
     @rule(has_ended=st.booleans())
     def retriever_fails(self, has_ended: bool) -> None:
         failed = RetrieverObserved("kb", problem="killed", has_ended=has_ended)
-        self.world.retrievers["kb"] = failed
+        self.environment.retrievers["kb"] = failed
 
     # What the job needs and does not own
 
     @rule(is_down=st.booleans())
     def service_goes_or_comes(self, is_down: bool) -> None:
-        self.world.service_is_down = is_down
+        self.environment.service_is_down = is_down
 
-    @precondition(lambda self: self.world.has_cluster and not self.world.queue)
+    @precondition(lambda self: self.environment.has_cluster and not self.environment.queue)
     @rule()
     def queue_takes_the_pods(self) -> None:
-        self.world.preempt()
+        self.environment.preempt()
 
     @rule(why=st.sampled_from(["", "waits in queue research"]))
     def queue_holds_new_pods_back(self, why: str) -> None:
-        self.world.next_queue = why
+        self.environment.next_queue = why
 
-    @precondition(lambda self: self.world.has_cluster and bool(self.world.queue))
+    @precondition(lambda self: self.environment.has_cluster and bool(self.environment.queue))
     @rule()
     def queue_admits(self) -> None:
-        self.world.admit()
+        self.environment.admit()
 
     # What is seen of it
 
     @rule(blind=st.booleans(), down=st.booleans())
     def connections_come_and_go(self, blind: bool, down: bool) -> None:
-        self.world.is_blind, self.world.dashboard_is_down = blind, down
+        self.environment.is_blind, self.environment.dashboard_is_down = blind, down
 
     @rule(cluster=st.booleans(), progress=st.booleans())
     def observations_are_old(self, cluster: bool, progress: bool) -> None:
-        self.world.shows_old_cluster, self.world.shows_old_progress = cluster, progress
+        self.environment.shows_old_cluster, self.environment.shows_old_progress = cluster, progress
 
     # Left in peace, every job ends, and nothing of it remains
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "environment"):
             return
-        world = self.world
-        world.mishaps, world.preflights = [], []
-        world.is_blind = world.dashboard_is_down = world.service_is_down = False
-        world.next_queue = ""
-        if world.has_cluster:
-            world.admit()
-        world.shows_old_cluster = world.shows_old_progress = False
-        world.retrievers.clear()
-        world.pods_tell, world.torn, world.resume_at = None, False, None
+        environment = self.environment
+        environment.mishaps, environment.preflights = [], []
+        environment.is_blind = environment.dashboard_is_down = environment.service_is_down = False
+        environment.next_queue = ""
+        if environment.has_cluster:
+            environment.admit()
+        environment.shows_old_cluster = environment.shows_old_progress = False
+        environment.retrievers.clear()
+        environment.pods_tell, environment.torn, environment.resume_at = None, False, None
         self.edit(suspend=False, checkpoint__everySteps=5)
-        note(f"in peace since {world.now - T0}")
-        asks_again = world.work(PATIENCE)
-        TOLD["rounds"] += world.rounds_begun
-        TOLD["another operator took over"] += world.times_overtaken
-        TOLD.update(str(record.cause) for record in world.job.status.attempts)
-        if world.is_deleted:
+        note(f"in peace since {environment.now - T0}")
+        asks_again = environment.work(PATIENCE)
+        TOLD["rounds"] += environment.rounds_begun
+        TOLD["another operator took over"] += environment.times_overtaken
+        TOLD.update(str(record.cause) for record in environment.job.status.attempts)
+        if environment.is_deleted:
             return
-        status = world.job.status
+        status = environment.job.status
         assert not asks_again, f"no end: {status}"
         assert status.phase in ENDS, status
-        assert not world.has_cluster, "a cluster outlives its job"
-        assert not world.retrievers, "a retriever outlives its job"
+        assert not environment.has_cluster, "a cluster outlives its job"
+        assert not environment.retrievers, "a retriever outlives its job"
         assert is_true(status, ConditionType.COMPLETE) != is_true(status, ConditionType.FAILED)
 
 

@@ -39,8 +39,8 @@ from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.operator.rounds import a_condition, at, is_soon, kinds, told
-from support.fakes.fake_runtime import T0, a_story, a_story_job
+from support.builders.operator.rounds import at, is_soon, kinds, make_condition, told
+from support.fakes.fake_runtime import T0, make_scenario, make_scenario_job
 from support.fakes.fake_service_outage import REFUSES
 
 PASSES = PreflightResult(facts=KNOWN_TINY)
@@ -68,25 +68,25 @@ def checking(
     since: datetime | None = T0,
 ) -> Decision:
     """Return a round of a job whose checks were started at T0."""
-    checks = a_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", reason)
+    checks = make_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", reason)
     state = RestartState(
         retry=RetryState(preflight_losses=losses),
         launch=LaunchState(waiting_since=since),
         watch=replace(watch, looked=at(seconds)),
     )
     status = JobStatus(conditions=[checks], restart_state=state, start_time=T0)
-    job = a_story_job(LIMITS | (changes or {})).model_copy(update={"status": status})
+    job = make_scenario_job(LIMITS | (changes or {})).model_copy(update={"status": status})
     return decide(job, Observed(preflight=seen), at(seconds))
 
 
 def judged_by(job: dict[str, Any] | None = None) -> str:
-    return spec_hash(a_story_job(LIMITS | (job or {})))
+    return spec_hash(make_scenario_job(LIMITS | (job or {})))
 
 
 def checked(changes: dict[str, Any] | None = None, **status: Any) -> RagGrpoJob:
     """Return a job whose checks have passed."""
-    job = a_story_job(LIMITS | (changes or {}))
-    passed = a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed")
+    job = make_scenario_job(LIMITS | (changes or {}))
+    passed = make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed")
     made: dict[str, Any] = {
         "conditions": [passed],
         "preflight": PreflightStatus(spec_hash=spec_hash(job), facts=KNOWN_TINY),
@@ -128,7 +128,7 @@ def test_only_a_preflight_of_the_last_ten_seconds_may_be_unseen_and_keep_its_clo
 
 
 def test_checks_run_in_the_jobs_image_with_a_size_of_their_own() -> None:
-    [started] = decide(a_story_job(), Observed(default_image="trainer:1"), T0).actions
+    [started] = decide(make_scenario_job(), Observed(default_image="trainer:1"), T0).actions
 
     assert isinstance(started, StartPreflight)
     assert started.plan.image == "trainer:1"
@@ -197,7 +197,7 @@ def test_a_result_that_comes_late_still_counts() -> None:
 
 def test_an_operator_that_was_away_gives_checks_their_whole_time() -> None:
     job = checked(
-        conditions=[a_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "Running")],
+        conditions=[make_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "Running")],
         restart_state=RestartState(launch=LaunchState(waiting_since=T0), watch=SEEN),
     )
 
@@ -269,7 +269,7 @@ def test_services_that_are_down_are_asked_every_half_minute_or_as_often_as_they_
     first = checking(5, seen, changes)
     assert first.requeue_after == pause
     assert first.status.restart_state.watch.outage_since == at(5)
-    job = a_story_job(changes).model_copy(update={"status": first.status})
+    job = make_scenario_job(changes).model_copy(update={"status": first.status})
 
     early = decide(job, Observed(), at(5 + pause - 0.5))
     due = decide(job, Observed(), at(5 + pause))
@@ -282,7 +282,7 @@ def test_services_that_are_down_are_asked_every_half_minute_or_as_often_as_they_
 def test_a_preflight_whose_deletion_failed_is_deleted_during_the_pause() -> None:
     seen = PreflightObserved(judged_by(), REFUSES)
     first = checking(5, seen)
-    job = a_story_job(LIMITS).model_copy(update={"status": first.status})
+    job = make_scenario_job(LIMITS).model_copy(update={"status": first.status})
 
     assert kinds(decide(job, Observed(preflight=seen), at(6))) == [DeletePreflight]
 
@@ -633,8 +633,8 @@ def test_a_ray_that_is_not_known_on_both_sides_is_not_compared(
 def queued(seconds: float, changes: dict[str, Any], since: float = 0) -> Decision:
     """Return a round of a job that has been queued since then."""
     conditions = [
-        a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
-        a_condition(ConditionType.SUSPENDED, "True", "Queued", since),
+        make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
+        make_condition(ConditionType.SUSPENDED, "True", "Queued", since),
     ]
     return decide(recorded(changes, conditions=conditions), Observed(cluster=QUEUED), at(seconds))
 
@@ -666,8 +666,8 @@ def test_a_queues_limit_is_looked_for_just_after_it(
 @pytest.mark.parametrize(("status", "reason"), [("True", "Suspended"), ("False", "Queued")])
 def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> None:
     conditions = [
-        a_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
-        a_condition(ConditionType.SUSPENDED, status, reason),
+        make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
+        make_condition(ConditionType.SUSPENDED, status, reason),
     ]
 
     decision = decide(recorded(conditions=conditions), Observed(cluster=ClusterObserved(1)), at(5))
@@ -681,11 +681,11 @@ def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> No
 
 async def test_without_an_image_it_is_this_installation_that_takes_the_configuration() -> None:
     result = PreflightResult(facts=KNOWN_TINY.model_copy(update={"schema_digest": "another"}))
-    story = a_story(preflight_result=result)
+    scenario = make_scenario(preflight_result=result)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
+    assert scenario.status.phase is Phase.SUCCEEDED
 
 
 def test_a_job_that_waits_for_a_person_is_looked_at_every_five_seconds() -> None:

@@ -9,7 +9,7 @@ from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
 from support.builders.operator.jobs import KNOWN_7B
-from support.fakes.fake_runtime import Story, a_story
+from support.fakes.fake_runtime import Scenario, make_scenario
 
 H100 = DeviceObserved(81559, 9, "NVIDIA-H100-80GB-HBM3")
 V100 = DeviceObserved(32768, 7, "Tesla-V100-SXM2-32GB")
@@ -18,17 +18,19 @@ BOASTFUL = {"gpu_memory_mib": 1_048_576, "gpu_compute_major": 9}
 """What an image may say of a device that it has not seen."""
 
 
-async def the_story(facts: Any, device: DeviceObserved | None, **resources: Any) -> Story:
+async def make_gpu_scenario(
+    facts: Any, device: DeviceObserved | None, **resources: Any
+) -> Scenario:
     given = {"device": "GPU", "gpusPerNode": 8, "ranks": 1, **resources}
     told = PreflightResult(facts=facts.model_copy(update=BOASTFUL))
-    story = a_story({}, {"resources": given}, preflight_result=told)
-    story.runtime.device = device
-    await story.until_quiet()
-    return story
+    scenario = make_scenario({}, {"resources": given}, preflight_result=told)
+    scenario.runtime.device = device
+    await scenario.until_quiet()
+    return scenario
 
 
-def check_of(story: Story) -> tuple[CheckState, str]:
-    checks = story.status.preflight.checks
+def check_of(scenario: Scenario) -> tuple[CheckState, str]:
+    checks = scenario.status.preflight.checks
     [found] = [each for each in checks if each.id is CheckId.GPU_MEMORY]
     return found.state, found.evidence
 
@@ -36,43 +38,43 @@ def check_of(story: Story) -> tuple[CheckState, str]:
 @pytest.mark.row("A12", "D11")
 async def test_70b_on_one_gpu_is_refused_before_any_cluster_with_its_terms() -> None:
     for device in (H100, None):
-        story = await the_story(LLAMA_70B, device, gpusPerNode=1)
+        scenario = await make_gpu_scenario(LLAMA_70B, device, gpusPerNode=1)
 
-        assert story.status.phase is Phase.FAILED
-        value, reason, message = story.condition(ConditionType.FAILED)
+        assert scenario.status.phase is Phase.FAILED
+        value, reason, message = scenario.condition(ConditionType.FAILED)
         assert (value, reason) == ("True", "PreflightFailed")
         assert "training needs 1052.0 GiB per GPU" in message
-        assert check_of(story)[0] is CheckState.FAILED
-        assert story.count(CreateCluster) == 0
+        assert check_of(scenario)[0] is CheckState.FAILED
+        assert scenario.count(CreateCluster) == 0
 
 
 async def test_a_model_that_fits_by_its_nodes_labels_is_judged_and_begun() -> None:
-    story = await the_story(KNOWN_7B, H100)
+    scenario = await make_gpu_scenario(KNOWN_7B, H100)
 
-    assert check_of(story) == (CheckState.PASSED, "79.6 GiB per GPU, NVIDIA-H100-80GB-HBM3")
-    assert story.status.preflight.facts.gpu_memory_mib == H100.memory_mib
-    assert story.count(CreateCluster) == 1
-    names = {term.name for term in story.status.sizing.terms if term.resource == "gpu"}
+    assert check_of(scenario) == (CheckState.PASSED, "79.6 GiB per GPU, NVIDIA-H100-80GB-HBM3")
+    assert scenario.status.preflight.facts.gpu_memory_mib == H100.memory_mib
+    assert scenario.count(CreateCluster) == 1
+    names = {term.name for term in scenario.status.sizing.terms if term.resource == "gpu"}
     assert {"weights", "gradients", "optimizer", "activations", "engineWeights", "kvCache"} <= names
     assert {"syncCopies", "fragmentation"} <= names
 
 
 @pytest.mark.row("A12", "D11")
 async def test_an_unknown_gpu_is_a_warning_that_is_seen_and_measured_later() -> None:
-    story = await the_story(KNOWN_7B, None)
+    scenario = await make_gpu_scenario(KNOWN_7B, None)
 
-    state, evidence = check_of(story)
+    state, evidence = check_of(scenario)
     assert state is CheckState.NOT_EVALUATED
     assert "the GPUs' memory is unknown" in evidence
-    assert "memory is unknown" in story.condition(ConditionType.PREFLIGHT_PASSED)[2]
-    assert story.count(CreateCluster) == 1
+    assert "memory is unknown" in scenario.condition(ConditionType.PREFLIGHT_PASSED)[2]
+    assert scenario.count(CreateCluster) == 1
 
 
 @pytest.mark.row("D13")
 async def test_bf16_is_refused_on_devices_without_it() -> None:
-    story = await the_story(KNOWN_7B, V100)
+    scenario = await make_gpu_scenario(KNOWN_7B, V100)
     assert (
         "Tesla-V100-SXM2-32GB has compute capability 7.x"
-        in (story.condition(ConditionType.FAILED)[2])
+        in (scenario.condition(ConditionType.FAILED)[2])
     )
-    assert story.count(CreateCluster) == 0
+    assert scenario.count(CreateCluster) == 0

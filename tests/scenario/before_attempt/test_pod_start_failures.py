@@ -23,11 +23,11 @@ from support.builders.operator.rounds import notes
 from support.fakes.fake_runtime import (
     Attempt,
     FakeRuntime,
-    Story,
-    a_story_job,
+    Scenario,
     causes,
     exits,
     hangs,
+    make_scenario_job,
 )
 
 WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
@@ -80,85 +80,87 @@ class PodsRuntime(FakeRuntime):
         await super().perform(job, action)
 
 
-def a_pods_story(**world: object) -> tuple[Story, PodsRuntime]:
+def make_pods_scenario(**world: object) -> tuple[Scenario, PodsRuntime]:
     runtime = PodsRuntime(**world)  # type: ignore[arg-type]
-    return Story(a_story_job(), runtime), runtime
+    return Scenario(make_scenario_job(), runtime), runtime
 
 
 async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with_them() -> None:
-    story, runtime = a_pods_story(waiting_for=WORDS)
+    scenario, runtime = make_pods_scenario(waiting_for=WORDS)
 
-    await story.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
-    assert story.condition(ConditionType.CLUSTER_READY) == ("False", "PodsNotReady", WORDS)
+    await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
+    assert scenario.condition(ConditionType.CLUSTER_READY) == ("False", "PodsNotReady", WORDS)
 
     runtime.waiting_for = ""
-    status = await story.until_quiet()
+    status = await scenario.until_quiet()
     assert status.phase is Phase.SUCCEEDED
-    assert story.count(CreateCluster) == 1
+    assert scenario.count(CreateCluster) == 1
 
 
 async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_in_eight() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
-    story = Story(a_story_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime)
+    scenario = Scenario(
+        make_scenario_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime
+    )
 
     def tells(kind: ConditionType, *told: str) -> Callable[[JobStatus], bool]:
         return lambda s: any(c.type == kind and (c.status, c.reason) == told for c in s.conditions)
 
-    await story.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsNotReady"))
+    await scenario.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsNotReady"))
     runtime.preflight_waits = False
-    await story.until(lambda s: story.condition(ConditionType.RETRIEVER_READY)[0] == "False")
+    await scenario.until(lambda s: scenario.condition(ConditionType.RETRIEVER_READY)[0] == "False")
     runtime.retrievers_wait, runtime.queue = False, "waits in queue research"
-    await story.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
+    await scenario.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
     runtime.queue = ""
-    await story.until(tells(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
+    await scenario.until(tells(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
     runtime.waiting_for = WORDS.replace("trainer", "head")
-    await story.until(lambda s: "head" in story.condition(ConditionType.CLUSTER_READY)[2])
+    await scenario.until(lambda s: "head" in scenario.condition(ConditionType.CLUSTER_READY)[2])
     runtime.waiting_for = ""
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    told = notes(story)
-    assert story.status.phase is Phase.SUCCEEDED
+    told = notes(scenario)
+    assert scenario.status.phase is Phase.SUCCEEDED
     assert any(each.startswith("Waiting for managed retrievers") for each in told)
     assert len(told) == 8, told
 
 
 async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() -> None:
-    story, _ = a_pods_story(waiting_for=WORDS, final_cause=Cause.START_FAILED)
+    scenario, _ = make_pods_scenario(waiting_for=WORDS, final_cause=Cause.START_FAILED)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.condition(ConditionType.FAILED) == ("True", "StartFailed", WORDS)
-    assert story.count(SubmitAttempt) == 0
+    assert scenario.condition(ConditionType.FAILED) == ("True", "StartFailed", WORDS)
+    assert scenario.count(SubmitAttempt) == 0
 
 
 async def test_a_waiting_preflight_tells_why() -> None:
-    story, runtime = a_pods_story(preflight_waits=True)
+    scenario, runtime = make_pods_scenario(preflight_waits=True)
 
-    await story.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
-    assert story.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsNotReady", WORDS)
+    await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
+    assert scenario.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsNotReady", WORDS)
 
     runtime.preflight_waits = False
-    assert (await story.until_quiet()).phase is Phase.SUCCEEDED
+    assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED
 
 
 async def test_losses_of_the_preflight_are_counted_though_its_pods_vanish_slowly() -> None:
-    story, _ = a_pods_story(slow_deletion=True, preflights=["lost"] * 20)
+    scenario, _ = make_pods_scenario(slow_deletion=True, preflights=["lost"] * 20)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.condition(ConditionType.FAILED)[:2] == ("True", "PreflightFailed")
-    assert story.count(StartPreflight) == 4
+    assert scenario.condition(ConditionType.FAILED)[:2] == ("True", "PreflightFailed")
+    assert scenario.count(StartPreflight) == 4
 
 
 async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success() -> None:
-    story, runtime = a_pods_story()
+    scenario, runtime = make_pods_scenario()
 
     def lose_worker(_: FakeRuntime, attempt: Attempt) -> None:
         runtime.lost_worker = True
 
     runtime.faults[1, 30] = lose_worker
-    status = await story.until_quiet()
+    status = await scenario.until_quiet()
 
     assert status.phase is Phase.SUCCEEDED
     assert status.restarts.total == 0
@@ -176,21 +178,21 @@ async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success(
 async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell(
     code: ExitCode, evidence_after: float, cause: Cause
 ) -> None:
-    story, _ = a_pods_story(evidence_after=evidence_after, faults={(1, 30): exits(code)})
+    scenario, _ = make_pods_scenario(evidence_after=evidence_after, faults={(1, 30): exits(code)})
 
-    status = await story.until(lambda status: status.restarts.total == 1)
+    status = await scenario.until(lambda status: status.restarts.total == 1)
 
     assert status.attempts[0].cause is cause
 
 
 async def test_a_driver_that_was_stopped_is_asked_for_no_evidence_of_what_it_lost() -> None:
-    story, runtime = a_pods_story(evidence_after=2.0, faults={(1, 25): hangs})
-    while not story.count(StopAttempt):
-        await story.round()
+    scenario, runtime = make_pods_scenario(evidence_after=2.0, faults={(1, 25): hangs})
+    while not scenario.count(StopAttempt):
+        await scenario.round()
     assert runtime.attempt is not None
     runtime.attempt.status = SubmissionStatus.FAILED
     runtime.attempt.exit_code = ExitCode.TRAINER_RANK_LOST
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.STALLED, Cause.SUCCEEDED]
+    assert causes(scenario) == [Cause.STALLED, Cause.SUCCEEDED]

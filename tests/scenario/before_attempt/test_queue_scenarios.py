@@ -8,7 +8,7 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.actions import CreateCluster, DeleteCluster, StopAttempt
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
-from support.fakes.fake_runtime import a_story, until_step
+from support.fakes.fake_runtime import make_scenario, until_step
 
 QUEUE = "waits in queue research"
 SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
@@ -16,84 +16,84 @@ SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
 
 @pytest.mark.row("B12")
 async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
-    story = a_story(changes=SHORT, queue=QUEUE)
+    scenario = make_scenario(changes=SHORT, queue=QUEUE)
 
-    await story.until(lambda status: status.phase is Phase.QUEUED)
-    assert await story.round() is None
-    assert story.condition(ConditionType.SUSPENDED) == ("True", "Queued", QUEUE)
-    assert story.condition(ConditionType.READY)[0] == "False"
-    story.runtime.now += timedelta(hours=5)
-    assert await story.round() is None
-    story.runtime.admit()
-    await story.until_quiet()
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
+    assert await scenario.round() is None
+    assert scenario.condition(ConditionType.SUSPENDED) == ("True", "Queued", QUEUE)
+    assert scenario.condition(ConditionType.READY)[0] == "False"
+    scenario.runtime.now += timedelta(hours=5)
+    assert await scenario.round() is None
+    scenario.runtime.admit()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert story.submitted == [1]
-    assert story.condition(ConditionType.SUSPENDED)[:2] == ("False", "Admitted")
-    assert story.count(CreateCluster) == story.count(DeleteCluster) == 1
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert scenario.submitted == [1]
+    assert scenario.condition(ConditionType.SUSPENDED)[:2] == ("False", "Admitted")
+    assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 1
 
 
 async def test_time_in_the_queue_is_not_time_to_provision() -> None:
     """Even if the queue has something new to say all the time, so that each second is watched."""
-    story = a_story(changes=SHORT, queue=QUEUE)
-    await story.until(lambda status: status.phase is Phase.QUEUED)
+    scenario = make_scenario(changes=SHORT, queue=QUEUE)
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
     for position in range(20, 0, -1):  # longer than the deadline, shorter than an unwatched gap
-        story.runtime.now += timedelta(seconds=5)
-        story.runtime.queue = f"waits at position {position}"
-        await story.round()
-    story.runtime.admit()
-    await story.until_quiet()
+        scenario.runtime.now += timedelta(seconds=5)
+        scenario.runtime.queue = f"waits at position {position}"
+        await scenario.round()
+    scenario.runtime.admit()
+    await scenario.until_quiet()
 
-    assert [each.cause for each in story.attempts] == [Cause.SUCCEEDED]
+    assert [each.cause for each in scenario.attempts] == [Cause.SUCCEEDED]
 
 
 async def test_a_round_while_queued_changes_nothing() -> None:
-    story = a_story(queue=QUEUE)
-    await story.until(lambda status: status.phase is Phase.QUEUED)
-    await story.round()
-    written = len(story.runtime.statuses)
+    scenario = make_scenario(queue=QUEUE)
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
+    await scenario.round()
+    written = len(scenario.runtime.statuses)
 
     for _ in range(3):
-        story.runtime.now += timedelta(minutes=5)
-        await story.round()
+        scenario.runtime.now += timedelta(minutes=5)
+        await scenario.round()
 
-    assert len(story.runtime.statuses) == written
+    assert len(scenario.runtime.statuses) == written
 
 
 @pytest.mark.row("B12")
 async def test_a_preempted_job_resumes_where_it_saved_and_spends_no_budget() -> None:
-    story = a_story(changes={"recovery.maxRestarts": 0})
+    scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     for step in (23, 37):
-        await until_step(story, step)
-        story.runtime.preempt()
-        await story.until(lambda status: status.phase is Phase.QUEUED)
-        assert story.attempts[0].cause is Cause.PREEMPTED
-        story.runtime.now += timedelta(hours=1)
-        story.runtime.admit()
+        await until_step(scenario, step)
+        scenario.runtime.preempt()
+        await scenario.until(lambda status: status.phase is Phase.QUEUED)
+        assert scenario.attempts[0].cause is Cause.PREEMPTED
+        scenario.runtime.now += timedelta(hours=1)
+        scenario.runtime.admit()
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    causes = [record.cause for record in story.attempts]
+    causes = [record.cause for record in scenario.attempts]
     assert causes == [Cause.PREEMPTED, Cause.PREEMPTED, Cause.SUCCEEDED]
-    assert [record.from_step for record in story.attempts][1:] == [23, 37]
-    assert [record.tier for record in story.attempts][1:] == [Tier.NEW_CLUSTER] * 2
-    assert story.status.restarts.since_progress == 0
-    assert story.count(CreateCluster) == 1, "a new RayCluster would go to the end of the queue"
+    assert [record.from_step for record in scenario.attempts][1:] == [23, 37]
+    assert [record.tier for record in scenario.attempts][1:] == [Tier.NEW_CLUSTER] * 2
+    assert scenario.status.restarts.since_progress == 0
+    assert scenario.count(CreateCluster) == 1, "a new RayCluster would go to the end of the queue"
 
 
 async def test_phases_of_a_preemption_do_not_flap() -> None:
-    story = a_story()
-    await until_step(story, 23)
-    seen = len(story.runtime.statuses)
-    story.runtime.preempt()
-    await story.until(lambda status: status.phase is Phase.QUEUED)
-    await story.round()
-    await story.round()
-    story.runtime.admit()
+    scenario = make_scenario()
+    await until_step(scenario, 23)
+    seen = len(scenario.runtime.statuses)
+    scenario.runtime.preempt()
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
+    await scenario.round()
+    await scenario.round()
+    scenario.runtime.admit()
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    phases = [status.phase for status in story.runtime.statuses[seen:]]
+    phases = [status.phase for status in scenario.runtime.statuses[seen:]]
     assert list(dict.fromkeys(phases)) == [
         Phase.QUEUED,
         Phase.PROVISIONING,
@@ -110,45 +110,45 @@ async def test_phases_of_a_preemption_do_not_flap() -> None:
 async def test_whatever_a_driver_ends_with_while_its_pods_are_taken_is_a_preemption(
     code: ExitCode,
 ) -> None:
-    story = a_story(changes={"recovery.maxRestarts": 0})
-    await until_step(story, 23)
-    attempt = story.runtime.attempt
+    scenario = make_scenario(changes={"recovery.maxRestarts": 0})
+    await until_step(scenario, 23)
+    attempt = scenario.runtime.attempt
     assert attempt is not None
 
-    story.runtime.queue = QUEUE
+    scenario.runtime.queue = QUEUE
     attempt.status, attempt.exit_code = SubmissionStatus.FAILED, code
-    await story.until(lambda status: status.attempts[0].number == 2)
+    await scenario.until(lambda status: status.attempts[0].number == 2)
 
-    assert story.attempts[0].cause is Cause.PREEMPTED
-    assert story.status.phase is Phase.QUEUED
+    assert scenario.attempts[0].cause is Cause.PREEMPTED
+    assert scenario.status.phase is Phase.QUEUED
 
 
 async def test_a_driver_that_still_saves_is_left_alone() -> None:
-    story = a_story()
-    await until_step(story, 23)
+    scenario = make_scenario()
+    await until_step(scenario, 23)
 
-    story.runtime.queue = QUEUE
+    scenario.runtime.queue = QUEUE
     for _ in range(3):
-        await story.round()
+        await scenario.round()
 
-    assert story.status.phase is Phase.QUEUED
-    assert story.condition(ConditionType.READY)[0] == "False"
-    assert story.attempts[0].cause is None
-    assert story.count(StopAttempt) == 0
+    assert scenario.status.phase is Phase.QUEUED
+    assert scenario.condition(ConditionType.READY)[0] == "False"
+    assert scenario.attempts[0].cause is None
+    assert scenario.count(StopAttempt) == 0
 
 
 async def test_suspending_a_queued_job_leaves_the_queue() -> None:
-    story = a_story(queue=QUEUE)
-    await story.until(lambda status: status.phase is Phase.QUEUED)
+    scenario = make_scenario(queue=QUEUE)
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
 
-    story.edit({"suspend": True})
-    await story.until_quiet()
+    scenario.edit({"suspend": True})
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUSPENDED
-    assert story.count(DeleteCluster) == 1
+    assert scenario.status.phase is Phase.SUSPENDED
+    assert scenario.count(DeleteCluster) == 1
     reasons = {
         condition.reason
-        for status in story.runtime.statuses
+        for status in scenario.runtime.statuses
         for condition in status.conditions
         if condition.type is ConditionType.SUSPENDED
     }
@@ -157,60 +157,60 @@ async def test_suspending_a_queued_job_leaves_the_queue() -> None:
 
 @pytest.mark.row("B11")
 async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
-    story = a_story(changes={"activeDeadlineSeconds": 600})
-    await until_step(story, 23)
-    story.runtime.preempt()
-    await story.until(lambda status: status.phase is Phase.QUEUED)
+    scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
+    await until_step(scenario, 23)
+    scenario.runtime.preempt()
+    await scenario.until(lambda status: status.phase is Phase.QUEUED)
 
-    story.runtime.now += timedelta(hours=5)
-    story.runtime.admit()
-    await story.until_quiet()
+    scenario.runtime.now += timedelta(hours=5)
+    scenario.runtime.admit()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
+    assert scenario.status.phase is Phase.SUCCEEDED
 
 
 async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> None:
-    story = a_story(changes={"recovery.maxRestarts": 0})
-    await until_step(story, 23)
-    story.runtime.queue = QUEUE
-    await story.round()
-    story.runtime.admit()
-    story.runtime.lose_head()
+    scenario = make_scenario(changes={"recovery.maxRestarts": 0})
+    await until_step(scenario, 23)
+    scenario.runtime.queue = QUEUE
+    await scenario.round()
+    scenario.runtime.admit()
+    scenario.runtime.lose_head()
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert [record.cause for record in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
+    assert [record.cause for record in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
 async def test_evicted_pods_that_no_queue_took_lead_to_a_new_cluster() -> None:
-    story = a_story(changes={"recovery.maxRestarts": 0})
-    await until_step(story, 23)
-    before = story.status.restart_state.launch.cluster_since
-    story.runtime.now += timedelta(minutes=1)
-    story.runtime.lose_head(Cause.PREEMPTED, "head pod: EvictionByEvictionAPI")
-    settled = await story.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
+    scenario = make_scenario(changes={"recovery.maxRestarts": 0})
+    await until_step(scenario, 23)
+    before = scenario.status.restart_state.launch.cluster_since
+    scenario.runtime.now += timedelta(minutes=1)
+    scenario.runtime.lose_head(Cause.PREEMPTED, "head pod: EvictionByEvictionAPI")
+    settled = await scenario.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
 
     assert settled.restart_state.launch.cluster_since == before, "the loss would be forgotten"
-    await story.until_quiet()
-    assert story.count(CreateCluster) == 2
-    assert [each.cause for each in story.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
+    await scenario.until_quiet()
+    assert scenario.count(CreateCluster) == 2
+    assert [each.cause for each in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
 async def test_losses_count_from_the_preemption_and_again_from_the_next_admission() -> None:
-    story = a_story()
-    await until_step(story, 23)
-    began = story.status.restart_state.launch.cluster_since
+    scenario = make_scenario()
+    await until_step(scenario, 23)
+    began = scenario.status.restart_state.launch.cluster_since
     assert began is not None
-    story.runtime.preempt()
-    settled = await story.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
+    scenario.runtime.preempt()
+    settled = await scenario.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
     taken = settled.restart_state.launch.cluster_since
     assert taken is not None
     assert taken >= began + timedelta(seconds=23), "its pods would count as lost by the next"
 
-    story.runtime.now += timedelta(hours=1)
-    story.runtime.admit()
-    await story.round()
+    scenario.runtime.now += timedelta(hours=1)
+    scenario.runtime.admit()
+    await scenario.round()
 
-    admitted = story.status.restart_state.launch.cluster_since
+    admitted = scenario.status.restart_state.launch.cluster_since
     assert admitted is not None
     assert admitted >= taken + timedelta(hours=1)

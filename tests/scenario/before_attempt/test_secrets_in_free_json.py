@@ -7,7 +7,7 @@ import pytest
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import status_to_json
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
-from support.fakes.fake_runtime import Story, a_story, until_step
+from support.fakes.fake_runtime import Scenario, make_scenario, until_step
 
 VALUE = "hf_" + "a" * 34
 CHAT = "http://judge:8000/v1/chat/completions"
@@ -44,42 +44,42 @@ PLACES = [
 async def test_a_secret_in_free_json_is_refused_before_any_pod(
     changes: dict[str, Any], place: str
 ) -> None:
-    story = a_story({}, changes)
-    await story.until_quiet()
+    scenario = make_scenario({}, changes)
+    await scenario.until_quiet()
 
-    assert story.runtime.performed == []
-    assert story.status.phase is Phase.INVALID
-    value, reason, message = story.condition(ConditionType.ACCEPTED)
+    assert scenario.runtime.performed == []
+    assert scenario.status.phase is Phase.INVALID
+    value, reason, message = scenario.condition(ConditionType.ACCEPTED)
     assert (value, reason) == ("False", "SecretInPlainText")
     assert message.startswith(f"{place}: ")
     assert message.endswith("→ take it out; give a header with secretKeyRef")
-    assert not any(secret in shown(story) for secret in (VALUE, "abc", "12345"))
+    assert not any(secret in shown(scenario) for secret in (VALUE, "abc", "12345"))
 
 
 async def test_without_the_secret_the_same_job_goes_on() -> None:
-    story = a_story({}, asking(extraBody={"api_key": "abc"}))
-    await story.until_quiet()
+    scenario = make_scenario({}, asking(extraBody={"api_key": "abc"}))
+    await scenario.until_quiet()
 
     reference = {"name": "kb", "key": "token"}
     headers = [{"name": "Authorization", "secretKeyRef": reference}]
-    story.edit(asking(extraBody={"tenant": "acme"}, headers=headers))
-    await story.until_quiet()
+    scenario.edit(asking(extraBody={"tenant": "acme"}, headers=headers))
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
+    assert scenario.status.phase is Phase.SUCCEEDED
 
 
 async def test_a_secret_written_into_a_running_job_reaches_no_further_attempt() -> None:
-    story = a_story({}, asking(extraBody={"tenant": "acme"}))
-    await until_step(story, 15)
+    scenario = make_scenario({}, asking(extraBody={"tenant": "acme"}))
+    await until_step(scenario, 15)
 
-    story.edit(asking(extraBody={"tenant": VALUE}))
-    await story.until_quiet()
+    scenario.edit(asking(extraBody={"tenant": VALUE}))
+    await scenario.until_quiet()
 
-    assert story.condition(ConditionType.ACCEPTED)[1] == "SecretInPlainText"
-    sent = [each for each in story.runtime.performed if isinstance(each, SubmitAttempt)]
+    assert scenario.condition(ConditionType.ACCEPTED)[1] == "SecretInPlainText"
+    sent = [each for each in scenario.runtime.performed if isinstance(each, SubmitAttempt)]
     assert len(sent) == 1
-    assert VALUE not in sent[0].config.to_json() + shown(story)
+    assert VALUE not in sent[0].config.to_json() + shown(scenario)
 
 
-def shown(story: Story) -> str:
-    return str(status_to_json(story.status, with_nulls=False))
+def shown(scenario: Scenario) -> str:
+    return str(status_to_json(scenario.status, with_nulls=False))

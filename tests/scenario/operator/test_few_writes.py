@@ -12,44 +12,44 @@ from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttemp
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
-from support.fakes.fake_runtime import Story, a_story
+from support.fakes.fake_runtime import Scenario, make_scenario
 
 
-def notes(story: Story) -> list[str]:
+def notes(scenario: Scenario) -> list[str]:
     """Return what a person is told, in order."""
-    written = [JobStatus(), *story.runtime.statuses]
+    written = [JobStatus(), *scenario.runtime.statuses]
     return [told.note for old, new in pairwise(written) for told in transitions(old, new)]
 
 
 async def test_a_status_each_for_the_checks_the_cluster_and_the_submission() -> None:
-    story = a_story()
-    await story.until(lambda _: story.count(SubmitAttempt) == 1)
+    scenario = make_scenario()
+    await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
 
-    assert len(story.runtime.statuses) == 3
+    assert len(scenario.runtime.statuses) == 3
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(3, False), (15, True)])
 async def test_a_preflight_of_which_nothing_is_heard_yet_costs_no_status(
     seconds: int, is_written: bool
 ) -> None:
-    story = a_story()
-    await story.until(lambda _: story.count(StartPreflight) == 1)
-    unheard = replace(await story.runtime.observe(story.job), preflight=None)
-    later = story.runtime.now + timedelta(seconds=seconds)
+    scenario = make_scenario()
+    await scenario.until(lambda _: scenario.count(StartPreflight) == 1)
+    unheard = replace(await scenario.runtime.observe(scenario.job), preflight=None)
+    later = scenario.runtime.now + timedelta(seconds=seconds)
 
-    again = decide(story.job, unheard, later)
+    again = decide(scenario.job, unheard, later)
 
     assert [type(action) for action in again.actions] == [StartPreflight]
-    begun = story.status.restart_state.launch.waiting_since
+    begun = scenario.status.restart_state.launch.waiting_since
     assert (again.status.restart_state.launch.waiting_since != begun) is is_written
 
 
 async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() -> None:
-    story = a_story()
-    await story.until_quiet()
+    scenario = make_scenario()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert notes(story) == [
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert notes(scenario) == [
         "The specification is valid; preflight passed: 1 check",
         "Attempt 1 began on a new cluster from step 0",
         "First checkpoint saved: step 10",
@@ -60,12 +60,12 @@ async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() ->
 async def test_a_head_that_is_silent_right_after_the_submission_leaves_no_job_provisioning() -> (
     None
 ):
-    story = a_story()
-    await story.until(lambda _: story.count(SubmitAttempt) == 1)
-    observed = await story.runtime.observe(story.job)
+    scenario = make_scenario()
+    await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
+    observed = await scenario.runtime.observe(scenario.job)
     silent = replace(observed, cluster=ClusterObserved(1), attempt=None, progress=None)
-    status = decide(story.job, silent, story.runtime.now).status
-    story.job = story.job.model_copy(update={"status": status})
+    status = decide(scenario.job, silent, scenario.runtime.now).status
+    scenario.job = scenario.job.model_copy(update={"status": status})
 
-    await story.until(lambda status: status.progress.step >= 1)
-    assert story.status.phase is Phase.RUNNING
+    await scenario.until(lambda status: status.progress.step >= 1)
+    assert scenario.status.phase is Phase.RUNNING

@@ -13,7 +13,12 @@ from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.http_api import open_session
 from raggrpo_operator.kube.cluster_objects import JobKey
 from support.builders.operator.jobs import KNOWN_TINY
-from support.operator.reconciler_environment import KEY, NOW, ReconcilerWorld, a_running_status
+from support.operator.reconciler_environment import (
+    KEY,
+    NOW,
+    ReconcilerEnvironment,
+    make_running_status,
+)
 
 HANGS = Progress(
     attempt=1, stage=Stage.TRAINING, step=25, total_steps=100, started_from_step=0,
@@ -24,7 +29,7 @@ LIMIT = 600.0
 
 
 @asynccontextmanager
-async def a_world(folder: Path, jobs: int) -> AsyncIterator[ReconcilerWorld]:
+async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerEnvironment]:
     """One job whose driver hangs, beside others that are running too."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -39,27 +44,27 @@ async def a_world(folder: Path, jobs: int) -> AsyncIterator[ReconcilerWorld]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with open_session() as session:
-        world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY), url)
-        world.show_cluster()
+        environment = ReconcilerEnvironment(folder, session, make_running_status(KNOWN_TINY), url)
+        environment.show_cluster()
         for number in range(jobs - 1):
-            world.pace.set_busy(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
-        yield world
+            environment.pace.set_busy(JobKey(KEY.namespace, f"job-{number}"), is_busy=True)
+        yield environment
     await runner.cleanup()
 
 
-def intent(world: ReconcilerWorld) -> str:
-    found: str = world.stored()["status"]["restartState"].get("intent", "")
+def intent(environment: ReconcilerEnvironment) -> str:
+    found: str = environment.stored()["status"]["restartState"].get("intent", "")
     return found
 
 
-async def until_stopped(world: ReconcilerWorld, *, late: float = 0.0) -> float:
+async def until_stopped(environment: ReconcilerEnvironment, *, late: float = 0.0) -> float:
     """Look when it is this job's turn, `late` seconds after that; return when it is stopped."""
-    while not intent(world):
-        delay = await world.reconciler.round(KEY)
+    while not intent(environment):
+        delay = await environment.reconciler.round(KEY)
         assert delay is not None
-        world.now += timedelta(seconds=delay + late)
-        assert (world.now - NOW).total_seconds() < 7 * 3600, "a hang that counts no time"
-    return (world.now - NOW).total_seconds()
+        environment.now += timedelta(seconds=delay + late)
+        assert (environment.now - NOW).total_seconds() < 7 * 3600, "a hang that counts no time"
+    return (environment.now - NOW).total_seconds()
 
 
 @pytest.mark.row("B13")
@@ -69,16 +74,16 @@ async def until_stopped(world: ReconcilerWorld, *, late: float = 0.0) -> float:
 async def test_a_hang_is_found_within_its_limit_and_two_polls(
     jobs: int, poll: float, tmp_path: Path
 ) -> None:
-    async with a_world(tmp_path, jobs) as world:
-        found = await until_stopped(world)
+    async with make_environment(tmp_path, jobs) as environment:
+        found = await until_stopped(environment)
 
-    assert world.pace.poll_seconds(KEY) == poll
+    assert environment.pace.poll_seconds(KEY) == poll
     assert LIMIT < found <= LIMIT + 2 * poll + 5
 
 
 async def test_turns_that_come_ten_minutes_late_are_no_absence(tmp_path: Path) -> None:
-    async with a_world(tmp_path, 10_000) as world:
-        found = await until_stopped(world, late=600.0)
+    async with make_environment(tmp_path, 10_000) as environment:
+        found = await until_stopped(environment, late=600.0)
 
     assert LIMIT < found < LIMIT + 2 * 1100 + 5
 
@@ -86,13 +91,13 @@ async def test_turns_that_come_ten_minutes_late_are_no_absence(tmp_path: Path) -
 async def test_an_operator_that_was_away_for_hours_counts_anew_with_many_jobs_too(
     tmp_path: Path,
 ) -> None:
-    async with a_world(tmp_path, 10_000) as world:
-        world.now += timedelta(seconds=await world.reconciler.round(KEY) or 0)
-        world.restart()
-        world.now += timedelta(hours=3)
-        await world.reconciler.round(KEY)
+    async with make_environment(tmp_path, 10_000) as environment:
+        environment.now += timedelta(seconds=await environment.reconciler.round(KEY) or 0)
+        environment.restart()
+        environment.now += timedelta(hours=3)
+        await environment.reconciler.round(KEY)
 
-        assert not intent(world)
-        world.now += timedelta(seconds=500)
-        await world.reconciler.round(KEY)
-        assert not intent(world)
+        assert not intent(environment)
+        environment.now += timedelta(seconds=500)
+        await environment.reconciler.round(KEY)
+        assert not intent(environment)

@@ -48,8 +48,8 @@ from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.operator.rounds import a_condition, at, is_soon, kinds, told
-from support.fakes.fake_runtime import T0, a_story_job
+from support.builders.operator.rounds import at, is_soon, kinds, make_condition, told
+from support.fakes.fake_runtime import T0, make_scenario_job
 
 READY = ClusterObserved(1, is_ready=True)
 EVERYTHING = Observed(
@@ -65,16 +65,16 @@ PROGRESSING, SUSPENDED = ConditionType.PROGRESSING, ConditionType.SUSPENDED
 CLUSTER_READY, ACCEPTED = ConditionType.CLUSTER_READY, ConditionType.ACCEPTED
 
 
-def a_job_with(
+def make_job_with(
     *conditions: Condition,
     changes: dict[str, Any] | None = None,
     asked: str = "",
     **status: Any,
 ) -> RagGrpoJob:
     """Return a job whose checks have passed."""
-    job = a_story_job(changes)
+    job = make_scenario_job(changes)
     passed = [] if any(c.type is PASSED for c in conditions) else [
-        a_condition(PASSED, "True", "Passed")
+        make_condition(PASSED, "True", "Passed")
     ]  # fmt: skip
     made: dict[str, Any] = {
         "conditions": [*passed, *conditions],
@@ -104,7 +104,7 @@ PLACES = ["checkpoint.everySteps", "checkpoint.path"]
 
 
 def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
-    decision = decide(a_job_with(changes=INVALID), EVERYTHING, T0)
+    decision = decide(make_job_with(changes=INVALID), EVERYTHING, T0)
 
     assert told(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
     lines = get_condition(decision.status, ACCEPTED).message.splitlines()
@@ -115,7 +115,7 @@ def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
 
 
 def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> None:
-    job = a_job_with(changes=INVALID, **with_attempt())
+    job = make_job_with(changes=INVALID, **with_attempt())
 
     decision = decide(job, Observed(cluster=READY), at(5))
 
@@ -126,15 +126,15 @@ def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> No
 
 @pytest.mark.parametrize(("judged", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)])
 def test_a_spec_that_was_accepted_is_not_judged_again(judged: int, phase: Phase) -> None:
-    accepted = a_condition(ACCEPTED, "True", "Valid", generation=judged)
-    job = a_job_with(accepted, changes=INVALID)  # by the rules of a newer release
+    accepted = make_condition(ACCEPTED, "True", "Valid", generation=judged)
+    job = make_job_with(accepted, changes=INVALID)  # by the rules of a newer release
     assert job.metadata.generation == 1
 
     assert decide(job, Observed(), T0).status.phase is phase
 
 
 def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -> None:
-    job = a_job_with(changes={"suspend": True})
+    job = make_job_with(changes={"suspend": True})
 
     decision, later = (decide(job, observed, T0) for observed in (EVERYTHING, Observed()))
 
@@ -147,13 +147,13 @@ def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -
 
 
 def test_a_job_that_goes_on_is_no_longer_suspended() -> None:
-    job = a_job_with(a_condition(SUSPENDED, "True", "Suspended"))
+    job = make_job_with(make_condition(SUSPENDED, "True", "Suspended"))
 
     assert told(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
 
 
 def test_a_job_begins_at_its_first_round() -> None:
-    fresh = a_story_job()
+    fresh = make_scenario_job()
 
     first = decide(fresh, Observed(), at(5))
     later = decide(fresh.model_copy(update={"status": first.status}), Observed(), at(9))
@@ -168,9 +168,9 @@ def test_warnings_of_the_facts_outlive_an_edit_that_the_checks_do_not_judge(
     edit: dict[str, Any], is_warned: bool
 ) -> None:
     gpus = {"resources": {"device": "GPU", "gpusPerNode": 8}}
-    read = PreflightStatus(spec_hash=spec_hash(a_story_job(gpus)), facts=KNOWN_7B)
+    read = PreflightStatus(spec_hash=spec_hash(make_scenario_job(gpus)), facts=KNOWN_7B)
 
-    decision = decide(a_job_with(changes=gpus | edit, preflight=read), Observed(), T0)
+    decision = decide(make_job_with(changes=gpus | edit, preflight=read), Observed(), T0)
 
     reasons = {each.reason for each in decision.status.warnings}
     assert ("GpuMemoryUnknown" in reasons) is is_warned
@@ -179,8 +179,8 @@ def test_warnings_of_the_facts_outlive_an_edit_that_the_checks_do_not_judge(
 @pytest.mark.parametrize(("generation", "is_judged"), [(0, False), (1, True)])
 def test_a_spec_is_judged_anew_only_if_it_is_another_one(generation: int, is_judged: bool) -> None:
     """While an attempt runs; here a spec that an earlier release would have accepted."""
-    accepted = a_condition(ACCEPTED, "True", "Valid", generation=0)
-    job = a_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
+    accepted = make_condition(ACCEPTED, "True", "Valid", generation=0)
+    job = make_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
     metadata = job.metadata.model_copy(update={"generation": generation})
 
     decision = decide(job.model_copy(update={"metadata": metadata}), Observed(cluster=READY), T0)
@@ -204,7 +204,7 @@ def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
             remedies=Remedies(failures_by_node={"node-a": 2}, skipped_steps=[7])
         ),
     }
-    return a_job_with(a_condition(kind, "True", reason), **(made | given))
+    return make_job_with(make_condition(kind, "True", reason), **(made | given))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
     kind: ConditionType, asked: str, changes: dict[str, Any], reopens: bool
 ) -> None:
     job = over(kind, asked=asked, changes=changes)
-    of_before = replace(job.status.preflight, spec_hash=spec_hash(a_story_job()))
+    of_before = replace(job.status.preflight, spec_hash=spec_hash(make_scenario_job()))
     status = replace(job.status, preflight=of_before)
     job = job.model_copy(update={"status": status})
 
@@ -237,7 +237,7 @@ def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
 def test_another_spec_reopens_a_job_that_failed_before_it_began(
     edit: dict[str, Any], reopens: bool
 ) -> None:
-    judged = PreflightStatus(spec_hash=spec_hash(a_story_job()))
+    judged = PreflightStatus(spec_hash=spec_hash(make_scenario_job()))
     begun = {"attempt": 0, "attempts": [], "preflight": judged}
 
     decision = decide(over(FAILED, changes=edit, **begun), Observed(), at(99))
@@ -257,7 +257,7 @@ def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies
 
 
 def test_a_completed_job_that_goes_on_needs_no_checks() -> None:
-    checked = PreflightStatus(spec_hash=spec_hash(a_story_job()), facts=KNOWN_TINY)
+    checked = PreflightStatus(spec_hash=spec_hash(make_scenario_job()), facts=KNOWN_TINY)
     job = over(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
 
     decision = decide(job, Observed(), at(99))
@@ -296,7 +296,7 @@ def test_a_job_that_is_over_releases_everything_and_looks_until_it_is_gone() -> 
 def test_an_older_cluster_is_deleted_before_anything_else() -> None:
     made = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
 
-    decision = decide(a_job_with(**made), Observed(cluster=READY), at(5))
+    decision = decide(make_job_with(**made), Observed(cluster=READY), at(5))
 
     assert decision.actions == (DeleteCluster(1),)
     assert is_soon(decision)
@@ -314,7 +314,7 @@ def test_what_an_earlier_attempt_left_says_nothing_about_the_next() -> None:
         progress=Progress(attempt=1, stage=Stage.TRAINING, step=30, total_steps=60),
     )
 
-    decision = decide(a_job_with(**made), observed, at(5))
+    decision = decide(make_job_with(**made), observed, at(5))
 
     assert kinds(decision) == [SubmitAttempt]
     assert decision.status.progress.step == 0
@@ -334,7 +334,7 @@ def late(
         watch=WatchState(looked=at(61), watched_since=T0),
     )
     made = with_attempt(started=started) | {"restart_state": state}
-    return decide(a_job_with(changes=DEADLINE, **made), observed, at(61))
+    return decide(make_job_with(changes=DEADLINE, **made), observed, at(61))
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_an_operator_that_was_away_gives_pods_their_whole_time() -> None:
     state = RestartState(
         launch=LaunchState(cluster_since=T0), watch=WatchState(looked=T0, watched_since=T0)
     )
-    job = a_job_with(**(with_attempt() | {"restart_state": state}))
+    job = make_job_with(**(with_attempt() | {"restart_state": state}))
 
     decision = decide(job, Observed(cluster=ClusterObserved(1)), at(86_400))
 
@@ -389,7 +389,7 @@ def test_an_operator_that_was_away_gives_pods_their_whole_time() -> None:
 def test_a_cluster_lost_before_its_driver_began_ends_the_attempt() -> None:
     lost = ClusterObserved(1, is_lost=True, cause=Cause.NODE_LOST, message="node gone")
 
-    decision = decide(a_job_with(**with_attempt()), Observed(cluster=lost), at(5))
+    decision = decide(make_job_with(**with_attempt()), Observed(cluster=lost), at(5))
 
     assert decision.status.attempts[0].cause is Cause.NODE_LOST
 
@@ -404,8 +404,8 @@ def running(
     status = "True" if reason == "Training" else "False"
     state = RestartState(retry=RetryState(intent=intent), watch=WatchState(looked=at(seconds)))
     made = with_attempt(started=T0) | {"restart_state": state}
-    progressing = a_condition(PROGRESSING, status, reason)
-    return decide(a_job_with(progressing, **made), observed, at(seconds))
+    progressing = make_condition(PROGRESSING, status, reason)
+    return decide(make_job_with(progressing, **made), observed, at(seconds))
 
 
 DONE = AttemptObserved(1, SubmissionStatus.SUCCEEDED, 0)

@@ -18,7 +18,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     Observed,
     SubmissionStatus,
 )
-from support.fakes.fake_runtime import T0, a_story
+from support.fakes.fake_runtime import T0, make_scenario
 
 HTTP = ["200", "404", "silent"]
 """Silent: no connection, a time-out, 5xx, nonsense, or a refused token (test_hostile_heads)."""
@@ -95,7 +95,7 @@ def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -
 def ended(observed: Observed, **record: Any) -> AttemptRecord:
     running = AttemptRecord(number=1, started="2026-11-21T11:59:00Z", **record)
     status = JobStatus(attempt=1, attempts=[running], cluster=ClusterStatus(number=1))
-    job = a_story().job.model_copy(update={"status": status})
+    job = make_scenario().job.model_copy(update={"status": status})
     decision = decide(job, observed, T0)
     assert not any(isinstance(action, SubmitAttempt) for action in decision.actions)
     return decision.status.attempts[0]

@@ -10,7 +10,7 @@ from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
-from support.fakes.fake_runtime import CRASH, Attempt, FakeRuntime, Fault, Story, a_story
+from support.fakes.fake_runtime import CRASH, Attempt, FakeRuntime, Fault, Scenario, make_scenario
 
 
 def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
@@ -20,27 +20,27 @@ def fails_on(node: str, cause: Cause = Cause.WORKER_LOST) -> Fault:
     return fault
 
 
-def avoided(story: Story) -> list[str]:
-    return list(avoided_nodes(story.status.restart_state.remedies, story.job.spec.recovery))
+def avoided(scenario: Scenario) -> list[str]:
+    return list(avoided_nodes(scenario.status.restart_state.remedies, scenario.job.spec.recovery))
 
 
-def created(story: Story) -> list[CreateCluster]:
-    return [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+def created(scenario: Scenario) -> list[CreateCluster]:
+    return [each for each in scenario.runtime.performed if isinstance(each, CreateCluster)]
 
 
 @pytest.mark.row("B24")
 async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
-    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
+    scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
 
-    await story.until(lambda status: len(status.attempts) == 2)
-    assert avoided(story) == []
-    await story.until_quiet()
+    await scenario.until(lambda status: len(status.attempts) == 2)
+    assert avoided(scenario) == []
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert avoided(story) == ["gpu-7"]
-    assert [action.avoided_nodes for action in created(story)] == [(), (), ("gpu-7",)]
-    assert "avoided" not in story.attempts[0].message
-    told = [c.message for status in story.runtime.statuses for c in status.conditions]
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert avoided(scenario) == ["gpu-7"]
+    assert [action.avoided_nodes for action in created(scenario)] == [(), (), ("gpu-7",)]
+    assert "avoided" not in scenario.attempts[0].message
+    told = [c.message for status in scenario.runtime.statuses for c in status.conditions]
     assert any(
         "node gpu-7 failed 2 times and is avoided while others are free" in text for text in told
     )
@@ -50,31 +50,31 @@ async def test_a_node_whose_worker_failed_twice_is_left_with_a_new_cluster() -> 
     def loses_worker(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_worker("gpu-7")
 
-    story = a_story({(1, 15): loses_worker, (2, 25): loses_worker})
+    scenario = make_scenario({(1, 15): loses_worker, (2, 25): loses_worker})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert [action.avoided_nodes for action in created(story)] == [(), ("gpu-7",)]
-    assert story.attempts[2].tier is Tier.NEW_CLUSTER
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert [action.avoided_nodes for action in created(scenario)] == [(), ("gpu-7",)]
+    assert scenario.attempts[2].tier is Tier.NEW_CLUSTER
 
 
 async def test_failures_of_different_nodes_exclude_none() -> None:
-    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
+    scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
-    assert avoided(story) == []
+    assert scenario.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert avoided(scenario) == []
 
 
 async def test_zero_switches_it_off() -> None:
     changes = {"recovery.excludeNodeAfterFailures": 0}
-    story = a_story({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")}, changes)
+    scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")}, changes)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert avoided(story) == []
+    assert avoided(scenario) == []
 
 
 DAY = timedelta(days=1)
@@ -82,39 +82,39 @@ DAY = timedelta(days=1)
 
 @pytest.mark.row("B24")
 async def test_two_reboots_of_the_only_gpu_node_in_weeks_are_no_reason_to_avoid_it() -> None:
-    story = a_story({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
-    await story.until(lambda status: len(status.attempts) == 2)
+    scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
+    await scenario.until(lambda status: len(status.attempts) == 2)
 
-    story.runtime.now += 14 * DAY
-    await story.until_quiet()
+    scenario.runtime.now += 14 * DAY
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert [action.avoided_nodes for action in created(story)] == [(), (), ()]
-    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1}
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert [action.avoided_nodes for action in created(scenario)] == [(), (), ()]
+    assert scenario.status.restart_state.remedies.failures_by_node == {"gpu-7": 1}
 
 
 @pytest.mark.row("B24")
 async def test_every_day_without_a_failure_takes_one_off() -> None:
     faults = {(n, 15): fails_on("gpu-7") for n in (1, 2, 3)}
-    story = a_story(faults | {(4, 16): CRASH, (5, 17): fails_on("gpu-8")})
+    scenario = make_scenario(faults | {(4, 16): CRASH, (5, 17): fails_on("gpu-8")})
 
-    await story.until(lambda _: story.submitted[-1:] == [4])
-    story.runtime.now += timedelta(days=2, hours=1)
-    await story.until_quiet()
+    await scenario.until(lambda _: scenario.submitted[-1:] == [4])
+    scenario.runtime.now += timedelta(days=2, hours=1)
+    await scenario.until_quiet()
 
-    assert [action.avoided_nodes for action in created(story)][-2:] == [("gpu-7",), ()]
-    assert story.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
+    assert [action.avoided_nodes for action in created(scenario)][-2:] == [("gpu-7",), ()]
+    assert scenario.status.restart_state.remedies.failures_by_node == {"gpu-7": 1, "gpu-8": 1}
 
 
 @pytest.mark.row("B24")
 async def test_ten_checkpoints_since_the_failure_take_one_off() -> None:
     faults = {(1, 15): fails_on("gpu-7"), (2, 125): fails_on("gpu-7")}
-    story = a_story(faults, {"training.totalSteps": 140, "checkpoint.everySteps": 10})
+    scenario = make_scenario(faults, {"training.totalSteps": 140, "checkpoint.everySteps": 10})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    assert [action.avoided_nodes for action in created(story)] == [(), (), ()]
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert [action.avoided_nodes for action in created(scenario)] == [(), (), ()]
 
 
 async def test_an_avoided_node_is_no_reason_for_pods_that_do_not_get_ready() -> None:
@@ -122,11 +122,11 @@ async def test_an_avoided_node_is_no_reason_for_pods_that_do_not_get_ready() -> 
         "recovery.excludeNodeAfterFailures": 1,
         "recovery.deadlines": {"provisioningSeconds": 60},
     }
-    story = a_story({(1, 15): fails_on("gpu-7")}, changes)
-    await story.until(lambda status: bool(status.restart_state.remedies.failures_by_node))
-    story.runtime.cluster_seconds = 1e6
+    scenario = make_scenario({(1, 15): fails_on("gpu-7")}, changes)
+    await scenario.until(lambda status: bool(status.restart_state.remedies.failures_by_node))
+    scenario.runtime.cluster_seconds = 1e6
 
-    status: JobStatus = await story.until_quiet()
+    status: JobStatus = await scenario.until_quiet()
 
     assert status.attempts[0].cause is Cause.UNSCHEDULABLE
     assert "gpu-7" not in status.attempts[0].message

@@ -1,31 +1,31 @@
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
-from support.fakes.fake_runtime import a_story, head_is_lost
+from support.fakes.fake_runtime import head_is_lost, make_scenario
 
 
 async def test_the_slowest_save_of_all_attempts_is_remembered() -> None:
-    story = a_story({(1, 33): head_is_lost}, save_seconds=4.26)
-    await story.until(lambda status: status.attempt == 2)
-    story.runtime.save_seconds = 2.0
+    scenario = make_scenario({(1, 33): head_is_lost}, save_seconds=4.26)
+    await scenario.until(lambda status: status.attempt == 2)
+    scenario.runtime.save_seconds = 2.0
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.restart_state.slowest_save_seconds == 4.3
+    assert scenario.status.restart_state.slowest_save_seconds == 4.3
 
 
 async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
-    story = a_story({(1, 33): head_is_lost}, save_seconds=20.0)
+    scenario = make_scenario({(1, 33): head_is_lost}, save_seconds=20.0)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    created = [each for each in story.runtime.performed if isinstance(each, CreateCluster)]
+    created = [each for each in scenario.runtime.performed if isinstance(each, CreateCluster)]
     assert [each.grace_seconds for each in created] == [30, 76]  # 3 x 20 s, the step, the margin
 
 
 async def test_a_save_as_slow_as_the_slowest_changes_nothing() -> None:
-    story = a_story(save_seconds=4.24)
-    await story.until(lambda status: status.restart_state.slowest_save_seconds > 0)
-    before = story.status.restart_state.slowest_save_seconds
+    scenario = make_scenario(save_seconds=4.24)
+    await scenario.until(lambda status: status.restart_state.slowest_save_seconds > 0)
+    before = scenario.status.restart_state.slowest_save_seconds
 
-    await story.round()
+    await scenario.round()
 
-    assert story.status.restart_state.slowest_save_seconds == before == 4.2
+    assert scenario.status.restart_state.slowest_save_seconds == before == 4.2

@@ -9,7 +9,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
-from support.fakes.fake_runtime import T0, FakeRuntime, Story, a_story, a_story_job
+from support.fakes.fake_runtime import T0, FakeRuntime, Scenario, make_scenario, make_scenario_job
 
 MANY_LOOKS = 250
 Part = tuple[Stage, int, float]
@@ -106,30 +106,30 @@ class FakeRuntime(FakeRuntime):
         )
 
 
-def a_fake_story(timeline: list[Part], changes: dict[str, Any] | None = None) -> Story:
-    return Story(a_story_job(changes), FakeRuntime(timeline=timeline))
+def make_fake_scenario(timeline: list[Part], changes: dict[str, Any] | None = None) -> Scenario:
+    return Scenario(make_scenario_job(changes), FakeRuntime(timeline=timeline))
 
 
-async def looks(story: Story, until: float) -> None:
+async def looks(scenario: Scenario, until: float) -> None:
     """Look every few seconds until so many seconds after the submission."""
-    await story.until(lambda status: bool(status.attempts and status.attempts[0].started))
-    runtime = story.runtime
+    await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
+    runtime = scenario.runtime
     assert isinstance(runtime, FakeRuntime)
-    while runtime.fake < until and story.status.restart_state.retry.intent is None:
+    while runtime.fake < until and scenario.status.restart_state.retry.intent is None:
         now = runtime.now
-        await story.round()
+        await scenario.round()
         runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
 
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
 async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
-    story = a_fake_story(timeline)
+    scenario = make_fake_scenario(timeline)
 
-    await looks(story, sum(lasts for _, _, lasts in timeline) - poll(timeline))
+    await looks(scenario, sum(lasts for _, _, lasts in timeline) - poll(timeline))
 
-    assert story.status.restart_state.retry.intent is None
-    assert len(story.attempts) == 1
+    assert scenario.status.restart_state.retry.intent is None
+    assert len(scenario.attempts) == 1
 
 
 def hangs_of() -> Iterator[tuple[str, list[Part], float]]:
@@ -154,12 +154,12 @@ HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
 async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> None:
     timeline, limit = HANGS[name]
     begun = sum(lasts for _, _, lasts in timeline[:-1])
-    story = a_fake_story(timeline)
+    scenario = make_fake_scenario(timeline)
 
-    await looks(story, begun + limit + 100)
+    await looks(scenario, begun + limit + 100)
 
-    assert story.status.restart_state.retry.intent is Cause.STALLED
-    runtime = story.runtime
+    assert scenario.status.restart_state.retry.intent is Cause.STALLED
+    runtime = scenario.runtime
     assert isinstance(runtime, FakeRuntime)
     # One poll until the hang is seen to begin, one until its deadline is seen to be over.
     found = runtime.fake - poll(timeline) - begun
@@ -168,36 +168,39 @@ async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> N
 
 async def test_no_end_is_foretold_before_a_step_was_timed() -> None:
     started = sum(lasts for _, _, lasts in STARTED)
-    story = a_fake_story(STARTED + steps(1, [15.0] * 2))
-    await looks(story, started + 10)
-    assert (story.status.progress.stage, story.status.progress.seconds_per_step) == ("Training", 0)
-    assert story.status.progress.estimated_remaining_seconds is None
+    scenario = make_fake_scenario(STARTED + steps(1, [15.0] * 2))
+    await looks(scenario, started + 10)
+    assert (scenario.status.progress.stage, scenario.status.progress.seconds_per_step) == (
+        "Training",
+        0,
+    )
+    assert scenario.status.progress.estimated_remaining_seconds is None
 
-    await looks(story, started + 25)
-    assert story.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
+    await looks(scenario, started + 25)
+    assert scenario.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
 
 
 async def test_a_suspended_night_is_no_hang() -> None:
-    story = a_story()
-    await story.until(lambda status: status.progress.step == 25)
-    story.edit({"suspend": True})
-    await story.until_quiet()
+    scenario = make_scenario()
+    await scenario.until(lambda status: status.progress.step == 25)
+    scenario.edit({"suspend": True})
+    await scenario.until_quiet()
 
-    story.runtime.now += timedelta(hours=9)
-    story.edit({})
-    await story.until_quiet()
+    scenario.runtime.now += timedelta(hours=9)
+    scenario.edit({})
+    await scenario.until_quiet()
 
-    assert [record.cause for record in story.attempts] == [Cause.SUSPENDED, Cause.SUCCEEDED]
+    assert [record.cause for record in scenario.attempts] == [Cause.SUSPENDED, Cause.SUCCEEDED]
 
 
 async def test_a_day_in_the_queue_is_no_hang() -> None:
-    story = a_story(changes={"recovery.deadlines": {"provisioningSeconds": 90_000}})
-    story.runtime.cluster_seconds = 86_400.0
-    await story.until(lambda status: status.attempt == 1)
+    scenario = make_scenario(changes={"recovery.deadlines": {"provisioningSeconds": 90_000}})
+    scenario.runtime.cluster_seconds = 86_400.0
+    await scenario.until(lambda status: status.attempt == 1)
 
-    while story.runtime.now - T0 < timedelta(days=1):
-        await story.round()
-        story.runtime.now += timedelta(minutes=2)
-    await story.until_quiet()
+    while scenario.runtime.now - T0 < timedelta(days=1):
+        await scenario.round()
+        scenario.runtime.now += timedelta(minutes=2)
+    await scenario.until_quiet()
 
-    assert [record.cause for record in story.attempts] == [Cause.SUCCEEDED]
+    assert [record.cause for record in scenario.attempts] == [Cause.SUCCEEDED]

@@ -26,19 +26,19 @@ from support.fakes.fake_runtime import (
     CRASH,
     T0,
     FakeRuntime,
-    Story,
-    a_story_job,
+    Scenario,
     causes,
     exits,
+    make_scenario_job,
     until_step,
 )
-from support.fakes.fake_service_outage import REFUSES, Between, ServiceWorld
+from support.fakes.fake_service_outage import REFUSES, Between, FakeServiceOutage
 
 MINUTE = 60.0
 LOOK_SECONDS = 5.0
 
 
-class PacedStory(Story):
+class PacedStory(Scenario):
     """A running job is looked at every 5 seconds, as on a cluster."""
 
     async def round(self) -> float | None:
@@ -48,10 +48,10 @@ class PacedStory(Story):
         return delay
 
 
-def a_service_story(
-    down: list[Between], changes: dict[str, Any] | None = None, **world: Any
-) -> Story:
-    return PacedStory(a_story_job(changes), ServiceWorld(down=down, **world))
+def make_service_scenario(
+    down: list[Between], changes: dict[str, Any] | None = None, **environment: Any
+) -> Scenario:
+    return PacedStory(make_scenario_job(changes), FakeServiceOutage(down=down, **environment))
 
 
 def is_waiting(status: JobStatus) -> bool:
@@ -61,12 +61,12 @@ def is_waiting(status: JobStatus) -> bool:
 
 @pytest.mark.row("D10")
 async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
-    story = a_service_story([(40, 40 + 10 * MINUTE)])
+    scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
-    await story.until(is_waiting)
-    told = story.condition(ConditionType.WAITING_FOR_ENDPOINT)
-    shown = render_status(story.status)
-    await story.until_quiet()
+    await scenario.until(is_waiting)
+    told = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    shown = render_status(scenario.status)
+    await scenario.until_quiet()
 
     assert told[1] == "EndpointDown"
     assert told[2].startswith(
@@ -74,14 +74,14 @@ async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
     )
     assert "recovery.deadlines.outageSeconds" in told[2]
     assert "waiting   for endpoint actor-8b since" in shown
-    assert causes(story) == [Cause.SUCCEEDED]
-    assert (story.count(CreateCluster), story.count(SubmitAttempt)) == (1, 1)
-    assert story.status.restarts.total == story.status.restarts.since_progress == 0
-    assert story.condition(ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
+    assert causes(scenario) == [Cause.SUCCEEDED]
+    assert (scenario.count(CreateCluster), scenario.count(SubmitAttempt)) == (1, 1)
+    assert scenario.status.restarts.total == scenario.status.restarts.since_progress == 0
+    assert scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
 
 
 async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> None:
-    calm, disturbed = a_service_story([]), a_service_story([(40, 40 + 10 * MINUTE)])
+    calm, disturbed = make_service_scenario([]), make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await calm.until_quiet()
     await disturbed.until_quiet()
@@ -96,60 +96,60 @@ async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> 
 
 
 async def test_a_job_that_waits_is_not_ready_but_progressing() -> None:
-    story = a_service_story([(40, 40 + 10 * MINUTE)])
+    scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
-    await story.until(is_waiting)
+    await scenario.until(is_waiting)
 
-    assert story.condition(ConditionType.READY)[0] == "False"
-    assert story.condition(ConditionType.PROGRESSING)[:2] == ("True", "WaitingForEndpoint")
-    assert story.status.phase is Phase.RUNNING
+    assert scenario.condition(ConditionType.READY)[0] == "False"
+    assert scenario.condition(ConditionType.PROGRESSING)[:2] == ("True", "WaitingForEndpoint")
+    assert scenario.status.phase is Phase.RUNNING
 
 
 async def test_the_deadline_of_outages_ends_the_job_and_releases_its_cluster() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    story = a_service_story([(40, 1e6)], changes)
+    scenario = make_service_scenario([(40, 1e6)], changes)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.ENDPOINT_DOWN]
-    status, reason, message = story.condition(ConditionType.FAILED)
+    assert causes(scenario) == [Cause.ENDPOINT_DOWN]
+    status, reason, message = scenario.condition(ConditionType.FAILED)
     assert (status, reason) == ("True", "EndpointDown")
     assert "limit 300 s" in message
     assert "endpoint actor-8b since" in message
-    assert 340 <= (story.runtime.now - T0).total_seconds() <= 400
-    assert story.runtime._cluster is None
-    assert not is_waiting(story.status)
+    assert 340 <= (scenario.runtime.now - T0).total_seconds() <= 400
+    assert scenario.runtime._cluster is None
+    assert not is_waiting(scenario.status)
     # What was trained is saved: a retry goes on from there.
-    assert isinstance(story.runtime, ServiceWorld)
-    story.runtime.down, step = [], max(story.runtime.saved)
-    story.retry("the service runs again")
-    await story.until_quiet()
-    assert story.attempts[-1].from_step == step > 0
-    assert story.status.phase is Phase.SUCCEEDED
+    assert isinstance(scenario.runtime, FakeServiceOutage)
+    scenario.runtime.down, step = [], max(scenario.runtime.saved)
+    scenario.retry("the service runs again")
+    await scenario.until_quiet()
+    assert scenario.attempts[-1].from_step == step > 0
+    assert scenario.status.phase is Phase.SUCCEEDED
 
 
 async def test_a_longer_deadline_reaches_an_attempt_that_waits() -> None:
-    story = a_service_story([(40, 1000)], {"recovery.deadlines": {"outageSeconds": 300}})
-    await story.until(is_waiting)
+    scenario = make_service_scenario([(40, 1000)], {"recovery.deadlines": {"outageSeconds": 300}})
+    await scenario.until(is_waiting)
 
-    story.edit({"recovery.deadlines": {"outageSeconds": 3600}})
-    await story.until_quiet()
+    scenario.edit({"recovery.deadlines": {"outageSeconds": 3600}})
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.SUCCEEDED]
+    assert causes(scenario) == [Cause.SUCCEEDED]
 
 
 async def test_flapping_between_steps_is_never_the_end() -> None:
     flaps = [(30.0 + 20 * i, 45.0 + 20 * i) for i in range(60)]
-    story = a_service_story(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
+    scenario = make_service_scenario(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.SUCCEEDED]
+    assert causes(scenario) == [Cause.SUCCEEDED]
 
 
 @pytest.mark.row("D10")
 async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline() -> None:
-    class NeverEnough(ServiceWorld):
+    class NeverEnough(FakeServiceOutage):
         def _move(self) -> None:
             was_down, self.down = self.down, [(40.0, 1e9)]
             super()._move()
@@ -157,18 +157,18 @@ async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline(
 
     flaps = [(40.0 + 30 * i, 60.0 + 30 * i) for i in range(1000)]
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    story = PacedStory(a_story_job(changes), NeverEnough(down=flaps))
+    scenario = PacedStory(make_scenario_job(changes), NeverEnough(down=flaps))
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.ENDPOINT_DOWN]
-    assert (story.runtime.now - T0).total_seconds() < 600
+    assert causes(scenario) == [Cause.ENDPOINT_DOWN]
+    assert (scenario.runtime.now - T0).total_seconds() < 600
 
 
 async def test_a_hang_between_two_outages_is_still_found() -> None:
     """The stage's own clock stands still while the service is down; it does not begin anew."""
 
-    class HangsBetween(ServiceWorld):
+    class HangsBetween(FakeServiceOutage):
         seconds_per_step = 1.0
 
         def _move(self) -> None:
@@ -177,58 +177,58 @@ async def test_a_hang_between_two_outages_is_still_found() -> None:
                 self.attempt.hangs = True
 
     flaps = [(60.0 + 30 * i, 66.0 + 30 * i) for i in range(10_000)]
-    story = PacedStory(a_story_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps))
+    scenario = PacedStory(make_scenario_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps))
 
-    await story.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
+    await scenario.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
 
-    assert (story.runtime.now - T0).total_seconds() < 240
+    assert (scenario.runtime.now - T0).total_seconds() < 240
 
 
 async def test_suspension_acts_on_an_attempt_that_waits() -> None:
-    story = a_service_story([(40, 1e6)])
-    await story.until(is_waiting)
+    scenario = make_service_scenario([(40, 1e6)])
+    await scenario.until(is_waiting)
 
-    story.edit({"suspend": True})
-    await story.until_quiet()
+    scenario.edit({"suspend": True})
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.SUSPENDED]
-    assert story.count(StopAttempt) > 0
-    assert story.status.phase is Phase.SUSPENDED
-    assert not is_waiting(story.status)
-    assert story.status.restart_state.watch.outage_seconds == 0
+    assert causes(scenario) == [Cause.SUSPENDED]
+    assert scenario.count(StopAttempt) > 0
+    assert scenario.status.phase is Phase.SUSPENDED
+    assert not is_waiting(scenario.status)
+    assert scenario.status.restart_state.watch.outage_seconds == 0
 
 
 async def test_the_jobs_deadline_acts_on_an_attempt_that_waits() -> None:
-    story = a_service_story([(40, 1e6)], {"activeDeadlineSeconds": 120})
+    scenario = make_service_scenario([(40, 1e6)], {"activeDeadlineSeconds": 120})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.DEADLINE_EXCEEDED]
+    assert causes(scenario) == [Cause.DEADLINE_EXCEEDED]
 
 
 async def test_the_outages_clock_goes_on_when_the_driver_is_killed_while_it_waits() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    story = a_service_story([(40, 1e6)], changes)
-    await story.until(is_waiting)
+    scenario = make_service_scenario([(40, 1e6)], changes)
+    await scenario.until(is_waiting)
     killed_at = T0 + timedelta(seconds=240)
-    await story.until(lambda _: story.runtime.now >= killed_at)
+    await scenario.until(lambda _: scenario.runtime.now >= killed_at)
 
-    assert story.runtime.attempt is not None
-    CRASH(story.runtime, story.runtime.attempt)
-    await story.until_quiet()
+    assert scenario.runtime.attempt is not None
+    CRASH(scenario.runtime, scenario.runtime.attempt)
+    await scenario.until_quiet()
 
-    assert causes(story) == [Cause.PROGRAM_ERROR, Cause.ENDPOINT_DOWN]
-    assert (story.runtime.now - T0).total_seconds() < 40 + 300 + 90
+    assert causes(scenario) == [Cause.PROGRAM_ERROR, Cause.ENDPOINT_DOWN]
+    assert (scenario.runtime.now - T0).total_seconds() < 40 + 300 + 90
 
 
 async def test_failing_calls_of_a_service_that_is_up_are_not_laid_to_the_cluster() -> None:
     fails = exits(ExitCode.RETRIEVAL_UNAVAILABLE, "9 of 16 samples failed")
-    story = a_service_story([], faults={(n, 5): fails for n in (1, 2, 3)})
+    scenario = make_service_scenario([], faults={(n, 5): fails for n in (1, 2, 3)})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert causes(story) == [*[Cause.RETRIEVAL_UNAVAILABLE] * 3, Cause.SUCCEEDED]
-    assert story.count(CreateCluster) == 1
+    assert causes(scenario) == [*[Cause.RETRIEVAL_UNAVAILABLE] * 3, Cause.SUCCEEDED]
+    assert scenario.count(CreateCluster) == 1
     assert POLICIES[Cause.RETRIEVAL_UNAVAILABLE].is_counted
 
 
@@ -252,63 +252,66 @@ RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
 async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
     services: list[CheckId],
 ) -> None:
-    story = a_service_story([], preflight_result=refused_by(*services))
-    await story.until(is_waiting)
-    since = story.condition(ConditionType.WAITING_FOR_ENDPOINT)[2]
-    while story.runtime.now - T0 < timedelta(minutes=10):
-        await story.round()
-        assert story.runtime._cluster is None
-        story.runtime.now += timedelta(seconds=1)
+    scenario = make_service_scenario([], preflight_result=refused_by(*services))
+    await scenario.until(is_waiting)
+    since = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)[2]
+    while scenario.runtime.now - T0 < timedelta(minutes=10):
+        await scenario.round()
+        assert scenario.runtime._cluster is None
+        scenario.runtime.now += timedelta(seconds=1)
 
-    told = story.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    told = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
     assert "endpoint kb (http://kb:8000/retrieve): ConnectionRefused" in told[2]
     assert told[2] == since  # it still tells when the outage was first seen
-    assert story.status.phase is Phase.PREFLIGHT
-    assert 10 <= story.count(StartPreflight) <= 21
-    story.runtime.preflight_result = PASSES
-    await story.until_quiet()
-    assert causes(story) == [Cause.SUCCEEDED]
-    assert not is_waiting(story.status)
+    assert scenario.status.phase is Phase.PREFLIGHT
+    assert 10 <= scenario.count(StartPreflight) <= 21
+    scenario.runtime.preflight_result = PASSES
+    await scenario.until_quiet()
+    assert causes(scenario) == [Cause.SUCCEEDED]
+    assert not is_waiting(scenario.status)
 
 
 async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> None:
-    story = a_service_story([], preflight_result=REFUSES)
-    await story.until(is_waiting)
-    began, checks = story.runtime.now, story.count(StartPreflight)
-    removed = story.count(DeletePreflight)
+    scenario = make_service_scenario([], preflight_result=REFUSES)
+    await scenario.until(is_waiting)
+    began, checks = scenario.runtime.now, scenario.count(StartPreflight)
+    removed = scenario.count(DeletePreflight)
 
     for seconds in (5, 29.5):
-        story.runtime.now = began + timedelta(seconds=seconds - OUTAGE_PAUSE_SECONDS)
-        await story.round()
-        assert (story.count(StartPreflight), story.count(DeletePreflight)) == (checks, removed)
+        scenario.runtime.now = began + timedelta(seconds=seconds - OUTAGE_PAUSE_SECONDS)
+        await scenario.round()
+        assert (scenario.count(StartPreflight), scenario.count(DeletePreflight)) == (
+            checks,
+            removed,
+        )
 
-    assert story.runtime.now - began < timedelta(seconds=1)
-    await story.round()
-    assert story.count(StartPreflight) == checks + 1
+    assert scenario.runtime.now - began < timedelta(seconds=1)
+    await scenario.round()
+    assert scenario.count(StartPreflight) == checks + 1
 
 
 async def test_preflight_waits_no_longer_than_the_deadline_of_outages() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    story = a_service_story([], changes, preflight_result=REFUSES)
+    scenario = make_service_scenario([], changes, preflight_result=REFUSES)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.condition(ConditionType.FAILED)[1] == "EndpointDown"
-    assert 300 <= (story.runtime.now - T0).total_seconds() <= 360
-    assert story.status.attempt == 0
-    assert story.runtime._preflight is None
+    assert scenario.condition(ConditionType.FAILED)[1] == "EndpointDown"
+    assert 300 <= (scenario.runtime.now - T0).total_seconds() <= 360
+    assert scenario.status.attempt == 0
+    assert scenario.runtime._preflight is None
 
 
 async def test_a_corrected_url_is_tried_at_once() -> None:
-    story = a_service_story([], preflight_result=REFUSES)
-    await story.until(is_waiting)
-    edited = story.runtime.now
+    scenario = make_service_scenario([], preflight_result=REFUSES)
+    await scenario.until(is_waiting)
+    edited = scenario.runtime.now
 
-    story.runtime.preflight_result = PASSES
-    story.edit({"data.maxSamples": 50})
-    await story.until(lambda status: status.attempt == 1)
+    scenario.runtime.preflight_result = PASSES
+    scenario.edit({"data.maxSamples": 50})
+    await scenario.until(lambda status: status.attempt == 1)
 
-    assert (story.runtime.now - edited).total_seconds() < 15
+    assert (scenario.runtime.now - edited).total_seconds() < 15
 
 
 @pytest.mark.parametrize("is_checking", [False, True])
@@ -316,17 +319,17 @@ async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services(
     is_checking: bool,
 ) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    story = a_service_story([], changes, preflight_result=REFUSES)
-    await story.until(lambda _: story.runtime.now - T0 >= timedelta(seconds=200))
-    await story.until(lambda _: (story.runtime._preflight is not None) is is_checking)
+    scenario = make_service_scenario([], changes, preflight_result=REFUSES)
+    await scenario.until(lambda _: scenario.runtime.now - T0 >= timedelta(seconds=200))
+    await scenario.until(lambda _: (scenario.runtime._preflight is not None) is is_checking)
 
-    edited = story.runtime.now
-    story.edit(changes | {"data.maxSamples": 50})
-    await story.until_quiet()
+    edited = scenario.runtime.now
+    scenario.edit(changes | {"data.maxSamples": 50})
+    await scenario.until_quiet()
 
-    assert causes(story) == []
-    assert story.condition(ConditionType.FAILED)[1] == "EndpointDown"
-    assert 300 <= (story.runtime.now - edited).total_seconds() <= 360
+    assert causes(scenario) == []
+    assert scenario.condition(ConditionType.FAILED)[1] == "EndpointDown"
+    assert 300 <= (scenario.runtime.now - edited).total_seconds() <= 360
 
 
 async def test_another_failed_check_is_not_waited_for() -> None:
@@ -335,25 +338,25 @@ async def test_another_failed_check_is_not_waited_for() -> None:
         Check(id=CheckId.DATA_COLUMNS, state=CheckState.FAILED, evidence="no column prompt"),
     ]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=ExitCode.PREFLIGHT_FAILED)
-    story = a_service_story([], preflight_result=result)
+    scenario = make_service_scenario([], preflight_result=result)
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.condition(ConditionType.FAILED)[1] == "PreflightFailed"
+    assert scenario.condition(ConditionType.FAILED)[1] == "PreflightFailed"
 
 
 async def test_suspension_acts_on_a_preflight_that_waits() -> None:
-    story = a_service_story([], preflight_result=REFUSES)
-    await story.until(is_waiting)
+    scenario = make_service_scenario([], preflight_result=REFUSES)
+    await scenario.until(is_waiting)
 
-    story.edit({"suspend": True})
-    await story.until_quiet()
+    scenario.edit({"suspend": True})
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUSPENDED
-    assert not is_waiting(story.status)
+    assert scenario.status.phase is Phase.SUSPENDED
+    assert not is_waiting(scenario.status)
 
 
 async def test_a_step_is_waited_for_only_once_it_needs_the_service() -> None:
-    story = a_service_story([(1e6, 1e7)])
-    await until_step(story, 5)
-    assert not is_waiting(story.status)
+    scenario = make_service_scenario([(1e6, 1e7)])
+    await until_step(scenario, 5)
+    assert not is_waiting(scenario.status)

@@ -10,18 +10,18 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from support.fakes.fake_runtime import (
     CLUSTER_SECONDS,
     LOAD_SECONDS,
-    Story,
-    a_story,
+    Scenario,
     exits,
     head_is_lost,
+    make_scenario,
     until_step,
 )
 
 CRASH = exits(ExitCode.PROGRAM_ERROR)
 
 
-def ratio(story: Story) -> float:
-    return float(story.status.effective_training_time_ratio)
+def ratio(scenario: Scenario) -> float:
+    return float(scenario.status.effective_training_time_ratio)
 
 
 def is_suspended(status: JobStatus) -> bool:
@@ -29,26 +29,26 @@ def is_suspended(status: JobStatus) -> bool:
 
 
 async def test_an_undisturbed_run_loses_the_time_of_its_start() -> None:
-    story = a_story()
+    scenario = make_scenario()
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert ratio(story) == pytest.approx(60 / (60 + LOAD_SECONDS), abs=0.03)
-    assert story.status.restarts.lost_steps == 0
+    assert ratio(scenario) == pytest.approx(60 / (60 + LOAD_SECONDS), abs=0.03)
+    assert scenario.status.restarts.lost_steps == 0
 
 
 @pytest.mark.row("B26")
 async def test_lost_steps_and_the_second_start_count_against_it() -> None:
-    story = a_story({(1, 27): CRASH})
+    scenario = make_scenario({(1, 27): CRASH})
 
-    await story.until_quiet()
+    await scenario.until_quiet()
 
-    assert story.status.restarts.lost_steps == 7
-    assert ratio(story) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
+    assert scenario.status.restarts.lost_steps == 7
+    assert ratio(scenario) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
 
 
 async def test_the_wait_for_a_new_cluster_counts_against_it() -> None:
-    lost = a_story({(1, 27): head_is_lost}, cluster_seconds=60.0)
+    lost = make_scenario({(1, 27): head_is_lost}, cluster_seconds=60.0)
 
     await lost.until_quiet()
 
@@ -56,49 +56,49 @@ async def test_the_wait_for_a_new_cluster_counts_against_it() -> None:
 
 
 async def test_a_suspended_night_does_not() -> None:
-    story = a_story()
-    await story.until(lambda status: status.progress.step >= 30)
-    story.edit({"suspend": True})
-    await story.until(is_suspended)
-    stopped = story.status.progress.step  # some steps are done while it saves and ends
-    assert ratio(story) == pytest.approx(stopped / (stopped + LOAD_SECONDS), abs=0.03)
+    scenario = make_scenario()
+    await scenario.until(lambda status: status.progress.step >= 30)
+    scenario.edit({"suspend": True})
+    await scenario.until(is_suspended)
+    stopped = scenario.status.progress.step  # some steps are done while it saves and ends
+    assert ratio(scenario) == pytest.approx(stopped / (stopped + LOAD_SECONDS), abs=0.03)
 
-    story.runtime.now += timedelta(hours=10)
-    story.edit({"suspend": False})
-    await story.until_quiet()
+    scenario.runtime.now += timedelta(hours=10)
+    scenario.edit({"suspend": False})
+    await scenario.until_quiet()
 
-    assert ratio(story) == pytest.approx(60 / (60 + 2 * LOAD_SECONDS), abs=0.03)
+    assert ratio(scenario) == pytest.approx(60 / (60 + 2 * LOAD_SECONDS), abs=0.03)
 
 
 async def test_it_is_shown_while_the_job_runs_and_not_before_its_first_step() -> None:
-    story = a_story()
+    scenario = make_scenario()
 
-    await story.until(lambda status: bool(status.attempts))
-    assert story.status.effective_training_time_ratio == ""
-    await story.until(lambda status: status.progress.step >= 20)
+    await scenario.until(lambda status: bool(status.attempts))
+    assert scenario.status.effective_training_time_ratio == ""
+    await scenario.until(lambda status: status.progress.step >= 20)
 
-    assert ratio(story) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
+    assert ratio(scenario) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
 
 
 async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -> None:
-    story = a_story({(1, 27): head_is_lost})
-    await story.until(lambda status: status.attempt == 2)
-    assert story.attempts[0].lost_steps == story.attempts[0].to_step - 20 > 0
+    scenario = make_scenario({(1, 27): head_is_lost})
+    await scenario.until(lambda status: status.attempt == 2)
+    assert scenario.attempts[0].lost_steps == scenario.attempts[0].to_step - 20 > 0
 
-    story.runtime.saved.append(27)  # its driver saved before it ended, which nobody read
-    await story.until_quiet()
+    scenario.runtime.saved.append(27)  # its driver saved before it ended, which nobody read
+    await scenario.until_quiet()
 
-    assert story.attempts[1].from_step == 27
-    assert story.attempts[0].lost_steps == 0
-    assert story.status.restarts.lost_steps == 0
+    assert scenario.attempts[1].from_step == 27
+    assert scenario.attempts[0].lost_steps == 0
+    assert scenario.status.restarts.lost_steps == 0
     # Steps after the last look at the lost head are known to be done, but not by whom.
     kept = 60 / (60 + 2 * LOAD_SECONDS + CLUSTER_SECONDS)
-    assert ratio(story) == pytest.approx(kept, abs=0.05)
+    assert ratio(scenario) == pytest.approx(kept, abs=0.05)
 
 
 async def test_the_estimate_of_the_time_left_shrinks_with_the_steps_left() -> None:
-    story = a_story()
+    scenario = make_scenario()
     for step in (20, 40):
-        await until_step(story, step)
-        progress = story.status.progress
+        await until_step(scenario, step)
+        progress = scenario.status.progress
         assert progress.estimated_remaining_seconds == 60 - progress.step

@@ -8,26 +8,29 @@ from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightR
 from raggrpo_operator.core.lifecycle.warnings import best_interval
 from support.builders.operator.jobs import KNOWN_7B
 from support.builders.operator.rounds import notes
-from support.fakes.fake_runtime import a_story, exits, head_is_lost
+from support.fakes.fake_runtime import exits, head_is_lost, make_scenario
 
 WARM = {"training": {"totalSteps": 40, "learningRate": 0.01}}
 
 
 @pytest.mark.row("A3", "C4", "C7", "C19")
 async def test_a_warning_of_the_specification_is_in_status_and_told_once() -> None:
-    story = a_story({}, WARM)
-    await story.until_quiet()
+    scenario = make_scenario({}, WARM)
+    await scenario.until_quiet()
 
-    [found] = story.status.warnings
+    [found] = scenario.status.warnings
     assert (found.path, found.reason) == ("spec.training.learningRate", "LearningRateUnusual")
     assert "0.01" in found.message
     assert "→" in found.message
-    assert story.status.warning_count == 1
-    assert sum("spec.training.learningRate" in each for each in notes(story)) == 1
+    assert scenario.status.warning_count == 1
+    assert sum("spec.training.learningRate" in each for each in notes(scenario)) == 1
 
 
 async def test_a_warning_costs_neither_a_round_nor_a_write() -> None:
-    with_warning, without = a_story({}, WARM), a_story({}, {"training": {"totalSteps": 40}})
+    with_warning, without = (
+        make_scenario({}, WARM),
+        make_scenario({}, {"training": {"totalSteps": 40}}),
+    )
     await with_warning.until_quiet()
     await without.until_quiet()
 
@@ -40,10 +43,10 @@ async def test_a_warning_costs_neither_a_round_nor_a_write() -> None:
 async def test_what_only_the_facts_show_is_warned_of_as_well() -> None:
     given = {"device": "GPU", "gpusPerNode": 8}
     told = PreflightResult(facts=KNOWN_7B)
-    story = a_story({}, {"resources": given}, preflight_result=told)
-    await story.until_quiet()
+    scenario = make_scenario({}, {"resources": given}, preflight_result=told)
+    await scenario.until_quiet()
 
-    assert "GpuMemoryUnknown" in {each.reason for each in story.status.warnings}
+    assert "GpuMemoryUnknown" in {each.reason for each in scenario.status.warnings}
 
 
 @pytest.mark.row("A12")
@@ -52,23 +55,23 @@ async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
         id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was found"
     )
     told = PreflightResult(facts=KNOWN_7B, checks=[unusual])
-    story = a_story({}, {"training": {"totalSteps": 40}}, preflight_result=told)
-    await story.until_quiet()
+    scenario = make_scenario({}, {"training": {"totalSteps": 40}}, preflight_result=told)
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.SUCCEEDED
-    [found] = story.status.warnings
+    assert scenario.status.phase is Phase.SUCCEEDED
+    [found] = scenario.status.warnings
     assert (found.path, found.message) == ("spec.retrieval.endpoints", "kb: nothing was found")
-    assert story.status.warning_count == 1
-    assert sum("kb: nothing was found" in each for each in notes(story)) == 1
+    assert scenario.status.warning_count == 1
+    assert sum("kb: nothing was found" in each for each in notes(scenario)) == 1
 
 
 @pytest.mark.row("C11")
 async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
-    story = a_story({}, {"volumes": []})
-    await story.until_quiet()
+    scenario = make_scenario({}, {"volumes": []})
+    await scenario.until_quiet()
 
-    assert story.status.phase is Phase.INVALID
-    [told] = [each for each in notes(story) if each.startswith("The job is refused")]
+    assert scenario.status.phase is Phase.INVALID
+    [told] = [each for each in notes(scenario) if each.startswith("The job is refused")]
     assert "spec.checkpoint.path" in told
     assert "volumes: [{name, claimName, mountPath}]" in told
 
@@ -76,34 +79,35 @@ async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
 @pytest.mark.row("C9")
 async def test_the_checkpoint_interval_is_advised_as_a_number_after_a_failure() -> None:
     slow = {"training": {"totalSteps": 60}, "checkpoint.everySteps": 500}
-    story = a_story({(1, 55): exits(ExitCode.ROLLOUT_ENGINE_LOST)}, slow)
-    story.runtime.save_seconds = 2.0
-    await story.until_quiet()
+    scenario = make_scenario({(1, 55): exits(ExitCode.ROLLOUT_ENGINE_LOST)}, slow)
+    scenario.runtime.save_seconds = 2.0
+    await scenario.until_quiet()
 
-    [found] = [each for each in story.status.warnings if each.path == "spec.checkpoint.everySteps"
+    [found] = [each for each in scenario.status.warnings
+               if each.path == "spec.checkpoint.everySteps"
                and each.reason == "CheckpointIntervalOff"]  # fmt: skip
     # √(2 · 2 s · about 65 s) is 16 s, and a step takes 1 s.
     assert "saving takes 2 s" in found.message
     assert "→ checkpoint.everySteps: 1" in found.message
-    assert sum("1 failure in" in each for each in notes(story)) == 1
+    assert sum("1 failure in" in each for each in notes(scenario)) == 1
 
 
 async def test_an_interval_that_fits_is_not_complained_about() -> None:
-    story = a_story({(1, 55): head_is_lost}, {"training": {"totalSteps": 60},
+    scenario = make_scenario({(1, 55): head_is_lost}, {"training": {"totalSteps": 60},
                                              "checkpoint.everySteps": 15})  # fmt: skip
-    story.runtime.save_seconds = 2.0
-    await story.until_quiet()
+    scenario.runtime.save_seconds = 2.0
+    await scenario.until_quiet()
 
-    assert story.status.restarts.total == 1
-    assert not story.status.warnings
+    assert scenario.status.restarts.total == 1
+    assert not scenario.status.warnings
 
 
 async def test_an_undisturbed_job_is_told_in_eight_plain_sentences() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
-    story = a_story({}, {"retrieval": {"mode": "Prompt", "endpoints": [managed]}})
-    await story.until_quiet()
+    scenario = make_scenario({}, {"retrieval": {"mode": "Prompt", "endpoints": [managed]}})
+    await scenario.until_quiet()
 
-    told = notes(story)
+    told = notes(scenario)
     assert len(told) <= 8, told
     assert "Attempt 1 began on a new cluster from step 0" in told
     assert "The specification is valid; preflight passed: 1 check" in told
@@ -111,11 +115,11 @@ async def test_an_undisturbed_job_is_told_in_eight_plain_sentences() -> None:
 
 
 async def test_a_restart_says_where_it_began_and_on_what() -> None:
-    story = a_story({(1, 15): exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")})
-    await story.until_quiet()
+    scenario = make_scenario({(1, 15): exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")})
+    await scenario.until_quiet()
 
-    assert "Attempt 2 began on the warm cluster from step 10" in notes(story)
-    [ended] = [each for each in notes(story) if each.startswith("Attempt 1 ended")]
+    assert "Attempt 2 began on the warm cluster from step 10" in notes(scenario)
+    [ended] = [each for each in notes(scenario) if each.startswith("Attempt 1 ended")]
     assert "ValueError: on purpose" in ended
 
 

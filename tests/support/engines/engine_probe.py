@@ -40,9 +40,9 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
 
     kind_of_options: type[EngineOptions] = EngineOptions
     if kind == "async":
-        from support.engines.file_chunk_transfer import PartOptions
+        from support.engines.file_chunk_transfer import ChunkOptions
 
-        kind_of_options = PartOptions
+        kind_of_options = ChunkOptions
     options = kind_of_options(
         model_path=folder,
         device="cpu",

@@ -52,7 +52,7 @@ class Extension(WorkerExtension):
     """Mixed into the worker; its import makes the backend known there."""
 
 
-class PartOptions(EngineOptions):
+class ChunkOptions(EngineOptions):
     """Options of an engine that also takes weights in parts."""
 
     def arguments(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The fake runtime with an API server that refuses, answers that get lost, an operator that
 dies between any two calls, old views, and users who edit meanwhile.
 
-Whatever may never happen, whoever fails, is asserted here, by counts of the world's own.
+Whatever may never happen, whoever fails, is asserted here, by counts of the environment's own.
 """
 
 import re
@@ -28,8 +28,8 @@ from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, 
 from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.errors import Conflict, OperatorError, TransientError
 from raggrpo_operator.reconcile import reconcile
-from support.fakes.fake_runtime import Attempt, Crash, a_story_job
-from support.fakes.fake_service_outage import REFUSES, ServiceWorld
+from support.fakes.fake_runtime import Attempt, Crash, make_scenario_job
+from support.fakes.fake_service_outage import REFUSES, FakeServiceOutage
 
 MAX_CALLS = 5
 """Calls that one round may make, its status write among them."""
@@ -64,14 +64,14 @@ def now_or_never(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("the fake world never waits")
+    raise AssertionError("the fake environment never waits")
 
 
 @dataclass
-class HostileRuntime(ServiceWorld):
-    """The world, and the job as its API server stores it."""
+class AdversarialRuntime(FakeServiceOutage):
+    """The environment, and the job as its API server stores it."""
 
-    job: RagGrpoJob = field(default_factory=a_story_job)
+    job: RagGrpoJob = field(default_factory=make_scenario_job)
     mishaps: list[Mishap] = field(default_factory=list)
     """What becomes of the next calls; nothing left: they succeed."""
     views: list[tuple[int, RagGrpoJob]] = field(default_factory=list)
@@ -119,7 +119,7 @@ class HostileRuntime(ServiceWorld):
         """Replace the spec."""
         generation = self.job.metadata.generation + 1
         metadata = self.job.metadata.model_copy(update={"generation": generation})
-        spec = a_story_job(changes).spec
+        spec = make_scenario_job(changes).spec
         self.store(self.job.model_copy(update={"spec": spec, "metadata": metadata}))
 
     def annotate(self, retry: str) -> None:
@@ -169,7 +169,7 @@ class HostileRuntime(ServiceWorld):
         self.submissions = self.forgiven = 0
 
     def jump(self, by: timedelta) -> None:
-        """Set the operator's clock; the world's own time goes on."""
+        """Set the operator's clock; the environment's own time goes on."""
         self.now += by
         self._looked += by
         if self.attempt is not None:

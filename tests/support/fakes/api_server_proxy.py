@@ -17,7 +17,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 """What the API server says to a watch that was away for too long."""
 
 
-class Way:
+class ApiServerProxy:
     """Forwards every request of one client."""
 
     def __init__(self, server: str, session: aiohttp.ClientSession) -> None:
@@ -71,7 +71,7 @@ class Way:
 
 
 @asynccontextmanager
-async def a_way_to(kubeconfig: Path, folder: Path) -> AsyncIterator[tuple[Way, Path]]:
+async def open_proxy(kubeconfig: Path, folder: Path) -> AsyncIterator[tuple[ApiServerProxy, Path]]:
     """Yield a way and the kubeconfig of a client that takes it."""
     content = yaml.safe_load(kubeconfig.read_text())  # noqa: ASYNC240
     cluster = content["clusters"][0]["cluster"]
@@ -81,7 +81,7 @@ async def a_way_to(kubeconfig: Path, folder: Path) -> AsyncIterator[tuple[Way, P
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=None)
     ) as session:
-        way = Way(cluster["server"], session)
+        way = ApiServerProxy(cluster["server"], session)
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", way.forward)
         async with TestServer(app) as server:

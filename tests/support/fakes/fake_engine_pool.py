@@ -13,7 +13,7 @@ from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 Write = Callable[[str], str]
 
 
-def a_byte_tokenizer() -> Any:
+def make_byte_tokenizer() -> Any:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     table = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     table.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -21,7 +21,7 @@ def a_byte_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=table)
 
 
-TOKENIZER = a_byte_tokenizer()
+TOKENIZER = make_byte_tokenizer()
 
 
 def tokens_of(text: str) -> list[int]:
@@ -35,7 +35,7 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 @dataclass
-class ScriptedPool:
+class FakeEnginePool:
     """Stands in for the engines: writes what the script says, within the request's limits."""
 
     write: Write

@@ -13,7 +13,7 @@ AT_ONCE = 16
 """Calls under way; the real ones have limits of this order."""
 
 
-class WatchedKubeRay(FakeKubeRay):
+class FakeKubeRayWatch(FakeKubeRay):
     """Makes pods of each RayCluster once, and lets each pod get ready once."""
 
     def __init__(self, api: Api, namespace: str, ray: FakeRay) -> None:

@@ -50,7 +50,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError, TransientError
 from raggrpo_operator.reconcile import reconcile
-from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, make_job
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SAVE_EVERY = 10
@@ -400,7 +400,7 @@ def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
 
 
 @dataclass
-class Story:
+class Scenario:
     """A job and the world it lives in, driven by the real `reconcile`."""
 
     job: RagGrpoJob
@@ -482,7 +482,7 @@ class Story:
 
     def edit(self, changes: Mapping[str, Any]) -> None:
         """Change the job's spec as a user would; keys are places below `spec`."""
-        fresh = a_story_job(changes)
+        fresh = make_scenario_job(changes)
         generation = self.job.metadata.generation + 1
         metadata = self.job.metadata.model_copy(update={"generation": generation})
         self.job = self.job.model_copy(update={"spec": fresh.spec, "metadata": metadata})
@@ -494,9 +494,9 @@ class Story:
         self.job = self.job.model_copy(update={"metadata": metadata})
 
 
-def a_story_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
+def make_scenario_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
     """Return a job of 60 steps that saves every 10."""
-    return a_job(
+    return make_job(
         {
             "training.totalSteps": 60,
             "data.trainBatchSize": 8,
@@ -509,23 +509,23 @@ def a_story_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
     )
 
 
-def a_story(
+def make_scenario(
     faults: Mapping[tuple[int, int], Fault] | None = None,
     changes: Mapping[str, Any] | None = None,
     **world: Any,
-) -> Story:
+) -> Scenario:
     """Return a story with these faults and changes of the spec."""
-    return Story(a_story_job(changes), FakeRuntime(faults=dict(faults or {}), **world))
+    return Scenario(make_scenario_job(changes), FakeRuntime(faults=dict(faults or {}), **world))
 
 
-def causes(story: Story) -> list[Cause | None]:
+def causes(scenario: Scenario) -> list[Cause | None]:
     """Return why the attempts ended, oldest first."""
-    return [record.cause for record in story.attempts]
+    return [record.cause for record in scenario.attempts]
 
 
-async def until_step(story: Story, step: int) -> None:
+async def until_step(scenario: Scenario, step: int) -> None:
     """Let the story go on until the job has come so far."""
-    await story.until(lambda status: status.progress.step >= step)
+    await scenario.until(lambda status: status.progress.step >= step)
 
 
 def failed_check(check: CheckId, evidence: str, code: int) -> PreflightResult:

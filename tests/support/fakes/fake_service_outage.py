@@ -24,7 +24,7 @@ Between = tuple[float, float]
 
 
 @dataclass
-class ServiceWorld(FakeRuntime):
+class FakeServiceOutage(FakeRuntime):
     """No step is made while the service is down; the driver says that it waits."""
 
     down: list[Between] = field(default_factory=list)

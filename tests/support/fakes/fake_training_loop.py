@@ -21,12 +21,12 @@ from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
-from support.builders.trainer.reports import a_step
+from support.builders.trainer.reports import make_step
 
-from .fake_engine_pool import TOKENIZER, ScriptedPool
+from .fake_engine_pool import TOKENIZER, FakeEnginePool
 
 
-class FakePool(ScriptedPool):
+class FakePool(FakeEnginePool):
     replacements: Sequence[str] = ()
 
     async def sleep(self) -> None: ...
@@ -59,7 +59,7 @@ class FakeRanks:
         return await self.logprobs(groups)
 
     async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
-        return [a_step(after.step).trained]
+        return [make_step(after.step).trained]
 
     def save(self, folder: Path) -> None:
         (folder / "shard").write_text("x")
@@ -69,7 +69,7 @@ class FakeRanks:
 
 
 @contextmanager
-def the_parts(
+def make_parts(
     config: TrainerConfig,
     prompts: Sequence[str],
     reporter: Reporter,
@@ -77,7 +77,7 @@ def the_parts(
     rewards: Rewards,
     store: Any,
     validator: Any = None,
-    pool: ScriptedPool | None = None,
+    pool: FakeEnginePool | None = None,
 ) -> Iterator[Parts]:
     """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
     composer = Composer(config, TOKENIZER)

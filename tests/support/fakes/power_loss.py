@@ -15,7 +15,7 @@ CHANGES = ("fsync", "rename", "replace", "link", "unlink", "rmdir", "mkdir")
 """Calls of the operating system before each of which `at_every_cut` looks."""
 
 
-class PowerCut:
+class PowerLoss:
     """Watches a folder, whose present state counts as synced."""
 
     def __init__(self, root: Path) -> None:

@@ -1,6 +1,6 @@
 """What the operator's account has no right to, whatever admission says."""
 
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.stolen_token_cases import Attempt, ask
 
 CORE = "/api/v1/namespaces/{ns}"
@@ -14,7 +14,7 @@ TOKEN = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec
 LABELS = {"metadata": {"labels": {"a": "b"}}}
 
 
-def a_binding(role: str) -> dict[str, object]:
+def make_binding(role: str) -> dict[str, object]:
     reference = {"kind": "ClusterRole", "name": role, "apiGroup": "rbac.authorization.k8s.io"}
     return {"metadata": {"name": "theirs"}, "roleRef": reference}
 
@@ -31,12 +31,15 @@ BY_RBAC: list[Attempt] = [
     ask("change a foreign ConfigMap", "PATCH", f"{CORE}/configmaps/theirs", {"data": {}}),
     ask("change a RayCluster", "PATCH", "/apis/ray.io/v1/namespaces/{ns}/rayclusters/theirs", {}),
     ask("ask for a token", "POST", f"{CORE}/serviceaccounts/default/token", TOKEN),
-    ask("bind a role", "POST", RBAC + "/namespaces/{ns}/rolebindings", a_binding("admin")),
+    ask("bind a role", "POST", RBAC + "/namespaces/{ns}/rolebindings", make_binding("admin")),
     ask(
-        "bind a role everywhere", "POST", f"{RBAC}/clusterrolebindings", a_binding("cluster-admin")
+        "bind a role everywhere",
+        "POST",
+        f"{RBAC}/clusterrolebindings",
+        make_binding("cluster-admin"),
     ),
     ask("change the CRD", "PATCH", CRD, {}),
-    ask("create a job", "POST", JOBS, a_raw_job({"metadata": {"name": "mine"}})),
+    ask("create a job", "POST", JOBS, make_raw_job({"metadata": {"name": "mine"}})),
     ask("change a job's spec", "PATCH", f"{JOBS}/demo", {"spec": {"suspend": True}}),
     ask("take away a policy", "DELETE", f"{ADMISSION}ies/{POLICY}"),
     ask("take away a policy's binding", "DELETE", f"{ADMISSION}ybindings/{POLICY}"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.job import Metadata
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.fakes.fake_kuberay import Api, FakeKubeRay, Manifest, fake_kuberay, path_of
 from support.fakes.fake_ray import FakeRay, fake_ray
 from support.kubernetes.chart_release import Account
@@ -24,7 +24,7 @@ RUNNER = Path(__file__).parent / "operator_under_test.py"
 
 
 @dataclass
-class World:
+class OperatorEnvironment:
     """What a test needs of the fake cluster."""
 
     api: Api
@@ -37,7 +37,7 @@ class World:
         self, changes: Mapping[str, Any] | None = None, name: str = "small"
     ) -> Metadata:
         """Create a job; keys are places such as `spec.suspend`."""
-        raw = a_raw_job(
+        raw = make_raw_job(
             {
                 "spec.training.totalSteps": 20,
                 "spec.data.trainBatchSize": 8,
@@ -101,23 +101,25 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(
+async def make_environment(
     api_server: ApiServer, account: Account, namespace: str, folder: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[OperatorEnvironment]:
     """Play a cluster; its operator does not run yet and watches one namespace."""
     api = Api(api_server.kubeconfig)
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
-        world = World(api, namespace, ray, kuberay, an_operator(account, folder, ray, namespace))
+        environment = OperatorEnvironment(
+            api, namespace, ray, kuberay, make_operator(account, folder, ray, namespace)
+        )
         try:
-            yield world
-            log = world.operator.log_file
+            yield environment
+            log = environment.operator.log_file
             assert not log.exists() or "ValidatingAdmissionPolicy" not in log.read_text()
         finally:
-            world.operator.stop()  # a test may have put another one in its place
+            environment.operator.stop()  # a test may have put another one in its place
     await api.close()
 
 
-def an_operator(
+def make_operator(
     account: Account, folder: Path, ray: FakeRay, namespace: str, **more: str
 ) -> Program:
     """Return the operator as a child process that is not started yet."""
@@ -150,7 +152,7 @@ def two_replicas(
     """Return two operators of which one leads, by name, not started yet."""
     elected = {"RAGGRPO_LEADER_ELECTION": "true"}
     return {
-        name: an_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)
+        name: make_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)
         for name in ("one", "two")
     }
 

@@ -30,8 +30,8 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.operator.jobs import a_job, a_raw_job
-from support.builders.operator.pods import a_ray_cluster
+from support.builders.operator.jobs import make_job, make_raw_job
+from support.builders.operator.pods import make_ray_cluster
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("team-a", "small")
@@ -40,21 +40,21 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 NOBODY = "http://127.0.0.1:9"
 
 
-def a_running_status(facts: Facts | None = None, job: RagGrpoJob | None = None) -> Manifest:
+def make_running_status(facts: Facts | None = None, job: RagGrpoJob | None = None) -> Manifest:
     """Return the stored status of a job whose preflight has passed and whose first attempt runs."""
     status = JobStatus(
         attempt=1,
         attempts=[AttemptRecord(number=1, started=NOW)],
         cluster=ClusterStatus(name="small-c1", number=1),
-        preflight=PreflightStatus(spec_hash=spec_hash(job or a_job()), facts=facts or Facts()),
-        sizing=size(resolve(job or a_job()).spec, facts),
+        preflight=PreflightStatus(spec_hash=spec_hash(job or make_job()), facts=facts or Facts()),
+        sizing=size(resolve(job or make_job()).spec, facts),
     )
     status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
     return status_to_json(status, with_nulls=False)
 
 
 @dataclass
-class ReconcilerWorld:
+class ReconcilerEnvironment:
     """The job, everything around it and the operator's round."""
 
     folder: Path
@@ -67,7 +67,7 @@ class ReconcilerWorld:
 
     def __post_init__(self) -> None:
         (self.folder / "current").write_text("an installation key for tests only")
-        keys, raw = read_keys(self.folder), a_raw_job()
+        keys, raw = read_keys(self.folder), make_raw_job()
         if self.status is not None:
             raw["status"] = self.status
         raw["metadata"] = {
@@ -103,7 +103,7 @@ class ReconcilerWorld:
 
     def show_cluster(self, key_id: str = "") -> Manifest:
         """Put the job's Ray cluster into the cache, made with its key or another; return it."""
-        cluster = a_ray_cluster()
+        cluster = make_ray_cluster()
         cluster["metadata"] |= {
             "namespace": KEY.namespace,
             "annotations": {names.ANNOTATION_TOKEN_KEY: key_id or self.key_id},

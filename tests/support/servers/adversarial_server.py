@@ -89,7 +89,7 @@ ANSWERS: Mapping[str, Answer] = {
 
 
 @asynccontextmanager
-async def hostile_server(answer: Answer) -> AsyncIterator[str]:
+async def adversarial_server(answer: Answer) -> AsyncIterator[str]:
     """Answer every request like this on a free port of 127.0.0.1; yields the address."""
     running: set[asyncio.Task[None]] = set()
 

@@ -17,7 +17,7 @@ from tools.kind.go_programs import CannotBuild, tool_folder
 from tools.kind.images import REPOSITORY, images
 from tools.kind.kind_cluster import CannotStart
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_claim, a_pod, mounting
+from tools.kind.objects import make_claim, make_pod, mounting
 from tools.kind.operator_release import install
 
 SAMPLE = REPOSITORY / "crds" / "samples" / "cluster-cpu.yaml"
@@ -70,13 +70,13 @@ def _prepare(cluster: Kubernetes, job: Mapping[str, Any], image: str) -> None:
     [volume] = job["spec"]["volumes"]
     folder = volume["mountPath"]
     command = ["python", "-m", "raggrpo_quickstart", "--dir", f"{folder}/input"]
-    pod = a_pod(PREPARE, image, command, env=[{"name": "HOME", "value": "/tmp"}])
+    pod = make_pod(PREPARE, image, command, env=[{"name": "HOME", "value": "/tmp"}])
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     metadata = {"name": NAMESPACE, "labels": level}
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     cluster.kubectl("delete", "pod", PREPARE, "-n", NAMESPACE, "--ignore-not-found")
     claim = volume["claimName"]
-    cluster.apply(a_claim(claim), mounting(pod, claim, folder), namespace=NAMESPACE)
+    cluster.apply(make_claim(claim), mounting(pod, claim, folder), namespace=NAMESPACE)
     deadline = time.monotonic() + PREPARE_SECONDS
     while (phase := _phase(cluster)) != "Succeeded":
         if phase == "Failed" or time.monotonic() > deadline:

@@ -7,18 +7,18 @@ from typing import Any, TypeVar
 
 from support.builders.operator.jobs import changed
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import MOUNT, a_job
+from tools.kind.training_job import MOUNT, make_job
 
 POLL_SECONDS = 0.5
 STEPS = 8
 T = TypeVar("T")
 
 
-def a_small_job(name: str, image: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def make_small_job(name: str, image: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job on the seeded volume; keys of `changes` are places such as `spec.rollout.n`."""
     steps = changes.get("spec.training.totalSteps", STEPS)
     own = {"spec.checkpoint.path": f"{MOUNT}/{name}", "spec.resources.cpu": "100m"}
-    return changed(a_job(name, image, steps), own | dict(changes))
+    return changed(make_job(name, image, steps), own | dict(changes))
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from raggrpo_api.names import LABEL_QUEUE
 from tools.kind.go_programs import KUEUE, tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE, READY_SECONDS, build_manager, has_image, load
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_pod
+from tools.kind.objects import make_pod
 
 IMAGE = f"raggrpo-kueue:{KUEUE}"
 QUEUE = "research"
@@ -55,18 +55,18 @@ def remove(cluster: Kubernetes) -> None:
     cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
 
 
-def a_local_queue() -> Manifest:
+def make_local_queue() -> Manifest:
     """Return the door to the queue that a namespace needs."""
     return _object("LocalQueue", QUEUE, spec={"clusterQueue": QUEUE})
 
 
-def a_rival(name: str, *, priority: str = "") -> Manifest:
+def make_rival(name: str, *, priority: str = "") -> Manifest:
     """Return a batch Job that wants the whole quota until it is deleted."""
     labels = {LABEL_QUEUE: QUEUE}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
     requests = {"cpu": CPU, "memory": "16Mi"}
-    pod = a_pod(name, BASE_IMAGE, ["sleep", "infinity"], resources={"requests": requests})
+    pod = make_pod(name, BASE_IMAGE, ["sleep", "infinity"], resources={"requests": requests})
     pod["spec"]["terminationGracePeriodSeconds"] = 1
     return {
         "apiVersion": "batch/v1",

@@ -35,7 +35,7 @@ def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
     return [storage_class, *volumes]
 
 
-def a_claim(name: str) -> dict[str, Any]:
+def make_claim(name: str) -> dict[str, Any]:
     """Return a claim of 1 GiB that pods on any node may mount at once."""
     return {
         "apiVersion": "v1",
@@ -49,7 +49,7 @@ def a_claim(name: str) -> dict[str, Any]:
     }
 
 
-def a_pod(name: str, image: str, command: list[str], **container: Any) -> dict[str, Any]:
+def make_pod(name: str, image: str, command: list[str], **container: Any) -> dict[str, Any]:
     """Return a pod that runs once, of which a restricted namespace approves."""
     return {
         "apiVersion": "v1",

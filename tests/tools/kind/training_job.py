@@ -10,12 +10,12 @@ from typing import Any
 
 from raggrpo_api import names
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.word_model import write_word_model
 from tools.kind.go_programs import tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import a_claim, a_pod, mounting
+from tools.kind.objects import make_claim, make_pod, mounting
 from tools.kind.program import Program
 
 MOUNT = "/mnt/work"
@@ -37,12 +37,12 @@ MINUTES = 8
 Status = Mapping[str, Any]
 
 
-def a_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
+def make_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
     """Return a job on the volume that `seeded` fills; a step takes at least a second on average."""
     every = 1 + steps // 60  # a variable's text is limited
     slow = range(1, steps + 1, every)
     pace = ";".join(f"slow-step@step={step}:{every}@attempt=0" for step in slow)
-    return a_manifest(
+    return make_manifest(
         name,
         {
             "image": image,
@@ -166,7 +166,7 @@ class TrainingJob:
             "'steps': [s['step'] for s in r(c / 'logs')],"
             "'logs_of': [f.parent.name for f in c.glob('logs/attempts/1/ray/*/raylet.out')]}))"
         )
-        pod = mounting(a_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
+        pod = mounting(make_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
         self.cluster.apply(pod, namespace=self.namespace)
         self.kubectl("wait", "pod/reader", "--for=jsonpath={.status.phase}=Succeeded")
         found: dict[str, Any] = json.loads(self.kubectl("logs", "reader"))
@@ -187,7 +187,7 @@ def write_model_and_data(folder: Path) -> Path:
 
 def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:
     """Make the claim and copy the model and its prompts to it."""
-    cluster.apply(a_claim(CLAIM), namespace=namespace)
+    cluster.apply(make_claim(CLAIM), namespace=namespace)
     copy_to_volume(cluster, namespace, model, "model", f"mv {MOUNT}/model/*.jsonl {MOUNT}")
 
 
@@ -197,7 +197,7 @@ def copy_to_volume(
     """Copy a folder's files, no more than a ConfigMap holds, to the claim's folder `name`."""
     cluster.kubectl("create", "configmap", name, f"--from-file={folder}", "-n", namespace)
     script = f"mkdir {MOUNT}/{name}\ncp -L /copied/* {MOUNT}/{name}\n{then}"
-    pod = mounting(a_pod(f"copy-{name}", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
+    pod = mounting(make_pod(f"copy-{name}", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
     pod["spec"]["volumes"].append({"name": "copied", "configMap": {"name": name}})
     copied = {"name": "copied", "mountPath": "/copied"}
     pod["spec"]["containers"][0]["volumeMounts"].append(copied)

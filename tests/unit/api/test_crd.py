@@ -18,7 +18,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_operator.core.spec.parse import parse_job
-from support.builders.operator.jobs import REMOVED, SAMPLES, a_raw_job, a_sample
+from support.builders.operator.jobs import REMOVED, SAMPLES, make_raw_job, make_sample
 
 VALIDATOR = OAS30Validator(job_schema())
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
@@ -57,14 +57,14 @@ def test_check_fails_on_a_file_that_was_edited(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
-    job = a_sample(path)
+    job = make_sample(path)
     VALIDATOR.validate(yaml.safe_load(path.read_text()))
     VALIDATOR.validate(job.manifest())
 
 
 def test_a_written_status_passes_the_generated_schema() -> None:
     status = JobStatus(attempts=[AttemptRecord(number=1)])
-    document = a_sample(SAMPLES[0]).manifest()
+    document = make_sample(SAMPLES[0]).manifest()
     VALIDATOR.validate(document | {"status": status_to_json(status, with_nulls=False)})
 
 
@@ -93,7 +93,7 @@ def test_a_written_status_passes_the_generated_schema() -> None:
     ],
 )
 def test_models_and_schema_refuse_the_same(place: str, value: Any) -> None:
-    raw = a_raw_job({place: value})
+    raw = make_raw_job({place: value})
     assert not isinstance(parse_job(raw), RagGrpoJob)
     assert not VALIDATOR.is_valid(raw)
 
@@ -274,9 +274,9 @@ def test_the_full_sample_gives_every_field() -> None:
                 if isinstance(item, BaseModel):
                     walk(item, here)
 
-    walk(a_sample(full).spec, "spec")
+    walk(make_sample(full).spec, "spec")
 
-    assert isinstance(a_sample(full).spec, JobSpec)
+    assert isinstance(make_sample(full).spec, JobSpec)
     assert known - given == set()
 
 

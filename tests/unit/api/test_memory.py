@@ -7,7 +7,7 @@ from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_trainer.engines.engine_pool import engine_options
 from raggrpo_trainer.preflight.model import check_model
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 from support.builders.trainer.policies import write_model
 
 PER_NUMBER = 2 * 2 * 2 * 16  # keys and values × layers × heads × head size
@@ -28,7 +28,7 @@ def test_the_operator_plans_the_cpu_cache_that_the_engine_asks_for(
 ) -> None:
     model = write_model(tmp_path)
     given = {"resources": {"device": "CPU"}, "training.precision": precision}
-    job = a_job({"model.path": str(model)} | given | changes)
+    job = make_job({"model.path": str(model)} | given | changes)
     resolved = resolve(job)
     options = engine_options(trainer_config(job, resolved, number=1), precision)
     planned = gpu_memory.cpu_kv_cache(resolved.spec, check_model(model).facts)

@@ -6,7 +6,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 DEPENDS_ON = """
 model.path
@@ -25,12 +25,12 @@ ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve", "topK": 5}
 JOB = {"retrieval.mode": "Prompt", "retrieval.endpoints": [ENDPOINT]}
 
 
-def a_spec() -> JobSpec:
-    return resolve(a_job(JOB)).spec
+def make_spec() -> JobSpec:
+    return resolve(make_job(JOB)).spec
 
 
 def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> None:
-    values = resume_values(a_spec())
+    values = resume_values(make_spec())
 
     assert sorted(values) == sorted(DEPENDS_ON.split())
     assert values["data.trainFiles"] == ["/mnt/runs/train.jsonl"]
@@ -42,13 +42,13 @@ def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> 
 
 
 def test_the_trainer_sees_the_same_values_as_the_operator() -> None:
-    job = a_job(JOB)
+    job = make_job(JOB)
     config = trainer_config(job, resolve(job), number=1)
-    assert resume_values(config) == resume_values(a_spec())
+    assert resume_values(config) == resume_values(make_spec())
 
 
 def test_a_checkpoint_from_before_a_field_fits_until_the_field_is_used() -> None:
-    before = resume_values(a_spec())
+    before = resume_values(make_spec())
     assert before["data.columns"] == {
         "prompt": "prompt",
         "answer": "answer",
@@ -64,7 +64,7 @@ def test_a_checkpoint_from_before_a_field_fits_until_the_field_is_used() -> None
         "reward.answerMarker": "####",
     }
     for path, value in changes.items():
-        changed = resume_values(resolve(a_job(JOB | {path: value})).spec)
+        changed = resume_values(resolve(make_job(JOB | {path: value})).spec)
         [place] = [place for place in changed if changed[place] != before.get(place)]
         assert path.startswith(place)
 
@@ -81,7 +81,9 @@ def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> l
     """Return what is told of an edit of one endpoint or reward function."""
     places = {"endpoint": "retrieval.endpoints", "function": "reward.functions"}
     old, new = (
-        resume_values(resolve(a_job({"retrieval.mode": "Prompt"} | {places[block]: [item]})).spec)
+        resume_values(
+            resolve(make_job({"retrieval.mode": "Prompt"} | {places[block]: [item]})).spec
+        )
         for item in (before, before | edit)
     )
     return changes(old, new)
@@ -152,7 +154,7 @@ def test_addresses_headers_and_limits_of_a_service_may_change(
 def test_what_looks_secret_in_a_free_body_is_kept_out_of_checkpoints() -> None:
     old = {"body": {"api_key": "a", "q": "{question}"}}
     values = resume_values(
-        a_job({"retrieval.endpoints": [HTTP | old], "retrieval.mode": "Prompt"}).spec
+        make_job({"retrieval.endpoints": [HTTP | old], "retrieval.mode": "Prompt"}).spec
     )
     assert values["retrieval.endpoints"][0]["body"] == {"api_key": "(hidden)", "q": "{question}"}
 
@@ -181,7 +183,7 @@ def test_a_falling_learning_rate_belongs_to_the_run_and_so_does_the_step_it_fall
 ) -> None:
     begun = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
     old, new = (
-        resume_values(resolve(a_job({f"training.{k}": v for k, v in given.items()})).spec)
+        resume_values(resolve(make_job({f"training.{k}": v for k, v in given.items()})).spec)
         for given in (begun, begun | change)
     )
     found = changes(old, new)
@@ -191,7 +193,7 @@ def test_a_falling_learning_rate_belongs_to_the_run_and_so_does_the_step_it_fall
 
 
 def test_steps_given_by_epochs_are_where_the_learning_rate_falls_to() -> None:
-    job = a_job(
+    job = make_job(
         {"training.epochs": 2, "training.totalSteps": 0, "training.learningRateSchedule": "Linear"}
     )
     rows = 5 * job.spec.data.train_batch_size
@@ -201,7 +203,7 @@ def test_steps_given_by_epochs_are_where_the_learning_rate_falls_to() -> None:
 
 
 def test_a_dual_clip_counts_only_where_it_is_on() -> None:
-    spec = a_spec()
+    spec = make_spec()
     on = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"dual_clip": 3.0})})
     assert "algorithm.dualClip" not in resume_values(spec)
     assert resume_values(on)["algorithm.dualClip"] == 3.0

@@ -21,7 +21,7 @@ from raggrpo_api.status.restart_state import (
     WatchState,
 )
 from raggrpo_operator.core.spec.parse import parse_job
-from support.builders.operator.jobs import a_job, a_raw_job
+from support.builders.operator.jobs import make_job, make_raw_job
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLAT = [
@@ -60,7 +60,7 @@ def test_what_is_remembered_is_flat_on_the_wire() -> None:
 @pytest.mark.parametrize("with_nulls", [True, False])
 def test_a_status_is_read_as_it_was_written(with_nulls: bool) -> None:
     raw = status_to_json(STATUS, with_nulls=with_nulls)
-    job = parse_job(a_raw_job() | {"status": raw})
+    job = parse_job(make_raw_job() | {"status": raw})
 
     assert status_from_json(raw) == STATUS
     assert isinstance(job, RagGrpoJob)
@@ -114,7 +114,7 @@ def test_an_edit_cannot_be_lost() -> None:
 
 def test_a_misspelt_edit_of_the_spec_is_refused() -> None:
     with pytest.raises(TypeError, match="JobSpec has no field suspendd"):
-        a_job().spec.model_copy(update={"suspendd": True})
+        make_job().spec.model_copy(update={"suspendd": True})
 
 
 BEYOND: dict[str, dict[str, Any]] = {

@@ -28,9 +28,9 @@ from raggrpo_api.trainer.history import Record, history_file
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.job_config import read_config
 from raggrpo_trainer.progress.metric_sinks import JsonLines
-from support.builders.operator.jobs import KNOWN_TINY, a_job
-from support.builders.operator.manifests import a_clustered_job, all_manifests
-from support.builders.trainer.reports import a_step
+from support.builders.operator.jobs import KNOWN_TINY, make_job
+from support.builders.operator.manifests import all_manifests, make_clustered_job
+from support.builders.trainer.reports import make_step
 
 KILLED = Strike(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
 START = ((110.0, "start"), (115.0, "StartingRollout"), (130.0, "WarmingRetrieval"))
@@ -64,7 +64,7 @@ def history(
         event = {"event": "start"} if what == "start" else {"event": "stage", "stage": what}
         lines.event(at(seconds), {**event, "step": 0})
     for step, seconds in steps.items():
-        lines.step(at(seconds), a_step(step, step_seconds=step_seconds), {})
+        lines.step(at(seconds), make_step(step, step_seconds=step_seconds), {})
     return parsed(file.read_text())
 
 
@@ -157,7 +157,7 @@ def test_a_job_that_was_lost_is_missing_where_it_was_not_struck_again() -> None:
 
 
 def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> None:
-    job = a_clustered_job(a_job({"resources": {"device": "CPU"}}), KNOWN_TINY)
+    job = make_clustered_job(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY)
     ours = all_manifests(job)
     spec = ours["raycluster"]["spec"]
     config = json.loads(ours["configmap"]["data"][names.CONFIG_FILE])

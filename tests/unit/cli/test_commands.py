@@ -17,28 +17,28 @@ from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
-from support.builders.operator.jobs import SAMPLES, a_job, a_raw_job
+from support.builders.operator.jobs import SAMPLES, make_job, make_raw_job
 
 
 def raggrpo(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def a_job_file(folder: Path, **changes: Any) -> Path:
+def make_job_file(folder: Path, **changes: Any) -> Path:
     path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(a_raw_job(changes)))
+    path.write_text(yaml.safe_dump(make_raw_job(changes)))
     return path
 
 
-def a_failed(reason: str) -> JobStatus:
+def make_failed(reason: str) -> JobStatus:
     failed = Condition(type=ConditionType.FAILED, status="True", reason=reason, message="why")
     return JobStatus(phase=Phase.FAILED, conditions=[failed])
 
 
-def a_recorded_job(folder: Path, status: JobStatus | None = None) -> Path:
+def make_recorded_job(folder: Path, status: JobStatus | None = None) -> Path:
     place = JobFolder(folder / "job")
     place.acquire()
-    place.save_job(a_job({"checkpoint.path": str(folder / "checkpoints")}))
+    place.save_job(make_job({"checkpoint.path": str(folder / "checkpoints")}))
     record = AttemptRecord(
         number=1, cause=Cause.ROLLOUT_ENGINE_LOST, message="engine 0 died\nat dawn", to_step=7
     )
@@ -64,13 +64,13 @@ def test_samples_are_valid(path: Path) -> None:
 
 
 def test_setting_can_make_a_job_invalid(tmp_path: Path) -> None:
-    result = raggrpo("validate", a_job_file(tmp_path), "--set", "rollout.n=1")
+    result = raggrpo("validate", make_job_file(tmp_path), "--set", "rollout.n=1")
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
 
 
 def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
-    result = raggrpo("plan", a_job_file(tmp_path), "--set", "rollout.n=4")
+    result = raggrpo("plan", make_job_file(tmp_path), "--set", "rollout.n=4")
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
     assert ["rollout.n", "user", "4"] in lines
@@ -78,7 +78,7 @@ def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
 
 
 def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
-    found = json.loads(raggrpo("plan", a_job_file(tmp_path), "--json").output)
+    found = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
     assert found["config"]["rollout"]["n"] == 3
     assert found["origins"]["rollout.n"] == "preset"
     assert found["problems"] == []
@@ -86,7 +86,7 @@ def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.row("B4")
 def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
-    result = raggrpo("plan", a_job_file(tmp_path), "--manifests")
+    result = raggrpo("plan", make_job_file(tmp_path), "--manifests")
 
     assert result.exit_code == 0
     manifests = {each["kind"]: each for each in yaml.safe_load_all(result.output)}
@@ -97,7 +97,7 @@ def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
 
 
 def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Path) -> None:
-    result = raggrpo("plan", a_job_file(tmp_path), "--manifests", "--set", "rollout.n=1")
+    result = raggrpo("plan", make_job_file(tmp_path), "--manifests", "--set", "rollout.n=1")
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
     assert "kind: RayCluster" not in result.output
@@ -105,7 +105,7 @@ def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Pat
 
 @pytest.mark.row("A16")
 def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
+    folder = make_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
     for number, size in ((1, 4096), (2, 2048)):
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
         config.parent.mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
 
 
 def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path, JobStatus(attempt=2))
+    folder = make_recorded_job(tmp_path, JobStatus(attempt=2))
     nowhere, never, lost = (
         raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
     )
@@ -131,7 +131,7 @@ def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
 
 
 def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
-    result = raggrpo("status", "--dir", a_recorded_job(tmp_path))
+    result = raggrpo("status", "--dir", make_recorded_job(tmp_path))
 
     assert result.exit_code == 0
     assert "phase     Restarting" in result.output
@@ -142,16 +142,16 @@ def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
 
 
 def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
-    found = json.loads(raggrpo("status", "--dir", a_recorded_job(tmp_path), "--json").output)
+    found = json.loads(raggrpo("status", "--dir", make_recorded_job(tmp_path), "--json").output)
     assert found["restarts"]["total"] == 1
 
 
 def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    a_recorded_job(tmp_path).rename(tmp_path / "small")
+    make_recorded_job(tmp_path).rename(tmp_path / "small")
     (tmp_path / "raggrpo-jobs").mkdir()
     (tmp_path / "small").rename(tmp_path / "raggrpo-jobs" / "small")
-    assert "phase     Restarting" in raggrpo("status", a_job_file(tmp_path)).output
+    assert "phase     Restarting" in raggrpo("status", make_job_file(tmp_path)).output
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "report"])
@@ -166,7 +166,7 @@ def test_neither_file_nor_folder_is_answered_with_both() -> None:
 
 
 def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path)
+    folder = make_recorded_job(tmp_path)
     (folder / "state.json").write_text('{"status": ')
     result = raggrpo("status", "--dir", folder)
 
@@ -176,7 +176,7 @@ def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path)
+    folder = make_recorded_job(tmp_path)
     for number in (1, 2, 10):
         log = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "driver.log"
         log.parent.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
 
 
 def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path)
+    folder = make_recorded_job(tmp_path)
     place = JobFolder(folder)
     state = place.load()
     state.temp_dir = str(tmp_path / "raggrpo-x")
@@ -201,7 +201,7 @@ def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:
 
 
 def test_job_without_logs_says_where_else_to_look(tmp_path: Path) -> None:
-    folder = a_recorded_job(tmp_path)
+    folder = make_recorded_job(tmp_path)
     result = raggrpo("logs", "--dir", folder)
     assert result.exit_code == 2
     assert str(folder / "logs") in result.output
@@ -213,7 +213,7 @@ def test_crd_is_printed_whole() -> None:
 
 
 def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
-    result = raggrpo("run", a_job_file(tmp_path), "--dir", tmp_path / "job")
+    result = raggrpo("run", make_job_file(tmp_path), "--dir", tmp_path / "job")
     assert result.exit_code == 2
     assert "--mount work=/path/to/folder" in result.output
     assert not (tmp_path / "job").exists()
@@ -221,7 +221,7 @@ def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
 
 def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
-    job = a_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
+    job = make_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "job")
     assert result.exit_code == 2
     assert "export RAGGRPO_SECRET_WANDB_API_KEY=..." in result.output
@@ -229,7 +229,7 @@ def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> N
 
 def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    job = a_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
+    job = make_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "file" / "job")
 
     assert result.exit_code == 2
@@ -242,11 +242,11 @@ def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     [
         (JobStatus(phase=Phase.SUCCEEDED), False, 0),
         (JobStatus(phase=Phase.INVALID), False, 2),
-        (a_failed("ConfigError"), False, 2),
-        (a_failed("DataError"), False, 3),
-        (a_failed("PreflightFailed"), False, 4),
-        (a_failed("RewardCodeError"), False, 5),
-        (a_failed("RestartBudgetExhausted"), False, 1),
+        (make_failed("ConfigError"), False, 2),
+        (make_failed("DataError"), False, 3),
+        (make_failed("PreflightFailed"), False, 4),
+        (make_failed("RewardCodeError"), False, 5),
+        (make_failed("RestartBudgetExhausted"), False, 1),
         (JobStatus(phase=Phase.SUSPENDED), False, 130),
         (JobStatus(phase=Phase.SUSPENDED), True, 0),
         (JobStatus(phase=Phase.RUNNING), False, 130),

@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from raggrpo_cli.kubectl.app import app
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.kubectl_plugin import kubectl_raggrpo
 
 
@@ -83,7 +83,7 @@ def test_an_unknown_context_is_named_with_where_to_find_the_others(tmp_path: Pat
 
 def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(a_raw_job()))
+    file.write_text(yaml.safe_dump(make_raw_job()))
     for arguments in ((), ("small", "-f", file)):
         result = plugin("plan", *arguments)
 
@@ -93,7 +93,7 @@ def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
 
 def test_a_file_with_a_mistake_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(a_raw_job({"spec.rollout": {"n": "eight"}})))
+    file.write_text(yaml.safe_dump(make_raw_job({"spec.rollout": {"n": "eight"}})))
     result = plugin("plan", "-f", file, "--kubeconfig", tmp_path / "nowhere")
     assert result.exit_code == 2
     assert "spec.rollout.n" in result.output

@@ -9,7 +9,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
 from raggrpo_operator.local_runtime.overrides import InvalidOptions
-from support.builders.operator.jobs import SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import SAMPLES, make_job, make_sample
 
 VOLUMES = [
     {"name": "data", "claimName": "datasets", "mountPath": "/mnt/data", "readOnly": True},
@@ -23,8 +23,8 @@ def nowhere(path: str) -> bool:
     return not path.startswith("/mnt")
 
 
-def a_clusters_job() -> RagGrpoJob:
-    return a_job(
+def make_cluster_job() -> RagGrpoJob:
+    return make_job(
         {
             "model.path": "/mnt/data/special/model",
             "data.trainFiles": ["/mnt/data/train.jsonl", "/opt/in-the-image.jsonl"],
@@ -39,7 +39,7 @@ def a_clusters_job() -> RagGrpoJob:
 
 
 def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
-    spec = apply_mounts(a_clusters_job(), MOUNTS, nowhere).spec
+    spec = apply_mounts(make_cluster_job(), MOUNTS, nowhere).spec
 
     assert dict(path_fields(spec)) == {
         "spec.model.path": "/home/s/model",
@@ -55,12 +55,12 @@ def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
 
 
 def test_moving_changes_no_origin() -> None:
-    job = a_clusters_job()
+    job = make_cluster_job()
     assert resolve(apply_mounts(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
 def test_volume_that_exists_here_needs_no_mount() -> None:
-    job = a_clusters_job()
+    job = make_cluster_job()
     assert apply_mounts(job, {}, lambda _: True) == job
 
 
@@ -68,13 +68,14 @@ def test_inner_volume_stays_while_the_outer_is_moved() -> None:
     exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
     mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
     assert (
-        apply_mounts(a_clusters_job(), mounts, exists).spec.model.path == "/mnt/data/special/model"
+        apply_mounts(make_cluster_job(), mounts, exists).spec.model.path
+        == "/mnt/data/special/model"
     )
 
 
 def test_missing_mounts_come_with_the_exact_flags() -> None:
     with pytest.raises(InvalidOptions) as caught:
-        apply_mounts(a_clusters_job(), {"special": "/home/s"}, nowhere)
+        apply_mounts(make_cluster_job(), {"special": "/home/s"}, nowhere)
 
     assert caught.value.problems == (
         "--mount datasets=/path/to/folder  # is missing: it stands in for volume data at /mnt/data",
@@ -85,13 +86,13 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
 
 def test_volume_that_no_path_uses_needs_no_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
-    job = a_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
+    job = make_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
     assert apply_mounts(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
 
 
 def test_wrong_claim_is_answered_with_the_right_one() -> None:
     with pytest.raises(InvalidOptions) as caught:
-        apply_mounts(a_clusters_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
+        apply_mounts(make_cluster_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
 
     assert caught.value.problems == (
         "--mount dataset=/home/x: no volume uses claim dataset (claims: datasets, special, "
@@ -101,18 +102,18 @@ def test_wrong_claim_is_answered_with_the_right_one() -> None:
 
 def test_mount_of_a_job_without_volumes_is_refused() -> None:
     with pytest.raises(InvalidOptions, match="the job has no volumes; leave the option out"):
-        apply_mounts(a_job({"volumes": []}), {"x": "/home/x"}, nowhere)
+        apply_mounts(make_job({"volumes": []}), {"x": "/home/x"}, nowhere)
 
 
 def test_folder_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidOptions, match="mkdir -p /home/d"):
-        apply_mounts(a_clusters_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
+        apply_mounts(make_cluster_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
 
 
 def test_folder_with_a_path_that_no_job_may_hold_is_refused() -> None:
     mounts = MOUNTS | {"datasets": "/home/a\nb"}
     with pytest.raises(InvalidOptions, match="control characters") as caught:
-        apply_mounts(a_clusters_job(), mounts, nowhere)
+        apply_mounts(make_cluster_job(), mounts, nowhere)
     assert all(problem.isprintable() for problem in caught.value.problems)
 
 
@@ -134,7 +135,7 @@ def test_claim_given_twice_is_refused() -> None:
 @pytest.mark.row("B32")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
-    job = a_sample(path)
+    job = make_sample(path)
     mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
     here = apply_mounts(job, mounts, nowhere)
     assert errors(violations(here, resolve(here))) == ()
@@ -154,5 +155,5 @@ def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
 def test_what_the_machine_lacks_comes_with_the_flag(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
-    found = machine_problems(resolve(a_job(changes)).spec, num_gpus)
+    found = machine_problems(resolve(make_job(changes)).spec, num_gpus)
     assert [problem[problem.index("--set") :] for problem in found] == flags

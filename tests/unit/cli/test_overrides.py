@@ -5,7 +5,7 @@ from raggrpo_api.spec.resources import Device
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 
 ENDPOINTS = [
     {"name": "actor-8b", "url": "http://rag:8000/chat"},
@@ -14,7 +14,7 @@ ENDPOINTS = [
 
 
 def job_with(*sets: str) -> RagGrpoJob:
-    job = parse_job(apply_options(a_raw_job(), sets, []))
+    job = parse_job(apply_options(make_raw_job(), sets, []))
     assert isinstance(job, RagGrpoJob), job
     return job
 
@@ -40,13 +40,13 @@ def test_name_of_the_job_can_be_set() -> None:
 
 
 def test_the_given_job_stays_as_it_was() -> None:
-    raw = a_raw_job()
+    raw = make_raw_job()
     apply_options(raw, ["resources.device=CPU"], [])
-    assert raw == a_raw_job()
+    assert raw == make_raw_job()
 
 
 def test_unknown_path_names_the_nearest_field() -> None:
-    found = parse_job(apply_options(a_raw_job(), ["resources.devise=CPU"], []))
+    found = parse_job(apply_options(make_raw_job(), ["resources.devise=CPU"], []))
     assert isinstance(found, tuple)
     assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
         "spec.resources.devise: unknown field → did you mean device?"
@@ -67,14 +67,14 @@ def test_unknown_path_names_the_nearest_field() -> None:
 )
 def test_wrong_settings_are_named(text: str, says: str) -> None:
     with pytest.raises(InvalidOptions) as caught:
-        apply_options(a_raw_job(), [text], [])
+        apply_options(make_raw_job(), [text], [])
     [problem] = caught.value.problems
     assert problem.startswith(f"--set {text}: ")
     assert says in problem
 
 
 def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
-    raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
+    raw = make_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
     result = apply_options(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
 
     assert result["spec"]["retrieval"]["endpoints"][1] == {
@@ -92,7 +92,7 @@ def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
     ],
 )
 def test_wrong_endpoint_is_named(option: str, says: str) -> None:
-    raw = a_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
+    raw = make_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
     with pytest.raises(InvalidOptions) as caught:
         apply_options(raw, [], [option])
     assert says in caught.value.problems[0]
@@ -100,12 +100,12 @@ def test_wrong_endpoint_is_named(option: str, says: str) -> None:
 
 def test_endpoint_of_a_job_without_any_is_named() -> None:
     with pytest.raises(InvalidOptions, match="the job has no endpoints"):
-        apply_options(a_raw_job(), [], ["kb=http://x"])
+        apply_options(make_raw_job(), [], ["kb=http://x"])
 
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidOptions) as caught:
-        apply_options(a_raw_job(), ["x", "y"], ["z"])
+        apply_options(make_raw_job(), ["x", "y"], ["z"])
     assert len(caught.value.problems) == 3
 
 

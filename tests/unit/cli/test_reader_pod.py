@@ -9,7 +9,7 @@ from raggrpo_cli.kubectl.reader import reader
 from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 MOUNT = {"type": "Warning", "message": "MountVolume failed: no such share"}
 
@@ -53,7 +53,7 @@ async def test_a_reader_pod_that_does_not_start_in_time_is_deleted_and_says_why(
     cluster = Cluster(events)
 
     with pytest.raises(PermanentError, match=f"volumes cannot be read: pod small-reader-.*{said}"):
-        async with reader(cast(UserClient, cluster), a_job(), "image:1"):
+        async with reader(cast(UserClient, cluster), make_job(), "image:1"):
             raise AssertionError("it never runs")
 
     assert cluster.pods == []

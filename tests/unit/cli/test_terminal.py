@@ -20,7 +20,7 @@ from raggrpo_cli import terminal
 from raggrpo_cli.kubectl.status import one, table
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
 CLEAN = {"\n", "\t"}
@@ -38,7 +38,7 @@ def raw(text: str) -> set[str]:
     return {each for each in text if not each.isprintable() and each not in CLEAN}
 
 
-def an_old_status() -> JobStatus:
+def make_old_status() -> JobStatus:
     """Return a status as an earlier release stored it, uncleaned."""
     told = HOSTILE.replace("\ud800", "")
     condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=told)
@@ -93,7 +93,7 @@ def test_a_log_is_made_printable_on_a_terminal_only(
 
 
 def test_a_status_of_an_earlier_release_is_shown_printable() -> None:
-    job = a_job().model_copy(update={"status": an_old_status()})
+    job = make_job().model_copy(update={"status": make_old_status()})
     metadata = job.metadata.model_copy(update={"creation_timestamp": "2026-11-21T12:00:00Z"})
     job = job.model_copy(update={"metadata": metadata})
 
@@ -106,7 +106,7 @@ def test_the_display_of_a_run_says_nothing_raw() -> None:
     output = StringIO()
     with ProgressDisplay("small", Console(file=output)) as display:
         display.show(JobStatus())
-        display.show(an_old_status())
+        display.show(make_old_status())
 
     assert "red" in output.getvalue()
     assert raw(output.getvalue()) == set()

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.builders.operator.wrong_jobs import WRONG, prompt_mode, rewards
-from support.builders.trainer.preflight import a_model_folder
+from support.builders.trainer.preflight import make_model_folder
 
 CONFIG, DATA, PREFLIGHT = ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.PREFLIGHT_FAILED
 
@@ -45,19 +45,19 @@ def assert_refused(ended: Ended, words: Sequence[str], code: int = CONFIG) -> No
     assert ended.code == code
 
 
-def a_file(folder: Path, text: str) -> Path:
+def make_file(folder: Path, text: str) -> Path:
     path = folder / "job.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def a_job_file(folder: Path, changes: Mapping[str, Any]) -> Path:
-    return a_file(folder, yaml.safe_dump(a_raw_job(changes)))
+def make_job_file(folder: Path, changes: Mapping[str, Any]) -> Path:
+    return make_file(folder, yaml.safe_dump(make_raw_job(changes)))
 
 
 # --- the text of the file
 
-ANY = json.dumps(a_raw_job())
+ANY = json.dumps(make_raw_job())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ ANY = json.dumps(a_raw_job())
     ],
 )
 def test_a_file_that_holds_no_job_is_refused(text: str, words: list[str], tmp_path: Path) -> None:
-    assert_refused(raggrpo("validate", a_file(tmp_path, text)), words)
+    assert_refused(raggrpo("validate", make_file(tmp_path, text)), words)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
-    path = a_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
+    path = make_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
     ended = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
         capture_output=True,
@@ -119,14 +119,14 @@ def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> No
 @pytest.mark.parametrize("row", WRONG)
 def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
     changes, words = WRONG[row]
-    ended = raggrpo("validate", a_job_file(tmp_path, changes))
+    ended = raggrpo("validate", make_job_file(tmp_path, changes))
     assert_refused(ended, words)
     assert "abc" not in ended.output  # no secret is repeated
     assert "me:word" not in ended.output
 
 
 def test_the_job_that_all_rows_change_is_valid(tmp_path: Path) -> None:
-    assert raggrpo("validate", a_job_file(tmp_path, {})).code == ExitCode.DONE
+    assert raggrpo("validate", make_job_file(tmp_path, {})).code == ExitCode.DONE
 
 
 @pytest.mark.row("B2")
@@ -137,7 +137,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         "spec.training": {"offPolicySteps": 1},
     }
 
-    ended = raggrpo("validate", a_job_file(tmp_path, changes))
+    ended = raggrpo("validate", make_job_file(tmp_path, changes))
 
     assert "4 problems in the job file" in ended.output
     for place in (
@@ -184,7 +184,7 @@ ON_CPU = ("--set", "resources.device=CPU")
 def test_wrong_options_are_answered_with_the_right_ones(
     command: str, options: tuple[str, ...], words: list[str], tmp_path: Path
 ) -> None:
-    path = a_job_file(tmp_path, prompt_mode())
+    path = make_job_file(tmp_path, prompt_mode())
     folder = ("--dir", tmp_path / "job") if command == "run" else ()
     assert_refused(raggrpo(command, path, *ON_CPU, *options, *folder), words)
     assert not (tmp_path / "job").exists()
@@ -193,8 +193,8 @@ def test_wrong_options_are_answered_with_the_right_ones(
 # --- what only the machine can see: one `check` for each file, several mistakes in each
 
 
-def a_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
-    model = a_model_folder(folder / "model")
+def make_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
+    model = make_model_folder(folder / "model")
     train = write_rows(
         folder / "train.jsonl", [{"prompt": f"question {i}", "answer": "A"} for i in range(8)]
     )
@@ -205,13 +205,13 @@ def a_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
         "spec.checkpoint.path": str(folder / "checkpoints"),
         "spec.resources": {"device": "CPU"},
     }
-    return a_job_file(folder, {**fit, **changes})
+    return make_job_file(folder, {**fit, **changes})
 
 
-def a_job_with_nothing_there(folder: Path) -> Path:
+def make_job_with_missing_files(folder: Path) -> Path:
     (folder / "file").write_text("in the way")
     (folder / "table.csv").write_text("prompt,answer\n")
-    return a_fit_job(
+    return make_fit_job(
         folder,
         {
             "spec.model.path": "/nowhere/model",
@@ -223,40 +223,40 @@ def a_job_with_nothing_there(folder: Path) -> Path:
     )
 
 
-def a_job_with_bad_data(folder: Path) -> Path:
+def make_job_with_bad_data(folder: Path) -> Path:
     (folder / "broken.parquet").write_bytes(b"PAR1 not really")
     (folder / "torn.jsonl").write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p", "ans')
     write_rows(folder / "empty.jsonl", [])
     write_rows(folder / "columns.jsonl", [{"question": "q", "answer": "a"}])
     names = ("broken.parquet", "torn.jsonl", "empty.jsonl", "columns.jsonl")
-    return a_fit_job(folder, {"spec.data.trainFiles": [str(folder / name) for name in names]})
+    return make_fit_job(folder, {"spec.data.trainFiles": [str(folder / name) for name in names]})
 
 
-def a_job_beyond_its_model(folder: Path) -> Path:
-    return a_fit_job(folder, {"spec.data.maxPromptLength": 4096, "spec.data.trainBatchSize": 64})
+def make_job_beyond_context(folder: Path) -> Path:
+    return make_fit_job(folder, {"spec.data.maxPromptLength": 4096, "spec.data.trainBatchSize": 64})
 
 
-def a_job_with_long_rows(folder: Path) -> Path:
-    return a_fit_job(folder, {"spec.data.maxPromptLength": 8})
+def make_job_with_long_rows(folder: Path) -> Path:
+    return make_fit_job(folder, {"spec.data.maxPromptLength": 8})
 
 
 MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
-    "nothing there": (a_job_with_nothing_there, DATA,
+    "nothing there": (make_job_with_missing_files, DATA,
         {"missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
             "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "check that the service runs"],
             "reward": ["no_such_module", "check reward.functions[].python"]}),
-    "bad data": (a_job_with_bad_data, DATA,
+    "bad data": (make_job_with_bad_data, DATA,
         {"unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
             "torn line": ["torn.jsonl, line 2: not JSON", "write one object per line"],
             "empty data": ["empty.jsonl: there is no row", "add one line for each prompt"],
             "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"]}),
-    "beyond the model": (a_job_beyond_its_model, CONFIG,
+    "beyond the model": (make_job_beyond_context, CONFIG,
         {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
             "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"]}),
-    "long rows": (a_job_with_long_rows, DATA,
+    "long rows": (make_job_with_long_rows, DATA,
         {"rows longer than allowed": ["maxPromptLength 8", "raise data.maxPromptLength"]}),
 }  # fmt: skip
 
@@ -289,7 +289,7 @@ def test_what_only_the_machine_can_see_is_checked(
 
 
 def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path) -> None:
-    path = a_fit_job(
+    path = make_fit_job(
         tmp_path,
         {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
     )
@@ -297,5 +297,5 @@ def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path
 
 
 def test_the_job_that_all_machines_change_passes(tmp_path: Path) -> None:
-    ended = raggrpo("check", a_fit_job(tmp_path, {}))
+    ended = raggrpo("check", make_fit_job(tmp_path, {}))
     assert (ended.code, "FAILED" in ended.output) == (ExitCode.DONE, False), ended.output

@@ -28,10 +28,16 @@ from raggrpo_api.trainer.progress import (
 )
 from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.errors import OperatorError
-from support.builders.operator.adversarial_answers import hostile_answers, hostile_value
-from support.builders.operator.jobs import a_job
-from support.builders.operator.pods import Manifest, a_pod, container
-from support.operator.reconciler_environment import KEY, NOW, UID, ReconcilerWorld, a_running_status
+from support.builders.operator.adversarial_answers import adversarial_answers, adversarial_value
+from support.builders.operator.jobs import make_job
+from support.builders.operator.pods import Manifest, container, make_pod
+from support.operator.reconciler_environment import (
+    KEY,
+    NOW,
+    UID,
+    ReconcilerEnvironment,
+    make_running_status,
+)
 
 ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
 """Of each kind."""
@@ -130,11 +136,13 @@ def owned(manifest: Manifest, uid: str) -> Manifest:
     return manifest
 
 
-async def survives(world: ReconcilerWorld, validator: OAS30Validator, said: Any) -> None:
+async def survives(
+    environment: ReconcilerEnvironment, validator: OAS30Validator, said: Any
+) -> None:
     """Run a round; whatever was said, the status is valid, small and printable."""
     with contextlib.suppress(OperatorError):
-        await world.reconciler.round(KEY)
-    stored = world.stored()
+        await environment.reconciler.round(KEY)
+    stored = environment.stored()
     problems = [each.message[:300] for each in validator.iter_errors(stored)]
     assert problems == [], said
     text = json.dumps(stored.get("status", {}), ensure_ascii=False)
@@ -164,12 +172,14 @@ def leaves(value: Any) -> Iterator[str | float]:
 async def test_a_head_that_says_the_truth_is_believed(
     tmp_path: Path, session: ClientSession, head: tuple[HostileHead, str], validator: OAS30Validator
 ) -> None:
-    world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), head[1])
-    world.show_cluster()
+    environment = ReconcilerEnvironment(
+        tmp_path, session, make_running_status(RESULT.facts), head[1]
+    )
+    environment.show_cluster()
 
-    await survives(world, validator, "the truth")
+    await survives(environment, validator, "the truth")
 
-    assert world.stored()["status"]["progress"]["step"] == PROGRESS.step
+    assert environment.stored()["status"]["progress"]["step"] == PROGRESS.step
 
 
 @pytest.mark.row("E3")
@@ -185,14 +195,16 @@ async def test_no_answer_of_a_head_breaks_a_round(
 ) -> None:
     hostile, url = head
     valid = DETAILS if kind == "details" else json.loads(PROGRESS.model_dump_json(by_alias=True))
-    answers = hostile_answers(valid, seed=14)
+    answers = adversarial_answers(valid, seed=14)
     for number in range(ANSWERS):
         said = next(answers)
         setattr(hostile, kind, said)
         if number % 10 == 0:  # between that, one job hears them all
-            world = ReconcilerWorld(tmp_path, session, a_running_status(RESULT.facts), url)
-            world.show_cluster()
-        await survives(world, validator, said[:2000])
+            environment = ReconcilerEnvironment(
+                tmp_path, session, make_running_status(RESULT.facts), url
+            )
+            environment.show_cluster()
+        await survives(environment, validator, said[:2000])
 
 
 @pytest.mark.row("E14")
@@ -203,20 +215,20 @@ async def test_no_termination_message_of_a_preflight_breaks_a_round(
     validator: OAS30Validator,
     bounded_memory: None,
 ) -> None:
-    answers = hostile_answers(json.loads(RESULT.model_dump_json(by_alias=True)), seed=15)
+    answers = adversarial_answers(json.loads(RESULT.model_dump_json(by_alias=True)), seed=15)
     for number in range(ANSWERS):
         message = next(answers).decode(errors="replace")
         state = {"terminated": {"exitCode": number % 3, "reason": "Error", "message": message}}
-        pod = a_pod(
+        pod = make_pod(
             container(state),
             role="preflight",
-            labels={names.LABEL_SPEC_HASH: spec_hash(a_job())},
+            labels={names.LABEL_SPEC_HASH: spec_hash(make_job())},
             name="small-preflight",
         )
-        world = ReconcilerWorld(tmp_path, session)
-        world.objects.pods = {KEY: [owned(pod, UID)]}
+        environment = ReconcilerEnvironment(tmp_path, session)
+        environment.objects.pods = {KEY: [owned(pod, UID)]}
         for _ in range(2):
-            await survives(world, validator, message[:2000])
+            await survives(environment, validator, message[:2000])
 
 
 @pytest.mark.timeout(0)
@@ -232,21 +244,23 @@ async def test_no_status_of_a_pod_breaks_a_round(
         kind, owner = ("head", "worker", "preflight")[number % 3], "c-uid"
         state = chance.choice((ENDED, WAITING, {"running": {}}))
         part = hostile_texts(state, chance)
-        pod = a_pod(container(part, hostile_texts(ENDED, chance)), kind=kind, name=f"small-{kind}")
+        pod = make_pod(
+            container(part, hostile_texts(ENDED, chance)), kind=kind, name=f"small-{kind}"
+        )
         pod["status"]["phase"] = chance.choice(("Pending", "Running", "Failed", "Succeeded"))
         pod["status"] |= hostile_texts({"reason": "Evicted", "message": "memory"}, chance)
         if kind == "preflight":
             owner, pod["metadata"]["labels"][names.LABEL_ROLE] = UID, "preflight"
-        world = ReconcilerWorld(
-            tmp_path, session, None if kind == "preflight" else a_running_status(RESULT.facts)
+        environment = ReconcilerEnvironment(
+            tmp_path, session, None if kind == "preflight" else make_running_status(RESULT.facts)
         )
         owned(pod, owner)
-        world.show_cluster()
-        world.objects.pods = {KEY: [pod]}
+        environment.show_cluster()
+        environment.objects.pods = {KEY: [pod]}
         if kind != "preflight":
-            world.evidence.record(KEY, pod, NOW, was_deleted=bool(number % 2))
+            environment.evidence.record(KEY, pod, NOW, was_deleted=bool(number % 2))
         for _ in range(2):
-            await survives(world, validator, pod["status"])
+            await survives(environment, validator, pod["status"])
 
 
 def hostile_texts(valid: Manifest, chance: random.Random) -> Manifest:
@@ -264,7 +278,7 @@ def hostile_texts(valid: Manifest, chance: random.Random) -> Manifest:
             return None
         return next(
             each
-            for each in iter(lambda: hostile_value("", chance), object())
+            for each in iter(lambda: adversarial_value("", chance), object())
             if isinstance(each, str)
         )
 

@@ -11,7 +11,7 @@ from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
-from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Say, hostile_server
+from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Say, adversarial_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MOST = LIMITS.answer_bytes
@@ -39,7 +39,7 @@ OF_SUCCESS = ("no content", "no UTF-8")
 async def test_what_no_honest_server_says_counts_as_silence(
     name: str, session: ClientSession
 ) -> None:
-    async with hostile_server(ANSWERS[name]) as url:
+    async with adversarial_server(ANSWERS[name]) as url:
         http = HttpApi(session, url, "s3cret", SHORT)
         for call in (
             RayJobs(http).status("j-a1", 1),
@@ -68,7 +68,7 @@ async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
     session: ClientSession,
 ) -> None:
     async def read(name: str) -> None:
-        async with hostile_server(ANSWERS[name]) as url:
+        async with adversarial_server(ANSWERS[name]) as url:
             assert await ProgressClient(HttpApi(session, url, limits=SHORT)).read() is None
 
     async with asyncio.TaskGroup() as group:
@@ -80,7 +80,7 @@ async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) ->
     async def answer(say: Say) -> None:
         await say(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
 
-    async with hostile_server(answer) as url:
+    async with adversarial_server(answer) as url:
         found = await HttpApi(session, url).call("GET", "/", seconds=10)
 
     assert (found.status, len(found.body)) == (200, MOST)
@@ -90,7 +90,7 @@ async def test_a_redirect_leads_nowhere(session: ClientSession) -> None:
     async def answer(say: Say) -> None:
         await say(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
 
-    async with hostile_server(answer) as url:
+    async with adversarial_server(answer) as url:
         assert (await HttpApi(session, url).call("GET", "/", seconds=10)).status == 302
 
 
@@ -99,7 +99,7 @@ async def test_what_a_refusal_says_is_cut_and_cleaned(session: ClientSession) ->
         body = b"\x1b]0;owned\x07\x1b[2J" + b"no " * 1000
         await say(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
-    async with hostile_server(answer) as url:
+    async with adversarial_server(answer) as url:
         with pytest.raises(AccessDenied, match="HTTP 403 no no no") as caught:
             await HttpApi(session, url).call("GET", "/", seconds=10)
 

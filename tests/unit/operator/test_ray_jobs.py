@@ -28,7 +28,7 @@ class Head:
 
 
 @asynccontextmanager
-async def a_head(answer: Callable[[str, str], Answer]) -> AsyncIterator[Head]:
+async def make_head(answer: Callable[[str, str], Answer]) -> AsyncIterator[Head]:
     """Serve (method, path) → (status, JSON) on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,7 +70,7 @@ def unknown(method: str, path: str) -> Answer:
 
 
 async def test_submission_carries_environment_and_metadata(session: ClientSession) -> None:
-    async with a_head(unknown) as head:
+    async with make_head(unknown) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         await jobs.submit("j-a1", "exec true", {"A": "1"}, {"attempt": "1"})
 
@@ -84,14 +84,14 @@ async def test_submission_carries_environment_and_metadata(session: ClientSessio
 
 
 async def test_submitting_twice_submits_once(session: ClientSession) -> None:
-    async with a_head(knows("RUNNING")) as head:
+    async with make_head(knows("RUNNING")) as head:
         await RayJobs(HttpApi(session, head.url)).submit("j-a1", "exec true", {}, {})
     assert [method for method, _ in head.calls] == ["GET"]
 
 
 async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> None:
     message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
-    async with a_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
+    async with make_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
 
     assert found is not None
@@ -104,7 +104,7 @@ async def test_of_a_driver_that_ray_killed_for_memory_that_line_is_told(
 ) -> None:
     line = "1 worker(s) were killed due to the node running low on memory. Memory was 22.44GB"
     message = "\n".join(["Job supervisor died", line, *(f"9{n} 0.1 python" for n in range(20))])
-    async with a_head(knows("FAILED", message=message)) as head:
+    async with make_head(knows("FAILED", message=message)) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
 
     assert found is not None
@@ -112,7 +112,7 @@ async def test_of_a_driver_that_ray_killed_for_memory_that_line_is_told(
 
 
 async def test_unknown_submission_is_none(session: ClientSession) -> None:
-    async with a_head(unknown) as head:
+    async with make_head(unknown) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
     assert found is None
 
@@ -128,19 +128,19 @@ async def test_unknown_submission_is_none(session: ClientSession) -> None:
 async def test_the_version_of_ray_is_told_where_the_head_tells_it(
     session: ClientSession, answer: Answer, version: str
 ) -> None:
-    async with a_head(lambda method, path: answer) as head:
+    async with make_head(lambda method, path: answer) as head:
         assert await RayJobs(HttpApi(session, head.url)).ray_version() == version
     assert head.calls == [("GET", "/api/version")]
 
 
 async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
-    async with a_head(lambda method, path: (404, "")) as head:
+    async with make_head(lambda method, path: (404, "")) as head:
         await RayJobs(HttpApi(session, head.url)).stop("j-a1")
     assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
 
 
 async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: ClientSession) -> None:
-    async with a_head(lambda method, path: (401, "no")) as head:
+    async with make_head(lambda method, path: (401, "no")) as head:
         jobs = RayJobs(HttpApi(session, head.url, "s3cret"))
         with pytest.raises(AccessDenied, match="401") as caught:
             await jobs.status("j-a1", 1)
@@ -151,7 +151,7 @@ async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: Cli
 
 @pytest.mark.parametrize("verb", ["submit", "status", "stop"])
 async def test_error_of_the_head_is_told_in_its_words(verb: str, session: ClientSession) -> None:
-    async with a_head(lambda method, path: (500, "no available agent")) as head:
+    async with make_head(lambda method, path: (500, "no available agent")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "submit": lambda: jobs.submit("j-a1", "true", {}, {}),
@@ -163,14 +163,14 @@ async def test_error_of_the_head_is_told_in_its_words(verb: str, session: Client
 
 
 async def test_answer_that_is_no_json_is_trouble(session: ClientSession) -> None:
-    async with a_head(lambda method, path: (200, "<html>")) as head:
+    async with make_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         with pytest.raises(OperatorError, match="Invalid JSON"):
             await jobs.status("j-a1", 1)
 
 
 async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None:
-    async with a_head(unknown) as head:
+    async with make_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))
     with pytest.raises(OperatorError):
@@ -186,14 +186,14 @@ def test_message_is_cut_to_its_last_lines() -> None:
     "answer", [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)]
 )
 async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
-    async with a_head(lambda method, path: answer) as head:
+    async with make_head(lambda method, path: answer) as head:
         found = await ProgressClient(HttpApi(session, head.url)).read()
     assert found is None
 
 
 @pytest.mark.parametrize("code", [401, 403])
 async def test_a_refused_token_is_no_unreadable_progress(code: int, session: ClientSession) -> None:
-    async with a_head(lambda method, path: (code, {})) as head:
+    async with make_head(lambda method, path: (code, {})) as head:
         client = ProgressClient(HttpApi(session, head.url, "old"))
         with pytest.raises(AccessDenied, match=f"/progress: HTTP {code}"):
             await client.read()
@@ -201,7 +201,7 @@ async def test_a_refused_token_is_no_unreadable_progress(code: int, session: Cli
 
 async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSession) -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
-    async with a_head(lambda method, path: (200, body)) as head:
+    async with make_head(lambda method, path: (200, body)) as head:
         found = await ProgressClient(HttpApi(session, head.url, "t")).read()
 
     assert found is not None
@@ -210,6 +210,6 @@ async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSess
 
 
 async def test_stack_dump_of_a_dead_server_is_best_effort(session: ClientSession) -> None:
-    async with a_head(unknown) as head:
+    async with make_head(unknown) as head:
         pass
     await ProgressClient(HttpApi(session, head.url)).dump_stacks()

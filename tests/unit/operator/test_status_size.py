@@ -21,7 +21,7 @@ from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of, within_limit
-from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, make_job
 
 LETTERS = ["x", '"', "\u00e9", "\u6f22", "\U0001f600"]
 ENDPOINTS = [{"name": f"{n}{'e' * 40}", "managed": {"corpus": "/mnt/runs/c"}} for n in range(8)]
@@ -67,7 +67,7 @@ def test_a_status_fits_whatever_its_texts_hold(
         progress=ProgressStatus(metrics=[metric] * entries, last_updated_time=text[:256]),
         preflight=PreflightStatus(checks=[check] * len(CheckId), facts=KNOWN_TINY),
         pinned=Pinned(image="i" * 512, precision=text[:32], attention=text[:32]),
-        sizing=size(resolve(a_job(RETRIEVING), KNOWN_TINY).spec, KNOWN_TINY),
+        sizing=size(resolve(make_job(RETRIEVING), KNOWN_TINY).spec, KNOWN_TINY),
         restart_state=RestartState(
             remedies=remedies,
             baseline=Baseline(seconds_by_stage={f"{n:032}": 1e8 for n in range(16)}),

@@ -31,12 +31,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_embedding_model(tmp_path_factory.mktemp("model"), WORDS, context=CONTEXT)
 
 
-def some_texts(count: int, seed: int = 0) -> list[str]:
+def make_texts(count: int, seed: int = 0) -> list[str]:
     random = np.random.default_rng(seed)
     return [" ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(count)]
 
 
-def a_retriever(folder: Path, model: Path, texts: Sequence[str], **given: Any) -> ManagedRetriever:
+def make_retriever(
+    folder: Path, model: Path, texts: Sequence[str], **given: Any
+) -> ManagedRetriever:
     folder.mkdir(exist_ok=True)
     corpus = folder / "corpus.jsonl"
     write_rows(corpus, [{"id": str(n), "contents": text} for n, text in enumerate(texts)])
@@ -81,10 +83,10 @@ def ids(hits: list[Hit]) -> list[str]:
 def test_dense_search_finds_what_brute_force_finds(
     tmp_path: Path, model: Path, pooling: Pooling, normalize: bool
 ) -> None:
-    texts, queries = some_texts(300), some_texts(70, seed=1)
+    texts, queries = make_texts(300), make_texts(70, seed=1)
     fields = {"pooling": pooling, "normalize": normalize}
     prefixes = {"query_prefix": "w1 ", "passage_prefix": "w2 w3 "}
-    index = load_index(a_retriever(tmp_path, model, texts, embedding={**fields, **prefixes}))
+    index = load_index(make_retriever(tmp_path, model, texts, embedding={**fields, **prefixes}))
 
     passages = one_by_one(model, texts, prefix="w2 w3 ", **fields)
     asked = one_by_one(model, queries, prefix="w1 ", **fields)
@@ -99,13 +101,13 @@ def test_dense_search_finds_what_brute_force_finds(
 
 def test_long_texts_are_cut_and_blank_queries_find_nothing(tmp_path: Path, model: Path) -> None:
     long = " ".join(["w5"] * 3 * CONTEXT)
-    wanted = a_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
+    wanted = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
     found = load_index(wanted).search([" ", long, ""], top_k=9)
     assert [ids(hits) for hits in found] == [[], ["0", "1"], []]
 
 
 def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, texts = Embedder(EmbeddingModel(path=str(model))), some_texts(50)
+    embedder, texts = Embedder(EmbeddingModel(path=str(model))), make_texts(50)
     together = embedder.passages(texts)
     monkeypatch.setattr(embedding, "MAX_BATCH_TOKENS", 1)
     np.testing.assert_allclose(embedder.passages(texts), together, atol=1e-5)
@@ -124,7 +126,7 @@ def test_exact_search_has_the_scores_of_a_full_sort() -> None:
 
 
 def test_equal_passages_stand_in_corpus_order(tmp_path: Path, model: Path) -> None:
-    index = load_index(a_retriever(tmp_path, model, ["w1", "w2", "w1", "w1"]))
+    index = load_index(make_retriever(tmp_path, model, ["w1", "w2", "w1", "w1"]))
     assert [hit.position for hit in index.search(["w1"], 4)[0]] == [0, 2, 3, 1]
 
 
@@ -132,9 +134,9 @@ def test_equal_passages_stand_in_corpus_order(tmp_path: Path, model: Path) -> No
 def test_above_the_size_search_is_approximate_and_finds_nearly_all(
     tmp_path: Path, model: Path
 ) -> None:
-    texts, queries = some_texts(2000), some_texts(50, seed=1)
-    exact = load_index(a_retriever(tmp_path, model, texts))
-    near = load_index(a_retriever(tmp_path, model, texts, hnsw_above=1999))
+    texts, queries = make_texts(2000), make_texts(50, seed=1)
+    exact = load_index(make_retriever(tmp_path, model, texts))
+    near = load_index(make_retriever(tmp_path, model, texts, hnsw_above=1999))
     pairs = list(zip(exact.search(queries, 10), near.search(queries, 10), strict=True))
     shared = [len(set(ids(a)) & set(ids(b))) for a, b in pairs]
     assert sum(shared) / (10 * len(queries)) > 0.95
@@ -142,27 +144,27 @@ def test_above_the_size_search_is_approximate_and_finds_nearly_all(
 
 
 def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model: Path) -> None:
-    texts = some_texts(30)
+    texts = make_texts(30)
     vectors = one_by_one(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
     # Told apart from computed ones by their order; their lengths must not count.
     lengths = np.linspace(9, 1, 30, dtype=np.float32)[:, None]
     np.save(tmp_path / "v.npy", lengths * vectors[::-1])
-    wanted = a_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
+    wanted = make_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
     assert load_index(wanted).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
 def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
-    wanted = a_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
+    wanted = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
     with pytest.raises(CorpusError, match=r"v\.npy: 3 numbers in a vector, .* makes 16; embed"):
         load_index(wanted)
 
 
 @pytest.mark.row("D8")
 def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Path) -> None:
-    texts, queries = some_texts(200), some_texts(10, seed=1)
+    texts, queries = make_texts(200), make_texts(10, seed=1)
     found = {
-        kind: load_index(a_retriever(tmp_path, model, texts, index=kind)).search(queries, 100)
+        kind: load_index(make_retriever(tmp_path, model, texts, index=kind)).search(queries, 100)
         for kind in IndexKind
     }
     for number, hits in enumerate(found[IndexKind.HYBRID]):
@@ -198,18 +200,18 @@ def test_an_index_is_built_once_and_again_only_for_what_changes_it(
         return compute(self, texts)
 
     monkeypatch.setattr(Embedder, "passages", counting)
-    texts = some_texts(20)
-    first = load_index(a_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
-    again = load_index(a_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
+    texts = make_texts(20)
+    first = load_index(make_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
+    again = load_index(make_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
     assert (embedded, again) == ([20], first)
 
     of_queries = {"query_prefix": "w3 "}
-    load_index(a_retriever(tmp_path, model, texts, embedding=of_queries))
-    load_index(a_retriever(tmp_path, model, texts, index=IndexKind.HYBRID))
+    load_index(make_retriever(tmp_path, model, texts, embedding=of_queries))
+    load_index(make_retriever(tmp_path, model, texts, index=IndexKind.HYBRID))
     assert embedded == [20]
     for changed in ({"passage_prefix": "w3 "}, {"pooling": "Cls"}, {"normalize": False}):
-        load_index(a_retriever(tmp_path, model, texts, embedding=changed))
-    load_index(a_retriever(tmp_path, model, [*texts[:-1], "w9"]))
+        load_index(make_retriever(tmp_path, model, texts, embedding=changed))
+    load_index(make_retriever(tmp_path, model, [*texts[:-1], "w9"]))
     assert embedded == [20] * 5
 
 
@@ -227,8 +229,8 @@ def test_an_interrupted_build_goes_on_where_it_was(
         embedded.append(len(texts))
         return compute(self, texts)
 
-    texts = some_texts(30)
-    wanted = a_retriever(tmp_path, model, texts)
+    texts = make_texts(30)
+    wanted = make_retriever(tmp_path, model, texts)
     with monkeypatch.context() as broken:
         broken.setattr(Embedder, "passages", dying)
         with pytest.raises(KeyboardInterrupt):
@@ -241,7 +243,7 @@ def test_an_interrupted_build_goes_on_where_it_was(
         "embedding passages: 16 of 30",
         "embedding passages: 24 of 30",
     ]
-    whole = load_index(a_retriever(tmp_path / "other", model, texts))
+    whole = load_index(make_retriever(tmp_path / "other", model, texts))
     assert index.search(texts, 5) == whole.search(texts, 5)
     assert len(list((tmp_path / "indexes").iterdir())) == 1
 
@@ -250,7 +252,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(
     tmp_path: Path, model: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    wanted = a_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
+    wanted = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
     with pytest.raises(CorpusError, match=r"cannot be kept there \(Not a directory\); give a"):
         load_index(wanted)
 
@@ -267,7 +269,7 @@ def _with_tensors(name: Callable[[str], str]) -> Any:
 def test_a_model_saved_without_its_pooler_is_whole(tmp_path: Path) -> None:
     path = write_embedding_model(tmp_path / "model", WORDS)
     _with_tensors(lambda name: "" if name.startswith("pooler.") else name)(path)
-    assert load_index(a_retriever(tmp_path, path, ["w1", "w2"])).search(["w2"], 1)
+    assert load_index(make_retriever(tmp_path, path, ["w1", "w2"])).search(["w2"], 1)
 
 
 @pytest.mark.parametrize(
@@ -283,5 +285,5 @@ def test_a_broken_model_is_refused_in_one_line(tmp_path: Path, change: Any, expe
     path = write_embedding_model(tmp_path / "model", WORDS)
     change(path)
     with pytest.raises(CorpusError, match=expected) as refusal:
-        load_index(a_retriever(tmp_path, path, ["w1"]))
+        load_index(make_retriever(tmp_path, path, ["w1"]))
     assert "\n" not in str(refusal.value)

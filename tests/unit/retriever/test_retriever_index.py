@@ -6,7 +6,7 @@ from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index, Hit, tokenize
 
 
-def some_passages(*texts: str) -> list[Passage]:
+def make_passages(*texts: str) -> list[Passage]:
     return [Passage(str(number), text) for number, text in enumerate(texts)]
 
 
@@ -31,7 +31,7 @@ def test_tokens_are_lower_cased_words_and_cjk_bigrams(text: str, tokens: list[st
 
 
 def test_bm25_scores_equal_values_worked_by_hand() -> None:
-    index = Bm25Index(some_passages("red apple", "green apple tree", "blue sky"))
+    index = Bm25Index(make_passages("red apple", "green apple tree", "blue sky"))
     [hits] = index.search(["apple"], top_k=3)
 
     # idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)); mean length 7/3; tf part 1 / (1 + k1 (1 - b + b l/m))
@@ -43,17 +43,17 @@ def test_bm25_scores_equal_values_worked_by_hand() -> None:
 
 
 def test_passages_that_share_no_token_with_the_query_are_not_returned() -> None:
-    index = Bm25Index(some_passages("red apple", "blue sky"))
+    index = Bm25Index(make_passages("red apple", "blue sky"))
     assert [ids(hits) for hits in index.search(["sky", "ocean", ""], top_k=5)] == [["1"], [], []]
 
 
 def test_chinese_passages_are_found_by_part_of_a_sentence() -> None:
-    index = Bm25Index(some_passages("保险产品的客户画像", "今天天气很好", "贷款利率说明"))
+    index = Bm25Index(make_passages("保险产品的客户画像", "今天天气很好", "贷款利率说明"))
     assert ids(index.search(["他想了解贷款的利率"], top_k=1)[0]) == ["2"]
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 4, 9])
 def test_equal_scores_keep_the_corpus_order(top_k: int) -> None:
-    index = Bm25Index(some_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
+    index = Bm25Index(make_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
     [hits] = index.search(["rare tea"], top_k)
     assert ids(hits) == ["1", "0", "2", "3", "5"][:top_k]

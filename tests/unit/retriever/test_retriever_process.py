@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 30
 
 
 @contextmanager
-def a_retriever(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def make_retriever(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "raggrpo_retriever", *arguments],
         stdout=subprocess.PIPE,
@@ -33,12 +33,12 @@ def a_retriever(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def a_corpus(folder: Path) -> Path:
+def make_corpus(folder: Path) -> Path:
     records = [{"id": str(n), "contents": f"word{n} shared"} for n in range(3)]
     return write_rows(folder / "corpus.jsonl", records)
 
 
-def the_port(file: Path) -> int:
+def port_of(file: Path) -> int:
     wait_for(file.exists)
     return int(file.read_text())
 
@@ -50,11 +50,11 @@ def is_healthy(port: int) -> bool:
 def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     model = write_embedding_model(tmp_path / "model", ["word0", "word1", "word2", "shared"])
-    arguments = ["--corpus", str(a_corpus(tmp_path)), "--index", "Hybrid"]
+    arguments = ["--corpus", str(make_corpus(tmp_path)), "--index", "Hybrid"]
     arguments += ["--embedding", str(model), "--index-path", str(tmp_path / "indexes")]
 
-    with a_retriever(*arguments, "--port-file", str(port_file)) as process:
-        port = the_port(port_file)
+    with make_retriever(*arguments, "--port-file", str(port_file)) as process:
+        port = port_of(port_file)
         wait_for(lambda: is_healthy(port), seconds=60)
         answer = httpx.post(f"http://127.0.0.1:{port}/retrieve", json={"query": "word1 shared"})
         process.send_signal(signal.SIGTERM)
@@ -70,8 +70,8 @@ def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Pa
 def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)  # can be read to its end only once somebody has written it
-    with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
-        port = the_port(port_file)
+    with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
+        port = port_of(port_file)
         early = httpx.get(f"http://127.0.0.1:{port}/healthz")
         corpus.write_text('{"id": "1", "contents": "late"}\n')
         wait_for(lambda: is_healthy(port))
@@ -82,8 +82,8 @@ def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
     os.mkfifo(corpus)
-    with a_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
-        assert not is_healthy(the_port(port_file))
+    with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
+        assert not is_healthy(port_of(port_file))
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
 
@@ -93,7 +93,7 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
 def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "fine"}\n{"id": "2"}\n')
-    with a_retriever("--corpus", str(corpus)) as process:
+    with make_retriever("--corpus", str(corpus)) as process:
         _, errors = process.communicate(timeout=DEADLINE_SECONDS)
 
     assert process.returncode == 3
@@ -108,7 +108,7 @@ def test_port_in_use_ends_with_one_line_and_exit_code_2(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code = main(["--corpus", str(a_corpus(tmp_path)), "--port", str(port)])
+        code = main(["--corpus", str(make_corpus(tmp_path)), "--port", str(port)])
 
     errors = capsys.readouterr().err
     assert code == 2
@@ -117,7 +117,7 @@ def test_port_in_use_ends_with_one_line_and_exit_code_2(
 
 
 def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
-    assert main(["--corpus", str(a_corpus(tmp_path)), "--port", "99999"]) == 2
+    assert main(["--corpus", str(make_corpus(tmp_path)), "--port", "99999"]) == 2
 
 
 def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str])
 def test_what_a_dense_index_misses_ends_with_one_line_and_exit_code_3(
     tmp_path: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--corpus", str(a_corpus(tmp_path)), *arguments]) == 3
+    assert main(["--corpus", str(make_corpus(tmp_path)), *arguments]) == 3
     errors = capsys.readouterr().err
     assert expected in errors
     assert errors.count("\n") == 1

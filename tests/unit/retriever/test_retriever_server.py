@@ -15,19 +15,19 @@ PASSAGES = [
 ]
 
 
-def a_client(index: Index | None) -> httpx.AsyncClient:
+def make_client(index: Index | None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(build_app(IndexHolder(index, reason="loading corpus.jsonl")))
     return httpx.AsyncClient(transport=transport, base_url="http://retriever")
 
 
 @pytest.fixture
 async def words() -> AsyncIterator[httpx.AsyncClient]:
-    async with a_client(Bm25Index(PASSAGES)) as client:
+    async with make_client(Bm25Index(PASSAGES)) as client:
         yield client
 
 
 async def test_nothing_is_served_until_the_index_is_there() -> None:
-    async with a_client(None) as client:
+    async with make_client(None) as client:
         health = await client.get("/healthz")
         answer = await client.post("/retrieve", json={"queries": ["x"]})
     assert (health.status_code, health.json()) == (503, {"error": "loading corpus.jsonl"})
@@ -170,6 +170,6 @@ class Scored:
 async def test_chat_scores_are_shares_whatever_the_index_scores(
     scores: tuple[float, ...], shares: list[float]
 ) -> None:
-    async with a_client(Scored(*scores)) as client:
+    async with make_client(Scored(*scores)) as client:
         answer = await client.post("/chat", json={"context": "tea", "score_threshold": 0.0})
     assert [result["score"] for result in answer.json()["results"]] == shares

@@ -10,25 +10,27 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.job_config import read_config
-from support.builders.operator.jobs import a_trainer_config
+from support.builders.operator.jobs import make_trainer_config
 
 
 def test_the_configuration_is_read_as_it_was_sealed() -> None:
-    config = a_trainer_config({"retrieval.promptTemplate": "{passages} {prompt} $HOME $(HOME) $$"})
+    config = make_trainer_config(
+        {"retrieval.promptTemplate": "{passages} {prompt} $HOME $(HOME) $$"}
+    )
     assert read_config(seal(config.to_json())) == config
 
 
 @pytest.mark.parametrize("given", [{names.ENV_CONFIG_SHA256: "0" * 64}, {names.ENV_CONFIG: "{}"}])
 def test_another_configuration_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(TrainerError, match="RAGGRPO_CONFIG") as refused:
-        read_config(seal(a_trainer_config().to_json()) | given)
+        read_config(seal(make_trainer_config().to_json()) | given)
     assert refused.value.exit_code == ExitCode.CONFIG_ERROR
 
 
 @pytest.mark.row("E5")
 @pytest.mark.parametrize("program", ["raggrpo_trainer", "raggrpo_trainer.preflight"])
 def test_driver_and_preflight_end_before_anything_else(program: str) -> None:
-    sealed = seal(a_trainer_config().to_json()) | {names.ENV_CONFIG_SHA256: "0" * 64}
+    sealed = seal(make_trainer_config().to_json()) | {names.ENV_CONFIG_SHA256: "0" * 64}
     command = [sys.executable, "-m", program]
     ended = subprocess.run(
         command, env=os.environ | sealed, capture_output=True, text=True, check=False, timeout=60
@@ -40,7 +42,7 @@ def test_driver_and_preflight_end_before_anything_else(program: str) -> None:
 
 
 def test_a_wrong_configuration_is_told_without_its_values() -> None:
-    config = json.loads(a_trainer_config().to_json())
+    config = json.loads(make_trainer_config().to_json())
     config["retrieval"]["endpoints"] = [{"name": "kb", "url": "http://kb/?a=c4n4ry", "topk": 3}]
     config["model"]["path"] = "c4n4ry"
     with pytest.raises(TrainerError) as refused:

@@ -39,7 +39,7 @@ while True:
 
 
 @contextmanager
-def a_driver() -> Iterator[subprocess.Popen[bytes]]:
+def make_driver() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -141,7 +141,7 @@ def ask(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> None:
 def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
     driver = DriverProcess()
     assert not driver.stop()  # none has said that it runs
-    with a_driver() as process:
+    with make_driver() as process:
         ask(driver, process)
         assert driver.stop()
 
@@ -154,7 +154,7 @@ def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
 def test_the_next_attempts_driver_is_asked_too() -> None:
     driver = DriverProcess()
     for _ in range(2):
-        with a_driver() as process:
+        with make_driver() as process:
             ask(driver, process)
 
 

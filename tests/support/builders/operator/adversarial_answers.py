@@ -17,7 +17,7 @@ VALUES: tuple[Any, ...] = (
 """What takes the place of a value."""
 
 
-def hostile_answers(valid: Any, seed: int) -> Iterator[bytes]:
+def adversarial_answers(valid: Any, seed: int) -> Iterator[bytes]:
     """Yield without end what may come in place of this valid JSON value; every tenth is valid."""
     chance = random.Random(seed)
     while True:
@@ -27,7 +27,7 @@ def hostile_answers(valid: Any, seed: int) -> Iterator[bytes]:
         yield _mangled(json.dumps(value), chance)
 
 
-def hostile_value(valid: Any, chance: random.Random) -> Any:
+def adversarial_value(valid: Any, chance: random.Random) -> Any:
     """Return the value with up to three of its parts replaced, removed or repeated."""
     value = copy.deepcopy(valid)
     for _ in range(chance.randrange(1, 4)):

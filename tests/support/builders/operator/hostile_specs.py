@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raggrpo_api.schema.crd import job_schema
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 
 SPEC = job_schema()["properties"]["spec"]
 
@@ -106,7 +106,7 @@ class _Writer:
         self._random = source
 
     def job(self) -> dict[str, Any]:
-        raw = a_raw_job({"metadata": {"name": self._job_name(), "namespace": "tenant-a",
+        raw = make_raw_job({"metadata": {"name": self._job_name(), "namespace": "tenant-a",
                                       "uid": "0b7c1e5a-0000-4000-8000-5f1d5f1d5f1d"}})  # fmt: skip
         roll = self._random.random()
         self._greed = 0.05 if roll < 0.8 else 0.6  # the last ones are wrong nearly everywhere

@@ -41,7 +41,7 @@ _SMALL: dict[str, Any] = {
 }
 
 
-def a_manifest(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def make_manifest(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     kind = {"apiVersion": "raggrpo.io/v1alpha1", "kind": "RagGrpoJob"}
     return {**kind, "metadata": {"name": name}, "spec": dict(spec)}
 
@@ -51,7 +51,7 @@ def data_of(file: Path | str, *, batch: int, prompt: int, response: int) -> dict
     return {"trainFiles": [str(file)], "trainBatchSize": batch, **lengths}
 
 
-def a_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def make_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a job as YAML gives it; keys are places such as `spec.data.trainFiles`."""
     return changed(_SMALL, changes or {})
 
@@ -71,20 +71,20 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return copied
 
 
-def a_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
+def make_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
     """Return a parsed job; keys are places below `spec`, such as `rollout.n`."""
-    job = parse_job(a_raw_job({f"spec.{place}": v for place, v in (changes or {}).items()}))
+    job = parse_job(make_raw_job({f"spec.{place}": v for place, v in (changes or {}).items()}))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job
 
 
-def a_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+def make_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
     """Return the configuration of the first attempt of such a job."""
-    job = a_job(changes)
+    job = make_job(changes)
     return trainer_config(job, resolve(job), number=1)
 
 
-def a_sample(path: Path) -> RagGrpoJob:
+def make_sample(path: Path) -> RagGrpoJob:
     job = parse_job(read_yaml(path.read_text()))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job

@@ -14,7 +14,7 @@ import yaml
 
 from raggrpo_api.names import ENV_RUN_MARK
 from raggrpo_operator.local_runtime import warden
-from support.builders.operator.jobs import a_manifest, data_of
+from support.builders.operator.jobs import data_of, make_manifest
 
 FAKE_TRAINER = Path(__file__).parents[2] / "fakes" / "trainer"
 DEADLINE_SECONDS = 240
@@ -33,7 +33,7 @@ class LocalJob:
         self.write(spec)
 
     def write(self, spec: Mapping[str, Any] | None = None) -> None:
-        job = a_manifest(
+        job = make_manifest(
             "stand-in",
             {
                 "model": {"path": str(self.folder / "model")},

@@ -25,7 +25,7 @@ SETTINGS = ClusterSettings(
 Manifest = dict[str, Any]
 
 
-def a_clustered_job(job: RagGrpoJob, facts: Facts | None = None) -> RagGrpoJob:
+def make_clustered_job(job: RagGrpoJob, facts: Facts | None = None) -> RagGrpoJob:
     """Return the job as the API server holds it: with a uid, and a status that knows the facts."""
     metadata = job.metadata.model_copy(update={"uid": UID, "namespace": "research"})
     status = JobStatus(preflight=PreflightStatus(facts=facts or Facts()))

@@ -10,7 +10,7 @@ JOB = {"kind": "RagGrpoJob", "name": "small", "uid": JOB_UID, "controller": True
 CLUSTER = {"kind": "RayCluster", "name": "small-c1", "uid": CLUSTER_UID, "controller": True}
 
 
-def a_pod(status: Manifest | None = None, **about: Any) -> Manifest:
+def make_pod(status: Manifest | None = None, **about: Any) -> Manifest:
     """Return a pod of Ray cluster `small-c1`; `kind` is head or worker, `going` being deleted."""
     kind, name = about.get("kind", "worker"), about.get("name", "small-c1-worker-0")
     metadata: Manifest = {
@@ -58,13 +58,13 @@ def container(state: Manifest | None = None, last: Manifest | None = None) -> Ma
     return {"phase": "Running", "containerStatuses": [status]}
 
 
-def beside_a_proxy(status: Manifest) -> Manifest:
+def with_proxy_sidecar(status: Manifest) -> Manifest:
     """Return the status of a pod into which a service mesh put a container, told first."""
     proxy = {"name": "istio-proxy", "imageID": f"sha256:{'9' * 64}", "state": ended(code=0)}
     return {**status, "containerStatuses": [proxy, *status["containerStatuses"]]}
 
 
-def a_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: Any) -> Manifest:
+def make_ray_cluster(*, ready_workers: int = 2, head_ready: bool = True, **about: Any) -> Manifest:
     head = {"type": "HeadPodReady", "status": "True" if head_ready else "False"}
     metadata = {
         "name": "small-c1",

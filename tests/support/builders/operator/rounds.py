@@ -8,14 +8,14 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
-from support.fakes.fake_runtime import T0, Story
+from support.fakes.fake_runtime import T0, Scenario
 
 
 def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def a_condition(
+def make_condition(
     kind: ConditionType, status: str, reason: str, since: float = 0, generation: int = 0
 ) -> Condition:
     return Condition(
@@ -41,7 +41,7 @@ def is_soon(decision: Decision) -> bool:
     return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
 
 
-def notes(story: Story) -> list[str]:
+def notes(scenario: Scenario) -> list[str]:
     """Return what the Events of a job say, from its first status to its last."""
-    statuses = [JobStatus(), *story.runtime.statuses]
+    statuses = [JobStatus(), *scenario.runtime.statuses]
     return [each.note for old, new in pairwise(statuses) for each in transitions(old, new)]

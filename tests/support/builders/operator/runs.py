@@ -8,8 +8,8 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import history_file
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_trainer.progress.metric_sinks import JsonLines
-from support.builders.operator.jobs import a_job
-from support.builders.trainer.reports import a_step
+from support.builders.operator.jobs import make_job
+from support.builders.trainer.reports import make_step
 
 
 def write_steps(
@@ -24,12 +24,14 @@ def write_steps(
     for event in events:
         lines.event("2026-01-01T00:00:00+00:00", event)
     for step in steps:
-        lines.step("2026-01-01T00:00:00+00:00", a_step(step, **(changes or {})), {})
+        lines.step("2026-01-01T00:00:00+00:00", make_step(step, **(changes or {})), {})
 
 
-def a_job_folder(folder: Path, status: JobStatus, changes: Mapping[str, Any] | None = None) -> Path:
+def make_job_folder(
+    folder: Path, status: JobStatus, changes: Mapping[str, Any] | None = None
+) -> Path:
     """Return a job folder and its log folder's place, `<folder>/checkpoints/logs`."""
-    job = a_job({"checkpoint.path": str(folder / "checkpoints"), **(changes or {})})
+    job = make_job({"checkpoint.path": str(folder / "checkpoints"), **(changes or {})})
     found = JobFolder(folder)
     found.acquire()
     found.save_job(job)

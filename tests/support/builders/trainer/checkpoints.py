@@ -13,7 +13,7 @@ NO_BEAT = 3600.0
 """For tests in which nobody watches; every claim would else keep a thread busy."""
 
 
-def a_claim(
+def make_claim(
     path: Path,
     *,
     uid: str = "uid-1",
@@ -24,7 +24,7 @@ def a_claim(
     return Fence.claim(path, uid, job, attempt, beat_seconds=beat_seconds)
 
 
-def a_store(
+def make_store(
     fence: Fence,
     *,
     keep_last: int = 3,
@@ -45,7 +45,7 @@ def a_store(
     return CheckpointStore(spec, fence, "config-hash", reached=reached)
 
 
-def a_meta(step: int) -> Meta:
+def make_meta(step: int) -> Meta:
     return Meta(
         step=step,
         cursor=Cursor(epoch=1, position=step),
@@ -71,4 +71,4 @@ def shards(step: int, size: int = 3000) -> Callable[[Path], None]:
 def is_whole(checkpoint: Checkpoint) -> bool:
     step = checkpoint.marker.step
     contents = [(checkpoint.folder / f"__{rank}_0.distcp").read_bytes() for rank in range(2)]
-    return contents == [step.to_bytes(4) * 750] * 2 and checkpoint.meta == a_meta(step)
+    return contents == [step.to_bytes(4) * 750] * 2 and checkpoint.meta == make_meta(step)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 VOCABULARY = 97
 
 
-def an_objective(**changes: Any) -> Objective:
+def make_objective(**changes: Any) -> Objective:
     return Objective(
         **{
             "clip_ratio_low": 0.2,
@@ -64,7 +64,7 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
     return folder
 
 
-def a_policy_config(
+def make_policy_config(
     model: Path,
     *,
     objective: Objective | None = None,
@@ -81,7 +81,7 @@ def a_policy_config(
     return PolicyConfig(
         model=ModelSpec(path=str(model)),
         training=TrainingSpec.model_validate(given | training),
-        objective=objective or an_objective(),
+        objective=objective or make_objective(),
         temperature=0.7,
         device="cpu",
         ranks_per_pod=ranks_per_pod,
@@ -89,11 +89,11 @@ def a_policy_config(
     )
 
 
-def a_policy(model: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Policy:
-    return Policy(a_policy_config(model, **changes), rank=rank, world_size=world_size)
+def make_policy(model: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Policy:
+    return Policy(make_policy_config(model, **changes), rank=rank, world_size=world_size)
 
 
-def a_completion(random: Random, length: int, *, inserted: slice = slice(0)) -> Completion:
+def make_completion(random: Random, length: int, *, inserted: slice = slice(0)) -> Completion:
     sampled = [True] * length
     sampled[inserted] = [False] * len(range(*inserted.indices(length)))
     return Completion(
@@ -103,7 +103,7 @@ def a_completion(random: Random, length: int, *, inserted: slice = slice(0)) -> 
     )
 
 
-def a_group(
+def make_group(
     lengths: Sequence[int] = (7, 7, 7),
     *,
     prompt: int = 11,
@@ -114,7 +114,7 @@ def a_group(
     random = Random(f"{seed} {prompt} {lengths}")
     return Group(
         prompt_ids=tuple(random.randrange(VOCABULARY) for _ in range(prompt)),
-        completions=tuple(a_completion(random, length, inserted=inserted) for length in lengths),
+        completions=tuple(make_completion(random, length, inserted=inserted) for length in lengths),
         advantages=tuple(advantages or (random.uniform(-1, 1) for _ in lengths)),
     )
 
@@ -122,12 +122,12 @@ def a_group(
 def uneven_groups() -> list[Group]:
     """Return a batch with every irregularity: lengths, sizes, inserted tokens, no variance."""
     return [
-        a_group((7, 7, 7)),
-        a_group((1, 12, 5, 3), prompt=20, inserted=slice(1, 3)),
-        a_group((9, 9), prompt=5, advantages=(0.0, 0.0)),
-        a_group((30, 2, 4), prompt=17, inserted=slice(0, 1)),
-        a_group((6,), prompt=3, advantages=(0.5,)),
-        a_group((8, 4, 16, 1, 1), prompt=31),
+        make_group((7, 7, 7)),
+        make_group((1, 12, 5, 3), prompt=20, inserted=slice(1, 3)),
+        make_group((9, 9), prompt=5, advantages=(0.0, 0.0)),
+        make_group((30, 2, 4), prompt=17, inserted=slice(0, 1)),
+        make_group((6,), prompt=3, advantages=(0.5,)),
+        make_group((8, 4, 16, 1, 1), prompt=31),
     ]
 
 
@@ -204,7 +204,7 @@ def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
 def train(
     rank: int, world_size: int, model: str, changes: dict[str, Any], steps: range
 ) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
-    policy = a_policy(Path(model), rank=rank, world_size=world_size, **changes)
+    policy = make_policy(Path(model), rank=rank, world_size=world_size, **changes)
     metrics = [policy.step(uneven_groups(), step=step) for step in steps]
     return [(one.loss, one.grad_norm) for one in metrics], parameters(policy)
 
@@ -212,7 +212,7 @@ def train(
 def train_save_train(
     rank: int, world_size: int, model: str, folder: str
 ) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
-    policy = a_policy(Path(model), rank=rank, world_size=world_size)
+    policy = make_policy(Path(model), rank=rank, world_size=world_size)
     for step in (1, 2):
         policy.step(uneven_groups(), step=step)
     save(policy.state_dict(), checkpoint_id=folder)
@@ -223,30 +223,30 @@ def train_save_train(
 def weight_updates(
     rank: int, world_size: int, model: str, changes: dict[str, Any], steps: range
 ) -> list[float | None]:
-    policy = a_policy(Path(model), rank=rank, world_size=world_size, **changes)
+    policy = make_policy(Path(model), rank=rank, world_size=world_size, **changes)
     return [policy.step(uneven_groups(), step=step).weight_update_ratio for step in steps]
 
 
 def count_parameters(rank: int, world_size: int, model: str) -> int:
-    return a_policy(Path(model), rank=rank, world_size=world_size).num_parameters
+    return make_policy(Path(model), rank=rank, world_size=world_size).num_parameters
 
 
 def export(rank: int, world_size: int, model: str, folder: str) -> None:
-    a_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
+    make_policy(Path(model), rank=rank, world_size=world_size).export_hf(Path(folder))
     dist.barrier()
 
 
 def logprobs(rank: int, world_size: int, model: str) -> list[list[float]]:
-    return a_policy(Path(model), rank=rank, world_size=world_size).logprobs(uneven_groups())
+    return make_policy(Path(model), rank=rank, world_size=world_size).logprobs(uneven_groups())
 
 
 def checksum(rank: int, world_size: int, model: str) -> int:
-    return a_policy(Path(model), rank=rank, world_size=world_size).checksum()
+    return make_policy(Path(model), rank=rank, world_size=world_size).checksum()
 
 
 def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
-    policy = a_policy(Path(model), rank=rank, world_size=world_size)
-    policy.logprobs([a_group()])
+    policy = make_policy(Path(model), rank=rank, world_size=world_size)
+    policy.logprobs([make_group()])
     return policy.checksum()
 
 
@@ -264,7 +264,9 @@ def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
 
     read = AutoModelForCausalLM.from_pretrained
     with mock.patch.object(AutoModelForCausalLM, "from_pretrained", timed):
-        a_policy(Path(model), rank=rank, world_size=world_size, ranks_per_pod=2, load_in_turns=True)
+        make_policy(
+            Path(model), rank=rank, world_size=world_size, ranks_per_pod=2, load_in_turns=True
+        )
     return times[0], times[1]
 
 
@@ -273,16 +275,16 @@ OVERFLOWING = 1e30
 
 def fp16_story(rank: int, world_size: int, model: str, folder: str) -> dict[str, Any]:
     """Train in FP16 through an overflow; save after it; go on, and again from what was saved."""
-    policy = a_fp16_policy(model, rank, world_size)
+    policy = make_fp16_policy(model, rank, world_size)
     first = policy.step(uneven_groups(), step=1)
     before = parameters(policy)
     # One completion only, so that a single rank's gradients overflow.
-    too_much = [a_group(), a_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
+    too_much = [make_group(), make_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
     skipped = policy.step(too_much, step=2)
     after = parameters(policy)
     save(policy.state_dict(), checkpoint_id=folder)
     third, went_on = policy.step(uneven_groups(), step=3), parameters(policy)
-    resumed = a_fp16_policy(model, rank, world_size)
+    resumed = make_fp16_policy(model, rank, world_size)
     state = resumed.state_dict()
     load(state, checkpoint_id=folder)
     resumed.load_state_dict(state)
@@ -293,5 +295,5 @@ def fp16_story(rank: int, world_size: int, model: str, folder: str) -> dict[str,
     }
 
 
-def a_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
-    return a_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)
+def make_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
+    return make_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)

@@ -13,13 +13,13 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Check, CheckId, PreflightResult
 from raggrpo_trainer.preflight.weights import expected_tensors
 from support.builders.data.rows import write_rows
-from support.builders.trainer.reports import a_config
+from support.builders.trainer.reports import make_config
 
 PARAMETERS = 256 * 8 + 3 * (2 * 8 * 32 * (4 + 2) + 3 * 8 * 16)
 """Of a_model_folder: its matrices, the head being the embedding."""
 
 
-def a_model_folder(folder: Path, **config: Any) -> Path:
+def make_model_folder(folder: Path, **config: Any) -> Path:
     """Write a model in two shards whose tokenizer makes one token of every byte."""
     folder.mkdir(parents=True)
     shape = {
@@ -48,11 +48,11 @@ def a_model_folder(folder: Path, **config: Any) -> Path:
     return folder
 
 
-def a_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:
+def make_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:
     """Return a configuration whose model, data and checkpoint folder are all there."""
     model, data = folder / "model", folder / "train.jsonl"
     if not model.exists():
-        a_model_folder(model)
+        make_model_folder(model)
         write_rows(data, [{"prompt": f"question {n}", "answer": "A"} for n in range(20)])
     given = {
         "model.path": str(model),
@@ -60,7 +60,7 @@ def a_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> Trai
         "data.trainBatchSize": 4,
         "resources.device": "CPU",
     }
-    return a_config(folder / "checkpoints", {**given, **(changes or {})})
+    return make_config(folder / "checkpoints", {**given, **(changes or {})})
 
 
 def check_of(result: PreflightResult, wanted: CheckId) -> Check:

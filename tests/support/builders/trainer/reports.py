@@ -12,19 +12,19 @@ from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, StepMetrics
 from raggrpo_trainer.progress.step_record import StepRecord
-from support.builders.operator.jobs import a_trainer_config
+from support.builders.operator.jobs import make_trainer_config
 
 DEADLINE_SECONDS = 60.0
 _RANKS_FIELDS = {field.name for field in fields(StepMetrics)}
 _SAMPLES_FIELDS = {field.name for field in fields(SampleMetrics)}
 
 
-def a_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
+def make_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
     given = {"checkpoint.path": str(folder), "training.totalSteps": 100}
-    return a_trainer_config(given | (changes or {}))
+    return make_trainer_config(given | (changes or {}))
 
 
-def a_step(step: int, **changes: Any) -> StepRecord:
+def make_step(step: int, **changes: Any) -> StepRecord:
     of_ranks = {name: changes.pop(name) for name in _RANKS_FIELDS & changes.keys()}
     trained = StepMetrics(
         **dict.fromkeys(REDUCTIONS, 0.0)

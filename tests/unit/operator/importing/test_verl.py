@@ -39,7 +39,7 @@ def hydra(text: str) -> Values:
     return compose("config", [], lambda _: None, text=text).values
 
 
-def a_valid_job(imported: Imported) -> RagGrpoJob:
+def make_valid_job(imported: Imported) -> RagGrpoJob:
     job = parse_job(imported.job)
     assert isinstance(job, RagGrpoJob), job
     assert errors(violations(job, resolve(job))) == ()
@@ -49,7 +49,7 @@ def a_valid_job(imported: Imported) -> RagGrpoJob:
 @pytest.mark.row("D5")
 def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
-    spec = a_valid_job(imported).spec
+    spec = make_valid_job(imported).spec
 
     assert MOUNT == "/mnt/work"  # as the page tells, which has --mount work=$HOME
     assert spec.data.train_files == [f"{MOUNT}/data/gsm8k/train.parquet"]
@@ -112,7 +112,7 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
 )
 def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> None:
     imported = import_verl(SMALLEST | {"data.val_files": "/data/test.parquet", name: value})
-    a_valid_job(imported)
+    make_valid_job(imported)
     lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
     assert any(line.startswith(name) and told in line for line in lines), lines
 
@@ -122,7 +122,7 @@ def test_a_cosine_keeps_its_floor_and_its_end_and_any_other_number_of_cycles_is_
     cosine = {"warmup_style": "cosine", "min_lr_ratio": 0.1, "total_training_steps": 8}
     given = {f"{optim}.{name}": value for name, value in (cosine | {"num_cycles": 2}).items()}
     imported = import_verl(SMALLEST | given)
-    training = a_valid_job(imported).spec.training
+    training = make_valid_job(imported).spec.training
 
     assert training.learning_rate_schedule == "Cosine"
     assert (training.min_learning_rate_ratio, training.decay_steps) == (0.1, 8)
@@ -133,7 +133,7 @@ def test_a_script_with_arrays_and_defaults_is_read_but_for_what_its_branches_dec
     given = read_script(ARRAYS).overrides
     [line] = import_verl(given).missing
     assert "rollout.n=$ROLLOUT_N: $ROLLOUT_N is 5 or 16" in line
-    spec = a_valid_job(import_verl(given | {"actor_rollout_ref.rollout.n": 5})).spec
+    spec = make_valid_job(import_verl(given | {"actor_rollout_ref.rollout.n": 5})).spec
     assert spec.model.path == "/mnt/models/Qwen3-4B"
     assert spec.data.train_files == [f"{MOUNT}/data/math/train.parquet"]
     assert spec.rollout.n == 5
@@ -141,7 +141,7 @@ def test_a_script_with_arrays_and_defaults_is_read_but_for_what_its_branches_dec
 
 def test_the_search_configuration_is_a_search_job_with_several_accepted_answers() -> None:
     imported = import_verl(hydra(SEARCH))
-    spec = a_valid_job(imported).spec
+    spec = make_valid_job(imported).spec
 
     assert spec.data.columns.answer == "reward_model.ground_truth.target"
     assert (spec.retrieval.mode, spec.retrieval.max_turns) == ("Search", 2)
@@ -165,7 +165,7 @@ def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
     changes: dict[str, Any], expected: str
 ) -> None:
     imported = import_verl(SMALLEST | changes)
-    a_valid_job(imported)
+    make_valid_job(imported)
     assert expected in "\n".join(imported.wrong)
 
 
@@ -174,7 +174,7 @@ def test_a_micro_batch_grows_only_with_a_prompt_that_would_not_fit_into_the_usua
     prompt: int, tokens: int
 ) -> None:
     lengths = {"data.max_prompt_length": prompt, "data.max_response_length": 3968}
-    training = a_valid_job(import_verl(SMALLEST | lengths)).spec.training
+    training = make_valid_job(import_verl(SMALLEST | lengths)).spec.training
     assert training.tokens_per_micro_batch == tokens
     assert ("tokens_per_micro_batch" in training.model_fields_set) == (prompt > 512)
 
@@ -186,7 +186,7 @@ def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
     lengths = {"data.max_prompt_length": 1024, "data.max_response_length": 1024}
     given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
     imported = import_verl(SMALLEST | lengths | given)
-    assert a_valid_job(imported).spec.training.tokens_per_micro_batch == 5120
+    assert make_valid_job(imported).spec.training.tokens_per_micro_batch == 5120
     assert any("does not hold a prompt with" in line for line in imported.wrong) == is_told
 
 
@@ -204,7 +204,7 @@ def test_one_clip_ratio_is_that_of_both_sides_unless_a_side_has_its_own(
     given: dict[str, float], low: float, high: float
 ) -> None:
     changes = {f"actor_rollout_ref.actor.{name}": value for name, value in given.items()}
-    algorithm = a_valid_job(import_verl(SMALLEST | changes)).spec.algorithm
+    algorithm = make_valid_job(import_verl(SMALLEST | changes)).spec.algorithm
     assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (low, high)
 
 
@@ -253,7 +253,7 @@ def with_tools(text: str | None) -> Imported:
 @pytest.mark.row("D5")
 def test_the_search_tool_is_the_retrieval_endpoint() -> None:
     imported = with_tools(FILES["examples/lookup/config/tools/lookup.yaml"])
-    spec = a_valid_job(imported).spec
+    spec = make_valid_job(imported).spec
 
     assert spec.retrieval.mode is RetrievalMode.SEARCH
     [endpoint] = spec.retrieval.endpoints
@@ -269,7 +269,7 @@ def test_the_search_tool_is_the_retrieval_endpoint() -> None:
 def test_of_several_tools_that_search_the_first_is_the_endpoint() -> None:
     urls = ("http://a.rag/retrieve", "http://b.rag/retrieve")
     tools = ", ".join(f"{{config: {{retrieval_service_url: '{url}'}}}}" for url in urls)
-    spec = a_valid_job(with_tools(f"tools: [{tools}]")).spec
+    spec = make_valid_job(with_tools(f"tools: [{tools}]")).spec
     assert [endpoint.url for endpoint in spec.retrieval.endpoints] == [urls[0]]
 
 
@@ -280,7 +280,7 @@ def test_a_search_is_seen_by_the_names_of_its_files_and_asks_where_search_r1_doe
     changes: dict[str, Any],
 ) -> None:
     imported = import_verl(SMALLEST | {"data.max_prompt_length": 1024} | changes)
-    retrieval = a_valid_job(imported).spec.retrieval
+    retrieval = make_valid_job(imported).spec.retrieval
     assert retrieval.mode is RetrievalMode.SEARCH
     [endpoint] = imported.job["spec"]["retrieval"]["endpoints"]
     assert endpoint == {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
@@ -303,7 +303,7 @@ def test_a_tool_on_this_machine_alone_is_told() -> None:
 
 def test_tools_that_do_not_search_are_told_and_make_no_search_job() -> None:
     imported = with_tools("tools: [{class_name: a.Calculator, config: {precision: 3}}]")
-    assert a_valid_job(imported).spec.retrieval.mode is RetrievalMode.NONE
+    assert make_valid_job(imported).spec.retrieval.mode is RetrievalMode.NONE
     assert any(line.startswith("tool Calculator: ") for line in imported.unmapped)
 
 
@@ -319,7 +319,7 @@ def test_what_a_defaults_list_gives_is_told_by_its_file() -> None:
     found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
     found.override(SMALLEST)
     imported = import_verl(found.values, found.inherited, found.missing, FILES.get)
-    a_valid_job(imported)
+    make_valid_job(imported)
 
     mapped = "training.learningRate: 3e-06 (from optim/adam.yaml)"
     assert any(line.endswith(mapped) for line in imported.mapped)
@@ -353,8 +353,8 @@ def test_every_counterpart_in_the_table_exists() -> None:
 
 def test_verls_bound_for_tokens_of_negative_advantage_is_kept() -> None:
     name = "actor_rollout_ref.actor.clip_ratio_c"
-    assert a_valid_job(import_verl(SMALLEST)).spec.algorithm.dual_clip == 3.0
-    assert a_valid_job(import_verl(SMALLEST | {name: 10.0})).spec.algorithm.dual_clip == 10.0
+    assert make_valid_job(import_verl(SMALLEST)).spec.algorithm.dual_clip == 3.0
+    assert make_valid_job(import_verl(SMALLEST | {name: 10.0})).spec.algorithm.dual_clip == 10.0
 
 
 @pytest.mark.parametrize(
@@ -391,9 +391,9 @@ def test_a_jobs_name_is_as_much_of_the_experiments_as_a_job_takes(
     experiment: str, name: str
 ) -> None:
     imported = import_verl(SMALLEST | {"trainer.experiment_name": experiment})
-    assert a_valid_job(imported).metadata.name == name
+    assert make_valid_job(imported).metadata.name == name
 
 
 def test_a_run_of_one_step_that_saves_none_saves_that_step() -> None:
     imported = import_verl(SMALLEST | {"trainer.total_training_steps": 1, "trainer.save_freq": -1})
-    assert a_valid_job(imported).spec.checkpoint.every_steps == 1
+    assert make_valid_job(imported).spec.checkpoint.every_steps == 1

@@ -13,7 +13,7 @@ H100 = {
 }
 
 
-def a_node(labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
+def make_node(labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
     return {
         "metadata": {"name": "n", "labels": labels},
         "status": {"allocatable": {"nvidia.com/gpu": gpus}},
@@ -29,8 +29,8 @@ def seen(
 
 @pytest.mark.row("D11")
 def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
-    small = a_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
-    large = a_node(H100 | {"pool": "large"})
+    small = make_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
+    large = make_node(H100 | {"pool": "large"})
     assert seen(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
     assert seen(small, large, selector={"pool": "large"}) == DeviceObserved(
         81559, 9, "NVIDIA-H100-80GB-HBM3"
@@ -38,7 +38,7 @@ def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
 
 
 def test_nodes_with_too_few_gpus_or_none_do_not_count() -> None:
-    assert seen(a_node(H100, gpus="4"), gpus=8) is None
+    assert seen(make_node(H100, gpus="4"), gpus=8) is None
     assert seen({"metadata": {"labels": H100}}) is None
 
 
@@ -54,7 +54,7 @@ def test_nodes_with_too_few_gpus_or_none_do_not_count() -> None:
     ],
 )
 def test_a_product_alone_tells_memory_and_capability(product: str, gib: int, major: int) -> None:
-    device = seen(a_node({"nvidia.com/gpu.product": product}))
+    device = seen(make_node({"nvidia.com/gpu.product": product}))
     assert device is not None
     assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
 
@@ -87,4 +87,4 @@ def test_a_slice_or_a_share_has_its_own_memory(
 
 @pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
 def test_labels_that_are_no_numbers_say_nothing(memory: str) -> None:
-    assert seen(a_node({"nvidia.com/gpu.memory": memory})) is None
+    assert seen(make_node({"nvidia.com/gpu.memory": memory})) is None

@@ -29,7 +29,7 @@ class Clock:
         await asyncio.sleep(0)
 
 
-def a_lease(kube: FakeKube, clock: Clock, identity: str) -> Lease:
+def make_lease(kube: FakeKube, clock: Clock, identity: str) -> Lease:
     return Lease(kube, "here", "operator", identity, clock=clock, sleep=clock.sleep)
 
 
@@ -39,9 +39,9 @@ def holder(kube: FakeKube) -> str:
 
 async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old() -> None:
     kube, clock = FakeKube(), Clock()
-    await a_lease(kube, clock, "one").acquire()
+    await make_lease(kube, clock, "one").acquire()
     begun = clock.now
-    await a_lease(kube, clock, "two").acquire()
+    await make_lease(kube, clock, "two").acquire()
 
     assert holder(kube) == "two"
     assert DURATION_SECONDS <= clock.now - begun <= 20
@@ -49,7 +49,7 @@ async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old()
 
 async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
     kube, clock = FakeKube(), Clock()
-    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
 
     for _ in range(20):
@@ -60,11 +60,11 @@ async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
 
 async def test_a_released_lease_is_free_at_once() -> None:
     kube, clock = FakeKube(), Clock()
-    first = a_lease(kube, clock, "one")
+    first = make_lease(kube, clock, "one")
     await first.acquire()
     await first.release()
     begun = clock.now
-    await a_lease(kube, clock, "two").acquire()
+    await make_lease(kube, clock, "two").acquire()
 
     assert clock.now == begun
     assert holder(kube) == "two"
@@ -72,7 +72,7 @@ async def test_a_released_lease_is_free_at_once() -> None:
 
 async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
     kube, clock = FakeKube(), Clock()
-    lease = a_lease(kube, clock, "one")
+    lease = make_lease(kube, clock, "one")
     await lease.acquire()
     renewed = clock.now
     kube.before = failing("get")
@@ -83,7 +83,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
 
 async def test_a_short_trouble_costs_nothing() -> None:
     kube, clock = FakeKube(), Clock()
-    lease = a_lease(kube, clock, "one")
+    lease = make_lease(kube, clock, "one")
     await lease.acquire()
 
     def fail() -> None:
@@ -106,7 +106,7 @@ async def test_a_short_trouble_costs_nothing() -> None:
 
 async def test_a_leader_that_was_replaced_notices_it() -> None:
     kube, clock = FakeKube(), Clock()
-    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
     await second._take()
     clock.now += DURATION_SECONDS
@@ -119,8 +119,8 @@ async def test_a_leader_that_was_replaced_notices_it() -> None:
 
 async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
     kube, clock = FakeKube(), Clock()
-    await a_lease(kube, clock, "gone").acquire()
-    first, second = a_lease(kube, clock, "one"), a_lease(kube, clock, "two")
+    await make_lease(kube, clock, "gone").acquire()
+    first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     assert not await first._take()
     assert not await second._take()
     clock.now += DURATION_SECONDS
@@ -136,6 +136,6 @@ async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
 async def test_transitions_are_counted(transitions: int) -> None:
     kube, clock = FakeKube(), Clock()
     for number in range(transitions):
-        await a_lease(kube, clock, f"replica-{number}").acquire()
+        await make_lease(kube, clock, f"replica-{number}").acquire()
     found = kube.objects[LEASES.plural, "here", "operator"]["spec"]
     assert found["leaseTransitions"] == transitions

@@ -10,10 +10,10 @@ from support.builders.operator.pods import (
     CLUSTER,
     CLUSTER_UID,
     Manifest,
-    a_pod,
-    beside_a_proxy,
     container,
     ended,
+    make_pod,
+    with_proxy_sidecar,
 )
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
@@ -35,38 +35,43 @@ def disrupted(reason: str) -> Manifest:
 GCS = "Ray subprocesses exited:\n gcs_server [exit code=1]\n"
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
 LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
-    "runs": (a_pod(), False, None, ""),
-    "out of memory": (a_pod(container(ended("OOMKilled", 137))), False, Cause.HOST_OUT_OF_MEMORY,
+    "runs": (make_pod(), False, None, ""),
+    "out of memory": (make_pod(container(ended("OOMKilled", 137))), False, Cause.HOST_OUT_OF_MEMORY,
         "OOMKilled, limit 2Gi"),
-    "out of memory, restarted in place": (a_pod(container(last=ended("OOMKilled", 137))), False,
+    "out of memory, restarted in place": (make_pod(container(last=ended("OOMKilled", 137))), False,
         Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
-    "out of memory, then deleted": (a_pod(container(ended("OOMKilled", 137)), going=True), True,
+    "out of memory, then deleted": (make_pod(container(ended("OOMKilled", 137)), going=True), True,
         Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
-    "node short of memory": (a_pod(EVICTED | {"message": "The node was low on resource: memory."}),
+    "node short of memory": (
+        make_pod(EVICTED | {"message": "The node was low on resource: memory."}),
         False, Cause.HOST_OUT_OF_MEMORY, "low on resource: memory"),
     "node short of disk": (
-        a_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}), False,
+        make_pod(EVICTED | {"message": "The node was low on resource: ephemeral-storage."}), False,
         Cause.NODE_LOST, "ephemeral-storage"),
-    "preempted": (a_pod(disrupted("PreemptionByScheduler")), False, Cause.PREEMPTED, "because"),
-    "drained": (a_pod(disrupted("EvictionByEvictionAPI")), True, Cause.PREEMPTED, "because"),
-    "node tainted": (a_pod(disrupted("DeletionByTaintManager")), False, Cause.NODE_LOST, "because"),
-    "node gone": (a_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
-    "node shut down": (a_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST, "because"),
-    "worker ended": (a_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
+    "preempted": (make_pod(disrupted("PreemptionByScheduler")), False, Cause.PREEMPTED, "because"),
+    "drained": (make_pod(disrupted("EvictionByEvictionAPI")), True, Cause.PREEMPTED, "because"),
+    "node tainted": (make_pod(disrupted("DeletionByTaintManager")), False, Cause.NODE_LOST,
+        "because"),
+    "node gone": (make_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
+    "node shut down": (make_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST,
+        "because"),
+    "worker ended": (make_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
         "trainer pod small-c1-worker-0: ended with exit code 1 (Error)"),
-    "head ended, its last words": (a_pod(container(ended(message="up\n" * 900 + GCS)), kind="head"),
+    "head ended, its last words": (make_pod(container(ended(message="up\n" * 900 + GCS)),
+        kind="head"),
         False, Cause.HEAD_LOST, "up Ray subprocesses exited: gcs_server [exit code=1]"),
-    "out of memory beside a proxy": (a_pod(beside_a_proxy(container(ended("OOMKilled", 137)))),
+    "out of memory beside a proxy": (make_pod(with_proxy_sidecar(container(ended("OOMKilled",
+        137)))),
         False, Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
-    "a proxy ended": (a_pod(beside_a_proxy(container())), False, None, ""),
-    "head restarted in place": (a_pod(container(last=ended(code=139)), kind="head"), False,
+    "a proxy ended": (make_pod(with_proxy_sidecar(container())), False, None, ""),
+    "head restarted in place": (make_pod(container(last=ended(code=139)), kind="head"), False,
         Cause.HEAD_LOST, "ended with exit code 139"),
-    "worker deleted": (a_pod(), True, Cause.WORKER_LOST, "was deleted"),
-    "worker being deleted, its container ends": (a_pod(container(ended(code=143)), going=True),
+    "worker deleted": (make_pod(), True, Cause.WORKER_LOST, "was deleted"),
+    "worker being deleted, its container ends": (make_pod(container(ended(code=143)), going=True),
         False, Cause.WORKER_LOST, "was deleted"),
-    "head deleted": (a_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
+    "head deleted": (make_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
     "failed without a container": (
-        a_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}), False,
+        make_pod({"phase": "Failed", "reason": "NodeAffinity", "message": "no"}), False,
         Cause.WORKER_LOST, "NodeAffinity"),
 }  # fmt: skip
 
@@ -130,50 +135,52 @@ STARTS: dict[str, tuple[Manifest, bool | None]] = {
 @pytest.mark.parametrize("case", STARTS)
 def test_a_pod_that_does_not_start_is_told_in_its_own_words(case: str) -> None:
     status, is_final = STARTS[case]
-    found = start_problem(a_pod(status))
+    found = start_problem(make_pod(status))
     assert (found.is_final if found else None) == is_final
     assert found is None or "the pod's own words" in found.message
 
 
-def a_book() -> EvidenceStore:
+def make_book() -> EvidenceStore:
     return EvidenceStore(timedelta(seconds=120))
 
 
 def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion() -> None:
-    book = a_book()
-    book.record(KEY, a_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
-    book.record(KEY, a_pod(), NOW, was_deleted=True)
+    book = make_book()
+    book.record(KEY, make_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
+    book.record(KEY, make_pod(), NOW, was_deleted=True)
     [found] = book.losses(KEY, CLUSTER_UID, LONG_AGO)
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
 
 def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
-    book = a_book()
-    book.record(KEY, a_pod(name="w0"), NOW, was_deleted=True)
-    book.record(KEY, a_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False)
+    book = make_book()
+    book.record(KEY, make_pod(name="w0"), NOW, was_deleted=True)
+    book.record(
+        KEY, make_pod(container(ended("OOMKilled", 137)), name="w1"), NOW, was_deleted=False
+    )
     assert [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)] == ["w1", "w0"]
 
 
 def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() -> None:
-    book, since = a_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
-    book.record(KEY, a_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
+    book, since = make_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
+    book.record(KEY, make_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
     assert book.losses(KEY, CLUSTER_UID, since) == []
 
     again = container(last=ended("OOMKilled", 137, at="2026-11-21T12:01:40Z"))
-    book.record(KEY, a_pod(again), NOW, was_deleted=False)
+    book.record(KEY, make_pod(again), NOW, was_deleted=False)
     assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
 
 
 def test_a_pod_that_only_bears_the_clusters_name_is_no_loss_of_it() -> None:
-    book = a_book()
+    book = make_book()
     for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
-        book.record(KEY, a_pod(owner=owner), NOW, was_deleted=True)
+        book.record(KEY, make_pod(owner=owner), NOW, was_deleted=True)
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
 def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> None:
-    book = a_book()
-    book.record(KEY, a_pod(), NOW, was_deleted=True)
+    book = make_book()
+    book.record(KEY, make_pod(), NOW, was_deleted=True)
     assert book.losses(KEY, "another uid", LONG_AGO) == []
     assert book.losses(JobKey("default", "other"), CLUSTER_UID, LONG_AGO) == []
 
@@ -182,7 +189,7 @@ def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> 
 
 
 def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
-    book, pods = a_book(), [a_pod(waiting("CreateContainerConfigError"))]
+    book, pods = make_book(), [make_pod(waiting("CreateContainerConfigError"))]
     early, is_final_early = book.start_problem(KEY, pods, NOW)
     _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
 
@@ -192,15 +199,15 @@ def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
 
 
 def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
-    book, failing = a_book(), [a_pod(waiting("ImagePullBackOff"))]
+    book, failing = make_book(), [make_pod(waiting("ImagePullBackOff"))]
     book.start_problem(KEY, failing, NOW)
-    assert book.start_problem(KEY, [a_pod()], NOW + timedelta(seconds=60)) == (None, False)
+    assert book.start_problem(KEY, [make_pod()], NOW + timedelta(seconds=60)) == (None, False)
     _, is_final = book.start_problem(KEY, failing, NOW + timedelta(seconds=130))
     assert not is_final
 
 
 def test_an_unschedulable_pod_never_becomes_final() -> None:
-    book, pods = a_book(), [a_pod(unscheduled("no node"))]
+    book, pods = make_book(), [make_pod(unscheduled("no node"))]
     for seconds in (0, 10_000):
         found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
         assert found is not None
@@ -210,10 +217,10 @@ def test_an_unschedulable_pod_never_becomes_final() -> None:
 def test_of_pods_that_do_not_start_those_that_want_most_are_told_first() -> None:
     said = unscheduled("no node")
     roles = ("head", "rollout", "proxy", "trainer")
-    pods = [a_pod(said, role=role, name=role) for role in roles]
+    pods = [make_pod(said, role=role, name=role) for role in roles]
 
     def told() -> str:
-        found, _ = a_book().start_problem(KEY, pods, NOW)
+        found, _ = make_book().start_problem(KEY, pods, NOW)
         assert found is not None
         return found.pod
 
@@ -231,10 +238,10 @@ def test_of_pods_that_do_not_start_those_that_want_most_are_told_first() -> None
 def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
     time: str | None, reason: str
 ) -> None:
-    found = loss(a_pod(container(ended(reason, at=time))), NOW)
+    found = loss(make_pod(container(ended(reason, at=time))), NOW)
     disruption = disrupted("DeletionByPodGC")
     disruption["conditions"][0]["lastTransitionTime"] = time
-    other = loss(a_pod(disruption), NOW)
+    other = loss(make_pod(disruption), NOW)
 
     assert found is not None
     assert other is not None
@@ -251,14 +258,14 @@ def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
     ],
 )
 def test_a_part_that_is_null_is_none(status: Manifest) -> None:
-    assert loss(a_pod(status), NOW) is None
-    assert start_problem(a_pod(status)) is None
+    assert loss(make_pod(status), NOW) is None
+    assert start_problem(make_pod(status)) is None
 
 
 def test_what_a_pod_says_is_one_short_printable_line() -> None:
     said = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
-    problem = start_problem(a_pod(waiting("ErrImagePull", said)))
-    lost = loss(a_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)
+    problem = start_problem(make_pod(waiting("ErrImagePull", said)))
+    lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)
 
     for message in (problem and problem.message, lost and lost.message):
         assert message is not None

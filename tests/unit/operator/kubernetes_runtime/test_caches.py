@@ -20,7 +20,7 @@ A, B = JobKey("team", "a"), JobKey("team", "b")
 KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
 
 
-def a_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifest:
+def make_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifest:
     labels = {names.LABEL_JOB: key.name}
     metadata = {"uid": uid, "namespace": key.namespace, "name": key.name, "labels": labels}
     return {"kind": kind, "metadata": metadata, **more}
@@ -59,7 +59,7 @@ def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
         if other is not kind:
             take(caches, other)
 
-    first, second = (a_body(uid, kind=kind.kind) for uid in "12")
+    first, second = (make_body(uid, kind=kind.kind) for uid in "12")
     caches.apply_page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
     assert not caches.filled.is_set()
     caches.apply_page(kind.path(""), kind.kind, [second], is_first=False, is_last=True)
@@ -84,8 +84,8 @@ def test_a_kind_that_is_not_served_is_not_waited_for(is_told_last: bool) -> None
 
 def test_objects_are_found_by_the_job_they_belong_to() -> None:
     caches = Caches(1)
-    take(caches, PODS, a_body("1"), a_body("2", B), a_body("3"))
-    take(caches, JOBS, a_body("4", kind=names.KIND, spec={"model": {}}))
+    take(caches, PODS, make_body("1"), make_body("2", B), make_body("3"))
+    take(caches, JOBS, make_body("4", kind=names.KIND, spec={"model": {}}))
 
     assert (uids(caches), uids(caches, B)) == (["1", "3"], ["2"])
     job = caches.objects.job(A)
@@ -96,19 +96,19 @@ def test_objects_are_found_by_the_job_they_belong_to() -> None:
 
 def test_a_watch_changes_removes_and_moves_what_was_listed() -> None:
     caches, path = Caches(1), PODS.path("")
-    take(caches, PODS, a_body("1"), a_body("2"))
+    take(caches, PODS, make_body("1"), make_body("2"))
     told = what_is_told(caches)
-    caches.apply_event(path, "MODIFIED", a_body("1", status={"phase": "Running"}))
-    caches.apply_event(path, "DELETED", a_body("2"))
-    caches.apply_event(path, "DELETED", a_body("never known"))
-    caches.apply_event(path, "ADDED", a_body("3"))
+    caches.apply_event(path, "MODIFIED", make_body("1", status={"phase": "Running"}))
+    caches.apply_event(path, "DELETED", make_body("2"))
+    caches.apply_event(path, "DELETED", make_body("never known"))
+    caches.apply_event(path, "ADDED", make_body("3"))
 
     assert [each["status"].get("phase") for each in caches.objects.pods[A]] == ["Running", None]
     assert uids(caches) == ["1", "3"]
     types = ["MODIFIED", "DELETED", "DELETED", "ADDED"]
     assert told == list(zip(types, ["1", "2", "never known", "3"], strict=True))
-    caches.apply_event(path, "MODIFIED", a_body("1", B))
-    caches.apply_event(path, "DELETED", a_body("3"))
+    caches.apply_event(path, "MODIFIED", make_body("1", B))
+    caches.apply_event(path, "DELETED", make_body("3"))
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
 
 
@@ -117,8 +117,8 @@ def test_what_is_told_of_is_in_the_cache_by_then() -> None:
     seen: list[list[str]] = []
     caches.on_event = lambda *_: seen.append(uids(caches))
 
-    take(caches, PODS, a_body("1"))
-    caches.apply_event(PODS.path(""), "DELETED", a_body("1"))
+    take(caches, PODS, make_body("1"))
+    caches.apply_event(PODS.path(""), "DELETED", make_body("1"))
 
     assert seen == [["1"], []]
 
@@ -135,7 +135,7 @@ def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
             raise TypeError("of an odd status")
 
     caches.on_event = fails_first
-    take(caches, PODS, a_body("1"), a_body("2"))
+    take(caches, PODS, make_body("1"), make_body("2"))
 
     assert told == ["1", "2"]
     assert "a Pod cannot be told" in caplog.text
@@ -143,31 +143,31 @@ def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
 
 def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_told_once() -> None:
     caches, path = Caches(2), PODS.path("team")
-    elsewhere = a_body("9", JobKey("other", "a"))
-    take(caches, PODS, a_body("1"), a_body("2"), namespace="team")
+    elsewhere = make_body("9", JobKey("other", "a"))
+    take(caches, PODS, make_body("1"), make_body("2"), namespace="team")
     take(caches, PODS, elsewhere, namespace="other")
-    caches.apply_event(path, "ADDED", a_body("3"))
-    caches.apply_event(path, "ADDED", a_body("4"))
-    caches.apply_event(path, "DELETED", a_body("4"))
+    caches.apply_event(path, "ADDED", make_body("3"))
+    caches.apply_event(path, "ADDED", make_body("4"))
+    caches.apply_event(path, "DELETED", make_body("4"))
     told = what_is_told(caches)
 
-    take(caches, PODS, a_body("2"), namespace="team")
+    take(caches, PODS, make_body("2"), namespace="team")
 
     assert sorted(told) == [("LISTED", "2"), ("VANISHED", "1"), ("VANISHED", "3")]
     assert uids(caches) == ["2"]
     assert uids(caches, JobKey("other", "a")) == ["9"], "another path's list says nothing of it"
-    take(caches, PODS, a_body("2"), namespace="team")
+    take(caches, PODS, make_body("2"), namespace="team")
     assert len(told) == 4
 
 
 def test_a_list_that_broke_off_is_no_reason_to_drop_or_to_keep_anything() -> None:
     caches, path = Caches(1), PODS.path("")
-    take(caches, PODS, a_body("1"), a_body("2"))
+    take(caches, PODS, make_body("1"), make_body("2"))
     told = what_is_told(caches)
-    caches.apply_page(path, "Pod", [a_body("1"), a_body("new")], is_first=True, is_last=False)
+    caches.apply_page(path, "Pod", [make_body("1"), make_body("new")], is_first=True, is_last=False)
     assert uids(caches) == ["1", "2", "new"]
 
-    take(caches, PODS, a_body("2"))
+    take(caches, PODS, make_body("2"))
 
     assert sorted(told)[-2:] == [("VANISHED", "1"), ("VANISHED", "new")]
     assert uids(caches) == ["2"]

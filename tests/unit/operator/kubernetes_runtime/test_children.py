@@ -27,12 +27,12 @@ from raggrpo_operator.kubernetes_runtime.process.installation_keys import Instal
 from raggrpo_operator.kubernetes_runtime.rounds.children import KEPT_RECORDS, Children
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_kube import FakeKube
-from support.fakes.fake_runtime import a_story_job
+from support.fakes.fake_runtime import make_scenario_job
 
 KEYS = InstallationKeys("now", {"now": b"a key of many bytes"})
 
 
-JOB = a_story_job()
+JOB = make_scenario_job()
 METADATA = JOB.metadata
 CLUSTER = names.cluster_name("small", METADATA.uid, 1)
 PREFLIGHT = names.preflight_name("small", METADATA.uid)
@@ -40,13 +40,13 @@ RETRIEVER = names.retriever_name("small", METADATA.uid, "kb")
 NETWORK = names.network_policy_name("small", METADATA.uid)
 
 
-def a_plan(changes: dict[str, object] | None = None) -> PodPlan:
-    spec = resolve(a_story_job(changes)).spec
+def make_plan(changes: dict[str, object] | None = None) -> PodPlan:
+    spec = resolve(make_scenario_job(changes)).spec
     return PodPlan(spec, "trainer:test", size(spec, KNOWN_TINY))
 
 
-def a_cluster(grace_seconds: int = 30) -> CreateCluster:
-    return CreateCluster(a_plan(), 1, CLUSTER, ray_version="", grace_seconds=grace_seconds)
+def make_cluster(grace_seconds: int = 30) -> CreateCluster:
+    return CreateCluster(make_plan(), 1, CLUSTER, ray_version="", grace_seconds=grace_seconds)
 
 
 def children() -> tuple[FakeKube, Children]:
@@ -59,10 +59,10 @@ def children() -> tuple[FakeKube, Children]:
 
 async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_again() -> None:
     kube, makes = children()
-    await makes.create_cluster(METADATA, a_cluster())
+    await makes.create_cluster(METADATA, make_cluster())
     before = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
 
-    await makes.create_cluster(METADATA, a_cluster())
+    await makes.create_cluster(METADATA, make_cluster())
 
     assert kube.named("rayclusters") == [CLUSTER]
     assert await kube.get(RAY_CLUSTERS, "default", CLUSTER) == before
@@ -73,7 +73,7 @@ async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_agai
 async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
     kube, makes = children()
 
-    await makes.create_cluster(METADATA, a_cluster(grace_seconds=75))
+    await makes.create_cluster(METADATA, make_cluster(grace_seconds=75))
 
     cluster = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
     head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
@@ -86,13 +86,13 @@ async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
 async def test_secrets_are_created_and_nothing_else() -> None:
     kube, makes = children()
     for _ in range(2):
-        await makes.create_cluster(METADATA, a_cluster())
+        await makes.create_cluster(METADATA, make_cluster())
     assert {verb for verb, plural, _ in kube.calls if plural == "secrets"} == {"create"}
 
 
 async def test_the_token_comes_before_the_cluster_that_needs_it() -> None:
     kube, makes = children()
-    await makes.create_cluster(METADATA, a_cluster())
+    await makes.create_cluster(METADATA, make_cluster())
     created = [plural for verb, plural, _ in kube.calls if verb == "create"]
     assert created == ["networkpolicies", "secrets", "rayclusters"]
 
@@ -106,12 +106,12 @@ async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
 
     kube.before = refuse
     with pytest.raises(NotFound, match=r"install KubeRay 1\.6\.0 or newer"):
-        await makes.create_cluster(METADATA, a_cluster())
+        await makes.create_cluster(METADATA, make_cluster())
 
 
 async def test_what_is_as_it_should_be_is_not_written_again() -> None:
     kube, makes = children()
-    policy = render_network_policy(METADATA, makes.settings, a_plan().spec)
+    policy = render_network_policy(METADATA, makes.settings, make_plan().spec)
     for _ in range(2):
         await makes.owned.apply(METADATA, policy)
     assert writes(kube) == ["create"]
@@ -131,7 +131,7 @@ def writes(kube: FakeKube) -> list[str]:
 async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> None:
     kube, makes = children()
     config = trainer_config(JOB, resolve(JOB), number=0)
-    old, new = (StartPreflight(a_plan(), config, spec_hash) for spec_hash in ("old", "new"))
+    old, new = (StartPreflight(make_plan(), config, spec_hash) for spec_hash in ("old", "new"))
     await makes.start_preflight(METADATA, old)
     await makes.start_preflight(METADATA, old)
     with pytest.raises(OperatorError, match="still being deleted"):
@@ -156,7 +156,7 @@ async def test_the_newest_records_are_kept() -> None:
 
 async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
     kube, makes = children()
-    await makes.create_cluster(METADATA, a_cluster())
+    await makes.create_cluster(METADATA, make_cluster())
     seen = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
     seen["metadata"]["uid"] = "an earlier one"
 
@@ -169,7 +169,7 @@ async def test_retrievers_are_applied_twice_and_stopped_with_their_services() ->
     kube, makes = children()
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
-    plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    plan = make_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     for _ in range(2):
         await makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed))
     assert kube.named("deployments") == kube.named("services") == [RETRIEVER]
@@ -198,7 +198,7 @@ async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": owned, "spec": {"mine": True}}
     kept = copy.deepcopy(kube.put(theirs))
 
-    action = StartRetriever(a_plan(), "kb", ManagedRetriever(corpus="/mnt/runs/corpus.jsonl"))
+    action = StartRetriever(make_plan(), "kb", ManagedRetriever(corpus="/mnt/runs/corpus.jsonl"))
     with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not this job"):
         await makes.start_retriever(METADATA, action)
     with pytest.raises(NameTaken):
@@ -213,13 +213,13 @@ async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins
 async def test_every_pod_begins_under_the_jobs_policy() -> None:
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
-    plan = a_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    plan = make_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     config = trainer_config(JOB, resolve(JOB), number=0)
     kube, makes = children()
     for begin in (
-        lambda: makes.start_preflight(METADATA, StartPreflight(a_plan(), config, "hash")),
+        lambda: makes.start_preflight(METADATA, StartPreflight(make_plan(), config, "hash")),
         lambda: makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed)),
-        lambda: makes.create_cluster(METADATA, a_cluster()),
+        lambda: makes.create_cluster(METADATA, make_cluster()),
     ):
         kube.objects.clear()
         kube.calls.clear()
@@ -237,4 +237,4 @@ async def test_what_is_gone_between_refusal_and_look_is_tried_again() -> None:
 
     kube.before = refuse
     with pytest.raises(TransientError, match="and then it was gone"):
-        await makes.create_cluster(METADATA, a_cluster())
+        await makes.create_cluster(METADATA, make_cluster())

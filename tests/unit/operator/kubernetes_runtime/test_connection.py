@@ -30,7 +30,7 @@ def identity(uid: str) -> Manifest:
     return {"name": uid, "namespace": "team", "uid": uid, "labels": labels, "resourceVersion": uid}
 
 
-async def a_list(request: web.Request) -> web.Response:
+async def make_list(request: web.Request) -> web.Response:
     """Answer with two pages of an object each."""
     uid, more = ("2", "") if "continue" in request.query else ("1", "next")
     items = [{"metadata": identity(uid), "data": {"text": HUGE}}]
@@ -38,7 +38,7 @@ async def a_list(request: web.Request) -> web.Response:
     return web.json_response({"kind": kind, "items": items, "metadata": {"continue": more}})
 
 
-async def a_watch(request: web.Request) -> web.StreamResponse:
+async def make_watch(request: web.Request) -> web.StreamResponse:
     kind = request.match_info["kind"].removesuffix("List")
     event = {"type": "ADDED", "object": {"kind": kind, "metadata": identity("7"), "data": HUGE}}
     answer = web.StreamResponse()
@@ -77,7 +77,7 @@ async def connected(
     caches, told = Caches(1), list[tuple[str, str]]()
     caches.on_event = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
     async with TestServer(app) as server:
-        monkeypatch.setenv("KUBECONFIG", str(a_kubeconfig(folder, str(server.make_url("/")))))
+        monkeypatch.setenv("KUBECONFIG", str(make_kubeconfig(folder, str(server.make_url("/")))))
         found = await connect(caches, **CONTEXT)
         assert found is not None
         async with found.aiohttp_session as session:
@@ -88,7 +88,7 @@ async def connected(
 async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(a_list, tmp_path, monkeypatch) as to:
+    async with connected(make_list, tmp_path, monkeypatch) as to:
         gone = {"kind": "ConfigMap", "metadata": identity("0")}
         to.caches.apply_event("/ConfigMapList", "ADDED", gone)
         first = await to.read("/ConfigMapList?limit=1")
@@ -119,7 +119,7 @@ async def test_a_list_that_was_begun_again_forgets_what_the_first_try_found(
 
 
 async def test_lists_of_others_are_kopfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with connected(a_list, tmp_path, monkeypatch) as to:
+    async with connected(make_list, tmp_path, monkeypatch) as to:
         listed = await to.read("/TheirList")
 
     assert listed["items"][0]["data"] == {"text": HUGE}
@@ -154,7 +154,7 @@ async def test_events_go_into_the_caches_and_kopf_is_told_how_far_it_has_read(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        connected(a_watch, tmp_path, monkeypatch) as to,
+        connected(make_watch, tmp_path, monkeypatch) as to,
         to.session.get(to.url(f"/{kind}?watch=true")) as answer,
     ):
         lines = [line async for line in answer.content.iter_chunked(2**20)]
@@ -177,7 +177,7 @@ async def test_without_credentials_kopf_says_so(
     assert await connect(Caches(1), **CONTEXT) is None
 
 
-def a_kubeconfig(folder: Path, server: str) -> Path:
+def make_kubeconfig(folder: Path, server: str) -> Path:
     file = folder / "kubeconfig"
     named = {
         "clusters": [{"name": "a", "cluster": {"server": server}}],

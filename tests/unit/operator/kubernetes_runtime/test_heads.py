@@ -11,7 +11,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.heads import Head, HeadAddress, 
 ONE, OTHER = JobKey("default", "one"), JobKey("default", "other")
 
 
-class World:
+class OperatorEnvironment:
     """Many heads behind one port, and the tokens that they were asked with."""
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def environment() -> AsyncIterator[OperatorEnvironment]:
+    made = OperatorEnvironment()
     app = web.Application()
     app.add_routes([web.get("/{cluster}/progress", made.progress)])
     runner = web.AppRunner(app)
@@ -44,10 +44,12 @@ async def world() -> AsyncIterator[World]:
     await runner.cleanup()
 
 
-async def test_each_head_is_asked_with_its_own_token_over_a_new_connection(world: World) -> None:
+async def test_each_head_is_asked_with_its_own_token_over_a_new_connection(
+    environment: OperatorEnvironment,
+) -> None:
     for key in (ONE, OTHER, ONE):
-        assert await world.head(key).progress.read() is not None
+        assert await environment.head(key).progress.read() is not None
 
-    assert world.tokens == [f"Bearer token-{key.name}" for key in (ONE, OTHER, ONE)]
+    assert environment.tokens == [f"Bearer token-{key.name}" for key in (ONE, OTHER, ONE)]
     # One that was kept could lead to a pod that is gone: a Service's address outlives it.
-    assert len(world.connections) == 3
+    assert len(environment.connections) == 3

@@ -12,8 +12,13 @@ from aiohttp import ClientSession, web
 
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import RAY_CLUSTERS
-from support.builders.operator.jobs import KNOWN_TINY, a_job
-from support.operator.reconciler_environment import KEY, NOW, ReconcilerWorld, a_running_status
+from support.builders.operator.jobs import KNOWN_TINY, make_job
+from support.operator.reconciler_environment import (
+    KEY,
+    NOW,
+    ReconcilerEnvironment,
+    make_running_status,
+)
 
 ROUND_SECONDS = 5
 ENOUGH_SECONDS = 600
@@ -31,7 +36,7 @@ ANSWERS: dict[str, tuple[int, str]] = {
 
 
 @contextlib.asynccontextmanager
-async def a_head(status: int, text: str) -> AsyncIterator[str]:
+async def make_head(status: int, text: str) -> AsyncIterator[str]:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, text=text)
 
@@ -44,16 +49,18 @@ async def a_head(status: int, text: str) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-def a_world(
+def make_environment(
     folder: Path, session: ClientSession, url: str, key: str = "", **spec: Any
-) -> ReconcilerWorld:
-    world = ReconcilerWorld(folder, session, a_running_status(KNOWN_TINY, a_job(spec)), url)
-    world.stored()["spec"].update(spec)
-    cluster = world.show_cluster(key)
+) -> ReconcilerEnvironment:
+    environment = ReconcilerEnvironment(
+        folder, session, make_running_status(KNOWN_TINY, make_job(spec)), url
+    )
+    environment.stored()["spec"].update(spec)
+    cluster = environment.show_cluster(key)
     uid = cluster["metadata"]["uid"]
-    world.kube.put(cluster)
+    environment.kube.put(cluster)
     assert cluster["metadata"]["uid"] == uid
-    return world
+    return environment
 
 
 @pytest.mark.row("E3")
@@ -63,15 +70,15 @@ async def test_it_is_suspended_and_ends_by_its_deadline_all_the_same(
     what: str, spec: dict[str, Any], tmp_path: Path, session: ClientSession
 ) -> None:
     key = NOT_MOUNTED if what == "an unknown key" else ""
-    async with a_head(*ANSWERS[what]) as url:
-        world = a_world(tmp_path, session, url, key, **spec)
-        while "small-c1" in world.kube.named(RAY_CLUSTERS.plural):
+    async with make_head(*ANSWERS[what]) as url:
+        environment = make_environment(tmp_path, session, url, key, **spec)
+        while "small-c1" in environment.kube.named(RAY_CLUSTERS.plural):
             with contextlib.suppress(OperatorError):
-                await world.reconciler.round(KEY)
-            world.now += timedelta(seconds=ROUND_SECONDS)
-            assert (world.now - NOW).total_seconds() < ENOUGH_SECONDS, what
+                await environment.reconciler.round(KEY)
+            environment.now += timedelta(seconds=ROUND_SECONDS)
+            assert (environment.now - NOW).total_seconds() < ENOUGH_SECONDS, what
 
-    status = world.stored()["status"]
+    status = environment.stored()["status"]
     why = status["attempts"][-1].get("cause") or status["restartState"]["intent"]
     assert why in ("Suspended", "DeadlineExceeded", "HeadLost")
 
@@ -79,9 +86,9 @@ async def test_it_is_suspended_and_ends_by_its_deadline_all_the_same(
 async def test_a_refusal_is_told_while_decisions_go_on(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    async with a_head(403, "no") as url:
-        world = a_world(tmp_path, session, url)
-        await world.reconciler.round(KEY)
+    async with make_head(403, "no") as url:
+        environment = make_environment(tmp_path, session, url)
+        await environment.reconciler.round(KEY)
 
-    assert world.condition("Reconciling")["reason"] == "AccessDenied"
-    assert world.condition("Accepted")["status"] == "True"
+    assert environment.condition("Reconciling")["reason"] == "AccessDenied"
+    assert environment.condition("Accepted")["status"] == "True"

@@ -14,14 +14,14 @@ from raggrpo_operator.kubernetes_runtime.watching.evidence_store import Evidence
 from raggrpo_operator.kubernetes_runtime.watching.informer import listener
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from raggrpo_operator.kubernetes_runtime.watching.trimming import TOO_LARGE, trim_child, trim_job
-from support.builders.operator.pods import Manifest, a_pod, a_ray_cluster, container, ended
+from support.builders.operator.pods import Manifest, container, ended, make_pod, make_ray_cluster
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
 def test_a_pod_in_the_cache_tells_as_much_of_its_loss_as_the_whole_pod(reason: str) -> None:
-    pod = a_pod(container(ended(reason)), spec={"nodeName": "node-1"})
+    pod = make_pod(container(ended(reason)), spec={"nodeName": "node-1"})
 
     assert loss(trim_child(pod), NOW) == loss(pod, NOW)
 
@@ -64,7 +64,7 @@ def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
             is_complete=True,
         )
 
-    whole = a_ray_cluster()
+    whole = make_ray_cluster()
 
     assert seen(trim_child(whole)) == seen(whole)
     assert head_is_ready(trim_child(whole)) == head_is_ready(whole)
@@ -131,7 +131,7 @@ class Listening:
 def test_only_a_deletion_that_was_watched_is_evidence_of_when_a_pod_was_lost(
     event_type: str, losses: int
 ) -> None:
-    listening, pod = Listening(), trim_child(a_pod(kind="head"))
+    listening, pod = Listening(), trim_child(make_pod(kind="head"))
 
     listening.told(event_type, pod)
 

@@ -11,7 +11,7 @@ from raggrpo_operator.kube.client import EVENTS
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds import reconciler as module
 from raggrpo_operator.kubernetes_runtime.watching.trimming import trim_job
-from support.operator.reconciler_environment import KEY, ReconcilerWorld
+from support.operator.reconciler_environment import KEY, ReconcilerEnvironment
 
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
 
@@ -25,46 +25,46 @@ async def test_a_mistake_of_the_operator_becomes_a_condition_that_names_itself(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "reconcile", mistaken)
-    world = ReconcilerWorld(tmp_path, session)
+    environment = ReconcilerEnvironment(tmp_path, session)
 
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            await world.reconciler.round(KEY)
+            await environment.reconciler.round(KEY)
 
-    told = world.condition("Reconciling")
+    told = environment.condition("Reconciling")
     assert (told["status"], told["reason"]) == ("True", "InternalError")
     assert told["message"].startswith("ZeroDivisionError at reconciler.py:")
     assert "a bug, in two lines" in told["message"]
-    assert sum(verb == "apply_status" for verb, _, _ in world.kube.calls) == 1
-    assert len(world.kube.named(EVENTS.plural)) == 1
+    assert sum(verb == "apply_status" for verb, _, _ in environment.kube.calls) == 1
+    assert len(environment.kube.named(EVENTS.plural)) == 1
 
 
 async def test_the_condition_goes_when_a_round_succeeds(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = ReconcilerWorld(tmp_path, session)
+    environment = ReconcilerEnvironment(tmp_path, session)
     with monkeypatch.context() as patched:
         patched.setattr(module, "reconcile", mistaken)
         with pytest.raises(ZeroDivisionError):
-            await world.reconciler.round(KEY)
+            await environment.reconciler.round(KEY)
 
-    await world.reconciler.round(KEY)
+    await environment.reconciler.round(KEY)
 
-    assert world.condition("Reconciling")["status"] == "False"
+    assert environment.condition("Reconciling")["status"] == "False"
 
 
 async def test_a_status_of_another_release_is_left_as_it_is_but_for_the_condition(
     tmp_path: Path, session: ClientSession
 ) -> None:
     stored = {"phase": "Running", "attempt": 3, "attempts": [{"number": 3, "cause": "NewerCause"}]}
-    world = ReconcilerWorld(tmp_path, session, json.loads(json.dumps(stored)))
+    environment = ReconcilerEnvironment(tmp_path, session, json.loads(json.dumps(stored)))
 
     with pytest.raises(ValueError, match="NewerCause"):
-        await world.reconciler.round(KEY)
+        await environment.reconciler.round(KEY)
 
-    assert {name: world.stored()["status"][name] for name in stored} == stored
-    assert world.condition("Reconciling")["reason"] == "InternalError"
-    assert "attempts.0.cause" in world.condition("Reconciling")["message"]
+    assert {name: environment.stored()["status"][name] for name in stored} == stored
+    assert environment.condition("Reconciling")["reason"] == "InternalError"
+    assert "attempts.0.cause" in environment.condition("Reconciling")["message"]
 
 
 @pytest.mark.row("E7")
@@ -75,15 +75,18 @@ async def test_a_mistake_is_counted_and_logged_with_the_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(module, "reconcile", mistaken)
-    world = ReconcilerWorld(tmp_path, session)
+    environment = ReconcilerEnvironment(tmp_path, session)
     queue = WorkQueue(
-        world.reconciler.round, workers=4, group=lambda key: key.namespace, observer=world.metrics
+        environment.reconciler.round,
+        workers=4,
+        group=lambda key: key.namespace,
+        observer=environment.metrics,
     )
     task = asyncio.create_task(queue.run())
 
     queue.add(KEY)
     async with asyncio.timeout(10):
-        while ERRORS not in world.metrics.text():  # noqa: ASYNC110 (metrics tell nobody)
+        while ERRORS not in environment.metrics.text():  # noqa: ASYNC110 (metrics tell nobody)
             await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -96,11 +99,13 @@ async def test_a_mistake_is_counted_and_logged_with_the_job(
 async def test_a_spec_that_was_too_large_to_keep_is_refused(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    world = ReconcilerWorld(tmp_path, session)
-    world.objects.jobs = {KEY: [trim_job(world.stored() | {"spec": {"env": ["x" * 300_000]}})]}
+    environment = ReconcilerEnvironment(tmp_path, session)
+    environment.objects.jobs = {
+        KEY: [trim_job(environment.stored() | {"spec": {"env": ["x" * 300_000]}})]
+    }
 
-    await world.reconciler.round(KEY)
+    await environment.reconciler.round(KEY)
 
-    told = world.condition("Accepted")
+    told = environment.condition("Accepted")
     assert (told["status"], told["reason"]) == ("False", "SpecTooLarge")
     assert "shorten" in told["message"]

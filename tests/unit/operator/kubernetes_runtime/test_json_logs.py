@@ -6,7 +6,7 @@ from typing import Any
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter, about
 
 
-def a_record(**more: Any) -> logging.LogRecord:
+def make_record(**more: Any) -> logging.LogRecord:
     record = logging.makeLogRecord(
         {"name": "raggrpo_operator", "levelname": "INFO", "msg": "step %d", "args": (3,), **more}
     )
@@ -16,7 +16,7 @@ def a_record(**more: Any) -> logging.LogRecord:
 
 def test_a_line_says_what_it_is_about_and_nothing_of_what_kopf_adds() -> None:
     with about(job="team-a/demo", reconcileID="f00"), about(attempt=2):
-        line = JsonFormatter().format(a_record(k8s_ref={"uid": "1"}, settings=object()))
+        line = JsonFormatter().format(make_record(k8s_ref={"uid": "1"}, settings=object()))
 
     assert json.loads(line) == {
         "time": "2001-09-09T01:46:40.250+00:00",
@@ -33,14 +33,14 @@ def test_what_is_logged_afterwards_is_not_about_it_any_more() -> None:
     with about(job="team-a/demo"):
         pass
 
-    assert "job" not in json.loads(JsonFormatter().format(a_record()))
+    assert "job" not in json.loads(JsonFormatter().format(make_record()))
 
 
 def test_an_exception_is_one_line_with_its_traceback() -> None:
     try:
         raise ValueError("no such step")
     except ValueError:
-        line = JsonFormatter().format(a_record(exc_info=sys.exc_info()))
+        line = JsonFormatter().format(make_record(exc_info=sys.exc_info()))
 
     assert "\n" not in line
     assert json.loads(line)["traceback"].endswith("ValueError: no such step")

@@ -11,13 +11,13 @@ class Clock:
         return self.now
 
 
-def a_lateness() -> tuple[Lateness, Clock]:
+def make_lateness() -> tuple[Lateness, Clock]:
     clock = Clock()
     return Lateness(clock), clock
 
 
 def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> None:
-    lateness, clock = a_lateness()
+    lateness, clock = make_lateness()
     assert lateness.of(KEY) == 0
 
     lateness.record_success(KEY, 5.0)
@@ -27,7 +27,7 @@ def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> No
 
 
 def test_a_look_that_nobody_asked_for_is_not_late() -> None:
-    lateness, clock = a_lateness()
+    lateness, clock = make_lateness()
     lateness.record_success(KEY, 5.0)
     lateness.record_success(KEY, None)
     clock.now = 505.0
@@ -36,7 +36,7 @@ def test_a_look_that_nobody_asked_for_is_not_late() -> None:
 
 
 def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> None:
-    lateness, clock = a_lateness()
+    lateness, clock = make_lateness()
     lateness.record_success(KEY, 0.0)
     clock.now = 500.0
     lateness.record_failure(KEY)
@@ -46,7 +46,7 @@ def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> No
 
 
 def test_hours_of_looks_that_fail_are_no_lateness() -> None:
-    lateness, clock = a_lateness()
+    lateness, clock = make_lateness()
     lateness.record_success(KEY, 0.0)
     for minute in range(120):
         clock.now = 60.0 * minute

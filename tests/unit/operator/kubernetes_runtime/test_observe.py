@@ -24,22 +24,22 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_retrievers,
     service_names,
 )
-from support.builders.operator.jobs import KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.builders.operator.pods import (
     CLUSTER,
     JOB,
     Manifest,
-    a_pod,
-    a_ray_cluster,
-    beside_a_proxy,
     container,
     ended,
+    make_pod,
+    make_ray_cluster,
+    with_proxy_sidecar,
 )
 
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
-def a_loss(cause: Cause, weight: Weight, *, is_head: bool = False) -> Loss:
+def make_loss(cause: Cause, weight: Weight, *, is_head: bool = False) -> Loss:
     return Loss("pod", "uid", is_head, cause, f"told: {cause}", NOW, weight)
 
 
@@ -55,38 +55,38 @@ def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
     return observed_cluster(1, ray_cluster, **given)
 
 
-OOM = a_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
-HEAD_DELETED = a_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
-WORKER_DELETED = a_loss(Cause.WORKER_LOST, Weight.DELETED)
+OOM = make_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
+HEAD_DELETED = make_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
+WORKER_DELETED = make_loss(Cause.WORKER_LOST, Weight.DELETED)
 IMAGE = StartProblem(
     "pod", "uid", ConditionReason.IMAGE_PULL_FAILED, "told: no image", is_final=True
 )
 
 
 def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
-    assert observed(a_ray_cluster()) == ClusterObserved(1, is_ready=True)
+    assert observed(make_ray_cluster()) == ClusterObserved(1, is_ready=True)
 
 
 @pytest.mark.parametrize(
     "changes", [{"ready_workers": 1}, {"ready_workers": 0}], ids=["one of two", "none"]
 )
 def test_a_cluster_without_all_its_workers_is_not_ready(changes: dict[str, Any]) -> None:
-    assert not observed(a_ray_cluster(**changes)).is_ready
+    assert not observed(make_ray_cluster(**changes)).is_ready
 
 
 def test_a_cluster_with_a_pod_that_is_being_deleted_is_not_ready() -> None:
-    assert observed(a_ray_cluster(), is_complete=False) == ClusterObserved(1)
+    assert observed(make_ray_cluster(), is_complete=False) == ClusterObserved(1)
 
 
 def test_a_cluster_whose_jobs_api_is_silent_is_not_ready_and_not_lost() -> None:
-    assert observed(a_ray_cluster(), is_reachable=False) == ClusterObserved(1)
+    assert observed(make_ray_cluster(), is_reachable=False) == ClusterObserved(1)
 
 
 def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> None:
-    alone = observed(a_ray_cluster(), losses=[HEAD_DELETED])
+    alone = observed(make_ray_cluster(), losses=[HEAD_DELETED])
     assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
 
-    beside = observed(a_ray_cluster(), losses=[OOM, HEAD_DELETED])
+    beside = observed(make_ray_cluster(), losses=[OOM, HEAD_DELETED])
     assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
 
 
@@ -105,7 +105,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
 def test_a_lost_head_may_return_where_it_keeps_its_state(
     keeps_state: bool, is_being_deleted: bool, losses: list[Loss], may_return: bool
 ) -> None:
-    cluster = a_ray_cluster(going=is_being_deleted)
+    cluster = make_ray_cluster(going=is_being_deleted)
     if keeps_state:
         cluster["metadata"]["annotations"] = {names.ANNOTATION_HEAD_RETURNS: "true"}
 
@@ -113,17 +113,17 @@ def test_a_lost_head_may_return_where_it_keeps_its_state(
 
 
 def test_a_lost_worker_is_a_cause_and_no_lost_cluster() -> None:
-    found = observed(a_ray_cluster(), losses=[WORKER_DELETED])
+    found = observed(make_ray_cluster(), losses=[WORKER_DELETED])
     assert (found.is_lost, found.cause) == (False, Cause.WORKER_LOST)
 
 
 def test_a_cluster_that_is_being_deleted_is_lost() -> None:
-    found = observed(a_ray_cluster(going=True))
+    found = observed(make_ray_cluster(going=True))
     assert (found.is_lost, found.cause) == (True, Cause.HEAD_LOST)
 
 
 def test_a_cluster_that_a_queue_holds_back_is_queued_whatever_its_pods_tell() -> None:
-    cluster = a_ray_cluster(head_ready=False, ready_workers=0)
+    cluster = make_ray_cluster(head_ready=False, ready_workers=0)
     cluster["spec"]["suspend"] = True
     cluster["metadata"]["labels"][names.LABEL_QUEUE] = "research"
 
@@ -134,17 +134,17 @@ def test_a_cluster_that_a_queue_holds_back_is_queued_whatever_its_pods_tell() ->
 
 
 def test_a_queued_cluster_that_is_being_deleted_is_lost() -> None:
-    cluster = a_ray_cluster(going=True)
+    cluster = make_ray_cluster(going=True)
     cluster["spec"]["suspend"] = True
 
     assert observed(cluster).is_lost
 
 
 def test_a_pod_that_does_not_start_is_told_and_becomes_the_cause_when_it_is_final() -> None:
-    waiting = observed(a_ray_cluster(ready_workers=0), problem=IMAGE)
+    waiting = observed(make_ray_cluster(ready_workers=0), problem=IMAGE)
     assert (waiting.cause, waiting.message) == (None, "told: no image")
 
-    final = observed(a_ray_cluster(ready_workers=0), problem=IMAGE, problem_is_final=True)
+    final = observed(make_ray_cluster(ready_workers=0), problem=IMAGE, problem_is_final=True)
     assert final.cause is Cause.START_FAILED
 
 
@@ -155,13 +155,13 @@ def test_pods_that_may_not_be_created_are_told() -> None:
         "reason": "FailedCreateWorkerPod",
         "message": "exceeded quota",
     }
-    found = observed(a_ray_cluster(ready_workers=0, conditions=[refused]))
+    found = observed(make_ray_cluster(ready_workers=0, conditions=[refused]))
     assert found.message == "FailedCreateWorkerPod: exceeded quota"
 
 
 def preflight(status: Manifest, **about: Any) -> Manifest:
     labels = {names.LABEL_SPEC_HASH: about.pop("spec_hash", "abc")}
-    return a_pod(status, name="small-preflight", owner=JOB, labels=labels, **about)
+    return make_pod(status, name="small-preflight", owner=JOB, labels=labels, **about)
 
 
 def done(message: str, code: int = 0) -> Manifest:
@@ -218,7 +218,7 @@ def test_of_two_preflights_the_newer_counts() -> None:
 
 
 def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
-    def a_deployment(name: str, ready: int) -> Manifest:
+    def make_deployment(name: str, ready: int) -> Manifest:
         metadata = {"name": f"small-r-{name}", "labels": {names.LABEL_RETRIEVER: name}}
         return {"metadata": metadata, "status": {"readyReplicas": ready}}
 
@@ -226,11 +226,12 @@ def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
     crashed["containerStatuses"][0]["lastState"]["terminated"]["message"] = "no such corpus"
     of_bad = {"kind": "ReplicaSet", "name": "small-r-bad-7f", "uid": "rs", "controller": True}
     labels = {names.LABEL_RETRIEVER: "bad", "pod-template-hash": "7f"}
-    pod = a_pod(crashed, name="small-r-bad-7f-x", labels=labels, owner=of_bad)
-    foreign = a_pod(crashed, name="x", labels=labels | {names.LABEL_RETRIEVER: "new"}, owner={})
+    pod = make_pod(crashed, name="small-r-bad-7f-x", labels=labels, owner=of_bad)
+    foreign = make_pod(crashed, name="x", labels=labels | {names.LABEL_RETRIEVER: "new"}, owner={})
 
     good, bad, new = observed_retrievers(
-        [a_deployment("good", 1), a_deployment("bad", 0), a_deployment("new", 0)], [foreign, pod]
+        [make_deployment("good", 1), make_deployment("bad", 0), make_deployment("new", 0)],
+        [foreign, pod],
     )
 
     assert good == RetrieverObserved("good", is_ready=True)
@@ -247,13 +248,13 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
 @pytest.mark.parametrize(
     ("pod", "cause", "is_waited_for"),
     [
-        (a_pod(kind="head"), Cause.HEAD_LOST, True),
-        (a_pod(kind="head", going=True), Cause.PREEMPTED, True),
-        (a_pod(going=True), Cause.PREEMPTED, False),
-        (a_pod({"phase": "Failed"}, kind="head"), Cause.HEAD_LOST, False),
-        (a_pod(kind="head", owner=CLUSTER | {"name": "small-c0"}), Cause.HEAD_LOST, False),
-        (a_pod(kind="head", owner=CLUSTER | {"controller": False}), Cause.HEAD_LOST, False),
-        (a_pod(kind="head", going=True), None, False),  # its attempt has to end first
+        (make_pod(kind="head"), Cause.HEAD_LOST, True),
+        (make_pod(kind="head", going=True), Cause.PREEMPTED, True),
+        (make_pod(going=True), Cause.PREEMPTED, False),
+        (make_pod({"phase": "Failed"}, kind="head"), Cause.HEAD_LOST, False),
+        (make_pod(kind="head", owner=CLUSTER | {"name": "small-c0"}), Cause.HEAD_LOST, False),
+        (make_pod(kind="head", owner=CLUSTER | {"controller": False}), Cause.HEAD_LOST, False),
+        (make_pod(kind="head", going=True), None, False),  # its attempt has to end first
     ],
     ids=[
         "not yet deleted",
@@ -268,7 +269,7 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
 def test_a_head_that_may_still_save_is_waited_for(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
-    job = a_job().model_copy(update={"status": after_an_attempt(cause)})
+    job = make_job().model_copy(update={"status": after_an_attempt(cause)})
     in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
 
     found = ending_cluster(job, [pod], in_grace)
@@ -279,10 +280,10 @@ def test_a_head_that_may_still_save_is_waited_for(
 @pytest.mark.parametrize(
     ("pod", "may"),
     [
-        (a_pod(kind="head", going=True), True),
-        (a_pod(kind="head"), False),
-        (a_pod(going=True), False),
-        (a_pod({"phase": "Pending"}, kind="head", going=True), False),
+        (make_pod(kind="head", going=True), True),
+        (make_pod(kind="head"), False),
+        (make_pod(going=True), False),
+        (make_pod({"phase": "Pending"}, kind="head", going=True), False),
     ],
     ids=["being deleted", "replaced already", "a worker", "never began"],
 )
@@ -297,23 +298,27 @@ def test_a_clock_that_was_set_back_does_not_prolong_the_wait_for_a_head(
 ) -> None:
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
 
-    assert may_save([a_pod(kind="head", going=True)], now) is may
+    assert may_save([make_pod(kind="head", going=True)], now) is may
 
 
 def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
-    job = a_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
+    job = make_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
-    assert ending_cluster(job, [a_pod(kind="head", going=True)], NOW) is None
+    assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
 
 
 def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
-    job = a_job().metadata
+    job = make_job().metadata
 
-    def a_deployment(name: str, endpoint: str) -> Manifest:
+    def make_deployment(name: str, endpoint: str) -> Manifest:
         return {"metadata": {"name": name, "labels": {names.LABEL_RETRIEVER: endpoint}}}
 
     ours = names.retriever_name("small", job.uid, "new")
-    there = [a_deployment("small-r-kb", "kb"), a_deployment("a", "new"), a_deployment(ours, "new")]
+    there = [
+        make_deployment("small-r-kb", "kb"),
+        make_deployment("a", "new"),
+        make_deployment(ours, "new"),
+    ]
     assert service_names(job, ["kb", "new", "later"], there) == {
         "kb": "small-r-kb",
         "new": ours,
@@ -324,18 +329,23 @@ def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
 def running(image_id: str, kind: str = "worker", name: str = "w") -> Manifest:
     status = container()
     status["containerStatuses"][0]["imageID"] = image_id
-    return a_pod(status, kind=kind, name=name)
+    return make_pod(status, kind=kind, name=name)
 
 
 def test_images_of_a_cluster_are_told_once_each_the_heads_first() -> None:
     one, two = (f"sha256:{digit * 64}" for digit in "12")
-    pods = [running(two, name="a"), running(f"docker://{one}", "head", "b"), running(one), a_pod()]
+    pods = [
+        running(two, name="a"),
+        running(f"docker://{one}", "head", "b"),
+        running(one),
+        make_pod(),
+    ]
 
     assert image_ids(pods) == (one, two)
 
 
 def test_the_image_of_a_container_that_a_mesh_put_into_a_pod_is_none_of_the_jobs() -> None:
     pod = running(f"sha256:{'1' * 64}")
-    pod["status"] = beside_a_proxy(pod["status"])
+    pod["status"] = with_proxy_sidecar(pod["status"])
 
     assert image_ids([pod]) == (f"sha256:{'1' * 64}",)

@@ -22,7 +22,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter, stored_status
 from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_removal
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.operator.jobs import a_job, a_raw_job
+from support.builders.operator.jobs import make_job, make_raw_job
 from support.fakes.fake_kube import FakeKube, failing
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ class Written:
     now: datetime = T0
 
     def __post_init__(self) -> None:
-        raw = a_raw_job()
+        raw = make_raw_job()
         raw["metadata"] = {"name": "small", "namespace": "default", "uid": "5f1d", "generation": 1}
         self.body = self.kube.put(raw)
         self.objects = ClusterObjects(jobs={KEY: [self.body]})
@@ -316,7 +316,7 @@ def test_a_name_that_is_taken_is_told_from_a_quota_that_changed() -> None:
 def test_a_finished_job_stays_as_long_as_it_says(
     lifetime: int, ended_before: int | None, expected: float | None
 ) -> None:
-    job = a_job({"ttlSecondsAfterFinished": lifetime})
+    job = make_job({"ttlSecondsAfterFinished": lifetime})
     ended = None if ended_before is None else T0 - timedelta(seconds=ended_before)
     job = job.model_copy(update={"status": JobStatus(completion_time=ended)})
     assert seconds_until_removal(job, T0) == expected
@@ -333,7 +333,7 @@ def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.row("B26")
 def test_the_series_of_a_job_vanish_with_it() -> None:
-    metrics, job = Metrics(), a_job({"preset": "Fast"})
+    metrics, job = Metrics(), make_job({"preset": "Fast"})
     running = JobStatus(
         phase=Phase.RUNNING,
         progress=ProgressStatus(progress_percentage=40),
@@ -351,7 +351,7 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
     assert shown["raggrpo_job_lost_steps"][0]["is"] == 7
     assert shown["raggrpo_job_effective_training_time_ratio"][0]["is"] == 0.62
 
-    metrics.jobs.update(KEY, a_job({"preset": "Debug"}))
+    metrics.jobs.update(KEY, make_job({"preset": "Debug"}))
     assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
     assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # of a job created anew
     metrics.jobs.update(KEY, job.model_copy(update={"status": running}))

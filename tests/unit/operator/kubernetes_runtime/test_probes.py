@@ -12,7 +12,7 @@ from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_pro
 from raggrpo_operator.kubernetes_runtime.rounds import resync
 from raggrpo_operator.kubernetes_runtime.rounds.resync import KubeRayAppeared, Resync
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches
-from support.builders.operator.jobs import a_raw_job
+from support.builders.operator.jobs import make_raw_job
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")
@@ -39,7 +39,7 @@ class Kube(FakeKube):
 
 
 @dataclass
-class World:
+class OperatorEnvironment:
     """A resync with everything around it."""
 
     now: float = 0.0
@@ -63,7 +63,7 @@ class World:
         )
 
     def put_job(self) -> Manifest:
-        raw = a_raw_job()
+        raw = make_raw_job()
         raw["metadata"] = {"name": "small", "namespace": "default"}
         return self.kube.put(raw)
 
@@ -72,27 +72,27 @@ class World:
 
 
 def test_a_process_whose_loop_turns_is_healthy() -> None:
-    world = World()
-    world.now, world.health.heartbeat = 100.0, 99.0
-    assert world.problems() == ""
+    environment = OperatorEnvironment()
+    environment.now, environment.health.heartbeat = 100.0, 99.0
+    assert environment.problems() == ""
 
 
 def test_a_loop_that_stands_still_a_round_without_end_and_deaf_watches_are_problems() -> None:
-    world = World(round_seconds=601.0)
-    world.now, world.health.behind_since = 1000.0, 800.0
-    assert "event loop was late by 999 s" in world.problems()
-    assert "a round has taken 601 s" in world.problems()
-    assert "missed a change for 200 s" in world.problems()
+    environment = OperatorEnvironment(round_seconds=601.0)
+    environment.now, environment.health.behind_since = 1000.0, 800.0
+    assert "event loop was late by 999 s" in environment.problems()
+    assert "a round has taken 601 s" in environment.problems()
+    assert "missed a change for 200 s" in environment.problems()
 
 
 async def test_probes_answer_over_http() -> None:
-    world = World()
-    async with serve_probes(world.health, world.metrics.text, 0) as addresses:
+    environment = OperatorEnvironment()
+    async with serve_probes(environment.health, environment.metrics.text, 0) as addresses:
         [port] = [port for host, port in addresses if host == "0.0.0.0"]
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False)
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/readyz")).status_code == 503
-        world.ready, world.round_seconds = True, 601.0
+        environment.ready, environment.round_seconds = True, 601.0
         assert (await client.get("/readyz")).status_code == 200
         sick = await client.get("/healthz")
         assert (sick.status_code, sick.text) == (500, "a round has taken 601 s")
@@ -101,127 +101,131 @@ async def test_probes_answer_over_http() -> None:
 
 
 async def test_a_resync_looks_at_the_jobs_in_the_caches_even_at_those_that_are_gone() -> None:
-    world = World()
-    world.put_job()
-    await world.resync.look()
-    assert world.changed == [], "the caches are not filled yet, and report every job by themselves"
+    environment = OperatorEnvironment()
+    environment.put_job()
+    await environment.resync.look()
+    assert environment.changed == [], (
+        "the caches are not filled yet, and report every job by themselves"
+    )
 
-    world.caches.objects.jobs = {JobKey("default", "gone"): []}
-    await world.resync.look()
-    assert world.changed == [JobKey("default", "gone")]
+    environment.caches.objects.jobs = {JobKey("default", "gone"): []}
+    await environment.resync.look()
+    assert environment.changed == [JobKey("default", "gone")]
 
 
 async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_arrives() -> None:
-    world = World(now=10.0)
-    job = world.put_job()
-    await world.resync.look()
-    world.now = 200.0
-    await world.resync.look()
-    assert world.health.behind_since == 10.0
+    environment = OperatorEnvironment(now=10.0)
+    job = environment.put_job()
+    await environment.resync.look()
+    environment.now = 200.0
+    await environment.resync.look()
+    assert environment.health.behind_since == 10.0
 
-    world.caches.objects.jobs = {KEY: [job]}
-    await world.resync.look()
-    assert world.health.behind_since is None
+    environment.caches.objects.jobs = {KEY: [job]}
+    await environment.resync.look()
+    assert environment.health.behind_since is None
 
 
 async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
-    job = world.put_job()  # it is there when the operator starts, its watch begins a little later
+    environment = OperatorEnvironment()
+    job = (
+        environment.put_job()
+    )  # it is there when the operator starts, its watch begins a little later
     problems: list[str] = []
 
     async def sleep(seconds: float) -> None:
-        if world.now > 1000:
+        if environment.now > 1000:
             raise asyncio.CancelledError
-        world.now += seconds
-        problems.append(world.problems())
-        world.caches.objects.jobs = {KEY: [job]}
+        environment.now += seconds
+        problems.append(environment.problems())
+        environment.caches.objects.jobs = {KEY: [job]}
 
     monkeypatch.setattr(resync.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await world.resync.run(300.0)
+        await environment.resync.run(300.0)
 
     assert len(problems) > 3
     assert not any("missed" in found for found in problems)
 
 
 async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_watch() -> None:
-    world = World()
-    seen = world.put_job()
+    environment = OperatorEnvironment()
+    seen = environment.put_job()
     for second in range(0, 1000, 100):
-        world.now = float(second)
-        world.caches.objects.jobs = {KEY: [dict(seen)]}
-        seen = world.kube.put({**seen, "metadata": dict(seen["metadata"])})
-        await world.resync.look()
-        assert "missed" not in world.problems()
+        environment.now = float(second)
+        environment.caches.objects.jobs = {KEY: [dict(seen)]}
+        seen = environment.kube.put({**seen, "metadata": dict(seen["metadata"])})
+        await environment.resync.look()
+        assert "missed" not in environment.problems()
 
 
 async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(kube=Kube(has_kuberay=False))
-    await world.resync.look()
-    await world.resync.look()
+    environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
+    await environment.resync.look()
+    await environment.resync.look()
     assert caplog.text.count("install KubeRay") == 1
     for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
-        assert not world.caches.filled.is_set()
-        world.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
-    assert world.caches.filled.is_set(), "nobody waits for a list of RayClusters"
-    assert b"raggrpo_operator_kuberay_available 0.0" in world.metrics.text()
+        assert not environment.caches.filled.is_set()
+        environment.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
+    assert environment.caches.filled.is_set(), "nobody waits for a list of RayClusters"
+    assert b"raggrpo_operator_kuberay_available 0.0" in environment.metrics.text()
 
 
 async def test_an_operator_that_does_not_know_of_kuberay_soon_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(kube=Kube(is_down=True))
+    environment = OperatorEnvironment(kube=Kube(is_down=True))
 
     async def sleep(seconds: float) -> None:
-        if world.kube.calls_while_up:
+        if environment.kube.calls_while_up:
             raise asyncio.CancelledError
-        world.now += seconds
-        world.kube.is_down = False
+        environment.now += seconds
+        environment.kube.is_down = False
 
     monkeypatch.setattr(resync.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await world.resync.run(300.0)
+        await environment.resync.run(300.0)
 
-    assert world.now < 30
+    assert environment.now < 30
 
 
 async def test_a_namespaced_operator_restarts_when_kuberay_appears() -> None:
-    world = World(kube=Kube(has_kuberay=False), namespaces=("default",))
-    await world.resync.look()
-    world.kube.has_kuberay = True
+    environment = OperatorEnvironment(kube=Kube(has_kuberay=False), namespaces=("default",))
+    await environment.resync.look()
+    environment.kube.has_kuberay = True
     with pytest.raises(KubeRayAppeared):
-        await world.resync.look()
+        await environment.resync.look()
 
 
 async def test_a_cluster_wide_operator_goes_on_when_kuberay_appears() -> None:
-    world = World(kube=Kube(has_kuberay=False))
-    await world.resync.look()
-    world.kube.has_kuberay = True
-    await world.resync.look()
-    assert b"raggrpo_operator_kuberay_available 1.0" in world.metrics.text()
+    environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
+    await environment.resync.look()
+    environment.kube.has_kuberay = True
+    await environment.resync.look()
+    assert b"raggrpo_operator_kuberay_available 1.0" in environment.metrics.text()
 
 
 async def test_jobs_that_wait_for_kuberay_go_on_seconds_after_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(kube=Kube(has_kuberay=False))
-    world.caches.objects.jobs = {KEY: [world.put_job()]}
+    environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
+    environment.caches.objects.jobs = {KEY: [environment.put_job()]}
     rounds: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        if world.changed:
-            rounds.append(world.now)
-            world.changed.clear()
-        world.now += seconds
-        world.kube.has_kuberay = world.now > 60
-        if world.now > 1000:
+        if environment.changed:
+            rounds.append(environment.now)
+            environment.changed.clear()
+        environment.now += seconds
+        environment.kube.has_kuberay = environment.now > 60
+        if environment.now > 1000:
             raise asyncio.CancelledError
 
     monkeypatch.setattr(resync.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await world.resync.run(300.0)
+        await environment.resync.run(300.0)
 
     assert len(rounds) == 5, "no more rounds than resyncs, and one when it came"
     at_first, when_it_came, *_ = rounds

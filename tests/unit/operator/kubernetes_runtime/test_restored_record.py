@@ -10,12 +10,17 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.kube.client import CONFIG_MAPS
-from support.builders.operator.jobs import KNOWN_TINY, a_job
-from support.operator.reconciler_environment import KEY, UID, ReconcilerWorld, a_running_status
+from support.builders.operator.jobs import KNOWN_TINY, make_job
+from support.operator.reconciler_environment import (
+    KEY,
+    UID,
+    ReconcilerEnvironment,
+    make_running_status,
+)
 
 
 def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:
-    job = a_job()
+    job = make_job()
     about = job.metadata.model_copy(update={"uid": uid, "namespace": KEY.namespace})
     own = job.model_copy(update={"metadata": about})
     return trainer_config(own, resolve(own), number=number)
@@ -39,11 +44,11 @@ async def test_only_the_attempts_own_configuration_is_recorded(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    status = a_running_status(KNOWN_TINY) | {"configHash": submitted().attempt.config_hash}
-    world = ReconcilerWorld(tmp_path, session, status, url)
-    world.show_cluster()
+    status = make_running_status(KNOWN_TINY) | {"configHash": submitted().attempt.config_hash}
+    environment = ReconcilerEnvironment(tmp_path, session, status, url)
+    environment.show_cluster()
 
-    await world.reconciler.round(KEY)
+    await environment.reconciler.round(KEY)
     await runner.cleanup()
 
-    assert len(world.kube.named(CONFIG_MAPS.plural)) == is_believed
+    assert len(environment.kube.named(CONFIG_MAPS.plural)) == is_believed

@@ -25,15 +25,15 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import KubernetesRuntime
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.operator.jobs import a_job
-from support.builders.operator.pods import JOB, Manifest, a_pod, a_ray_cluster, container
+from support.builders.operator.jobs import make_job
+from support.builders.operator.pods import JOB, Manifest, container, make_pod, make_ray_cluster
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
-class World:
+class OperatorEnvironment:
     """A job whose attempt runs, what the cache shows and what the API server has."""
 
     def __init__(
@@ -70,15 +70,15 @@ class World:
         return KubernetesRuntime(self.context, body)
 
     async def cluster(self) -> ClusterObserved | None:
-        return (await self.runtime().observe(a_running_job())).cluster
+        return (await self.runtime().observe(make_running_job())).cluster
 
 
-def a_running_job() -> RagGrpoJob:
+def make_running_job() -> RagGrpoJob:
     record = AttemptRecord(number=1, started=NOW - timedelta(minutes=2))
     status = JobStatus(
         attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1)
     )
-    return a_job().model_copy(update={"status": status})
+    return make_job().model_copy(update={"status": status})
 
 
 def suspended(cluster: Manifest) -> Manifest:
@@ -89,11 +89,11 @@ def suspended(cluster: Manifest) -> Manifest:
 async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behind(
     tmp_path: Path, session: ClientSession, kind: str
 ) -> None:
-    gone = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, session, cached=gone, live=suspended(gone))
-    world.evidence.record(KEY, a_pod(kind=kind), NOW, was_deleted=True)
+    gone = make_ray_cluster(head_ready=False, ready_workers=0)
+    environment = OperatorEnvironment(tmp_path, session, cached=gone, live=suspended(gone))
+    environment.evidence.record(KEY, make_pod(kind=kind), NOW, was_deleted=True)
 
-    seen = await world.cluster()
+    seen = await environment.cluster()
 
     assert seen is not None
     assert (seen.is_queued, seen.is_lost, seen.cause) == (True, False, None)
@@ -102,11 +102,13 @@ async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behi
 async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    gone = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, session, cached=gone, live=a_ray_cluster(head_ready=False))
-    world.evidence.record(KEY, a_pod(kind="head"), NOW, was_deleted=True)
+    gone = make_ray_cluster(head_ready=False, ready_workers=0)
+    environment = OperatorEnvironment(
+        tmp_path, session, cached=gone, live=make_ray_cluster(head_ready=False)
+    )
+    environment.evidence.record(KEY, make_pod(kind="head"), NOW, was_deleted=True)
 
-    seen = await world.cluster()
+    seen = await environment.cluster()
 
     assert seen is not None
     assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
@@ -115,8 +117,8 @@ async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
 @asynccontextmanager
 async def with_a_head(
     folder: Path, session: ClientSession, *, is_submitted: bool
-) -> AsyncIterator[World]:
-    """Yield a world whose cluster is ready and whose head knows the attempt, or not yet."""
+) -> AsyncIterator[OperatorEnvironment]:
+    """Yield an environment whose cluster is ready and whose head knows the attempt, or not yet."""
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/api/version":
@@ -127,11 +129,13 @@ async def with_a_head(
     app = web.Application()
     app.add_routes([web.get("/{anything:.*}", answer)])
     async with TestServer(app) as server:
-        ready = a_ray_cluster()
-        world = World(folder, session, ready, ready, head=str(server.make_url("")).rstrip("/"))
-        key_id = world.context.children.keys.current_id
+        ready = make_ray_cluster()
+        environment = OperatorEnvironment(
+            folder, session, ready, ready, head=str(server.make_url("")).rstrip("/")
+        )
+        key_id = environment.context.children.keys.current_id
         ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
-        yield world
+        yield environment
 
 
 @pytest.mark.row("B10")
@@ -139,18 +143,20 @@ async def with_a_head(
     ("old", "is_ready"),
     [
         ([], True),
-        ([a_pod(name="old", going=True)], False),
-        ([a_pod({"phase": "Failed"}, name="old")], False),
+        ([make_pod(name="old", going=True)], False),
+        ([make_pod({"phase": "Failed"}, name="old")], False),
     ],
     ids=["none", "being deleted", "failed"],
 )
 async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
     tmp_path: Path, session: ClientSession, old: list[Manifest], is_ready: bool
 ) -> None:
-    async with with_a_head(tmp_path, session, is_submitted=False) as world:
-        world.context.objects.pods = {KEY: [a_pod(kind="head", name="head"), a_pod(), *old]}
+    async with with_a_head(tmp_path, session, is_submitted=False) as environment:
+        environment.context.objects.pods = {
+            KEY: [make_pod(kind="head", name="head"), make_pod(), *old]
+        }
 
-        seen = await world.cluster()
+        seen = await environment.cluster()
 
     assert seen is not None
     assert seen.is_ready == is_ready
@@ -161,12 +167,12 @@ async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
 async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
     tmp_path: Path, session: ClientSession, is_submitted: bool
 ) -> None:
-    async with with_a_head(tmp_path, session, is_submitted=is_submitted) as world:
+    async with with_a_head(tmp_path, session, is_submitted=is_submitted) as environment:
         status = container()
         status["containerStatuses"][0]["imageID"] = f"trainer@sha256:{'1' * 64}"
-        world.context.objects.pods = {KEY: [a_pod(status, kind="head")]}
+        environment.context.objects.pods = {KEY: [make_pod(status, kind="head")]}
 
-        seen = await world.cluster()
+        seen = await environment.cluster()
 
     assert seen is not None
     assert seen.is_ready
@@ -177,17 +183,17 @@ async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
 async def test_nothing_is_asked_while_nothing_is_lost(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    starting = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, session, cached=starting, live=a_ray_cluster())
+    starting = make_ray_cluster(head_ready=False, ready_workers=0)
+    environment = OperatorEnvironment(tmp_path, session, cached=starting, live=make_ray_cluster())
 
-    await world.cluster()
+    await environment.cluster()
 
-    assert ("get", RAY_CLUSTERS.plural, "small-c1") not in world.kube.calls
+    assert ("get", RAY_CLUSTERS.plural, "small-c1") not in environment.kube.calls
 
 
 def looking_like_ours(name: str, **labels: str) -> Manifest:
     """Return a RayCluster that the job controls, though the operator did not make it."""
-    made = a_ray_cluster()
+    made = make_ray_cluster()
     metadata = made["metadata"] | {"name": name, "uid": f"uid-{name}", "labels": labels}
     return {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": metadata}
 
@@ -200,22 +206,22 @@ def looking_like_ours(name: str, **labels: str) -> Manifest:
 async def test_a_cluster_that_the_operator_did_not_make_is_not_the_jobs(
     tmp_path: Path, session: ClientSession, labels: dict[str, str]
 ) -> None:
-    starting = a_ray_cluster(head_ready=False, ready_workers=0)
-    world = World(tmp_path, session, cached=starting, live=starting)
-    world.context.objects.ray_clusters = {KEY: [looking_like_ours("a", **labels), starting]}
+    starting = make_ray_cluster(head_ready=False, ready_workers=0)
+    environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
+    environment.context.objects.ray_clusters = {KEY: [looking_like_ours("a", **labels), starting]}
 
-    assert await world.cluster() == ClusterObserved(1)
+    assert await environment.cluster() == ClusterObserved(1)
 
 
 async def test_of_two_clusters_with_one_number_the_one_in_the_status_counts(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    starting = a_ray_cluster(head_ready=False, ready_workers=0)
+    starting = make_ray_cluster(head_ready=False, ready_workers=0)
     twin = looking_like_ours("a", **{names.LABEL_CLUSTER: "1"})
-    world = World(tmp_path, session, cached=starting, live=starting)
-    world.context.objects.ray_clusters = {KEY: [twin, suspended(starting)]}
+    environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
+    environment.context.objects.ray_clusters = {KEY: [twin, suspended(starting)]}
 
-    seen = await world.cluster()
+    seen = await environment.cluster()
 
     assert seen is not None
     assert seen.is_queued
@@ -224,25 +230,25 @@ async def test_of_two_clusters_with_one_number_the_one_in_the_status_counts(
 async def test_a_cluster_of_an_earlier_release_is_followed_and_deleted_by_its_name(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    old = a_ray_cluster(head_ready=False)
+    old = make_ray_cluster(head_ready=False)
     unlabelled = old | {"metadata": old["metadata"] | {"labels": {}}}
     for cached in ([old], [unlabelled], []):
-        world = World(tmp_path, session, cached=old, live=unlabelled)
-        world.context.objects.ray_clusters = {KEY: cached}
-        assert await world.cluster() == ClusterObserved(1)
+        environment = OperatorEnvironment(tmp_path, session, cached=old, live=unlabelled)
+        environment.context.objects.ray_clusters = {KEY: cached}
+        assert await environment.cluster() == ClusterObserved(1)
 
-        await world.runtime().perform(a_running_job(), DeleteCluster(1))
-        assert world.kube.named("rayclusters") == []
+        await environment.runtime().perform(make_running_job(), DeleteCluster(1))
+        assert environment.kube.named("rayclusters") == []
 
 
 async def test_a_live_cluster_of_somebody_else_is_neither_followed_nor_deleted(
     tmp_path: Path, session: ClientSession
 ) -> None:
-    theirs = a_ray_cluster()
+    theirs = make_ray_cluster()
     theirs["metadata"]["ownerReferences"] = [JOB | {"controller": False}]
-    world = World(tmp_path, session, cached=theirs, live=theirs)
+    environment = OperatorEnvironment(tmp_path, session, cached=theirs, live=theirs)
 
-    assert await world.cluster() is None
-    await world.runtime().perform(a_running_job(), DeleteCluster(1))
+    assert await environment.cluster() is None
+    await environment.runtime().perform(make_running_job(), DeleteCluster(1))
 
-    assert world.kube.named("rayclusters") == ["small-c1"]
+    assert environment.kube.named("rayclusters") == ["small-c1"]

@@ -277,7 +277,7 @@ STEPS = st.lists(
 def test_a_key_never_runs_twice_at_once_and_every_addition_is_followed_by_a_run(
     steps: list[tuple[str, str]], workers: int
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         running_now: set[str] = set()
         added: dict[str, int] = {}
         seen: dict[str, int] = {}
@@ -316,4 +316,4 @@ def test_a_key_never_runs_twice_at_once_and_every_addition_is_followed_by_a_run(
             await until(lambda: seen == added and not running_now)
         assert not twice
 
-    asyncio.run(story())
+    asyncio.run(scenario())

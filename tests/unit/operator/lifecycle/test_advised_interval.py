@@ -15,7 +15,7 @@ from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.lifecycle.warnings import best_interval, note_interval, note_warnings
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
-from support.fakes.fake_runtime import T0, a_story_job
+from support.fakes.fake_runtime import T0, make_scenario_job
 
 RUNS = JobStatus(
     progress=ProgressStatus(seconds_per_step=2.0),
@@ -27,13 +27,13 @@ CALM = replace(RUNS, restarts=RestartCounts())
 BEST = 48
 
 
-def a_round(status: JobStatus, every: int = 1000) -> Round:
-    job = a_story_job({"checkpoint.everySteps": every, "training.totalSteps": 10_000})
+def make_round(status: JobStatus, every: int = 1000) -> Round:
+    job = make_scenario_job({"checkpoint.everySteps": every, "training.totalSteps": 10_000})
     return Round(job, Observed(), T0, status, resolve(job, None))
 
 
 def advised(status: JobStatus = RUNS, every: int = 1000) -> list[str]:
-    this = a_round(status, every)
+    this = make_round(status, every)
     note_interval(this)
     assert this.status.warning_count == len(this.status.warnings)
     return [each.message for each in this.status.warnings]
@@ -101,13 +101,13 @@ def found(path: str, severity: Severity = Severity.WARNING, **more: Any) -> Viol
 
 
 def listed(*violations: Violation, status: JobStatus = CALM) -> JobStatus:
-    this = a_round(status)
+    this = make_round(status)
     note_warnings(this, violations)
     return this.status
 
 
 def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
-    this = a_round(listed(found("spec.a"), status=RUNS))
+    this = make_round(listed(found("spec.a"), status=RUNS))
     note_interval(this)
     note_interval(this)
     both = [each.path for each in this.status.warnings]
@@ -116,10 +116,10 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     assert [each.path for each in listed(found("spec.b"), status=this.status).warnings] == [
         "spec.checkpoint.everySteps", "spec.b",
     ]  # fmt: skip
-    changed = a_round(this.status, every=BEST)
+    changed = make_round(this.status, every=BEST)
     note_warnings(changed, [found("spec.b")])
     assert [each.path for each in changed.status.warnings] == ["spec.b"]
-    calm = a_round(replace(this.status, restarts=RestartCounts()))
+    calm = make_round(replace(this.status, restarts=RestartCounts()))
     note_interval(calm)
     assert [each.path for each in calm.status.warnings] == ["spec.a"]
 
@@ -133,7 +133,7 @@ def test_only_warnings_are_listed_each_once_and_as_many_as_there_is_room_for() -
 
 
 def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list_is() -> None:
-    this = a_round(listed(*(found(f"spec.n{n}") for n in range(35)), status=CALM))
+    this = make_round(listed(*(found(f"spec.n{n}") for n in range(35)), status=CALM))
     this.status = replace(this.status, restarts=RUNS.restarts)
     for _ in range(2):
         note_interval(this)

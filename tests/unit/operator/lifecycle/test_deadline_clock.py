@@ -18,15 +18,15 @@ from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.operator.rounds import at
-from support.fakes.fake_runtime import T0, a_story_job
+from support.fakes.fake_runtime import T0, make_scenario_job
 
 
-def a_round(
+def make_round(
     seconds: float, spent: SpentTime, limit: int = 600, record: AttemptRecord | None = None
 ) -> Round:
     attempts = [record] if record is not None else []
     status = JobStatus(restart_state=RestartState(spent=spent), attempts=attempts)
-    job = a_story_job({"activeDeadlineSeconds": limit} if limit else {})
+    job = make_scenario_job({"activeDeadlineSeconds": limit} if limit else {})
     return Round(job, Observed(), at(seconds), status, resolve(job))
 
 
@@ -43,20 +43,20 @@ def a_round(
 def test_a_job_may_go_on_until_its_limit_is_used_up(
     seconds: float, left: float, is_over: bool
 ) -> None:
-    this = a_round(seconds, SpentTime(counted_since=T0, counted_seconds=100))
+    this = make_round(seconds, SpentTime(counted_since=T0, counted_seconds=100))
 
     assert seconds_left(this) == left
     assert exceeded(this) == ("activeDeadlineSeconds 600 is over" if is_over else "")
 
 
 def test_a_clock_that_stands_still_uses_nothing_up() -> None:
-    this = a_round(1e9, SpentTime(counted_seconds=100))
+    this = make_round(1e9, SpentTime(counted_seconds=100))
 
     assert (seconds_left(this), exceeded(this)) == (500.0, "")
 
 
 def test_without_a_limit_a_job_may_go_on_for_ever() -> None:
-    this = a_round(1e9, SpentTime(counted_since=T0), limit=0)
+    this = make_round(1e9, SpentTime(counted_since=T0), limit=0)
 
     assert (seconds_left(this), exceeded(this)) == (math.inf, "")
 
@@ -77,7 +77,7 @@ def test_without_a_limit_a_job_may_go_on_for_ever() -> None:
 def test_the_clock_runs_unless_the_job_is_held_back(
     spent: SpentTime, is_held_back: bool, since: float | None, seconds: int
 ) -> None:
-    this = a_round(50, spent)
+    this = make_round(50, spent)
 
     run_clock(this, is_held_back=is_held_back)
 
@@ -94,7 +94,7 @@ def test_a_clock_that_an_earlier_release_did_not_have_begins_with_the_running_at
     cause: Cause | None, started: float | None, since: float
 ) -> None:
     began = None if started is None else at(started)
-    this = a_round(50, SpentTime(), record=AttemptRecord(number=1, cause=cause, started=began))
+    this = make_round(50, SpentTime(), record=AttemptRecord(number=1, cause=cause, started=began))
 
     run_clock(this, is_held_back=False)
 

@@ -33,7 +33,7 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from support.builders.operator.jobs import KNOWN_TINY
-from support.fakes.fake_runtime import T0, a_story_job
+from support.fakes.fake_runtime import T0, make_scenario_job
 
 RUNS = AttemptObserved(2, SubmissionStatus.RUNNING)
 RECORD = AttemptRecord(number=2, cluster=3, started=T0 - timedelta(seconds=100), from_step=10)
@@ -74,15 +74,15 @@ def having(*groups: Any, status: JobStatus = VERIFIED) -> JobStatus:
     return status
 
 
-def a_round(
+def make_round(
     status: JobStatus = VERIFIED, changes: Mapping[str, Any] | None = None, **observed: Any
 ) -> Round:
-    job = a_story_job(changes).model_copy(update={"status": status})
+    job = make_scenario_job(changes).model_copy(update={"status": status})
     return Round(job, Observed(**observed), T0, status, resolve(job, None))
 
 
 def noted(progress: Progress | None, status: JobStatus = VERIFIED, **changes: Any) -> JobStatus:
-    this = a_round(status, changes)
+    this = make_round(status, changes)
     note_progress(this, RUNS, progress)
     return this.status
 
@@ -94,7 +94,7 @@ def followed(
     status: JobStatus = VERIFIED,
     **observed: Any,
 ) -> Decision:
-    return follow(a_round(having(*groups, status=status), changes, **observed), progress)
+    return follow(make_round(having(*groups, status=status), changes, **observed), progress)
 
 
 def told(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
@@ -110,7 +110,7 @@ def test_the_first_look_at_an_attempt_begins_it_and_counts_the_time_that_nothing
     new = having(SpentTime(down_seconds=5), status=new)
 
     found = noted(None, new)
-    unseen = a_round(new)
+    unseen = make_round(new)
     note_progress(unseen, None, None)
 
     assert (found.attempts[0].started, found.restart_state.spent.down_seconds) == (T0, 155)
@@ -187,7 +187,7 @@ def test_only_the_last_step_makes_it_a_hundred_percent(step: int, percentage: in
 
 
 def test_steps_without_a_known_target_are_counted_alone() -> None:
-    this = a_round(changes={"training": {"epochs": 1}})
+    this = make_round(changes={"training": {"epochs": 1}})
     note_progress(this, RUNS, at(total_steps=0))
     found = this.status.progress
     assert (found.step_of_total, found.total_steps, found.progress_percentage) == ("15", 0, 0)
@@ -388,7 +388,7 @@ def test_a_service_that_answers_again_is_no_longer_waited_for() -> None:
     waiting = replace(SEEN, outage_since=before(50), outage_step=15)
     status = followed(WAITS, waiting).status
 
-    found = follow(a_round(status), at(stage=Stage.TRAINING)).status
+    found = follow(make_round(status), at(stage=Stage.TRAINING)).status
 
     assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
     watch = found.restart_state.watch
@@ -408,7 +408,7 @@ def test_degradation_ends_only_an_attempt_whose_job_asks_for_it(is_asked: bool) 
     state = VERIFIED.restart_state
     status = replace(
         VERIFIED,
-        sizing=size(resolve(a_story_job(), KNOWN_TINY).spec, KNOWN_TINY),
+        sizing=size(resolve(make_scenario_job(), KNOWN_TINY).spec, KNOWN_TINY),
         restart_state=replace(state, baseline=Baseline(step=11, seconds=1.0)),
     )
     changes = {"recovery.restartWhenDegraded": is_asked}
@@ -449,17 +449,17 @@ def stopping(seconds: float) -> JobStatus:
 
 
 def test_a_driver_that_outlives_its_grace_by_a_minute_goes_with_its_cluster() -> None:
-    this = a_round()
+    this = make_round()
     limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
 
     assert STOP_SECONDS == 60
     for seconds, action in [(limit, StopAttempt(2)), (limit + 1, DeleteCluster(3))]:
-        found = follow(a_round(stopping(seconds)), at())
+        found = follow(make_round(stopping(seconds)), at())
         assert (found.actions, found.requeue_after) == ((action,), FOLLOW_SECONDS)
 
 
 def test_a_queue_that_takes_the_pods_stops_the_attempt_itself() -> None:
-    found = follow(a_round(stopping(9000), cluster=QUEUED), at())
+    found = follow(make_round(stopping(9000), cluster=QUEUED), at())
     assert (found.actions, found.requeue_after) == ((), FOLLOW_SECONDS)
 
 

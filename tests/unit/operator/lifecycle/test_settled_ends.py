@@ -35,7 +35,7 @@ from raggrpo_operator.core.lifecycle.recovery import (
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
-from support.fakes.fake_runtime import T0, Story, a_story, a_story_job
+from support.fakes.fake_runtime import T0, Scenario, make_scenario, make_scenario_job
 
 RUNNING = AttemptRecord(
     number=2, started=T0 - timedelta(seconds=100), from_step=10, to_step=27, waiting_seconds=30
@@ -58,10 +58,10 @@ def having(*groups: Any, status: JobStatus = RUNS, **record: Any) -> JobStatus:
     return replace(status, attempts=[replace(newest, **record), *older], restart_state=state)
 
 
-def a_round(
+def make_round(
     status: JobStatus = RUNS, changes: Mapping[str, Any] | None = None, **observed: Any
 ) -> Round:
-    job = a_story_job(changes).model_copy(update={"status": status})
+    job = make_scenario_job(changes).model_copy(update={"status": status})
     return Round(job, Observed(**observed), T0, status, resolve(job, None))
 
 
@@ -72,7 +72,7 @@ def ended(
     short_of: Shortage | None = None,
     **observed: Any,
 ) -> Decision:
-    return settle(a_round(status, changes, **observed), cause, "on purpose", short_of)
+    return settle(make_round(status, changes, **observed), cause, "on purpose", short_of)
 
 
 def told(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
@@ -130,7 +130,7 @@ def test_steps_beyond_the_newest_checkpoint_are_lost(
 
 
 def test_a_message_that_is_too_long_for_a_status_is_cut() -> None:
-    found = settle(a_round(), Cause.STALLED, "x" * 5000).status
+    found = settle(make_round(), Cause.STALLED, "x" * 5000).status
     assert len(found.attempts[0].message) == 1024
 
 
@@ -150,7 +150,7 @@ def test_an_attempt_that_has_ended_waits_for_no_service() -> None:
 
 
 def test_a_job_that_has_failed_waits_for_none_either() -> None:
-    found = fail(a_round(WAITS), Cause.ENDPOINT_DOWN, "an hour is over").status
+    found = fail(make_round(WAITS), Cause.ENDPOINT_DOWN, "an hour is over").status
     assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Failed")
 
 
@@ -451,9 +451,9 @@ def test_a_node_that_is_avoided_from_now_on_is_told_and_left(earlier: int, is_le
 
 
 def test_a_failed_job_says_why_and_keeps_the_retry_that_was_asked_for() -> None:
-    story = a_story()
-    story.retry("3")
-    this = Round(story.job, Observed(), T0, RUNS, resolve(story.job, None))
+    scenario = make_scenario()
+    scenario.retry("3")
+    this = Round(scenario.job, Observed(), T0, RUNS, resolve(scenario.job, None))
 
     found = fail(this, Cause.DATA_ERROR, "no rows")
 
@@ -465,16 +465,16 @@ def test_a_failed_job_says_why_and_keeps_the_retry_that_was_asked_for() -> None:
 
 
 def asked_again(value: str) -> str:
-    story: Story = a_story()
-    story.retry(value)
-    return retry_asked(story.job)
+    scenario: Scenario = make_scenario()
+    scenario.retry(value)
+    return retry_asked(scenario.job)
 
 
 def test_a_retry_that_a_status_cannot_show_is_kept_as_its_hash() -> None:
     assert asked_again("x" * 64) == "x" * 64
     for value in ("x" * 65, "two\nlines"):
         assert asked_again(value) not in ("", value, value[:64])
-    assert retry_asked(a_story().job) == ""
+    assert retry_asked(make_scenario().job) == ""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from support.builders.operator.jobs import KNOWN_TINY
-from support.fakes.fake_runtime import T0, a_story_job
+from support.fakes.fake_runtime import T0, make_scenario_job
 
 BASE = Baseline(step=20, seconds=1.0, host_memory=1 * GIB, rank_memory=1 * GIB)
 GROWING, SLOWING = ConditionType.HOST_MEMORY_GROWING, ConditionType.SLOWING_DOWN
@@ -34,8 +34,8 @@ def at(step: int, **more: Any) -> Progress:
     return Progress(attempt=1, step=step, total_steps=100_000, metrics=metrics, **given)
 
 
-def a_round(base: Baseline = BASE, **status: Any) -> Round:
-    job = a_story_job()
+def make_round(base: Baseline = BASE, **status: Any) -> Round:
+    job = make_scenario_job()
     resolved = resolve(job, KNOWN_TINY)
     sizing = size(resolved.spec, KNOWN_TINY)
     begun = JobStatus(sizing=sizing, restart_state=RestartState(baseline=base), **status)
@@ -43,7 +43,7 @@ def a_round(base: Baseline = BASE, **status: Any) -> Round:
 
 
 def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
-    this = a_round(base)
+    this = make_round(base)
     for kind in (SLOWING, GROWING):
         this.condition(kind, True, "Growing", "of the attempt before")
     note_trends(this, progress)
@@ -71,7 +71,7 @@ def test_an_attempt_is_compared_from_its_tenth_step_on(progress: Progress, is_ta
 
 def test_both_trends_are_told_and_end() -> None:
     leaks = {"host_memory_bytes": 1.5 * GIB, "seconds_per_step": 1.31}
-    this = a_round()
+    this = make_round()
     note_trends(this, at(60, **leaks))
     slow, growing = (get_condition(this.status, kind) for kind in (SLOWING, GROWING))
     assert (slow.status, slow.reason) == (growing.status, growing.reason) == ("True", "Growing")
@@ -88,7 +88,7 @@ def test_both_trends_are_told_and_end() -> None:
 
 
 def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
-    status = set_condition(a_round(Baseline()).status, SLOWING, True, "Growing", "1.4 s", T0)
+    status = set_condition(make_round(Baseline()).status, SLOWING, True, "Growing", "1.4 s", T0)
     assert degradation(status) == ""
     state = replace(status.restart_state, baseline=Baseline(step=1))
     assert degradation(replace(status, restart_state=state)) == "SlowingDown: 1.4 s"
@@ -109,7 +109,7 @@ def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
 def test_trainer_and_engine_may_differ_as_far_as_the_precision_allows(
     precision: str, gap: float, is_off: bool
 ) -> None:
-    this = a_round(pinned=Pinned(precision=precision))
+    this = make_round(pinned=Pinned(precision=precision))
     note_mismatch(this, at(30, mismatch_mean=gap))
     found = get_condition(this.status, MISMATCH)
     assert found.status == ("True" if is_off else "Unknown")
@@ -119,7 +119,7 @@ def test_trainer_and_engine_may_differ_as_far_as_the_precision_allows(
 
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
 def test_a_gap_that_is_not_told_changes_nothing(gap: dict[str, Any]) -> None:
-    this = a_round()
+    this = make_round()
     this.condition(MISMATCH, True, "LogprobsDiffer", "by 1")
     before = this.status
     note_mismatch(this, at(30, **gap))

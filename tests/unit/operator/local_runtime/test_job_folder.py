@@ -18,14 +18,14 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.runtime import save_driver_log
 from raggrpo_operator.local_runtime.supervise import prepare
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 
-def a_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) -> JobFolder:
+def make_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) -> JobFolder:
     folder = JobFolder(tmp_path / "job")
     folder.acquire()
     folder.release()
-    spec = (job or a_job()).manifest()["spec"]
+    spec = (job or make_job()).manifest()["spec"]
     folder.save(State(uid="u1", generation=1, spec=spec, **state))  # type: ignore[arg-type]
     return folder
 
@@ -34,8 +34,8 @@ BEGUN = JobStatus(phase=Phase.SUSPENDED, attempt=1)
 
 
 def test_new_folder_gives_the_job_an_identity_of_its_own(tmp_path: Path) -> None:
-    first, state = prepare(JobFolder(tmp_path / "a"), a_job())
-    second, _ = prepare(JobFolder(tmp_path / "b"), a_job())
+    first, state = prepare(JobFolder(tmp_path / "a"), make_job())
+    second, _ = prepare(JobFolder(tmp_path / "b"), make_job())
 
     assert first.metadata.uid == state.uid != ""
     assert first.metadata.uid != second.metadata.uid
@@ -43,9 +43,9 @@ def test_new_folder_gives_the_job_an_identity_of_its_own(tmp_path: Path) -> None
 
 
 def test_identity_and_status_are_those_of_the_last_run(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=BEGUN)
 
-    job, _ = prepare(folder, a_job())
+    job, _ = prepare(folder, make_job())
 
     assert (job.metadata.uid, job.metadata.generation) == ("u1", 1)
     assert job.status == BEGUN
@@ -57,43 +57,43 @@ def test_the_night_after_a_killed_run_counts_towards_no_deadline(tmp_path: Path)
     watch = WatchState(looked=noon + timedelta(seconds=90))
     status = replace(BEGUN, restart_state=RestartState(spent=spent, watch=watch))
 
-    job, _ = prepare(a_folder(tmp_path, status=status), a_job())
+    job, _ = prepare(make_folder(tmp_path, status=status), make_job())
 
     spent = job.status.restart_state.spent
     assert (spent.counted_since, spent.counted_seconds) == (None, 110)
 
 
 def test_changed_spec_is_a_new_generation(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=BEGUN)
 
-    job, _ = prepare(folder, a_job({"training.totalSteps": 2000}))
+    job, _ = prepare(folder, make_job({"training.totalSteps": 2000}))
 
     assert job.metadata.generation == 2
 
 
 def test_failed_job_is_begun_again_with_a_new_annotation(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, status=JobStatus(phase=Phase.FAILED), retry=2)
+    folder = make_folder(tmp_path, status=JobStatus(phase=Phase.FAILED), retry=2)
 
-    job, state = prepare(folder, a_job())
+    job, state = prepare(folder, make_job())
     folder.save(state)
-    again, _ = prepare(folder, a_job())
+    again, _ = prepare(folder, make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "3"
     assert again.metadata.annotations[ANNOTATION_RETRY] == "4"
 
 
 def test_other_jobs_keep_their_annotation(tmp_path: Path) -> None:
-    job, _ = prepare(a_folder(tmp_path, status=BEGUN, retry=2), a_job())
+    job, _ = prepare(make_folder(tmp_path, status=BEGUN, retry=2), make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
 
 
 def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=BEGUN)
     changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
 
     with pytest.raises(OperatorError) as caught:
-        prepare(folder, a_job(changes))
+        prepare(folder, make_job(changes))
 
     text = str(caught.value)
     assert 'spec.checkpoint.path: "/mnt/runs/checkpoints" → "/mnt/runs/other"' in text
@@ -104,16 +104,16 @@ def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path)
 
 
 def test_everything_may_change_before_the_first_attempt(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, status=JobStatus(phase=Phase.FAILED))
+    folder = make_folder(tmp_path, status=JobStatus(phase=Phase.FAILED))
 
-    job, _ = prepare(folder, a_job({"rollout.temperature": 1.0}))
+    job, _ = prepare(folder, make_job({"rollout.temperature": 1.0}))
 
     assert job.spec.rollout.temperature == 1.0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"uid": "x"}', '{"status": {"phase": "Odd"}}'])
 def test_damaged_state_is_named_with_a_remedy(text: str, tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
+    folder = make_folder(tmp_path)
     (folder.path / "state.json").write_text(text)
 
     with pytest.raises(OperatorError, match=r"state\.json is damaged .*: remove it"):
@@ -175,9 +175,9 @@ def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
+    folder = make_folder(tmp_path)
 
-    folder.save_job(a_job())
+    folder.save_job(make_job())
 
     assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
 

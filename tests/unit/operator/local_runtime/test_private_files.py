@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.errors import PermanentError, TransientError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.processes import Processes
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_everything_in_a_new_job_folder_is_the_users_alone(tmp_path: Path) -> No
     folder = JobFolder(tmp_path / "jobs" / "small")
     folder.acquire()
     folder.save(State(uid="u1"))
-    folder.save_job(a_job())
+    folder.save_job(make_job())
     processes = Processes()
     processes.start("child", ["true"], os.environ, folder.logs / "deeper" / "child.log")
     processes.terminate_all()

@@ -1,5 +1,5 @@
 from raggrpo_operator.local_runtime.secret_values import missing_secrets, trainer_env
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 ENV = [
     {"name": "PLAIN", "value": "x"},
@@ -10,7 +10,7 @@ ENDPOINTS = [{"name": "kb", "url": "http://kb", "headers": HEADERS}]
 
 
 def test_variables_stand_in_for_secrets() -> None:
-    spec = a_job({"env": ENV}).spec
+    spec = make_job({"env": ENV}).spec
 
     env = trainer_env(spec, {"HOME": "/h", "RAGGRPO_SECRET_WANDB_KEY": "s3"})
 
@@ -19,7 +19,7 @@ def test_variables_stand_in_for_secrets() -> None:
 
 
 def test_every_missing_secret_is_named_with_its_variable() -> None:
-    spec = a_job({"env": ENV, "retrieval.endpoints": ENDPOINTS}).spec
+    spec = make_job({"env": ENV, "retrieval.endpoints": ENDPOINTS}).spec
 
     assert missing_secrets(spec, {}) == [
         "spec.env WANDB_API_KEY refers to key key of Secret wandb: "
@@ -30,6 +30,6 @@ def test_every_missing_secret_is_named_with_its_variable() -> None:
 
 
 def test_given_secrets_are_not_missing() -> None:
-    spec = a_job({"env": ENV}).spec
+    spec = make_job({"env": ENV}).spec
 
     assert missing_secrets(spec, {"RAGGRPO_SECRET_WANDB_KEY": ""}) == []

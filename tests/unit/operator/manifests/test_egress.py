@@ -9,14 +9,14 @@ import pytest
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.operator.jobs import a_job
-from support.builders.operator.manifests import SETTINGS, Manifest, a_clustered_job
+from support.builders.operator.jobs import make_job
+from support.builders.operator.manifests import SETTINGS, Manifest, make_clustered_job
 
 API_SERVER = replace(SETTINGS, api_server=("10.96.0.1/32", "192.0.2.0/28", "fd00::1/128"))
 
 
 def egress(changes: dict[str, Any], settings: ClusterSettings = API_SERVER) -> list[Manifest]:
-    job = a_clustered_job(a_job(changes))
+    job = make_clustered_job(make_job(changes))
     policy = render_network_policy(job.metadata, settings, resolve(job).spec)
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     rules: list[Manifest] = policy["spec"]["egress"]

@@ -11,8 +11,8 @@ from raggrpo_api.trainer.sealed_config import open_sealed
 from raggrpo_operator.core.manifests.pods import literal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.operator.adversarial_text import HOSTILE_TEXT
-from support.builders.operator.jobs import KNOWN_TINY, a_job
-from support.builders.operator.manifests import a_clustered_job, all_manifests, pod_templates
+from support.builders.operator.jobs import KNOWN_TINY, make_job
+from support.builders.operator.manifests import all_manifests, make_clustered_job, pod_templates
 from support.kubernetes.kubelet import expanded, started
 
 SECRET = {"name": "A_SECRET", "secretKeyRef": {"name": "wandb", "key": "key"}}
@@ -37,8 +37,8 @@ def test_literal_text_survives_the_kubelet(text: str) -> None:
 def test_template_environment_and_paths_reach_every_container_as_written() -> None:
     template = "{passages} {prompt} " + REFERENCES + HOSTILE_TEXT
     corpus = f"/mnt/kb/{REFERENCES}.jsonl"
-    job = a_clustered_job(
-        a_job(
+    job = make_clustered_job(
+        make_job(
             {
                 "env": [SECRET, {"name": "GIVEN", "value": REFERENCES}],
                 "retrieval.mode": "Prompt",

@@ -24,12 +24,19 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_raw_job, a_sample
+from support.builders.operator.jobs import (
+    KNOWN_7B,
+    KNOWN_TINY,
+    SAMPLES,
+    make_job,
+    make_raw_job,
+    make_sample,
+)
 from support.builders.operator.manifests import (
     SETTINGS,
     UID,
-    a_clustered_job,
     all_manifests,
+    make_clustered_job,
     objects_of,
     pod_templates,
     sizing_of,
@@ -123,9 +130,9 @@ SPECS = st.fixed_dictionaries(
 def jobs(draw: st.DrawFn) -> RagGrpoJob:
     """Jobs of any shape that parses; the rules would refuse some of them."""
     changes = {f"spec.{place}": value for place, value in draw(SPECS).items()}
-    job = parse_job(a_raw_job(changes | {"metadata.name": draw(NAMES)}))
+    job = parse_job(make_raw_job(changes | {"metadata.name": draw(NAMES)}))
     assert isinstance(job, RagGrpoJob), job
-    return a_clustered_job(job, draw(st.sampled_from([Facts(), KNOWN_TINY, KNOWN_7B])))
+    return make_clustered_job(job, draw(st.sampled_from([Facts(), KNOWN_TINY, KNOWN_7B])))
 
 
 def container_of(template: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def pods_with_sizing(job: RagGrpoJob) -> list[tuple[dict[str, Any], PodSizing]]:
 @pytest.mark.row("B3")
 @EACH_SAMPLE
 def test_manifests_of_samples(path: Path, golden: Golden) -> None:
-    job = a_clustered_job(a_sample(path), KNOWN_7B)
+    job = make_clustered_job(make_sample(path), KNOWN_7B)
 
     for name, manifest in all_manifests(job).items():
         golden(f"{path.stem}/{name}.yaml", as_yaml(manifest))
@@ -156,7 +163,7 @@ def test_manifests_of_samples(path: Path, golden: Golden) -> None:
 
 @EACH_SAMPLE
 def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
-    job = a_clustered_job(a_sample(path), KNOWN_7B)
+    job = make_clustered_job(make_sample(path), KNOWN_7B)
 
     assert violations_of_schemas(objects_of(job).values()) == []
 
@@ -172,7 +179,7 @@ def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
 def test_ray_may_run_each_rank_and_engine_and_two_tasks_more(
     resources: dict[str, Any], cpus: list[str]
 ) -> None:
-    found = all_manifests(a_clustered_job(a_job({"resources": resources})))
+    found = all_manifests(make_clustered_job(make_job({"resources": resources})))
     groups = found["raycluster"]["spec"]["workerGroupSpecs"]
     assert [each["rayStartParams"]["num-cpus"] for each in groups] == cpus
 
@@ -180,9 +187,9 @@ def test_ray_may_run_each_rank_and_engine_and_two_tasks_more(
 def test_every_mount_is_of_a_volume_of_its_pod_and_only_who_scores_has_reward_code() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     retrieval = {"mode": "Prompt", "endpoints": [kb]}
-    job = a_job({"retrieval": retrieval, "reward.codeFrom": {"configMap": "code"}})
+    job = make_job({"retrieval": retrieval, "reward.codeFrom": {"configMap": "code"}})
     with_code = set()
-    for manifest in all_manifests(a_clustered_job(job)).values():
+    for manifest in all_manifests(make_clustered_job(job)).values():
         for template in pod_templates(manifest) if "spec" in manifest else ():
             mounted = {each["name"] for each in container_of(template)["volumeMounts"]}
             assert mounted == {each["name"] for each in template["spec"]["volumes"]}
@@ -195,8 +202,8 @@ def test_every_mount_is_of_a_volume_of_its_pod_and_only_who_scores_has_reward_co
 
 def test_a_managed_retriever_is_found_by_its_service() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
-    job = a_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}})
-    found = all_manifests(a_clustered_job(job))
+    job = make_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}})
+    found = all_manifests(make_clustered_job(job))
 
     assert list(found) == [
         "networkpolicy",
@@ -345,7 +352,7 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
 
 @pytest.mark.row("B24")
 def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out() -> None:
-    job = a_clustered_job(a_job())
+    job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, "trainer:1", size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=("gpu-7", "gpu-9"))
 
@@ -368,7 +375,7 @@ def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out(
 
 
 def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> None:
-    job = a_clustered_job(a_job())
+    job = make_clustered_job(make_job())
     token = job_token(b"key", UID)
 
     secret = render_token_secret(job.metadata, name="small-token-1", token=token)
@@ -382,7 +389,7 @@ def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> N
 
 
 def test_nobody_without_the_key_can_tell_the_name_of_the_tokens_secret() -> None:
-    job = a_clustered_job(a_job()).metadata
+    job = make_clustered_job(make_job()).metadata
     other = job.model_copy(update={"uid": UID[:-1]})
     found = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
 
@@ -393,8 +400,8 @@ def test_nobody_without_the_key_can_tell_the_name_of_the_tokens_secret() -> None
 
 def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
     ref = {"name": "rag", "key": "token"}
-    job = a_clustered_job(
-        a_job(
+    job = make_clustered_job(
+        make_job(
             {
                 "env": [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "key"}}],
                 "retrieval.endpoints": [
@@ -426,7 +433,7 @@ def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
 
 
 def test_the_jobs_environment_wins_over_ours() -> None:
-    job = a_clustered_job(a_job({"env": [{"name": "RAY_DEDUP_LOGS", "value": "1"}]}))
+    job = make_clustered_job(make_job({"env": [{"name": "RAY_DEDUP_LOGS", "value": "1"}]}))
     [head, _] = pod_templates(all_manifests(job)["raycluster"])
 
     env = {each["name"]: each.get("value") for each in container_of(head)["env"]}
@@ -435,7 +442,7 @@ def test_the_jobs_environment_wins_over_ours() -> None:
 
 
 def test_pods_outlive_the_save_that_their_hook_waits_for() -> None:
-    job = a_clustered_job(a_job())
+    job = make_clustered_job(make_job())
     for template in pod_templates(all_manifests(job)["raycluster"]):
         command = container_of(template)["lifecycle"]["preStop"]["exec"]["command"][-1]
         assert " --seconds 30 " in command
@@ -443,7 +450,7 @@ def test_pods_outlive_the_save_that_their_hook_waits_for() -> None:
 
 
 def test_reward_code_reaches_the_driver_and_the_preflight_only() -> None:
-    job = a_clustered_job(a_job({"reward.codeFrom": {"configMap": "tone"}}))
+    job = make_clustered_job(make_job({"reward.codeFrom": {"configMap": "tone"}}))
     roles = set()
     for template, _ in pods_with_sizing(job):
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
@@ -459,7 +466,7 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
     def image(job: RagGrpoJob) -> str:
         return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
 
-    plain, own = a_clustered_job(a_job()), a_clustered_job(a_job({"image": "own:1"}))
+    plain, own = make_clustered_job(make_job()), make_clustered_job(make_job({"image": "own:1"}))
     pinned = Pinned(image="own@sha256:1", ray_version="2.59.0")
     status = replace(plain.status, pinned=pinned)
     later, mended = (job.model_copy(update={"status": status}) for job in (plain, own))
@@ -472,7 +479,7 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
 
 @pytest.mark.row("C13")
 def test_ray_is_told_in_the_version_that_the_image_has() -> None:
-    plain = a_clustered_job(a_job())
+    plain = make_clustered_job(make_job())
     read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
     status = replace(plain.status, preflight=replace(plain.status.preflight, facts=read))
     other = plain.model_copy(update={"status": status})
@@ -493,7 +500,7 @@ USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSched
 def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
     changes: dict[str, Any], tolerating: set[str]
 ) -> None:
-    job = a_clustered_job(a_job(changes))
+    job = make_clustered_job(make_job(changes))
 
     found = {
         template["metadata"]["labels"][names.LABEL_ROLE]
@@ -504,9 +511,9 @@ def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
 
 
 def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_port() -> None:
-    own, operator, scrapers = all_manifests(a_clustered_job(a_job()))["networkpolicy"]["spec"][
-        "ingress"
-    ]
+    own, operator, scrapers = all_manifests(make_clustered_job(make_job()))["networkpolicy"][
+        "spec"
+    ]["ingress"]
 
     assert own == {
         "from": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]
@@ -524,7 +531,7 @@ def test_managed_endpoints_get_the_address_of_their_service() -> None:
         {"name": "chat", "protocol": "RagChat", "managed": managed},
         {"name": "own", "url": "http://own/retrieve"},
     ]
-    job = a_clustered_job(a_job({"retrieval.endpoints": given}))
+    job = make_clustered_job(make_job({"retrieval.endpoints": given}))
     config = trainer_config(job, resolve(job), number=1)
 
     services = {"kb": "small-r-kb-1", "chat": "small-r-chat-1"}
@@ -547,8 +554,8 @@ def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
         "extraBody": {"callback": "see http://me:8000/done?by=c4n4ry now"},
         "headers": [{"name": "Referer", "value": "http://me:8000/#c4n4ry"}],
     }
-    job = a_clustered_job(
-        a_job(
+    job = make_clustered_job(
+        make_job(
             {
                 "retrieval": {"mode": "Prompt", "endpoints": [endpoint]},
                 "reward.functions": [{"name": "Http", "url": judge}],
@@ -595,7 +602,7 @@ def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
     }
     term = {"name": "Judge", "url": "http://grader:8000/v1/chat/completions", "judge": judge}
     endpoints = {"mode": "Prompt", "endpoints": [kb, search]}
-    job = a_clustered_job(a_job({"retrieval": endpoints, "reward.functions": [term]}))
+    job = make_clustered_job(make_job({"retrieval": endpoints, "reward.functions": [term]}))
     config = trainer_config(job, resolve(job), number=1)
     record = all_manifests(job)["configmap"]["data"]["config.json"]
 
@@ -635,7 +642,7 @@ def test_a_retriever_may_write_its_index_and_nothing_else_of_a_volume(
         "checkpoint.path": "/mnt/runs/demo",
         "volumes": [{"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"}],
     }
-    job = a_clustered_job(a_job(changes), KNOWN_TINY)
+    job = make_clustered_job(make_job(changes), KNOWN_TINY)
     container = container_of(all_manifests(job)["retriever-kb"]["spec"]["template"])
 
     of_claim = [each for each in container["volumeMounts"] if each["name"] == "claim-runs"]

@@ -2,7 +2,7 @@ import pytest
 
 from raggrpo_api import names
 from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 from support.kubernetes.pod_security import violations_of_restricted
 
 VOLUMES = [
@@ -12,7 +12,7 @@ VOLUMES = [
 
 
 def test_a_reader_is_restricted_and_writes_to_no_volume_of_the_job() -> None:
-    pod = render_reader_pod(a_job({"volumes": VOLUMES}), "small-reader-1", "trainer:1")
+    pod = render_reader_pod(make_job({"volumes": VOLUMES}), "small-reader-1", "trainer:1")
 
     [container] = pod["spec"]["containers"]
     mounts = {each["mountPath"]: each.get("readOnly") for each in container["volumeMounts"]}
@@ -24,13 +24,13 @@ def test_a_reader_is_restricted_and_writes_to_no_volume_of_the_job() -> None:
 def test_a_reader_gets_none_of_the_jobs_environment() -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
 
-    pod = render_reader_pod(a_job({"env": env}), "small-reader-1", "trainer:1")
+    pod = render_reader_pod(make_job({"env": env}), "small-reader-1", "trainer:1")
 
     assert "wandb" not in str(pod)
 
 
 def test_a_reader_ends_by_itself_with_its_job_and_is_none_of_the_jobs_pods() -> None:
-    pod = render_reader_pod(a_job(), "small-reader-1", "trainer:1")
+    pod = render_reader_pod(make_job(), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["activeDeadlineSeconds"] == 600
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "5f1d"
@@ -40,6 +40,6 @@ def test_a_reader_ends_by_itself_with_its_job_and_is_none_of_the_jobs_pods() -> 
 
 @pytest.mark.parametrize(("own", "image"), [("mine:2", "mine:2"), ("", "trainer:1")])
 def test_the_jobs_image_comes_first(own: str, image: str) -> None:
-    pod = render_reader_pod(a_job({"image": own}), "small-reader-1", "trainer:1")
+    pod = render_reader_pod(make_job({"image": own}), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["containers"][0]["image"] == image

@@ -26,7 +26,7 @@ BEGUN = NOW.replace(second=0)
 RETRY = RestartState(retry=RetryState(next_retry_time=NOW.replace(minute=1)))
 
 
-def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatus:
+def make_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatus:
     progress = ProgressStatus(
         step=step,
         total_steps=60,
@@ -43,13 +43,13 @@ def a_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobStatu
 
 @pytest.mark.row("A9")
 def test_line_says_what_the_practice_prints() -> None:
-    line = progress_line(a_status(12), NOW)
+    line = progress_line(make_status(12), NOW)
     assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")
 
 
 def test_clock_stops_with_the_attempt() -> None:
     ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
-    assert "11 s elapsed" in progress_line(a_status(12, attempts=[ended]), NOW)
+    assert "11 s elapsed" in progress_line(make_status(12, attempts=[ended]), NOW)
 
 
 def test_line_leaves_out_what_is_not_known() -> None:
@@ -73,10 +73,10 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
         second, from_step=6, skipped_checkpoints=["step_7: truncated"], in_place=["x"]
     )
     statuses = [
-        a_status(7),
-        a_status(7, attempts=[ended], restart_state=RETRY),
-        a_status(7, attempts=[second, ended]),
-        a_status(7, attempts=[resumed, ended]),
+        make_status(7),
+        make_status(7, attempts=[ended], restart_state=RETRY),
+        make_status(7, attempts=[second, ended]),
+        make_status(7, attempts=[resumed, ended]),
     ]
 
     told = [list(status_changes(old, new)) for old, new in pairwise(statuses)]
@@ -96,18 +96,18 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
 
 
 def test_nothing_new_is_nothing_told() -> None:
-    assert list(status_changes(a_status(3), a_status(4))) == []
+    assert list(status_changes(make_status(3), make_status(4))) == []
 
 
 def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
     def at(value: bool, reason: str, message: str = "") -> JobStatus:
         kind = ConditionType.WAITING_FOR_ENDPOINT
-        return set_condition(a_status(3), kind, value, reason, message, NOW)
+        return set_condition(make_status(3), kind, value, reason, message, NOW)
 
     down = at(True, "EndpointDown", "endpoint kb since 12:00: Timeout")
     told = [
         list(status_changes(old, new))
-        for old, new in pairwise([a_status(3), down, down, at(False, "Answers")])
+        for old, new in pairwise([make_status(3), down, down, at(False, "Answers")])
     ]
 
     assert told == [
@@ -129,10 +129,10 @@ def plain(*statuses: JobStatus, seconds_apart: float = 10.0) -> list[str]:
 def test_without_a_terminal_there_are_lines() -> None:
     lines = plain(
         JobStatus(phase=Phase.PREFLIGHT),
-        a_status(0, stage="LoadingModel"),
-        a_status(0, stage="FirstStep"),
-        a_status(1),
-        a_status(2, stage="Checkpointing"),
+        make_status(0, stage="LoadingModel"),
+        make_status(0, stage="FirstStep"),
+        make_status(1),
+        make_status(2, stage="Checkpointing"),
     )
 
     assert lines[:4] == ["Preflight", "Attempt 1 begins", "Stage LoadingModel", "Stage FirstStep"]
@@ -140,7 +140,7 @@ def test_without_a_terminal_there_are_lines() -> None:
 
 
 def test_lines_keep_a_distance_but_the_last_is_always_there() -> None:
-    lines = plain(*(a_status(step) for step in (1, 2, 3, 60)), seconds_apart=1.0)
+    lines = plain(*(make_status(step) for step in (1, 2, 3, 60)), seconds_apart=1.0)
     assert [line.split(",")[0] for line in lines] == ["Step 1/60", "Step 60/60"]
 
 
@@ -148,9 +148,9 @@ def test_terminal_shows_bar_stage_and_events() -> None:
     text = io.StringIO()
     console = Console(file=text, width=100, force_terminal=True, color_system=None)
     with ProgressDisplay("demo", console) as display:
-        display.show(a_status(12))
+        display.show(make_status(12))
         ended = AttemptRecord(number=1, cause=Cause.STALLED, message="[hang] at 12", to_step=12)
-        display.show(a_status(12, attempts=[ended]))
+        display.show(make_status(12, attempts=[ended]))
 
     shown = text.getvalue()
     assert "Attempt 1 ended: Stalled after step 12: [hang] at 12" in shown

@@ -17,8 +17,8 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.http.call_statistics import CallSummary
-from support.builders.operator.jobs import KNOWN_7B, a_job
-from support.builders.operator.runs import a_job_folder, log_dir_of, write_steps
+from support.builders.operator.jobs import KNOWN_7B, make_job
+from support.builders.operator.runs import log_dir_of, make_job_folder, write_steps
 
 VOID = {"meta", "br"}
 
@@ -54,13 +54,13 @@ def read(path: Path) -> _Page:
     return page
 
 
-def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
+def make_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
     numbers = {"reward_mean": 0.4, "control_exact_match": 0.02, "num_samples": 64, "num_failed": 0}
     event = {"event": "validation", "when": when, "step": step, "exact_match": exact_match}
     return event | numbers
 
 
-def a_status(**changes: Any) -> JobStatus:
+def make_status(**changes: Any) -> JobStatus:
     attempts = [
         AttemptRecord(
             number=2, tier=Tier.WARM_CLUSTER, cause=Cause.SUCCEEDED, from_step=20, to_step=60
@@ -80,9 +80,13 @@ def a_status(**changes: Any) -> JobStatus:
 
 @pytest.mark.row("A35")
 def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
-    write_steps(tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [a_validation("before", 0, 0.1)])
-    write_steps(tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [a_validation("after", 60, 0.9)])
-    status = a_status(effective_training_time_ratio="0.83")
+    write_steps(
+        tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [make_validation("before", 0, 0.1)]
+    )
+    write_steps(
+        tmp_path, 2, range(21, 61), {"reward_mean": 0.75}, [make_validation("after", 60, 0.9)]
+    )
+    status = make_status(effective_training_time_ratio="0.83")
     page = read(write_report(tmp_path, tmp_path, status, name="sales-rag"))
 
     assert "sales-rag" in page.texts
@@ -97,7 +101,7 @@ def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-    path = write_report(tmp_path, tmp_path, a_status())
+    path = write_report(tmp_path, tmp_path, make_status())
     assert read(path).addresses == []
     assert not re.search(r"https?://|url\(|@import|<script", path.read_text())
     assert "prefers-color-scheme: dark" in path.read_text()
@@ -111,15 +115,15 @@ def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) ->
     assert attack in read(path).texts
 
 
-@pytest.mark.parametrize("status", [JobStatus(), a_status()])
+@pytest.mark.parametrize("status", [JobStatus(), make_status()])
 def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
     assert "nothing recorded yet" in page.texts
 
 
 def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
-    resolved = resolve(a_job({"rollout.n": 7}))
-    status = a_status(sizing=size(resolved.spec, KNOWN_7B))
+    resolved = resolve(make_job({"rollout.n": 7}))
+    status = make_status(sizing=size(resolved.spec, KNOWN_7B))
     texts = read(write_report(tmp_path, tmp_path, status, resolved=resolved)).texts
 
     place = texts.index("rollout.n")
@@ -130,20 +134,20 @@ def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Pa
 
 
 def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Path) -> None:
-    events = [a_validation("before", 0, 0.1), a_validation("after", 30, 0.5)]
+    events = [make_validation("before", 0, 0.1), make_validation("after", 30, 0.5)]
     write_steps(tmp_path, 1, range(1, 31), events=events)
-    write_steps(tmp_path, 2, range(31, 61), events=[a_validation("after", 60, 0.9)])
-    assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, a_status())).texts
+    write_steps(tmp_path, 2, range(31, 61), events=[make_validation("after", 60, 0.9)])
+    assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, make_status())).texts
 
 
 def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 3))
-    assert "Retrieval" not in read(write_report(tmp_path, tmp_path, a_status())).texts
+    assert "Retrieval" not in read(write_report(tmp_path, tmp_path, make_status())).texts
     calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     silent = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.DNS_FAILURE: 4})
     write_steps(tmp_path, 2, range(3, 5), {"retrieval": {"kb": calls, "other": silent}})
 
-    texts = read(write_report(tmp_path, tmp_path, a_status())).texts
+    texts = read(write_report(tmp_path, tmp_path, make_status())).texts
     place = texts.index("kb")
     assert texts[place : place + 5] == ["kb", "7", "Timeout 2, BadJson 1", "0.1", "0.25"]
     assert texts[place + 5 : place + 10] == ["other", "0", "DnsFailure 4", "–", "–"]
@@ -151,17 +155,17 @@ def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path:
 
 def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
-    assert "Host memory" not in read(write_report(tmp_path, tmp_path, a_status())).texts
+    assert "Host memory" not in read(write_report(tmp_path, tmp_path, make_status())).texts
 
     (tmp_path / "metrics.e1.jsonl").write_text(
         '{"step": 1, "epoch": 1, "step_seconds": 1, "seconds": {}, "retrieval": {},'
         ' "num_samples": 1, "num_sampled_tokens": 1, "host_memory_bytes": 1073741824}\n'
     )
-    assert "Host memory" in read(write_report(tmp_path, tmp_path, a_status())).texts
+    assert "Host memory" in read(write_report(tmp_path, tmp_path, make_status())).texts
 
 
 def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None:
-    folder = a_job_folder(tmp_path / "job", a_status())
+    folder = make_job_folder(tmp_path / "job", make_status())
     write_steps(log_dir_of(folder), 1, range(1, 31))
     result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
 
@@ -180,11 +184,11 @@ def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: 
 
 @pytest.mark.row("A17", "A35")
 def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
-    slow = a_job_folder(tmp_path / "slow", a_status(), {"rollout.temperature": 0.9})
-    fast = a_job_folder(tmp_path / "fast", a_status(), {"rollout.temperature": 0.5})
-    write_steps(log_dir_of(slow), 1, range(1, 21), events=[a_validation("after", 20, 0.4)])
+    slow = make_job_folder(tmp_path / "slow", make_status(), {"rollout.temperature": 0.9})
+    fast = make_job_folder(tmp_path / "fast", make_status(), {"rollout.temperature": 0.5})
+    write_steps(log_dir_of(slow), 1, range(1, 21), events=[make_validation("after", 20, 0.4)])
     halved = {"seconds": {"train": 1.0}, "step_seconds": 2.0, "reward_mean": 0.5}
-    write_steps(log_dir_of(fast), 1, range(1, 21), halved, [a_validation("after", 20, 0.8)])
+    write_steps(log_dir_of(fast), 1, range(1, 21), halved, [make_validation("after", 20, 0.8)])
 
     result = CliRunner().invoke(app, ["compare", str(slow), str(fast)])
 
@@ -203,6 +207,6 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.row("A16")
 def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
-    one, two = (a_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
+    one, two = (make_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
     assert result.stdout.splitlines()[-2:] == ["Set differently", "nothing"]

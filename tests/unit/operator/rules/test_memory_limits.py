@@ -13,7 +13,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import estimate, size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_job
 
 THREE = {"resources": {"gpusPerNode": 3, "gpuMemoryGib": 80}}
 SHARED = THREE | {"rollout": {"tensorParallelSize": 3}}
@@ -24,13 +24,13 @@ Measure = Callable[[JobSpec, Facts], int]
 
 
 def found(changes: dict[str, Any], facts: Facts) -> dict[Reason, Violation]:
-    job = a_job(changes)
+    job = make_job(changes)
     return {each.reason: each for each in violations(job, resolve(job, facts), facts)}
 
 
 def facts_where(measure: Measure, value: int, changes: dict[str, Any]) -> Facts:
     """Return a model of which `measure`, which grows with its parameters, is this value."""
-    spec = resolve(a_job(changes)).spec
+    spec = resolve(make_job(changes)).spec
     for vocabulary in range(1, 200):
         low, high = 0, 10**12
         while low < high:
@@ -151,7 +151,7 @@ def test_an_amount_that_equals_the_estimate_covers_it(
     resource: str, more: int, is_warned: bool
 ) -> None:
     resources = {"shmSize": "64Gi"} if resource == "memory" else {}
-    sizing = size(resolve(a_job({"resources": GPUS8 | resources}), KNOWN_TINY).spec, KNOWN_TINY)
+    sizing = size(resolve(make_job({"resources": GPUS8 | resources}), KNOWN_TINY).spec, KNOWN_TINY)
     name = {"memory": "memory", "shm": "shmSize"}[resource]
     given = {name: str(estimate(sizing, resource) + more)}
     told = found({"resources": GPUS8 | resources | given}, KNOWN_TINY)

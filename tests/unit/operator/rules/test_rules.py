@@ -39,7 +39,7 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, errors
 from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.local_runtime.mounts import mounted
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 from support.fakes.fake_runtime import T0
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
@@ -78,7 +78,7 @@ def rewarded_by(*functions: Mapping[str, Any]) -> dict[str, Any]:
     return {"reward": {"functions": list(functions)}}
 
 
-def a_judge(**values: Any) -> dict[str, Any]:
+def make_judge(**values: Any) -> dict[str, Any]:
     judge = {"model": "j", "prompt": "Grade {completion} for {prompt}."} | values
     return rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions", "judge": judge})
 
@@ -363,27 +363,28 @@ ROWS: tuple[Row, ...] = (
         in_mode("Reward", ACTOR | {"protocol": "Http", "body": {"q": "{question}"}}, REFERENCE,
                 actorOutput={"fields": ["user_profile"]}) | {"reward": RAG_SCORE}),
     Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].url",
-        a_judge() | {"reward.functions": [a_judge()["reward"]["functions"][0] | {"url": ""}]},
-        a_judge()),
+        make_judge() | {"reward.functions": [make_judge()["reward"]["functions"][0] | {"url": ""}]},
+        make_judge()),
     Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
         "spec.reward.functions[0].judge.scorePattern",
-        a_judge(scorePattern=r"(\d+)", scorePath="score"), a_judge(scorePath="score")),
+        make_judge(scorePattern=r"(\d+)", scorePath="score"), make_judge(scorePath="score")),
     Row(reward.reward_fields_are_used, Reason.REWARD_FIELD_UNUSED,
         "spec.reward.functions[0].judge",
         rewarded_by({"name": "F1", "judge": {"model": "j", "prompt": "Grade {completion}."}}),
-        a_judge(), severity=WARNING),
+        make_judge(), severity=WARNING),
     Row(reward.columns_are_named, Reason.COLUMN_NEEDED, "spec.data.columns.context",
-        {"data.columns": {"context": ""}} | a_judge(prompt="Is {completion} in {context}?"),
-        {"data.columns": {"context": ""}} | a_judge()),
+        {"data.columns": {"context": ""}} | make_judge(prompt="Is {completion} in {context}?"),
+        {"data.columns": {"context": ""}} | make_judge()),
     Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].judge",
-        rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions"}), a_judge()),
+        rewarded_by({"name": "Judge", "url": "http://j/v1/chat/completions"}), make_judge()),
     Row(reward.judge_can_grade, Reason.TEMPLATE_PLACEHOLDER,
-        "spec.reward.functions[0].judge.prompt", a_judge(prompt="Grade {prompt}."), a_judge()),
+        "spec.reward.functions[0].judge.prompt", make_judge(prompt="Grade {prompt}."),
+            make_judge()),
     Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
-        "spec.reward.functions[0].judge.scorePattern", a_judge(scorePattern="(("),
-        a_judge(scorePattern=r"Grade: (\d+)")),
+        "spec.reward.functions[0].judge.scorePattern", make_judge(scorePattern="(("),
+        make_judge(scorePattern=r"Grade: (\d+)")),
     Row(reward.judge_can_grade, Reason.JUDGE_UNREADABLE,
-        "spec.reward.functions[0].judge.highest", a_judge(lowest=10.0), a_judge(lowest=1.0)),
+        "spec.reward.functions[0].judge.highest", make_judge(lowest=10.0), make_judge(lowest=1.0)),
     Row(reward.reward_is_complete, Reason.REWARD_INCOMPLETE, "spec.reward.functions[0].python",
         {"reward": {"functions": [{"name": "Python"}]}},
         {"reward": {"functions": [{"name": "Python", "python": "pkg.mod:f"}]}}),
@@ -584,8 +585,8 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", SEARCH)),
     Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.reward.functions[0].judge.headers[0].value",
-        a_judge(headers=[{"name": "Authorization", "value": "Bearer x"}]),
-        a_judge(headers=[{"name": "Authorization", "secretKeyRef": REF}])),
+        make_judge(headers=[{"name": "Authorization", "value": "Bearer x"}]),
+        make_judge(headers=[{"name": "Authorization", "secretKeyRef": REF}])),
     Row(names_and_secrets.secrets_come_by_reference, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].url",
         in_mode("Prompt", KB | {"url": "http://kb:8000/r?token=abc"}),
@@ -696,7 +697,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def seen_by_rule(changes: dict[str, Any], row: Row, status: JobStatus) -> RuleInput:
-    job = a_job(changes)
+    job = make_job(changes)
     job = job.model_copy(update={"status": status})
     resolved = resolve(job, row.facts)
     sizing = size(resolved.spec, row.facts)
@@ -747,7 +748,7 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.severity is WARNING], ids=row_name)
 def test_a_warning_is_in_status_uncut(row: Row) -> None:
     [found] = row.rule(seen_by_rule(row.fails, row, row.status))
-    this = Round(a_job(), Observed(), T0, JobStatus(), resolve(a_job(), None))
+    this = Round(make_job(), Observed(), T0, JobStatus(), resolve(make_job(), None))
     note_warnings(this, [found])
 
     [told] = this.status.warnings
@@ -797,7 +798,7 @@ def test_remedies_suggest_the_nearest_value() -> None:
 
 
 def remedies(changes: dict[str, Any], facts: Facts = NOTHING_KNOWN) -> dict[Reason, str]:
-    job = a_job(changes)
+    job = make_job(changes)
     return {each.reason: each.remedy for each in violations(job, resolve(job, facts), facts)}
 
 
@@ -847,7 +848,7 @@ HEADER = {"name": "X-Client", "value": "a"}
     ],
 )
 def test_one_objection_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
-    job = a_job(changes)
+    job = make_job(changes)
     [found] = violations(job, resolve(job))
     assert found.message.startswith(message)
 
@@ -859,14 +860,14 @@ def test_one_objection_says_what_is_wrong(changes: dict[str, Any], message: str)
 def test_up_to_four_volumes_are_named(volumes: int, shown: str) -> None:
     names = map(str, range(volumes))
     mounts = [{"name": f"v{n}", "claimName": n, "mountPath": f"/mnt/{n}"} for n in names]
-    job = a_job({"volumes": mounts})
+    job = make_job({"volumes": mounts})
     [found] = errors(violations(job, resolve(job)))
     assert found.message == f"/mnt/runs/checkpoints lies on no volume {shown}"
 
 
 def test_an_index_on_no_volume_is_told_once() -> None:
     dense = DENSE | {"indexPath": "/elsewhere"}
-    job = a_job(in_mode("Prompt", {"name": "kb", "managed": dense}))
+    job = make_job(in_mode("Prompt", {"name": "kb", "managed": dense}))
     assert {each.reason for each in violations(job, resolve(job))} == {Reason.INDEX_PATH_UNFIT}
 
 
@@ -875,14 +876,14 @@ def test_an_index_on_no_volume_is_told_once() -> None:
     [(Facts(gpu_compute_major=7), "the GPU"), (Facts(gpu_compute_major=7, gpu_product="V9"), "V9")],
 )
 def test_a_gpu_without_bf16_is_named_if_its_name_is_known(facts: Facts, name: str) -> None:
-    job = a_job()
+    job = make_job()
     [found] = violations(job, resolve(job, facts), facts)
     assert found.message == f"{name} has compute capability 7.x, and BF16 begins at 8.0"
 
 
 @pytest.mark.parametrize("major", [0, 8])
 def test_bf16_is_taken_to_work_where_nothing_says_otherwise(major: int) -> None:
-    job, facts = a_job(), Facts(gpu_compute_major=major)
+    job, facts = make_job(), Facts(gpu_compute_major=major)
     assert violations(job, resolve(job, facts), facts) == ()
 
 
@@ -901,7 +902,7 @@ def test_an_engine_may_take_from_three_tenths_to_what_its_placement_leaves(
     share: float, placement: dict[str, Any], reasons: set[Reason]
 ) -> None:
     resources = {"resources": placement or {"gpusPerNode": 1}}
-    job = a_job({"rollout": {"gpuMemoryUtilization": share}} | resources)
+    job = make_job({"rollout": {"gpuMemoryUtilization": share}} | resources)
     found = {each.reason for each in violations(job, resolve(job))}
     assert found - {Reason.NEEDS_READ_WRITE_MANY} == reasons
 
@@ -923,7 +924,7 @@ def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
 def test_violations_include_what_each_rule_finds(row: Row) -> None:
-    job = a_job(row.fails)
+    job = make_job(row.fails)
     job = job.model_copy(update={"status": row.status})
     found = violations(job, resolve(job, row.facts), row.facts)
     assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
@@ -931,7 +932,7 @@ def test_violations_include_what_each_rule_finds(row: Row) -> None:
 
 @pytest.mark.row("B2")
 def test_all_problems_are_reported_at_once_errors_first() -> None:
-    job = a_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
+    job = make_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
     found = violations(job, resolve(job))
 
     assert [v.reason for v in found] == [
@@ -944,25 +945,25 @@ def test_all_problems_are_reported_at_once_errors_first() -> None:
 
 
 def test_a_plain_job_has_no_violations() -> None:
-    job = a_job()
+    job = make_job()
     assert violations(job, resolve(job)) == ()
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_have_no_errors(path: Any) -> None:
-    job = a_sample(path)
+    job = make_sample(path)
     assert errors(violations(job, resolve(job))) == ()
 
 
 def test_gpu_memory_that_is_not_known_is_taken_to_be_the_most_there_is() -> None:
-    job = a_job({"resources": {"gpusPerNode": 2, "gpuMemoryGib": 0}})
+    job = make_job({"resources": {"gpusPerNode": 2, "gpuMemoryGib": 0}})
     found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
     assert {v.reason for v in found} == {Reason.DATA_REPEATS, Reason.GPU_MEMORY_UNKNOWN}
 
 
 def test_secret_values_are_never_repeated() -> None:
     canary = "s3cr3t-canary"
-    job = a_job(
+    job = make_job(
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
         | {"env": [{"name": "HF_TOKEN", "value": canary}]}
     )
@@ -1007,7 +1008,7 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
     data: st.DataObject, facts: Facts | None
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
-    job = a_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
+    job = make_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
     resolved = resolve(job, facts)
     found = violations(job, resolved, facts)
     text = render_plan(job, resolved, size(resolved.spec, facts), found, facts)
@@ -1019,7 +1020,7 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 
 def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
-    job = mounted(a_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
+    job = mounted(make_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
     here = violations(job, resolve(job), in_pods=False)
     assert job.spec.volumes[0].mount_path == "/tmp"
     assert Reason.RESERVED_NAME not in {violation.reason for violation in here}
@@ -1027,7 +1028,7 @@ def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -
 
 
 def test_no_annotation_of_a_job_lets_it_mount_anything() -> None:
-    job = a_job({"volumes": [WORK, {"name": "e", "claimName": "e", "mountPath": "/etc"}]})
+    job = make_job({"volumes": [WORK, {"name": "e", "claimName": "e", "mountPath": "/etc"}]})
     annotations = {"raggrpo.io/mounted": "true"}
     metadata = job.metadata.model_copy(update={"annotations": annotations})
     found = violations(job.model_copy(update={"metadata": metadata}), resolve(job))

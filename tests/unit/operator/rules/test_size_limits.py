@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import Reason, Violation
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 CHECKPOINTS = "/mnt/runs/checkpoints"
@@ -20,7 +20,7 @@ GIVEN = (
 
 
 def too_large(changes: dict[str, Any]) -> list[Violation]:
-    job = a_job(changes)
+    job = make_job(changes)
     found = violations(job, resolve(job))
     return [each for each in found if each.reason is Reason.SPEC_TOO_LARGE]
 
@@ -56,7 +56,7 @@ def test_a_specification_may_have_64_kib_of_texts(more: int, is_refused: bool) -
 
 
 def test_a_configuration_keeps_room_for_what_recovery_adds() -> None:
-    job = a_job(with_templates(14_000))
+    job = make_job(with_templates(14_000))
     config = trainer_config(job, resolve(job), number=1)
     checkpoint = len(json.dumps(CHECKPOINTS)) + 48
     whole = len(config.to_json()) + 64 * checkpoint + 2048
@@ -88,6 +88,6 @@ def test_names_in_a_body_take_room_in_the_configuration() -> None:
 
 @pytest.mark.parametrize(("name", "is_refused"), [("中" * 85, False), ("中" * 85 + "a", True)])
 def test_a_file_name_may_have_255_bytes(name: str, is_refused: bool) -> None:
-    job = a_job({"checkpoint.path": f"/mnt/runs/{name}"})
+    job = make_job({"checkpoint.path": f"/mnt/runs/{name}"})
     found = {each.reason for each in violations(job, resolve(job))}
     assert (Reason.PATH_TOO_LONG in found) is is_refused

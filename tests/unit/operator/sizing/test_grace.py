@@ -6,7 +6,7 @@ from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressSt
 from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.grace import grace_seconds
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_job
 
 UNKNOWN = Facts()
 
@@ -31,7 +31,7 @@ def test_grace_follows_the_slowest_save_or_the_model(
         progress=ProgressStatus(seconds_per_step=step),
     )
 
-    assert grace_seconds(a_job().spec, status) == expected
+    assert grace_seconds(make_job().spec, status) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_grace_follows_the_slowest_save_or_the_model(
 def test_a_second_that_has_begun_counts(parameters: int, expected: int) -> None:
     facts = Facts(parameters=parameters)  # 15 GB at 500 MB/s, and the margin
     status = JobStatus(preflight=PreflightStatus(facts=facts))
-    assert grace_seconds(a_job().spec, status) == expected
+    assert grace_seconds(make_job().spec, status) == expected
 
 
 def test_nodes_save_beside_each_other() -> None:
     status = JobStatus(preflight=PreflightStatus(facts=KNOWN_7B))
-    assert grace_seconds(a_job({"resources.nodes": 4}).spec, status) == 61
+    assert grace_seconds(make_job({"resources.nodes": 4}).spec, status) == 61
 
 
 def test_a_short_deadline_leaves_thirty_seconds() -> None:
     changes: dict[str, Any] = {"recovery.deadlines": {"checkpointSeconds": 5}}
     status = JobStatus(restart_state=RestartState(slowest_save_seconds=60))
-    assert grace_seconds(a_job(changes).spec, status) == 30
+    assert grace_seconds(make_job(changes).spec, status) == 30

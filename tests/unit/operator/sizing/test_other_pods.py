@@ -8,7 +8,7 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.size import pod, size
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, a_job
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_job
 
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 CPU = {"device": "CPU"}
@@ -22,7 +22,7 @@ DATASET = 10_000 * 1024 * 8
 
 
 def sized(facts: Facts | None = KNOWN_7B, **changes: Any) -> Sizing:
-    return size(resolve(a_job(changes), facts).spec, facts)
+    return size(resolve(make_job(changes), facts).spec, facts)
 
 
 def terms_of(sizing: Sizing, resource: str) -> dict[str, int]:

@@ -31,7 +31,7 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, errors
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 GB = 10**9
 ZERO_7_5B = Facts(parameters=7_500_000_000)
@@ -58,7 +58,7 @@ MT_NLG = Facts(layers=105, hidden_size=20_480, heads=128)
 
 def on(gpus: int, *, nodes: int = 1, gib: int = 80, **changes: Any) -> JobSpec:
     resources = {"gpusPerNode": gpus, "nodes": nodes, "gpuMemoryGib": gib}
-    return resolve(a_job({"resources": resources, **changes})).spec
+    return resolve(make_job({"resources": resources, **changes})).spec
 
 
 def state_gb(facts: Facts, ranks: int) -> float:
@@ -131,7 +131,7 @@ def test_the_estimate_agrees_with_the_published_figure(
 def test_what_others_ran_is_accepted_and_what_they_could_not_is_refused(
     facts: Facts, resources: dict[str, Any], rollout: dict[str, Any], refused: bool
 ) -> None:
-    job = a_job({"resources": {"gpuMemoryGib": 80, **resources}, "rollout": rollout})
+    job = make_job({"resources": {"gpuMemoryGib": 80, **resources}, "rollout": rollout})
     found = {each.reason for each in errors(violations(job, resolve(job, facts), facts))}
     assert (Reason.TRAINING_STATE_DOES_NOT_FIT in found) is refused
     assert refused or Reason.WEIGHTS_DO_NOT_FIT not in found
@@ -139,7 +139,7 @@ def test_what_others_ran_is_accepted_and_what_they_could_not_is_refused(
 
 def test_70b_on_one_gpu_is_refused_with_its_terms_even_if_its_memory_is_unknown() -> None:
     facts = LLAMA_70B.model_copy(update={"rows": 10_000})
-    job = a_job({"resources": {"gpusPerNode": 1}})
+    job = make_job({"resources": {"gpusPerNode": 1}})
     found = {each.reason: each for each in violations(job, resolve(job, facts), facts)}
     refused = found[Reason.TRAINING_STATE_DOES_NOT_FIT]
     assert "training needs 1052.0 GiB per GPU" in refused.message

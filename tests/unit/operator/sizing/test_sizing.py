@@ -11,14 +11,14 @@ from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, pod, size
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 CPU = {"device": "CPU"}
 
 
-def a_spec(facts: Facts | None = None, **changes: Any) -> JobSpec:
-    return resolve(a_job(changes), facts).spec
+def make_spec(facts: Facts | None = None, **changes: Any) -> JobSpec:
+    return resolve(make_job(changes), facts).spec
 
 
 def terms_of(sizing: Sizing, resource: str) -> dict[str, int]:
@@ -58,7 +58,7 @@ def test_people_read_amounts_with_one_digit() -> None:
 
 @pytest.mark.row("C4")
 def test_gpu_memory_of_the_worked_example() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8)
+    spec = make_spec(KNOWN_7B, resources=GPUS8)
 
     assert gpu_memory.training_state(spec, KNOWN_7B) == 15_200_000_000  # 16 × 7.6e9 / 8
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 15_200_000_000  # 2 × 7.6e9
@@ -79,7 +79,7 @@ def test_gpu_memory_of_the_worked_example() -> None:
     ],
 )
 def test_activations_per_token(training: dict[str, Any], per_token: int) -> None:
-    spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
+    spec = make_spec(resources=GPUS8, training={"totalSteps": 1} | training)
     facts = KNOWN_7B.model_copy(update={"mlp_size": 0})
     assert gpu_memory.activation_bytes_per_token(spec, facts) == per_token
 
@@ -88,7 +88,7 @@ def test_activations_per_token(training: dict[str, Any], per_token: int) -> None
 def test_activations_follow_the_width_of_a_known_mlp(
     training: dict[str, Any], in_layer: int
 ) -> None:
-    spec = a_spec(resources=GPUS8, training={"totalSteps": 1} | training)
+    spec = make_spec(resources=GPUS8, training={"totalSteps": 1} | training)
     layer = 16 * 3584 + 4 * (28 + 4) * 128 + 8 * 18_944
     kept = 2 * 28 * 3584 if training else 0
     assert gpu_memory.activation_bytes_per_token(spec, KNOWN_7B) == kept + in_layer * layer
@@ -104,12 +104,12 @@ def test_activations_follow_the_width_of_a_known_mlp(
     ],
 )
 def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], tokens: int) -> None:
-    spec = a_spec(training={"totalSteps": 1} | training)
+    spec = make_spec(training={"totalSteps": 1} | training)
     assert gpu_memory.micro_batch_tokens(spec) == tokens
 
 
 def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
-    spec = a_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
+    spec = make_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
     layers = 16384 * gpu_memory.activation_bytes_per_token(spec, KNOWN_7B)
     assert gpu_memory.activations(spec, KNOWN_7B) == layers + 3 * 4 * 2**27
 
@@ -121,11 +121,11 @@ def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) ->
         "rollout": {"n": 8},
         "resources": resources,
     }
-    assert object_store_bytes(a_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
+    assert object_store_bytes(make_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
 def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
-    spec = a_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
+    spec = make_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
     state = 16 * 560_000 // 2 + 16384 * 2 * 34 * 3 * 128 + 2 * 4 * 16384 * 260
@@ -139,42 +139,42 @@ def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
 
 
 def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+    spec = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     memory = terms_of(size(spec, KNOWN_7B), "memory")
     assert memory["processes"] == 8 * 4 * GIB
     assert memory["staging"] == 8 * 4 * 7_600_000_000  # eight ranks read the model at once
-    in_turns = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2}, **{"training.loadInTurns": True})
+    in_turns = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2}, **{"training.loadInTurns": True})
     memory = terms_of(size(in_turns, KNOWN_7B), "memory")
     assert memory["staging"] == 12 * 7_600_000_000 // 2  # half of the shards
 
 
 def test_the_kv_cache_is_what_the_engine_has_left() -> None:
-    gpu = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
+    gpu = terms_of(size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
     assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
 
 
 def test_weights_travel_through_ray_only_between_pods() -> None:
-    one = a_spec(KNOWN_7B, resources=GPUS8)
-    two = a_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
+    one = make_spec(KNOWN_7B, resources=GPUS8)
+    two = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
     assert object_store_bytes(two, KNOWN_7B) == 2 * GIB + 2 * 7_600_000_000
     assert terms_of(size(two, KNOWN_7B), "shm")["weightSync"] == 8 * 2 * 7_600_000_000
 
 
 def test_a_reference_model_costs_four_more_bytes() -> None:
-    with_kl = a_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
+    with_kl = make_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
     assert gpu_memory.training_state(with_kl, KNOWN_7B) == 20 * 7_600_000_000 // 8
 
 
 def test_tensor_parallel_splits_weights_and_cache() -> None:
-    spec = a_spec(resources=GPUS8, rollout={"tensorParallelSize": 4})
+    spec = make_spec(resources=GPUS8, rollout={"tensorParallelSize": 4})
     assert gpu_memory.engine_weights(spec, KNOWN_7B) == 3_800_000_000
     assert gpu_memory.kv_bytes_per_token(spec, KNOWN_7B) == 57_344 // 4
 
 
 @pytest.mark.row("A5")
 def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
-    shm = terms_of(size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
+    shm = terms_of(size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
     assert shm["nccl"] == GIB
@@ -184,7 +184,7 @@ def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
 
 
 def test_totals_cover_their_terms_and_are_rounded_up() -> None:
-    sizing = size(a_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B)
+    sizing = size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B)
 
     for resource, text in (("shm", sizing.shm), ("memory", sizing.memory)):
         total = sum(terms_of(sizing, resource).values())
@@ -195,7 +195,7 @@ def test_totals_cover_their_terms_and_are_rounded_up() -> None:
 
 
 def test_the_quickstart_fits_a_laptop() -> None:
-    sizing = size(a_spec(KNOWN_TINY, resources=CPU), KNOWN_TINY)
+    sizing = size(make_spec(KNOWN_TINY, resources=CPU), KNOWN_TINY)
     assert sizing.gpus == 0
     assert sizing.cpu == "2"
     assert parse_quantity(sizing.shm) <= 256 * MIB
@@ -204,20 +204,20 @@ def test_the_quickstart_fits_a_laptop() -> None:
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
 def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[str, Any]) -> None:
-    spec = a_spec(resources=resources)
+    spec = make_spec(resources=resources)
     store = object_store_bytes(spec)
     assert store >= 75 * MIB  # Ray's own minimum
     assert store <= 0.95 * parse_quantity(size(spec).shm)
 
 
 def test_a_store_takes_what_fits_into_the_shm_that_the_user_gave() -> None:
-    sizing = size(a_spec(KNOWN_7B, resources=GPUS8 | {"shmSize": "1Gi"}), KNOWN_7B)
+    sizing = size(make_spec(KNOWN_7B, resources=GPUS8 | {"shmSize": "1Gi"}), KNOWN_7B)
     assert pod(sizing, PodRole.TRAINER).object_store == int(0.95 * GIB)
     assert pod(sizing, PodRole.HEAD).object_store == 2 * GIB
 
 
 def test_without_gpus_a_store_is_small() -> None:
-    assert object_store_bytes(a_spec(resources=CPU)) == 128 * MIB
+    assert object_store_bytes(make_spec(resources=CPU)) == 128 * MIB
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_without_gpus_a_store_is_small() -> None:
 def test_message_rings_grow_with_engines_and_their_ranks(
     resources: dict[str, Any], tensor_parallel: int, rings: int
 ) -> None:
-    spec = a_spec(resources=resources, rollout={"tensorParallelSize": tensor_parallel})
+    spec = make_spec(resources=resources, rollout={"tensorParallelSize": tensor_parallel})
     assert terms_of(size(spec), "shm")["vllm"] == rings
 
 
@@ -243,7 +243,7 @@ def test_message_rings_grow_with_engines_and_their_ranks(
     ids=["an export", "all shards"],
 )
 def test_a_pod_of_few_gpus_is_sized_like_one_of_one(gpus: int, staging: int) -> None:
-    sizing = size(a_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
+    sizing = size(make_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
     memory, held = terms_of(sizing, "memory"), terms_of(sizing, "gpu")
     assert memory["processes"] == 4 * GIB
     assert memory["staging"] == staging
@@ -251,7 +251,7 @@ def test_a_pod_of_few_gpus_is_sized_like_one_of_one(gpus: int, staging: int) -> 
 
 
 def test_memory_of_one_gpu_consists_of_named_terms() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8)
+    spec = make_spec(KNOWN_7B, resources=GPUS8)
     sizing = size(spec, KNOWN_7B)
 
     assert terms_of(sizing, "gpu") == {
@@ -271,20 +271,20 @@ def test_memory_of_one_gpu_consists_of_named_terms() -> None:
 
 
 def test_a_reference_model_is_a_term_beside_the_states() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8, algorithm={"klCoefficient": 0.01})
+    spec = make_spec(KNOWN_7B, resources=GPUS8, algorithm={"klCoefficient": 0.01})
     held = terms_of(size(spec, KNOWN_7B), "gpu")
     assert list(held)[:4] == ["weights", "gradients", "optimizer", "reference"]
     assert held["reference"] == 3_800_000_000
 
 
 def test_an_engine_whose_weights_do_not_fit_has_no_kv_cache() -> None:
-    spec = a_spec(KNOWN_7B, resources={"gpusPerNode": 8, "gpuMemoryGib": 24})
+    spec = make_spec(KNOWN_7B, resources={"gpusPerNode": 8, "gpuMemoryGib": 24})
     assert terms_of(size(spec, KNOWN_7B), "gpu")["kvCache"] == 0
 
 
 def test_a_model_of_which_only_the_size_is_known_is_sized() -> None:
     facts = Facts(parameters=7_600_000_000)
-    sizing = size(a_spec(facts, resources=GPUS8), facts)
+    sizing = size(make_spec(facts, resources=GPUS8), facts)
     [cache] = [each for each in sizing.terms if each.name == "kvCache"]
     assert cache.reason.startswith(f"room for {cache.bytes} sequences")
 
@@ -296,20 +296,20 @@ def test_a_model_of_which_only_the_size_is_known_is_sized() -> None:
 def test_each_trainer_pod_has_the_gpus_of_its_node(
     resources: dict[str, Any], gpus: int, replicas: int
 ) -> None:
-    trainer = pod(size(a_spec(resources=resources)), PodRole.TRAINER)
+    trainer = pod(size(make_spec(resources=resources)), PodRole.TRAINER)
     assert (trainer.gpus, trainer.replicas) == (gpus, replicas)
 
 
 @pytest.mark.parametrize(("in_turns", "readers"), [(False, 8), (True, 1)])
 def test_staging_tells_how_many_ranks_read_at_once(in_turns: bool, readers: int) -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
+    spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
     assert staging.reason.startswith(f"the most of {readers} ranks reading the model")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
 def test_pages_of_files_take_a_tenth_more(resources: dict[str, Any]) -> None:
-    memory = terms_of(size(a_spec(KNOWN_TINY, resources=resources), KNOWN_TINY), "memory")
+    memory = terms_of(size(make_spec(KNOWN_TINY, resources=resources), KNOWN_TINY), "memory")
     pages = memory.pop("pageCache")
     assert pages == int(0.1 * sum(memory.values()))
 
@@ -320,7 +320,7 @@ def test_pages_of_files_take_a_tenth_more(resources: dict[str, Any]) -> None:
 def test_gpus_have_no_terms_without_them_or_a_model(
     resources: dict[str, Any], facts: Facts | None
 ) -> None:
-    assert terms_of(size(a_spec(facts, resources=resources), facts), "gpu") == {}
+    assert terms_of(size(make_spec(facts, resources=resources), facts), "gpu") == {}
 
 
 @pytest.mark.parametrize(
@@ -333,11 +333,13 @@ def test_gpus_have_no_terms_without_them_or_a_model(
     ],
 )
 def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
-    assert size(a_spec(resources=resources)).gpus == gpus
+    assert size(make_spec(resources=resources)).gpus == gpus
 
 
 def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
-    spec = a_spec(KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"})
+    spec = make_spec(
+        KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"}
+    )
     sizing = size(spec, KNOWN_7B)
 
     assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")
@@ -351,13 +353,13 @@ def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
     ("cpu", "head", "side"), [("", "4", "1"), ("500m", "500m", "500m"), ("64", "4", "1")]
 )
 def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
-    sizing = size(a_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
+    sizing = size(make_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
     assert pod(sizing, PodRole.HEAD).cpu == head
     assert pod(sizing, PodRole.PREFLIGHT).cpu == side
 
 
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
-    sizing = size(a_spec(resources=GPUS8))
+    sizing = size(make_spec(resources=GPUS8))
     unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
     assert {term.name for term in unknown} == {"weightSync", "staging"}
     assert all(term.bytes == 0 for term in unknown)
@@ -366,7 +368,7 @@ def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
 @pytest.mark.row("C20")
 def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
-    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
+    spec = make_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
     assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
     told = [size(spec, each).terms[-1].reason for each in (facts, None)]
@@ -385,7 +387,7 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
         "hnswAbove": 999_999,
     }
     kb = {"name": "kb", "managed": dense}
-    spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
+    spec = make_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(
         corpus_bytes=GIB,
         corpus_passages=1_000_000,
@@ -407,7 +409,7 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
 
     def sized_with(**changes: Any) -> dict[str, int]:
         managed = {"managed": dense | changes}
-        spec = a_spec(retrieval={"mode": "Prompt", "endpoints": [kb | managed]})
+        spec = make_spec(retrieval={"mode": "Prompt", "endpoints": [kb | managed]})
         return terms_of(size(spec, facts), "retriever")
 
     assert sized_with(index="Dense")["kb texts"] == 2 * GIB + 320 * 1_000_000
@@ -420,6 +422,6 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_are_sized_with_reasons(path: Any) -> None:
     for facts in (None, KNOWN_7B, KNOWN_TINY):
-        sizing = size(resolve(a_sample(path), facts).spec, facts)
+        sizing = size(resolve(make_sample(path), facts).spec, facts)
         assert all(term.reason and term.bytes >= 0 for term in sizing.terms)
         assert parse_quantity(sizing.memory) > parse_quantity(sizing.shm) > 0

@@ -14,13 +14,13 @@ from raggrpo_operator.core.spec.mitigations import (
     next_mitigation,
 )
 from raggrpo_operator.core.spec.resolve import resolve
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 OOM = Cause.CUDA_OUT_OF_MEMORY
 
 
-def a_spec(changes: dict[str, Any] | None = None) -> JobSpec:
-    return resolve(a_job(changes)).spec
+def make_spec(changes: dict[str, Any] | None = None) -> JobSpec:
+    return resolve(make_job(changes)).spec
 
 
 def applied_until_nothing_is_left(
@@ -35,7 +35,7 @@ def applied_until_nothing_is_left(
 
 @pytest.mark.row("A31")
 def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
-    applied = applied_until_nothing_is_left(OOM, a_spec())
+    applied = applied_until_nothing_is_left(OOM, make_spec())
 
     assert applied == [
         Mitigation.MICRO_BATCH_HALVED,
@@ -46,7 +46,7 @@ def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
         Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
         Mitigation.LOWER_GPU_MEMORY_UTILIZATION,  # → 0.3
     ]
-    lowered = mitigated(a_spec(), applied)
+    lowered = mitigated(make_spec(), applied)
     assert lowered.training.tokens_per_micro_batch == 2048
     assert lowered.training.gradient_checkpointing
     assert lowered.rollout.gpu_memory_utilization == 0.3
@@ -81,7 +81,7 @@ ON_CPU = {"resources": {"device": "CPU", "ranks": 2}, "rollout": {"n": 8}}
 def test_what_was_short_decides_what_is_lowered(
     cause: Cause, short_of: Shortage | None, changes: dict[str, Any], steps: str
 ) -> None:
-    spec = a_spec(changes)
+    spec = make_spec(changes)
     tried = applied_until_nothing_is_left(cause, spec, short_of)
 
     assert list(dict.fromkeys(tried)) == steps.split()
@@ -94,12 +94,12 @@ def test_what_was_short_decides_what_is_lowered(
 
 def test_utilization_does_not_go_up_and_down() -> None:
     applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
-    step = next_mitigation(OOM, applied, a_spec(), Shortage.KV_CACHE)
+    step = next_mitigation(OOM, applied, make_spec(), Shortage.KV_CACHE)
     assert step is Mitigation.ENFORCE_EAGER
 
 
 def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
-    spec = a_spec()
+    spec = make_spec()
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.HEAD_HOST)
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
     assert mitigated(spec, applied).data.num_workers == 1
@@ -115,20 +115,20 @@ def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
     ],
 )
 def test_what_cannot_help_is_not_tried(changes: dict[str, Any], absent: Mitigation) -> None:
-    assert absent not in applied_until_nothing_is_left(OOM, a_spec(changes))
+    assert absent not in applied_until_nothing_is_left(OOM, make_spec(changes))
 
 
 @pytest.mark.parametrize("policy", ["Restart", "Fail"])
 def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
-    assert next_mitigation(OOM, [], a_spec({"recovery": {"onOutOfMemory": policy}})) is None
+    assert next_mitigation(OOM, [], make_spec({"recovery": {"onOutOfMemory": policy}})) is None
 
 
 def test_other_causes_lower_nothing() -> None:
-    assert next_mitigation(Cause.NON_FINITE, [], a_spec()) is None
+    assert next_mitigation(Cause.NON_FINITE, [], make_spec()) is None
 
 
 def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
-    spec = a_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
+    spec = make_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
     halved = [Mitigation.MICRO_BATCH_HALVED]
 
     assert Remedies(mitigations=halved * MAX_MITIGATIONS)
@@ -140,13 +140,13 @@ def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
 
 @pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
 def test_a_micro_batch_is_halved_only_while_it_holds_the_longest(tokens: int, first: bool) -> None:
-    spec = a_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
+    spec = make_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
 
 
 @pytest.mark.parametrize(("sequences", "halved"), [(16, [8]), (15, []), (35, [17, 8])])
 def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -> None:
-    spec = a_spec({"resources": {"device": "CPU"}, "rollout": {"maxNumSeqs": sequences}})
+    spec = make_spec({"resources": {"device": "CPU"}, "rollout": {"maxNumSeqs": sequences}})
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.ROLLOUT_HOST)
     assert applied == [Mitigation.SEQUENCES_HALVED] * len(halved)
     after = [mitigated(spec, applied[: n + 1]).rollout.max_num_seqs for n in range(len(halved))]
@@ -164,7 +164,7 @@ def test_nothing_is_halved_to_nothing() -> None:
         Mitigation.SEQUENCES_HALVED,
         Mitigation.WORKERS_HALVED,
     ]
-    spec = a_spec(smallest)
+    spec = make_spec(smallest)
     assert mitigated(spec, steps) == spec
 
 
@@ -197,17 +197,17 @@ def test_nothing_is_halved_to_nothing() -> None:
 def test_what_would_change_nothing_is_not_tried(
     cause: Cause, short_of: Shortage, changes: dict[str, Any], absent: Mitigation
 ) -> None:
-    assert absent not in applied_until_nothing_is_left(cause, a_spec(changes), short_of)
+    assert absent not in applied_until_nothing_is_left(cause, make_spec(changes), short_of)
 
 
 def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
-    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
+    spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
 def test_a_share_in_thousandths_stays_one() -> None:
-    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
+    spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     raised = mitigated(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.455
@@ -215,11 +215,11 @@ def test_a_share_in_thousandths_stays_one() -> None:
 
 
 def test_utilization_is_never_raised() -> None:
-    spec = a_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
+    spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
     lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.2
 
 
 def test_an_unknown_mitigation_in_status_is_an_error() -> None:
     with pytest.raises(ValueError, match="Prayer"):
-        mitigated(a_spec(), ["Prayer"])
+        mitigated(make_spec(), ["Prayer"])

@@ -16,8 +16,8 @@ from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_again, parse_job
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
-from support.builders.operator.jobs import REMOVED, a_raw_job
-from support.operator.reconciler_environment import a_running_status
+from support.builders.operator.jobs import REMOVED, make_raw_job
+from support.operator.reconciler_environment import make_running_status
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 
@@ -91,7 +91,7 @@ def found_in(raw: object) -> tuple[Violation, ...]:
 def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
     place: str, value: Any, path: str, reason: Reason, remedy: str
 ) -> None:
-    found = found_in(a_raw_job({place: value}))
+    found = found_in(make_raw_job({place: value}))
     assert [(violation.path, violation.reason) for violation in found] == [(path, reason)]
     assert remedy in found[0].remedy
     assert found[0].severity is Severity.ERROR
@@ -112,7 +112,7 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
     ],
 )
 def test_what_may_be_a_secret_is_not_repeated(place: str, value: Any) -> None:
-    assert [v.line() for v in found_in(a_raw_job({place: value})) if "s3cr3t" in v.line()] == []
+    assert [v.line() for v in found_in(make_raw_job({place: value})) if "s3cr3t" in v.line()] == []
 
 
 def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str]]:
@@ -130,7 +130,7 @@ def test_what_is_nested_too_deep_is_refused_with_its_place(depth: int) -> None:
     deep: Any = "x"
     for _ in range(depth):
         deep = {"a": [deep]}
-    raw = a_raw_job({"spec.retrieval.endpoints": [ENDPOINT]})
+    raw = make_raw_job({"spec.retrieval.endpoints": [ENDPOINT]})
     raw["spec"]["retrieval"]["endpoints"][0] = ENDPOINT | {"extraBody": deep}
 
     [violation] = found_in(raw)
@@ -146,7 +146,7 @@ def test_a_job_may_be_64_levels_deep(levels: int, is_refused: bool) -> None:
         deep = [deep]
     endpoint = ENDPOINT | {"extraBody": deep}  # itself on the sixth level
 
-    found = found_in(a_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+    found = found_in(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
 
     too_large = [each for each in found if each.message == "it is nested more than 64 deep"]
     assert [each.path for each in too_large] == ["spec.retrieval.endpoints[0].extraBody"][
@@ -164,7 +164,7 @@ def test_a_job_may_have_100_000_values(values: int, is_refused: bool) -> None:
     ("letters", "shown"), [(58, f"'{'x' * 58}'"), (59, f"'{'x' * 56}...")], ids=["whole", "cut"]
 )
 def test_a_long_value_is_cut(letters: int, shown: str) -> None:
-    [found] = found_in(a_raw_job({"spec.preset": "x" * letters}))
+    [found] = found_in(make_raw_job({"spec.preset": "x" * letters}))
     assert found.message.startswith(f"{shown} is none of Fast")
 
 
@@ -174,7 +174,7 @@ def test_what_a_free_body_holds_is_not_repeated() -> None:
         body = {"q": body, "api_key": "hunter2"}
     endpoint = {"name": "kb", "protocol": "Http", "url": "http://h/x", "body": body}
 
-    found = found_in(a_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+    found = found_in(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
 
     assert found
     assert "hunter2" not in str(found)
@@ -213,7 +213,9 @@ def test_what_is_no_mapping_is_refused(raw: object, what: str) -> None:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    raw = a_raw_job({place: value for place, value, *_ in WRONG if place.startswith("spec.data.")})
+    raw = make_raw_job(
+        {place: value for place, value, *_ in WRONG if place.startswith("spec.data.")}
+    )
 
     assert {violation.path for violation in found_in(raw)} >= {
         "spec.data.trainFiles[0]",
@@ -224,26 +226,28 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_a_valid_job_is_returned() -> None:
-    job = parse_job(a_raw_job())
+    job = parse_job(make_raw_job())
     assert isinstance(job, RagGrpoJob)
     assert job.spec.model.path == "/mnt/runs/model"
 
 
 def test_null_means_not_given_as_for_the_api_server() -> None:
-    raw = a_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
+    raw = make_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
     job = parse_job(raw)
     assert isinstance(job, RagGrpoJob)
     assert "temperature" not in job.spec.rollout.model_fields_set
 
 
 def test_a_date_that_yaml_read_is_text_again() -> None:
-    job = parse_job(a_raw_job({"spec.checkpoint.path": "/c", "spec.image": date(2026, 1, 1)}))
+    job = parse_job(make_raw_job({"spec.checkpoint.path": "/c", "spec.image": date(2026, 1, 1)}))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.image == "2026-01-01"
 
 
 def test_what_the_api_server_adds_to_metadata_is_ignored() -> None:
-    raw = a_raw_job({"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3})
+    raw = make_raw_job(
+        {"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3}
+    )
     job = parse_job(raw)
     assert isinstance(job, RagGrpoJob)
     assert job.metadata.generation == 3
@@ -264,7 +268,7 @@ def test_no_input_whatever_raises(raw: object) -> None:
 
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
 def test_no_value_at_any_place_raises(place: str, value: object) -> None:
-    parse_job(a_raw_job({place: value}))
+    parse_job(make_raw_job({place: value}))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_no_value_at_any_place_raises(place: str, value: object) -> None:
 def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
     place: str, value: Any, remedy: str
 ) -> None:
-    [found] = found_in(a_raw_job({place: value}))
+    [found] = found_in(make_raw_job({place: value}))
     assert remedy in found.remedy
 
 
@@ -304,7 +308,7 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
 def test_a_value_of_another_type_has_a_plain_remedy(
     place: str, value: Any, message: str, remedy: str
 ) -> None:
-    [found] = found_in(a_raw_job({place: value}))
+    [found] = found_in(make_raw_job({place: value}))
     assert (found.message, found.remedy) == (message, remedy)
 
 
@@ -342,13 +346,13 @@ def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) ->
     ],
 )  # fmt: skip
 def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: str) -> None:
-    [found] = found_in(a_raw_job({place: value}))
+    [found] = found_in(make_raw_job({place: value}))
     assert remedy in found.remedy
 
 
 @pytest.mark.row("D5")
 def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
-    text = yaml.safe_dump(a_raw_job()) + "  monitoring: {mode: Off}\n"
+    text = yaml.safe_dump(make_raw_job()) + "  monitoring: {mode: Off}\n"
     text += "  rollout: {temperature: '1e-1'}\n  scheduling: {queueName: on}\n"
     text += "  algorithm: {groupSize: 08}\n  retrieval: {endpoints: {name: kb}}\n"
     text += "  validation: {beforeTraining: 'yes'}\n  reward: {answerMarker: 1e3}\n"
@@ -367,15 +371,15 @@ def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
 
 
 def test_a_small_number_without_a_point_is_a_number() -> None:
-    text = yaml.safe_dump(a_raw_job({"spec.training.learningRate": 0.5}))
+    text = yaml.safe_dump(make_raw_job({"spec.training.learningRate": 0.5}))
     job = parse_job(read_yaml(text.replace("learningRate: 0.5", "learningRate: 1e-6")))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.training.learning_rate == 1e-6
 
 
 def test_a_later_version_with_the_same_spec_is_read_as_the_whole_would_be() -> None:
-    first = parse_job(a_raw_job())
-    later = a_raw_job({"status": a_running_status()})
+    first = parse_job(make_raw_job())
+    later = make_raw_job({"status": make_running_status()})
     later["metadata"] |= {"annotations": {names.ANNOTATION_RETRY: "yes"}, "labels": {"team": "a"}}
     whole = parse_job(later)
 
@@ -383,4 +387,4 @@ def test_a_later_version_with_the_same_spec_is_read_as_the_whole_would_be() -> N
     assert isinstance(whole, RagGrpoJob)
     assert parse_again(first, later) == whole
     assert parse_again(first, later).manifest() == whole.manifest()
-    assert parse_again(whole, a_raw_job()) == first
+    assert parse_again(whole, make_raw_job()) == first

@@ -8,7 +8,7 @@ from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Placement
 from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "presets.md"
 
@@ -46,7 +46,7 @@ def test_presets_hold_the_values_that_were_promised(column: int) -> None:
 @pytest.mark.row("A24")
 @pytest.mark.parametrize("preset", Preset)
 def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
-    job = a_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
+    job = make_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
     resolved = resolve(job)
 
     for path, value in preset_values(preset, Placement.COLOCATED).items():

@@ -10,7 +10,7 @@ from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.mitigations import Mitigation
 from raggrpo_operator.core.spec.resolve import Origin, resolve, trainer_config
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 
@@ -32,7 +32,7 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
 def test_group_size_follows_whichever_of_its_two_names_is_given(
     changes: dict[str, Any], n: int, n_origin: Origin, group_origin: Origin
 ) -> None:
-    resolved = resolve(a_job(changes))
+    resolved = resolve(make_job(changes))
     assert resolved.spec.rollout.n == n
     assert resolved.spec.algorithm.group_size == n
     assert resolved.origins["rollout.n"] is n_origin
@@ -40,7 +40,7 @@ def test_group_size_follows_whichever_of_its_two_names_is_given(
 
 
 def test_user_wins_over_preset_and_preset_over_default() -> None:
-    resolved = resolve(a_job({"preset": "MemoryLimited", "data.trainBatchSize": 8}))
+    resolved = resolve(make_job({"preset": "MemoryLimited", "data.trainBatchSize": 8}))
 
     assert (resolved.spec.data.train_batch_size, resolved.origins["data.trainBatchSize"]) == (
         8,
@@ -54,7 +54,7 @@ def test_user_wins_over_preset_and_preset_over_default() -> None:
 
 
 def test_a_value_equal_to_the_default_is_still_the_users() -> None:
-    resolved = resolve(a_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
+    resolved = resolve(make_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
     assert resolved.spec.monitoring.mode == "Light"
     assert resolved.origins["monitoring.mode"] is Origin.USER
     assert resolved.spec.monitoring.debug.scoring
@@ -62,7 +62,7 @@ def test_a_value_equal_to_the_default_is_still_the_users() -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
-    resolved = resolve(a_sample(path))
+    resolved = resolve(make_sample(path))
 
     def leaves(value: Any, place: str) -> list[str]:
         if isinstance(value, dict) and value:
@@ -111,7 +111,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
     ],
 )
 def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: object) -> None:
-    resolved = resolve(a_job(changes))
+    resolved = resolve(make_job(changes))
 
     block: Any = resolved.spec.model_dump(by_alias=True)
     for key in place.split("."):
@@ -137,7 +137,7 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
     ],
 )
 def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) -> None:
-    job = a_job(changes)
+    job = make_job(changes)
     resolved = resolve(job)
 
     given: Any = job.spec.model_dump(by_alias=True)
@@ -214,7 +214,7 @@ DENSE = {
 def test_a_value_is_sized_only_where_nobody_chose_it_and_it_can_be(
     changes: dict[str, Any], facts: Facts | None, place: str, value: object, origin: Origin
 ) -> None:
-    resolved = resolve(a_job(changes), facts)
+    resolved = resolve(make_job(changes), facts)
     assert (resolved.values()[place], resolved.origins[place]) == (value, origin)
 
 
@@ -230,7 +230,7 @@ def test_an_index_lies_beside_the_checkpoints(
     given: dict[str, Any], index: str, origin: Origin
 ) -> None:
     endpoints = [ENDPOINT, {"name": "own", "managed": DENSE | given}]
-    resolved = resolve(a_job({"retrieval": {"mode": "Prompt", "endpoints": endpoints}}))
+    resolved = resolve(make_job({"retrieval": {"mode": "Prompt", "endpoints": endpoints}}))
     place = "retrieval.endpoints[1].managed.indexPath"
     assert (resolved.values()[place], resolved.origins[place]) == (index, origin)
 
@@ -248,43 +248,43 @@ def test_all_passages_of_the_largest_endpoint_have_room(
     endpoints: list[dict[str, Any]], length: int, tokens: int
 ) -> None:
     retrieval = {"mode": "Prompt", "endpoints": endpoints}
-    resolved = resolve(a_job({"retrieval": retrieval, "data.maxPromptLength": length}))
+    resolved = resolve(make_job({"retrieval": retrieval, "data.maxPromptLength": length}))
     assert resolved.spec.retrieval.max_passage_tokens == tokens
 
 
 def test_passages_that_fit_as_they_are_keep_their_length() -> None:
-    length = 4 * a_job().spec.retrieval.max_passage_tokens  # × 0.75 / 3 is exactly that length
+    length = 4 * make_job().spec.retrieval.max_passage_tokens  # × 0.75 / 3 is exactly that length
     retrieval = {"mode": "Prompt", "endpoints": [ENDPOINT]}
-    resolved = resolve(a_job({"retrieval": retrieval, "data.maxPromptLength": length}))
+    resolved = resolve(make_job({"retrieval": retrieval, "data.maxPromptLength": length}))
     assert resolved.origins["retrieval.maxPassageTokens"] is Origin.DEFAULT
 
 
 def test_a_configuration_names_the_schema_that_the_image_knows() -> None:
-    assert config_of(a_job()).schema_digest == schema_digest()
-    assert config_of(a_job(), schema="abc").schema_digest == "abc"
+    assert config_of(make_job()).schema_digest == schema_digest()
+    assert config_of(make_job(), schema="abc").schema_digest == "abc"
 
 
 def test_epochs_are_the_target_only_with_rows_and_without_steps() -> None:
-    job = a_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
+    job = make_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
     assert config_of(job, None).training.total_steps == 0
-    both = a_job({"training": {"totalSteps": 5, "epochs": 2}})
+    both = make_job({"training": {"totalSteps": 5, "epochs": 2}})
     assert config_of(both).training.total_steps == 5
 
 
 def test_epochs_never_make_more_steps_than_may_be_given() -> None:
     facts = Facts(rows=10**12)
-    assert resolve(a_job(TWO_EPOCHS), facts).spec.training.total_steps == MAX_STEPS
+    assert resolve(make_job(TWO_EPOCHS), facts).spec.training.total_steps == MAX_STEPS
 
 
 @pytest.mark.parametrize("pinned", [Pinned(precision="FP8", attention="Other"), Pinned()])
 def test_a_pin_that_is_no_choice_leaves_auto(pinned: Pinned) -> None:
-    config = config_of(a_job({"resources": {"device": "CPU"}}), KNOWN_TINY, pinned=pinned)
+    config = config_of(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY, pinned=pinned)
     assert config.training.precision is Precision.AUTO
     assert config.model.attention is Attention.AUTO
 
 
 def test_epochs_become_steps_once_the_rows_are_known() -> None:
-    job = a_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
+    job = make_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
     assert resolve(job).spec.training.total_steps == 0
     assert resolve(job, KNOWN_7B).spec.training.total_steps == 209  # ceil(2 × 10,000 / 96)
     assert config_of(job).training.total_steps == 209
@@ -292,7 +292,7 @@ def test_epochs_become_steps_once_the_rows_are_known() -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
-    config = config_of(a_sample(path))
+    config = config_of(make_sample(path))
     assert TrainerConfig.model_validate_json(config.to_json()) == config
 
 
@@ -324,7 +324,7 @@ def test_resources_become_processes(
     per_rank: float,
     per_engine: float,
 ) -> None:
-    world = config_of(a_job({"resources": resources, "rollout": rollout})).world
+    world = config_of(make_job({"resources": resources, "rollout": rollout})).world
     assert (world.num_ranks, world.num_engines) == (ranks, engines)
     assert (world.gpus_per_rank, world.gpus_per_engine) == (per_rank, per_engine)
 
@@ -345,19 +345,19 @@ def test_resources_become_processes(
 def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
     resources: dict[str, Any], per_rank: int, per_engine: int
 ) -> None:
-    world = config_of(a_job({"resources": resources})).world
+    world = config_of(make_job({"resources": resources})).world
     assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
 
 
 def test_what_auto_decided_once_is_pinned() -> None:
-    job = a_job({"resources": {"device": "CPU"}})
+    job = make_job({"resources": {"device": "CPU"}})
     config = config_of(job, KNOWN_TINY, pinned=Pinned(precision="FP32", attention="Sdpa"))
     assert config.training.precision is Precision.FP32
     assert config.model.attention is Attention.SDPA
 
 
 def test_pins_do_not_override_the_user() -> None:
-    job = a_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
+    job = make_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
     assert config_of(job, pinned=Pinned(precision="FP32")).training.precision is Precision.BF16
 
 
@@ -390,19 +390,22 @@ OTHER_RESUME: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", SAME_RESUME, ids=str)
 def test_what_no_checkpoint_depends_on_keeps_the_resume_hash(changes: dict[str, Any]) -> None:
-    base, changed = config_of(a_job()).attempt, config_of(a_job(changes)).attempt
+    base, changed = config_of(make_job()).attempt, config_of(make_job(changes)).attempt
     assert changed.resume_hash == base.resume_hash
     assert changed.config_hash != base.config_hash
 
 
 @pytest.mark.parametrize("changes", OTHER_RESUME, ids=str)
 def test_what_a_checkpoint_depends_on_changes_the_resume_hash(changes: dict[str, Any]) -> None:
-    assert config_of(a_job(changes)).attempt.resume_hash != config_of(a_job()).attempt.resume_hash
+    assert (
+        config_of(make_job(changes)).attempt.resume_hash
+        != config_of(make_job()).attempt.resume_hash
+    )
 
 
 def test_an_endpoint_may_move_without_another_resume_hash() -> None:
-    here = a_job({"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}})
-    there = a_job(
+    here = make_job({"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}})
+    there = make_job(
         {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT | {"url": "http://new:1/r"}]}}
     )
     assert config_of(here).attempt.resume_hash == config_of(there).attempt.resume_hash
@@ -410,15 +413,15 @@ def test_an_endpoint_may_move_without_another_resume_hash() -> None:
 
 @pytest.mark.parametrize("mitigation", Mitigation)
 def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: Mitigation) -> None:
-    base = config_of(a_job()).attempt
-    lowered = config_of(a_job(), mitigations=[mitigation]).attempt
+    base = config_of(make_job()).attempt
+    lowered = config_of(make_job(), mitigations=[mitigation]).attempt
     assert lowered.resume_hash == base.resume_hash
     assert lowered.config_hash != base.config_hash
 
 
 @pytest.mark.row("B3")
 def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
-    job = a_job()
+    job = make_job()
     resolved = resolve(job)
     first = trainer_config(job, resolved, number=1).attempt
     second = trainer_config(job, resolved, number=2).attempt
@@ -428,5 +431,5 @@ def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
 
 
 def test_recovery_is_the_operators_and_no_part_of_the_configuration() -> None:
-    patient = a_job({"recovery": {"maxRestarts": 3}})
-    assert config_of(patient).attempt.config_hash == config_of(a_job()).attempt.config_hash
+    patient = make_job({"recovery": {"maxRestarts": 3}})
+    assert config_of(patient).attempt.config_hash == config_of(make_job()).attempt.config_hash

@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 
 MODEL = {"path": "/mnt/runs/e5"}
 DENSE: dict[str, Any] = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": MODEL}
@@ -14,7 +14,7 @@ WORDS = ["--corpus", "/mnt/runs/c.jsonl", "--index"]
 
 def arguments(managed: dict[str, Any]) -> list[str]:
     endpoint = {"name": "kb", "managed": managed}
-    job = a_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
+    job = make_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     found: ManagedRetriever = resolve(job).spec.retrieval.managed["kb"]
     return retriever_arguments(found)
 

@@ -5,7 +5,7 @@ import pytest
 from raggrpo_operator.core.text.figures import EndpointCalls, checkpoint_seconds, figures
 
 
-def a_step(step: int, **changes: Any) -> dict[str, Any]:
+def make_step(step: int, **changes: Any) -> dict[str, Any]:
     return {
         "step": step,
         "reward_mean": 0.5,
@@ -20,12 +20,12 @@ def a_step(step: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def an_event(event: str, **values: Any) -> dict[str, Any]:
+def make_event(event: str, **values: Any) -> dict[str, Any]:
     return {"event": event, "step": 0, "attempt": 1, **values}
 
 
-def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
-    return an_event(
+def make_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
+    return make_event(
         "validation",
         when=when,
         step=step,
@@ -39,7 +39,7 @@ def a_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
 
 def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None:
     history = [
-        a_step(step, reward_mean=step / 100, exact_match=step / 200) for step in range(1, 101)
+        make_step(step, reward_mean=step / 100, exact_match=step / 200) for step in range(1, 101)
     ]
     found = figures(history, [])
     assert found.reward_first == pytest.approx(0.055)
@@ -48,13 +48,13 @@ def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None
 
 
 def test_steps_without_a_reward_do_not_count_as_zero() -> None:
-    history = [a_step(1, reward_mean=0.4), a_step(2)]
+    history = [make_step(1, reward_mean=0.4), make_step(2)]
     del history[1]["reward_mean"]
     assert figures(history, []).reward_first == 0.4
 
 
 def test_throughput_is_over_the_time_of_all_steps() -> None:
-    history = [a_step(1, step_seconds=1.0), a_step(2, step_seconds=7.0), a_step(3)]
+    history = [make_step(1, step_seconds=1.0), make_step(2, step_seconds=7.0), make_step(3)]
     found = figures(history, [])
     assert found.samples_per_second == 2.4
     assert found.tokens_per_second == 30.0
@@ -63,11 +63,11 @@ def test_throughput_is_over_the_time_of_all_steps() -> None:
 
 def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
     saved = [
-        an_event("checkpoint", step=5, seconds=9.0),
-        an_event("checkpoint", step=5, seconds=1.0),
-        an_event("checkpoint", step=6, seconds=2.0),
+        make_event("checkpoint", step=5, seconds=9.0),
+        make_event("checkpoint", step=5, seconds=1.0),
+        make_event("checkpoint", step=6, seconds=2.0),
     ]
-    found = figures([a_step(1), a_step(2)], saved)
+    found = figures([make_step(1), make_step(2)], saved)
 
     assert found.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
     assert checkpoint_seconds(saved) == {5: 1.0, 6: 2.0}
@@ -75,10 +75,10 @@ def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
 
 def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
     events = [
-        an_event("stage", left="LoadingModel", seconds=4.0),
-        an_event("stage", left="FirstStep", seconds=2.0),
-        an_event("stage", left="Training", seconds=100.0),
-        an_event("stage", left="LoadingModel", seconds=5.0, attempt=2),
+        make_event("stage", left="LoadingModel", seconds=4.0),
+        make_event("stage", left="FirstStep", seconds=2.0),
+        make_event("stage", left="Training", seconds=100.0),
+        make_event("stage", left="LoadingModel", seconds=5.0, attempt=2),
     ]
 
     found = figures([], events)
@@ -91,10 +91,10 @@ def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
 
 def test_a_service_that_is_down_during_the_first_step_does_not_end_the_start_up() -> None:
     events = [
-        an_event("stage", left="FirstStep", stage="WaitingForEndpoint", seconds=2.0),
-        an_event("stage", left="WaitingForEndpoint", stage="FirstStep", seconds=600.0),
-        an_event("stage", left="FirstStep", stage="Training", seconds=3.0),
-        an_event("stage", left="Training", stage="Exporting", seconds=100.0),
+        make_event("stage", left="FirstStep", stage="WaitingForEndpoint", seconds=2.0),
+        make_event("stage", left="WaitingForEndpoint", stage="FirstStep", seconds=600.0),
+        make_event("stage", left="FirstStep", stage="Training", seconds=3.0),
+        make_event("stage", left="Training", stage="Exporting", seconds=100.0),
     ]
 
     found = figures([], events)
@@ -104,9 +104,9 @@ def test_a_service_that_is_down_during_the_first_step_does_not_end_the_start_up(
 
 def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
     events = [
-        a_validation("after", 20, 0.9),
-        a_validation("before", 0, 0.1),
-        a_validation("before", 0, 0.2),
+        make_validation("after", 20, 0.9),
+        make_validation("before", 0, 0.1),
+        make_validation("before", 0, 0.2),
     ]
     found = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
 
@@ -118,10 +118,10 @@ def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_b
         return {"kb": {"answered": answered, "p50": p95 / 2, "p95": p95, "failures": failures}}
 
     history = [
-        a_step(1, retrieval=calls(4, 0.5)),
-        a_step(2, retrieval=calls(9, 0.6, Timeout=2)),
-        a_step(3, epoch=2, retrieval=calls(5, 0.4, Timeout=1, BadJson=1)),
-        a_step(4, epoch=3, retrieval=calls(1, 0.2)),
+        make_step(1, retrieval=calls(4, 0.5)),
+        make_step(2, retrieval=calls(9, 0.6, Timeout=2)),
+        make_step(3, epoch=2, retrieval=calls(5, 0.4, Timeout=1, BadJson=1)),
+        make_step(4, epoch=3, retrieval=calls(1, 0.2)),
     ]
 
     assert figures(history, []).retrieval == (

@@ -13,7 +13,7 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.text.plan import render_plan
-from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, a_job, a_sample
+from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 
 Golden = Callable[[str, str], None]
 
@@ -27,12 +27,12 @@ def plan_of(job: RagGrpoJob, facts: Facts | None = None, width: int = 100) -> st
 @pytest.mark.row("A3", "A8", "A20", "B4")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_plans_of_samples(path: Path, golden: Golden) -> None:
-    golden(f"{path.stem}/plan.txt", plan_of(a_sample(path)))
+    golden(f"{path.stem}/plan.txt", plan_of(make_sample(path)))
 
 
 def test_plan_with_known_model(golden: Golden) -> None:
     fast = next(path for path in SAMPLES if path.stem == "fast")
-    golden("fast/plan_with_facts.txt", plan_of(a_sample(fast), KNOWN_7B))
+    golden("fast/plan_with_facts.txt", plan_of(make_sample(fast), KNOWN_7B))
 
 
 @pytest.mark.row("B4")
@@ -40,14 +40,14 @@ def test_plan_with_known_model(golden: Golden) -> None:
 @pytest.mark.parametrize("facts", [None, KNOWN_7B, KNOWN_TINY], ids=["unknown", "7b", "tiny"])
 @pytest.mark.parametrize("width", [100, 120])
 def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> None:
-    lines = plan_of(a_sample(path), facts, width).splitlines()
+    lines = plan_of(make_sample(path), facts, width).splitlines()
     assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
 
 
 @pytest.mark.row("A2")
 def test_every_value_stands_beside_its_origin() -> None:
-    job = a_job({"rollout": {"n": 5}})
+    job = make_job({"rollout": {"n": 5}})
     lines = plan_of(job).splitlines()
 
     shown = {line.split()[0]: line.split()[1:3] for line in lines if line.startswith("  ")}
@@ -60,7 +60,7 @@ def test_every_value_stands_beside_its_origin() -> None:
 
 
 def test_errors_and_warnings_come_with_their_remedies() -> None:
-    text = plan_of(a_job({"rollout": {"n": 1, "topP": 0.5}}))
+    text = plan_of(make_job({"rollout": {"n": 1, "topP": 0.5}}))
     assert "Errors (1)\n  spec.rollout.n: a group of one completion" in text
     assert "    → rollout.n: 2 or more" in text
     assert "Warnings (1)\n  spec.rollout.topP" in text
@@ -68,14 +68,14 @@ def test_errors_and_warnings_come_with_their_remedies() -> None:
 
 def test_long_values_continue_below_themselves() -> None:
     files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
-    text = plan_of(a_job({"data.trainFiles": files}))
+    text = plan_of(make_job({"data.trainFiles": files}))
     assert all(name in text for name in files)
 
 
 @pytest.mark.parametrize("width", [100, 120])
 def test_a_value_is_wrapped_only_where_it_would_be_too_wide(width: int) -> None:
     files = [f"/mnt/runs/held-out-{number}.parquet" for number in range(40)]
-    lines = plan_of(a_job({"data.trainFiles": files}), width=width).splitlines()
+    lines = plan_of(make_job({"data.trainFiles": files}), width=width).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("  data.trainFiles "))
     rest = [line for line in lines[first + 1 : first + 40] if line.startswith("   ")]
 
@@ -91,7 +91,7 @@ def test_a_value_is_wrapped_only_where_it_would_be_too_wide(width: int) -> None:
 
 @pytest.mark.parametrize("first", ["a", "aa"])
 def test_a_plan_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
-    job = a_job()
+    job = make_job()
     resolved = resolve(job)
     found = [Violation("spec", Reason.OUT_OF_RANGE, f"{first} " + "a " * 200, "less")]
     sizing = size(resolved.spec)
@@ -114,7 +114,7 @@ def test_a_plan_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
     ],
 )
 def test_a_plan_begins_with_what_runs_where(resources: dict[str, Any], expected: str) -> None:
-    job = a_job({"resources": resources})
+    job = make_job({"resources": resources})
     unknown, known = plan_of(job).splitlines(), plan_of(job, KNOWN_TINY).splitlines()
 
     assert unknown[:2] == known[:2] == ["Job small, preset Fast", expected]
@@ -128,7 +128,7 @@ def test_texts_that_a_person_could_not_read_are_written_as_json() -> None:
     template = "{passages}\n{prompt}"
     kb = {"name": "kb", "url": "http://kb:8000/r"}
     retrieval = {"mode": "Prompt", "endpoints": [kb], "promptTemplate": template}
-    lines = plan_of(a_job({"retrieval": retrieval})).splitlines()
+    lines = plan_of(make_job({"retrieval": retrieval})).splitlines()
     shown = {line.split()[0]: line.split(maxsplit=2)[2] for line in lines if line[:3] != "   "
              and line.startswith("  ") and len(line.split()) > 2}  # fmt: skip
     assert shown["retrieval.promptTemplate"] == '"{passages}\\n{prompt}"'
@@ -138,7 +138,7 @@ def test_texts_that_a_person_could_not_read_are_written_as_json() -> None:
 
 
 def test_long_findings_continue_further_in() -> None:
-    lines = plan_of(a_job({"rollout": {"topP": 0.5}})).splitlines()
+    lines = plan_of(make_job({"rollout": {"topP": 0.5}})).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
     found = lines[first : lines.index("    → rollout.topP: 1.0")]
     assert len(found) > 2
@@ -146,7 +146,7 @@ def test_long_findings_continue_further_in() -> None:
 
 
 def test_long_remedies_continue_further_in_still() -> None:
-    job = a_job()
+    job = make_job()
     resolved = resolve(job)
     found = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]
     lines = render_plan(job, resolved, size(resolved.spec), found).splitlines()
@@ -161,7 +161,7 @@ def test_literal_secrets_are_hidden() -> None:
     headers = [{"name": "Authorization", "value": canary}]
     body = {"api_key": canary}
     kb = {"name": "kb", "url": "http://kb:8000/r", "headers": headers, "extraBody": body}
-    job = a_job(
+    job = make_job(
         {
             "env": [{"name": "HF_TOKEN", "value": canary}, {"name": "HOME", "value": "/shown"}],
             "retrieval": {"mode": "Prompt", "endpoints": [kb]},

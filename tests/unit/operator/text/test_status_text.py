@@ -12,12 +12,12 @@ from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.status_text import render_status, reward
-from support.builders.operator.jobs import KNOWN_7B, a_job
+from support.builders.operator.jobs import KNOWN_7B, make_job
 
 LONG = "trainer pod small-c1-trainer-x on node n1: Evicted: " + "low on memory, " * 20
 
 
-def a_status() -> JobStatus:
+def make_status() -> JobStatus:
     return JobStatus(
         phase=Phase.RUNNING,
         attempt=2,
@@ -48,12 +48,12 @@ def a_status() -> JobStatus:
                 type=ConditionType.PROGRESSING, status="True", reason="Training", message=LONG
             )
         ],
-        sizing=size(resolve(a_job(), KNOWN_7B).spec, KNOWN_7B),
+        sizing=size(resolve(make_job(), KNOWN_7B).spec, KNOWN_7B),
     )
 
 
 def test_a_status_fits_its_width_and_holds_every_word() -> None:
-    text = render_status(a_status())
+    text = render_status(make_status())
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
     assert " ".join(text.split()).count(" ".join(LONG.split())) == 2
@@ -61,7 +61,7 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
 
 @pytest.mark.row("A10")
 def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
-    status = a_status()
+    status = make_status()
     progress = replace(status.progress, stage="StartingRollout")
     state = RestartState(watch=WatchState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC)))
     starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
@@ -72,7 +72,7 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
 
 
 def test_what_matters_stands_in_one_line_each() -> None:
-    lines = render_status(a_status()).splitlines()
+    lines = render_status(make_status()).splitlines()
 
     assert lines[0] == "phase     Running"
     assert lines[1] == (
@@ -85,10 +85,10 @@ def test_what_matters_stands_in_one_line_each() -> None:
 
 
 def test_the_best_checkpoint_is_named_with_what_it_was_judged_by() -> None:
-    best = replace(a_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
+    best = replace(make_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
     told = "best      the checkpoint of step 80, ValidationExactMatch 0.8125"
     assert told in render_status(best).splitlines()
-    assert "best " not in render_status(a_status())
+    assert "best " not in render_status(make_status())
 
 
 def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
@@ -102,7 +102,7 @@ def test_what_happened_is_told_once_it_happened() -> None:
         type=ConditionType.WAITING_FOR_ENDPOINT, status="True", reason="Down", message="kb"
     )
     status = replace(
-        a_status(),
+        make_status(),
         checkpoint=CheckpointRef(path="/mnt/runs/checkpoints/step-100", step=100),
         best_step=80,
         restarts=RestartCounts(total=2),
@@ -133,12 +133,12 @@ def test_what_did_not_happen_is_not_told() -> None:
     quiet = Condition(type=ConditionType.PROGRESSING, status="True", reason="Training")
     warning = JobWarning(path="spec.rollout.topP", reason="TopPBelowOne", message="low")
     status = replace(
-        a_status(),
+        make_status(),
         conditions=[quiet],
         restarts=RestartCounts(),
         warnings=[warning],
         warning_count=1,
-        progress=replace(a_status().progress, stage="", estimated_remaining_seconds=None),
+        progress=replace(make_status().progress, stage="", estimated_remaining_seconds=None),
     )
     lines = render_status(status).splitlines()
     told = {line.split()[0] for line in lines if line[:1] != " "}
@@ -149,19 +149,20 @@ def test_what_did_not_happen_is_not_told() -> None:
 
 
 def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
-    lines = render_status(a_status()).splitlines()
+    lines = render_status(make_status()).splitlines()
     sizing = lines[lines.index("sizing") + 1 :]
 
     assert sizing[:8] == [
         "  GPUs of the job   1",
         "  CPUs per pod      8",
-        f"  memory per pod    {a_status().sizing.memory}",
-        f"  /dev/shm per pod  {a_status().sizing.shm}",
+        f"  memory per pod    {make_status().sizing.memory}",
+        f"  /dev/shm per pod  {make_status().sizing.shm}",
         "  pods in a cluster",
-        f"    1 × trainer: 8 CPU, {a_status().sizing.memory}, /dev/shm {a_status().sizing.shm}, "
+        f"    1 × trainer: 8 CPU, {make_status().sizing.memory}, "
+        f"/dev/shm {make_status().sizing.shm}, "
         "1 GPU(s)",
-        f"    1 × head: 4 CPU, {a_status().sizing.pods[1].memory}, /dev/shm 3Gi",
-        f"    1 × preflight: 1 CPU, {a_status().sizing.pods[2].memory}",
+        f"    1 × head: 4 CPU, {make_status().sizing.pods[1].memory}, /dev/shm 3Gi",
+        f"    1 × preflight: 1 CPU, {make_status().sizing.pods[2].memory}",
     ]
     titles = [line for line in sizing if line.startswith("  terms: ")]
     assert "  terms: /dev/shm of the head" in titles
@@ -172,7 +173,7 @@ def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
 
 
 def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
-    lines = render_status(a_status(), width=60).splitlines()
+    lines = render_status(make_status(), width=60).splitlines()
     first = lines.index(next(line for line in lines if line.startswith("    staging ")))
     column = lines[first].index("the most")
     assert lines[first + 1].startswith(" " * column)
@@ -186,7 +187,7 @@ def test_no_word_is_broken_at_a_hyphen(width: int) -> None:
     hyphens = Condition(
         type=ConditionType.FAILED, status="True", reason="NodeLost", message="held-out " * 20
     )
-    text = render_status(replace(a_status(), conditions=[hyphens]), width=width)
+    text = render_status(replace(make_status(), conditions=[hyphens]), width=width)
     assert "--shm-size=1g" in text.split()
     assert text.split().count("held-out") == 20
     assert max(map(len, text.splitlines())) <= width
@@ -197,12 +198,12 @@ def test_a_status_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
     words = Condition(
         type=ConditionType.PROGRESSING, status="True", reason=first, message="a " * 200
     )
-    status = replace(a_status(), conditions=[words])
+    status = replace(make_status(), conditions=[words])
     assert render_status(status) == render_status(status, width=100)
 
 
 def test_pods_that_need_two_lines_continue_further_in() -> None:
-    lines = render_status(a_status(), width=48).splitlines()
+    lines = render_status(make_status(), width=48).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
     assert lines[first + 1].startswith("      ")
     assert lines[first + 1][6] != " "

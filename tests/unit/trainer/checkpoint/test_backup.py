@@ -8,7 +8,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
 
 
 def nested_shards(step: int) -> Callable[[Path], None]:
@@ -22,11 +22,11 @@ def nested_shards(step: int) -> Callable[[Path], None]:
 
 @pytest.mark.row("A27")
 def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):
-        store.back_up(store.save(a_meta(step), nested_shards(step), score=step / 100))
+        store.back_up(store.save(make_meta(step), nested_shards(step), score=step / 100))
 
-    fresh = a_store(a_claim(tmp_path / "new", attempt=7), backup=tmp_path / "backup")
+    fresh = make_store(make_claim(tmp_path / "new", attempt=7), backup=tmp_path / "backup")
     assert fresh.newest is None
     restored = fresh.restore()
 
@@ -35,7 +35,7 @@ def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> N
     assert is_whole(restored)
     assert (restored.folder / "extra" / "data").read_text() == "20"
     assert (restored.marker.attempt, restored.marker.score) == (7, 0.2)
-    later = a_store(a_claim(tmp_path / "new", attempt=8)).newest
+    later = make_store(make_claim(tmp_path / "new", attempt=8)).newest
     assert later is not None
     assert later.name == restored.name
 
@@ -50,27 +50,27 @@ def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> N
     ],
 )
 def test_a_backup_cut_short_is_passed_over(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):
-        store.back_up(store.save(a_meta(step), shards(step)))
+        store.back_up(store.save(make_meta(step), shards(step)))
     spoil(tmp_path / "backup" / "step_00000020.e1")
-    restored = a_store(a_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
+    restored = make_store(make_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
 
     assert restored is not None
     assert restored.marker.step == 10
 
 
 def test_without_backups_there_is_nothing_to_restore(tmp_path: Path) -> None:
-    assert a_store(a_claim(tmp_path)).restore() is None
-    assert a_store(a_claim(tmp_path), backup=tmp_path / "none").restore() is None
+    assert make_store(make_claim(tmp_path)).restore() is None
+    assert make_store(make_claim(tmp_path), backup=tmp_path / "none").restore() is None
     (tmp_path / "empty").mkdir()
-    assert a_store(a_claim(tmp_path), backup=tmp_path / "empty").restore() is None
+    assert make_store(make_claim(tmp_path), backup=tmp_path / "empty").restore() is None
 
 
 def test_a_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "backup")
-    saved = store.save(a_meta(10), shards(10))
-    a_claim(tmp_path / "volume", attempt=2)
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    saved = store.save(make_meta(10), shards(10))
+    make_claim(tmp_path / "volume", attempt=2)
 
     with pytest.raises(TrainerError) as refusal:
         store.back_up(saved)
@@ -91,11 +91,11 @@ class FenceWithWork(Fence):
 
 def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) -> None:
     fence = FenceWithWork.claim(tmp_path / "volume", "uid-1", "demo", 1, beat_seconds=3600)
-    store = a_store(fence, keep_last=1, keep_best=False, backup=tmp_path / "backup")
-    saved = store.save(a_meta(10), shards(10))
+    store = make_store(fence, keep_last=1, keep_best=False, backup=tmp_path / "backup")
+    saved = store.save(make_meta(10), shards(10))
 
     def train_on() -> None:
-        store.save(a_meta(20), shards(20))
+        store.save(make_meta(20), shards(20))
         assert saved.folder.exists()
 
     fence.work = train_on
@@ -103,14 +103,14 @@ def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) 
     store.back_up(saved)
     store.release(saved)
     assert (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
-    store.save(a_meta(30), shards(30))
+    store.save(make_meta(30), shards(30))
     assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]
 
 
 def test_a_backup_that_fails_names_the_url(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = a_store(a_claim(tmp_path / "volume"), backup=tmp_path / "file" / "below")
-    saved = store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "file" / "below")
+    saved = store.save(make_meta(10), shards(10))
 
     with pytest.raises(TrainerError, match=r"backup.url file://\S*/file/below: ") as failure:
         store.back_up(saved)

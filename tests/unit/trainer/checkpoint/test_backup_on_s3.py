@@ -14,8 +14,8 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.preflight.finding import Finding
 from raggrpo_trainer.preflight.storage import check_writable
-from support.builders.trainer.checkpoints import a_claim, a_meta, is_whole, shards
-from support.builders.trainer.preflight import a_fit_config
+from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, shards
+from support.builders.trainer.preflight import make_fit_config
 from support.servers.s3_server import KEY, S3Server
 
 WAIT = 60.0
@@ -29,9 +29,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         yield started
 
 
-def a_store(path: Path, url: str, attempt: int = 1) -> CheckpointStore:
+def make_store(path: Path, url: str, attempt: int = 1) -> CheckpointStore:
     spec = CheckpointSpec.model_validate({"path": str(path), "backup": {"url": url}})
-    return CheckpointStore(spec, a_claim(path, attempt=attempt), "config-hash")
+    return CheckpointStore(spec, make_claim(path, attempt=attempt), "config-hash")
 
 
 def url_in(server: S3Server, folder: str = "demo") -> str:
@@ -41,11 +41,11 @@ def url_in(server: S3Server, folder: str = "demo") -> str:
 def test_a_wiped_volume_is_restored_and_no_file_but_the_checkpoints_is_there(
     server: S3Server, tmp_path: Path
 ) -> None:
-    store = a_store(tmp_path / "volume", url_in(server))
+    store = make_store(tmp_path / "volume", url_in(server))
     for step in (10, 20):
-        store.back_up(store.save(a_meta(step), shards(step)))
+        store.back_up(store.save(make_meta(step), shards(step)))
 
-    restored = a_store(tmp_path / "new", url_in(server), attempt=2).restore()
+    restored = make_store(tmp_path / "new", url_in(server), attempt=2).restore()
 
     assert restored is not None
     assert restored.marker.step == 20
@@ -57,13 +57,13 @@ def test_a_wiped_volume_is_restored_and_no_file_but_the_checkpoints_is_there(
 
 
 def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: Path) -> None:
-    store = a_store(tmp_path / "volume", url_in(server))
+    store = make_store(tmp_path / "volume", url_in(server))
     for step in (10, 20):
-        store.back_up(store.save(a_meta(step), shards(step)))
+        store.back_up(store.save(make_meta(step), shards(step)))
     marker = "demo/step_00000020.e1/COMPLETE"
     assert marker in server.objects()
     server.client().delete_object(Bucket=server.bucket, Key=marker)
-    restored = a_store(tmp_path / "new", url_in(server)).restore()
+    restored = make_store(tmp_path / "new", url_in(server)).restore()
 
     assert restored is not None
     assert restored.marker.step == 10
@@ -73,14 +73,14 @@ def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: 
 def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds(
     server: S3Server, tmp_path: Path
 ) -> None:
-    store = a_store(tmp_path / "volume", url_in(server))
+    store = make_store(tmp_path / "volume", url_in(server))
     backups = BackupThread(store)
     server.stop()
 
-    backups.offer(store.save(a_meta(10), shards(10)))
+    backups.offer(store.save(make_meta(10), shards(10)))
     assert backups.wait(WAIT)
     server.start()
-    backups.offer(store.save(a_meta(20), shards(20)))
+    backups.offer(store.save(make_meta(20), shards(20)))
     assert backups.wait(WAIT)
 
     failed, done = backups.outcomes()
@@ -92,7 +92,7 @@ def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds
 def test_nobody_begins_anew_while_backups_cannot_be_read(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
-        a_store(tmp_path, url_in(server)).restore()
+        make_store(tmp_path, url_in(server)).restore()
 
 
 def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3Server) -> None:
@@ -106,7 +106,7 @@ def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3S
 def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_path: Path) -> None:
     def found(url: str) -> Finding:
         changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
-        return check_writable(a_fit_config(tmp_path, changes))
+        return check_writable(make_fit_config(tmp_path, changes))
 
     assert found(url_in(server)).state is CheckState.PASSED
     refused = found("s3://typo/demo")
@@ -117,10 +117,10 @@ def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_
 def test_one_that_is_overtaken_is_left_out_and_retention_waits_for_the_others(
     server: S3Server, tmp_path: Path
 ) -> None:
-    store = a_store(tmp_path / "volume", url_in(server))
+    store = make_store(tmp_path / "volume", url_in(server))
     backups = BackupThread(store)
     for step in range(10, 80, 10):
-        backups.offer(store.save(a_meta(step), shards(step)))
+        backups.offer(store.save(make_meta(step), shards(step)))
     assert backups.wait(WAIT)
 
     outcomes = backups.outcomes()

@@ -6,19 +6,19 @@ from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, 
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
-from support.builders.operator.jobs import a_trainer_config
+from support.builders.operator.jobs import make_trainer_config
 
 
-def a_meta_of(config: TrainerConfig) -> Meta:
+def make_meta_of(config: TrainerConfig) -> Meta:
     return meta_of(config, 40, Cursor(1, 2), {"reward_mean": 0.5})
 
 
 def test_a_checkpoint_fits_the_configuration_that_made_it() -> None:
-    assert check_compatible(a_meta_of(a_trainer_config()), a_trainer_config()) == []
+    assert check_compatible(make_meta_of(make_trainer_config()), make_trainer_config()) == []
 
 
 def test_targets_logging_memory_and_intervals_may_change() -> None:
-    changed = a_trainer_config(
+    changed = make_trainer_config(
         {
             "training.totalSteps": 5000,
             "training.gradientCheckpointing": True,
@@ -29,13 +29,13 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
         }
     )
 
-    assert check_compatible(a_meta_of(a_trainer_config()), changed) == []
+    assert check_compatible(make_meta_of(make_trainer_config()), changed) == []
 
 
 @pytest.mark.row("B20")
 def test_every_value_that_differs_is_named_with_old_and_new() -> None:
-    meta = a_meta_of(a_trainer_config({"rollout.temperature": 0.6}))
-    changed = a_trainer_config(
+    meta = make_meta_of(make_trainer_config({"rollout.temperature": 0.6}))
+    changed = make_trainer_config(
         {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
     )
 
@@ -52,8 +52,8 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
 @pytest.mark.row("D14")
 def test_another_prompt_for_the_judge_is_another_run() -> None:
     judge = {"name": "Judge", "url": "http://judge/v1", "judge": {"model": "m", "prompt": "Old."}}
-    meta = a_meta_of(a_trainer_config({"reward.functions": [judge]}))
-    other = a_trainer_config(
+    meta = make_meta_of(make_trainer_config({"reward.functions": [judge]}))
+    other = make_trainer_config(
         {"reward.functions": [judge | {"judge": {"model": "m", "prompt": "New."}}]}
     )
 
@@ -64,7 +64,7 @@ def test_another_prompt_for_the_judge_is_another_run() -> None:
 
 
 def test_what_no_setting_shows_is_compared_too() -> None:
-    config = a_trainer_config()
+    config = make_trainer_config()
     meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
     assert check_compatible(meta, config, identity={"data rows": 10}) == []
     with pytest.raises(TrainerError, match="data rows: 10 → 11"):
@@ -72,13 +72,13 @@ def test_what_no_setting_shows_is_compared_too() -> None:
 
 
 def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
-    config = a_trainer_config()
+    config = make_trainer_config()
     attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
     with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
-        check_compatible(a_meta_of(config), config.model_copy(update={"attempt": attempt}))
+        check_compatible(make_meta_of(config), config.model_copy(update={"attempt": attempt}))
 
 
 def test_another_world_size_is_fine_and_told() -> None:
-    config = a_trainer_config()
+    config = make_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
-    assert check_compatible(a_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]
+    assert check_compatible(make_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]

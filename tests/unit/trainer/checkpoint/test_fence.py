@@ -17,7 +17,14 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.fence import probe, validity
 from raggrpo_trainer.checkpoint.folder import Validity
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import NO_BEAT, a_claim, a_meta, a_store, is_whole, shards
+from support.builders.trainer.checkpoints import (
+    NO_BEAT,
+    is_whole,
+    make_claim,
+    make_meta,
+    make_store,
+    shards,
+)
 
 FORK = multiprocessing.get_context("fork")
 FAST = 0.05
@@ -29,7 +36,7 @@ PATIENT = 5.0
 
 
 @contextmanager
-def a_process(target: Callable[..., None], *arguments: object) -> Iterator[int]:
+def make_process(target: Callable[..., None], *arguments: object) -> Iterator[int]:
     """A second process that runs `target`; it is ended with the block at the latest."""
     process = FORK.Process(target=target, args=arguments)
     process.start()
@@ -49,22 +56,22 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def hold(path: Path, uid: str) -> None:
-    a_claim(path, uid=uid, job=f"{uid}-job", beat_seconds=FAST)
+    make_claim(path, uid=uid, job=f"{uid}-job", beat_seconds=FAST)
     (path / "holding").touch()
     signal.pause()
 
 
 @contextmanager
 def another_job(path: Path) -> Iterator[int]:
-    with a_process(hold, path, "other") as pid:
+    with make_process(hold, path, "other") as pid:
         wait_until((path / "holding").exists)
         yield pid
 
 
 def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_path: Path) -> None:
-    first = a_claim(tmp_path, attempt=1)
+    first = make_claim(tmp_path, attempt=1)
     first.check()
-    second = a_claim(tmp_path, attempt=2)
+    second = make_claim(tmp_path, attempt=2)
 
     assert (first.epoch, second.epoch) == (1, 2)
     second.check()
@@ -74,7 +81,7 @@ def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_pa
 
 
 def test_a_claim_names_its_holder(tmp_path: Path) -> None:
-    a_claim(tmp_path, uid="u", job="j", attempt=4)
+    make_claim(tmp_path, uid="u", job="j", attempt=4)
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
     assert claim["pid"] == os.getpid()
@@ -93,7 +100,7 @@ def _run_at_once(number: int, target: Callable[..., None], path: Path) -> None:
 
 def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
     barrier.wait(20)
-    epochs = [a_claim(path, attempt=number).epoch for _ in range(6)]
+    epochs = [make_claim(path, attempt=number).epoch for _ in range(6)]
     (path / f"result-{number}").write_text(json.dumps(epochs))
 
 
@@ -107,7 +114,7 @@ def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_pat
 def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number: int) -> None:
     barrier.wait(20)
     try:
-        a_claim(path, uid=f"uid-{number}", job=f"job-{number}", beat_seconds=RIVAL)
+        make_claim(path, uid=f"uid-{number}", job=f"job-{number}", beat_seconds=RIVAL)
         result = "won"
     except TrainerError as error:
         result = error.exit_code.name
@@ -128,18 +135,18 @@ def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
         assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         assert probe(tmp_path, "other", beat_seconds=PATIENT) is None
         with pytest.raises(TrainerError, match=r"in use by job other-job .*delete or") as refusal:
-            a_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
+            make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
     assert not (tmp_path / "fence" / "00000002").exists()
 
 
 def test_a_live_job_that_took_the_path_after_this_one_keeps_it(tmp_path: Path) -> None:
-    a_claim(tmp_path, uid="mine").release()
+    make_claim(tmp_path, uid="mine").release()
     with another_job(tmp_path):
         assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         with pytest.raises(TrainerError, match="in use by job other-job"):
-            a_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
+            make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
 
 def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
         pass  # ended by SIGKILL
 
     assert probe(tmp_path, "mine", beat_seconds=FAST) is None
-    fence = a_claim(tmp_path, uid="mine", beat_seconds=FAST)
+    fence = make_claim(tmp_path, uid="mine", beat_seconds=FAST)
     fence.release()
     assert fence.epoch == 2
 
@@ -155,7 +162,7 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
 def test_a_silent_job_is_watched_for_two_and_a_half_beats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_claim(tmp_path, uid="silent")
+    make_claim(tmp_path, uid="silent")
     slept: list[float] = []
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
     monkeypatch.setattr("raggrpo_trainer.checkpoint.fence.time", clock)
@@ -166,13 +173,13 @@ def test_a_silent_job_is_watched_for_two_and_a_half_beats(
 
 
 def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
-    a_claim(tmp_path, uid="former").release()
+    make_claim(tmp_path, uid="former").release()
     assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
-    assert a_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
+    assert make_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
 def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: Path) -> None:
-    fence = a_claim(tmp_path, beat_seconds=NO_BEAT)
+    fence = make_claim(tmp_path, beat_seconds=NO_BEAT)
     for file in (tmp_path / "fence").iterdir():
         file.unlink()
 
@@ -183,7 +190,7 @@ def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: P
 
 def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    fence = a_claim(tmp_path)
+    fence = make_claim(tmp_path)
     [beating] = set(threading.enumerate()) - before
     fence.release()
     beating.join(20)
@@ -191,9 +198,9 @@ def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
-    former = a_claim(tmp_path, uid="former")
+    former = make_claim(tmp_path, uid="former")
     former.release()
-    a_claim(tmp_path, uid="new", job="newcomer")
+    make_claim(tmp_path, uid="new", job="newcomer")
 
     with pytest.raises(TrainerError, match="in use by job newcomer") as refusal:
         former.check()
@@ -201,10 +208,10 @@ def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_path: Path) -> None:
-    deleted = a_claim(tmp_path, uid="deleted")
-    a_store(deleted).save(a_meta(10), shards(10))
+    deleted = make_claim(tmp_path, uid="deleted")
+    make_store(deleted).save(make_meta(10), shards(10))
     deleted.release()
-    recreated = a_store(a_claim(tmp_path, uid="recreated"))
+    recreated = make_store(make_claim(tmp_path, uid="recreated"))
 
     assert recreated.newest is not None
     assert str(recreated.newest.name) == "step_00000010.e1"
@@ -224,28 +231,28 @@ def save_and_freeze(path: Path, where: str) -> None:
         if event == "os.rename" and str(arguments[1]).endswith("step_00000020.e1/COMPLETE"):
             freeze()
 
-    store = a_store(a_claim(path), keep_last=1, keep_best=False, reached=freeze_at_phase)
-    store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(path), keep_last=1, keep_best=False, reached=freeze_at_phase)
+    store.save(make_meta(10), shards(10))
     if where == "marker":  # after the last look at the fence
         sys.addaudithook(freeze_at_rename)
-    store.save(a_meta(20), shards(20))
+    store.save(make_meta(20), shards(20))
 
 
 @pytest.mark.parametrize("where", ["shards", "complete", "marker", "retention"])
 def test_what_a_frozen_attempt_finishes_on_waking_is_never_seen(tmp_path: Path, where: str) -> None:
     late = tmp_path / "step_00000020.e1" / "COMPLETE"
-    with a_process(save_and_freeze, tmp_path, where) as frozen:
+    with make_process(save_and_freeze, tmp_path, where) as frozen:
         _, status = os.waitpid(frozen, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         expected = 20 if where == "retention" else 10  # there the save was complete in time
         assert late.exists() == (where == "retention")
-        successor = a_store(a_claim(tmp_path, attempt=2))
+        successor = make_store(make_claim(tmp_path, attempt=2))
         os.kill(frozen, signal.SIGCONT)
         os.waitpid(frozen, 0)
 
     assert late.exists() == (where in ("marker", "retention"))
     assert (tmp_path / "step_00000010.e1").exists()  # the woken one removes nothing either
-    later = [a_store(a_claim(tmp_path, attempt=number)) for number in (3, 4)]
+    later = [make_store(make_claim(tmp_path, attempt=number)) for number in (3, 4)]
     for store in (successor, *later):
         assert store.newest is not None
         assert store.newest.marker.step == expected
@@ -255,38 +262,38 @@ def test_what_a_frozen_attempt_finishes_on_waking_is_never_seen(tmp_path: Path, 
 
 
 def test_an_attempt_that_died_before_its_accepts_list_changes_nothing(tmp_path: Path) -> None:
-    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
-    a_claim(tmp_path, attempt=2)
+    make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
+    make_claim(tmp_path, attempt=2)
     (tmp_path / "fence" / "00000002.accepts").unlink()
     assert validity(tmp_path).epoch == 1
-    assert a_claim(tmp_path, attempt=3).validity.accepted == {"step_00000010.e1"}
+    assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000010.e1"}
 
 
 def test_a_checkpoint_counts_only_with_the_latest_accepts_list(tmp_path: Path) -> None:
-    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
-    a_store(a_claim(tmp_path, attempt=2)).save(a_meta(20), shards(20))
+    make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
+    make_store(make_claim(tmp_path, attempt=2)).save(make_meta(20), shards(20))
     (tmp_path / "step_00000010.e1").rename(tmp_path / "step_00000030.e1")
-    assert a_claim(tmp_path, attempt=3).validity.accepted == {"step_00000020.e2"}
+    assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000020.e2"}
 
 
 def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path: Path) -> None:
-    a_store(a_claim(tmp_path / "a")).save(a_meta(10), shards(10))
+    make_store(make_claim(tmp_path / "a")).save(make_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
-    fence = a_claim(tmp_path / "b")
+    fence = make_claim(tmp_path / "b")
 
     assert fence.epoch == 8
     assert fence.validity.accepted == {"step_00000010.e7"}
 
 
 def test_checkpoints_without_any_claim_all_count_whatever_their_epoch(tmp_path: Path) -> None:
-    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
+    make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     shutil.rmtree(tmp_path / "fence")
     assert validity(tmp_path) == Validity(0, frozenset({"step_00000010.e1"}))
 
 
 def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
-    fence = a_claim(tmp_path)
+    fence = make_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
     with pytest.raises(TrainerError, match="has vanished") as refusal:
         fence.check()
@@ -294,7 +301,7 @@ def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
 
 
 def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: Path) -> None:
-    fence = a_claim(tmp_path, beat_seconds=FAST)
+    fence = make_claim(tmp_path, beat_seconds=FAST)
     beat = tmp_path / "fence" / "00000001.beat"
     beat.unlink()
 
@@ -316,7 +323,7 @@ def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as refusal:
-        a_claim(tmp_path / "file" / "ckpt")
+        make_claim(tmp_path / "file" / "ckpt")
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 

@@ -17,20 +17,20 @@ from raggrpo_trainer.checkpoint.folder import (
     write_marker,
 )
 from raggrpo_trainer.checkpoint.store import SavePhase
-from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
-from support.fakes.power_loss import PowerCut
+from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
+from support.fakes.power_loss import PowerLoss
 
-Cuts = Callable[[Path], PowerCut]
-Left = Callable[[PowerCut], list[Path]]
+Cuts = Callable[[Path], PowerLoss]
+Left = Callable[[PowerLoss], list[Path]]
 
 
 @pytest.fixture
 def cuts() -> Iterator[Cuts]:
     """Watch folders until the end of the test."""
-    made: list[PowerCut] = []
+    made: list[PowerLoss] = []
 
-    def of(root: Path) -> PowerCut:
-        made.append(PowerCut(root))
+    def of(root: Path) -> PowerLoss:
+        made.append(PowerLoss(root))
         return made[-1]
 
     yield of
@@ -43,7 +43,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """Return what a cut right now leaves: only what was synced, and with all newest entries."""
     outcomes, number = tmp_path_factory.mktemp("outcomes"), itertools.count()
 
-    def of(cut: PowerCut) -> list[Path]:
+    def of(cut: PowerLoss) -> list[Path]:
         both = [outcomes / str(next(number)) for _ in range(2)]
         for folder, newest_entries in zip(both, (False, True), strict=True):
             cut.leave(folder, newest_entries=newest_entries)
@@ -59,7 +59,7 @@ def newest(path: Path) -> Checkpoint:
 def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, cut = a_store(a_claim(tmp_path)), cuts(tmp_path)
+    store, cut = make_store(make_claim(tmp_path)), cuts(tmp_path)
     found: list[str] = []
 
     def look() -> None:
@@ -80,8 +80,8 @@ def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
 def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = a_store(a_claim(tmp_path), keep_last=1, keep_best=False)
-    store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(tmp_path), keep_last=1, keep_best=False)
+    store.save(make_meta(10), shards(10))
     cut = cuts(tmp_path)
     found: list[int] = []
 
@@ -93,7 +93,7 @@ def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
 
     with monkeypatch.context() as patch:
         cut.watch(patch, look)
-        store.save(a_meta(20), shards(20))
+        store.save(make_meta(20), shards(20))
 
     assert set(found) == {10, 20}
     for folder in left(cut):
@@ -110,11 +110,11 @@ def test_everything_but_the_marker_is_on_disk_before_the_claim_is_checked_a_last
         if phase is SavePhase.COMPLETE:
             outcomes.append(sizes(left(cut)[1] / "step_00000010.e1"))
 
-    store = a_store(a_claim(tmp_path), reached=reached)
+    store = make_store(make_claim(tmp_path), reached=reached)
     cut = cuts(tmp_path)
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: None)
-        saved = store.save(a_meta(10), shards(10))
+        saved = store.save(make_meta(10), shards(10))
 
     assert outcomes == [saved.marker.files]
 
@@ -155,17 +155,17 @@ def test_a_file_is_replaced_completely_or_not_at_all(
 def test_after_a_power_cut_during_a_claim_the_job_claims_again_and_finds_its_checkpoint(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_store(a_claim(tmp_path)).save(a_meta(10), shards(10))
+    make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     cut = cuts(tmp_path)
     outcomes: list[Path] = []
 
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: outcomes.extend(left(cut)))
-        second = a_claim(tmp_path, attempt=2)
+        second = make_claim(tmp_path, attempt=2)
     outcomes.extend(left(cut))
 
     for outcome in outcomes:
-        fence = a_claim(outcome, attempt=3)
+        fence = make_claim(outcome, attempt=3)
         assert fence.epoch in (2, 3)
-        assert [is_whole(c) for c in a_store(fence).checkpoints] == [True]
+        assert [is_whole(c) for c in make_store(fence).checkpoints] == [True]
     assert second.epoch == 2

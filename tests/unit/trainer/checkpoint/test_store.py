@@ -21,7 +21,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import a_claim, a_meta, a_store, is_whole, shards
+from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
 from support.fakes.unexpected_exit import FORK, count_calls, kill_at
 
 KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
@@ -37,10 +37,10 @@ def folders(path: Path) -> list[str]:
 
 
 def test_a_save_is_found_again_with_everything_in_it(tmp_path: Path) -> None:
-    fence = a_claim(tmp_path, attempt=3)
-    saved = a_store(fence).save(a_meta(40), shards(40), score=0.25)
+    fence = make_claim(tmp_path, attempt=3)
+    saved = make_store(fence).save(make_meta(40), shards(40), score=0.25)
 
-    [found] = a_store(fence).checkpoints
+    [found] = make_store(fence).checkpoints
 
     assert found == saved
     assert is_whole(found)
@@ -57,30 +57,30 @@ def test_a_save_is_found_again_with_everything_in_it(tmp_path: Path) -> None:
 
 
 def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path: Path) -> None:
-    first = a_store(a_claim(tmp_path))
-    first.save(a_meta(9), shards(9))
-    first.save(a_meta(10), shards(10))
-    second = a_store(a_claim(tmp_path, attempt=2))
-    second.save(a_meta(9), shards(9))
+    first = make_store(make_claim(tmp_path))
+    first.save(make_meta(9), shards(9))
+    first.save(make_meta(10), shards(10))
+    second = make_store(make_claim(tmp_path, attempt=2))
+    second.save(make_meta(9), shards(9))
     names = [str(c.name) for c in second.checkpoints]
 
     assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
 
 
 def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    saved = store.save(a_meta(10), shards(10))
-    assert store.save(a_meta(10), lambda folder: pytest.fail("was written again")) is saved
+    store = make_store(make_claim(tmp_path))
+    saved = store.save(make_meta(10), shards(10))
+    assert store.save(make_meta(10), lambda folder: pytest.fail("was written again")) is saved
 
 
 def test_shards_of_torch_are_saved_whole_and_load_again(tmp_path: Path) -> None:
     weight = torch.arange(6.0)
-    store = a_store(a_claim(tmp_path))
+    store = make_store(make_claim(tmp_path))
 
     def write(folder: Path) -> None:
         save_state({"w": weight}, checkpoint_id=folder)
 
-    saved = store.save(a_meta(10), write)
+    saved = store.save(make_meta(10), write)
 
     loaded = {"w": torch.zeros(6)}
     load(loaded, checkpoint_id=saved.folder)
@@ -127,11 +127,11 @@ def _damage_marker_step(folder: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     tmp_path: Path, damage: Callable[[Path], object], reason: str
 ) -> None:
-    store = a_store(a_claim(tmp_path))
-    store.save(a_meta(10), shards(10))
-    newest = store.save(a_meta(20), shards(20))
+    store = make_store(make_claim(tmp_path))
+    store.save(make_meta(10), shards(10))
+    newest = store.save(make_meta(20), shards(20))
     damage(newest.folder)
-    resumed = a_store(a_claim(tmp_path, attempt=2))
+    resumed = make_store(make_claim(tmp_path, attempt=2))
 
     assert steps(resumed) == [10]
     [skipped] = resumed.skipped
@@ -149,11 +149,11 @@ def test_no_file_that_was_synced_stays_open(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    kept_one = store.save(a_meta(10), shards(10))
-    torn = store.save(a_meta(20), shards(20))
+    store = make_store(make_claim(tmp_path))
+    kept_one = store.save(make_meta(10), shards(10))
+    torn = store.save(make_meta(20), shards(20))
     (torn.folder / "COMPLETE").unlink()
-    resumed = a_store(a_claim(tmp_path, attempt=2))
+    resumed = make_store(make_claim(tmp_path, attempt=2))
     resumed.clean_up()
 
     assert (steps(resumed), resumed.skipped) == ([10], [])
@@ -161,11 +161,11 @@ def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_pat
 
 
 def test_a_rejected_checkpoint_is_not_used_by_any_later_attempt(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    store.save(a_meta(10), shards(10))
-    store.reject(store.save(a_meta(20), shards(20), score=1.0), "a shard cannot be read")
+    store = make_store(make_claim(tmp_path))
+    store.save(make_meta(10), shards(10))
+    store.reject(store.save(make_meta(20), shards(20), score=1.0), "a shard cannot be read")
 
-    for later in (store, a_store(a_claim(tmp_path, attempt=2))):
+    for later in (store, make_store(make_claim(tmp_path, attempt=2))):
         assert steps(later) == [10]
         assert later.best is None
         assert [s.reason for s in later.skipped] == ["rejected: a shard cannot be read"]
@@ -208,81 +208,81 @@ def _full_disk_at_a_rank(folder: Path) -> None:
 def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
     tmp_path: Path, failing: Callable[[Path], None], code: ExitCode, words: str
 ) -> None:
-    store = a_store(a_claim(tmp_path), keep_last=1)
-    store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(tmp_path), keep_last=1)
+    store.save(make_meta(10), shards(10))
     with pytest.raises(TrainerError, match=words) as failure:
-        store.save(a_meta(20), failing)
+        store.save(make_meta(20), failing)
 
     assert failure.value.exit_code is code
     assert folders(tmp_path) == ["step_00000010.e1"]
     assert is_whole(store.checkpoints[0])
-    assert is_whole(store.save(a_meta(30), shards(30)))
+    assert is_whole(store.save(make_meta(30), shards(30)))
 
 
 def test_a_save_cut_short_by_another_error_lets_that_error_through(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
+    store = make_store(make_claim(tmp_path))
 
     def rank_lost(folder: Path) -> None:
         shards(10)(folder)
         raise TrainerError(ExitCode.TRAINER_RANK_LOST, "rank 1 died")
 
     with pytest.raises(TrainerError, match="rank 1 died"):
-        store.save(a_meta(10), rank_lost)
+        store.save(make_meta(10), rank_lost)
     assert folders(tmp_path) == []
 
 
 @pytest.mark.row("B19")
 def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
+    store = make_store(make_claim(tmp_path))
 
     def sparse(folder: Path) -> None:
         (folder / "__0_0.distcp").touch()
         os.truncate(folder / "__0_0.distcp", 4 << 40)  # says 4 TiB, takes no block
 
-    store.save(a_meta(10), sparse)
+    store.save(make_meta(10), sparse)
 
     volume = next(each for each in (tmp_path, *tmp_path.parents) if each.is_mount())
     told = rf"needs 4915.20 GiB: the volume at {volume} has"
     with pytest.raises(TrainerError, match=told) as refusal:
-        store.save(a_meta(20), lambda folder: pytest.fail("was begun"))
+        store.save(make_meta(20), lambda folder: pytest.fail("was begun"))
     assert refusal.value.exit_code is ExitCode.VOLUME_FULL
 
 
 def test_a_superseded_attempt_saves_nothing_and_removes_nothing(tmp_path: Path) -> None:
     def next_attempt_claims(phase: SavePhase, step: int) -> None:
         if (phase, step) == (SavePhase.SHARDS, 20):
-            a_claim(tmp_path, attempt=2)
+            make_claim(tmp_path, attempt=2)
 
-    store = a_store(a_claim(tmp_path), keep_last=1, reached=next_attempt_claims)
-    store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(tmp_path), keep_last=1, reached=next_attempt_claims)
+    store.save(make_meta(10), shards(10))
 
     begun: list[Path] = []
     for write in (shards(20), begun.append):
         with pytest.raises(TrainerError) as refusal:
-            store.save(a_meta(20), write)
+            store.save(make_meta(20), write)
         assert refusal.value.exit_code is ExitCode.SUPERSEDED
     assert begun == []
     assert folders(tmp_path) == ["step_00000010.e1"]
 
 
 def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
+    store = make_store(make_claim(tmp_path))
     (tmp_path / "step_00000010.e1").mkdir()
     (tmp_path / "step_00000010.e1" / "remains").write_text("x")
-    assert "remains" not in store.save(a_meta(10), shards(10)).marker.files
+    assert "remains" not in store.save(make_meta(10), shards(10)).marker.files
 
 
 # --- retention --------------------------------------------------------------------------------
 
 
-def a_checkpoint(step: int, epoch: int, score: float | None) -> Checkpoint:
+def make_checkpoint(step: int, epoch: int, score: float | None) -> Checkpoint:
     marker = Marker(step, epoch, 1, 1, "", "", score, {})
-    return Checkpoint(Path(str(CheckpointName(step, epoch))), marker, a_meta(step))
+    return Checkpoint(Path(str(CheckpointName(step, epoch))), marker, make_meta(step))
 
 
 scores = st.none() | st.floats(allow_infinity=False)
 checkpoints = st.lists(
-    st.builds(a_checkpoint, st.integers(1, 9), st.integers(1, 3), scores),
+    st.builds(make_checkpoint, st.integers(1, 9), st.integers(1, 3), scores),
     min_size=1,
     max_size=12,
     unique_by=lambda c: c.name,
@@ -307,22 +307,22 @@ def test_retention_keeps_the_newest_and_the_best_and_no_more(
 
 
 def test_scores_of_another_measure_are_not_compared_with_the_jobs(tmp_path: Path) -> None:
-    by_reward = a_store(a_claim(tmp_path), keep_last=2)
-    by_reward.save(a_meta(10), shards(10), score=7.5)
-    by_reward.save(a_meta(20), shards(20), score=0.1)
-    edited = a_claim(tmp_path, attempt=2)
-    by_match = a_store(edited, keep_last=2, best_by=BestBy.VALIDATION_EXACT_MATCH)
+    by_reward = make_store(make_claim(tmp_path), keep_last=2)
+    by_reward.save(make_meta(10), shards(10), score=7.5)
+    by_reward.save(make_meta(20), shards(20), score=0.1)
+    edited = make_claim(tmp_path, attempt=2)
+    by_match = make_store(edited, keep_last=2, best_by=BestBy.VALIDATION_EXACT_MATCH)
     assert by_match.best is None
 
-    by_match.save(a_meta(30), shards(30), score=0.5)
-    by_match.save(a_meta(40), shards(40), score=0.25)
-    by_match.save(a_meta(50), shards(50), score=0.5)
-    by_match.save(a_meta(60), shards(60))
+    by_match.save(make_meta(30), shards(30), score=0.5)
+    by_match.save(make_meta(40), shards(40), score=0.25)
+    by_match.save(make_meta(50), shards(50), score=0.5)
+    by_match.save(make_meta(60), shards(60))
 
     assert by_match.best is not None
     assert by_match.best.marker.step == 50  # the newest of equals
     assert steps(by_match) == [60, 50]
-    again = a_store(a_claim(tmp_path, attempt=3), best_by=BestBy.VALIDATION_EXACT_MATCH).best
+    again = make_store(make_claim(tmp_path, attempt=3), best_by=BestBy.VALIDATION_EXACT_MATCH).best
     assert again == by_match.best
 
 
@@ -337,17 +337,17 @@ def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
-        store = a_store(a_claim(path), keep_last=keep_last)
+        store = make_store(make_claim(path), keep_last=keep_last)
         done: list[tuple[int, int]] = []
         for step, (event, score) in enumerate(history, 1):
             if event == "save":
-                store.save(a_meta(step), shards(step), score=score)
+                store.save(make_meta(step), shards(step), score=score)
                 done.append((step, score))
             elif event == "fail":
                 with pytest.raises(TrainerError):
-                    store.save(a_meta(step), _io_error)
+                    store.save(make_meta(step), _io_error)
             else:
-                store = a_store(a_claim(path), keep_last=keep_last)
+                store = make_store(make_claim(path), keep_last=keep_last)
                 store.clean_up()
             best = max(done, key=lambda save: (save[1], save[0]), default=(0, 0))[0]
             expected = {s for s, _ in done[-keep_last:]} | ({best} if done else set())
@@ -359,18 +359,18 @@ def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
 def test_damaged_half_written_and_rejected_ones_go_when_enough_newer_ones_exist(
     tmp_path: Path,
 ) -> None:
-    store = a_store(a_claim(tmp_path), keep_last=2)
-    store.reject(store.save(a_meta(10), shards(10)), "NaN")
-    (store.save(a_meta(15), shards(15)).folder / "COMPLETE").unlink()
-    _damage_shard(store.save(a_meta(20), shards(20)).folder)
-    store.save(a_meta(30), shards(30))
+    store = make_store(make_claim(tmp_path), keep_last=2)
+    store.reject(store.save(make_meta(10), shards(10)), "NaN")
+    (store.save(make_meta(15), shards(15)).folder / "COMPLETE").unlink()
+    _damage_shard(store.save(make_meta(20), shards(20)).folder)
+    store.save(make_meta(30), shards(30))
     assert len(folders(tmp_path)) == 4
-    store.save(a_meta(40), shards(40))
+    store.save(make_meta(40), shards(40))
 
     assert folders(tmp_path) == ["step_00000030.e1", "step_00000040.e1"]
 
-    _damage_shard(store.save(a_meta(50), shards(50)).folder)
-    store.save(a_meta(60), shards(60))
+    _damage_shard(store.save(make_meta(50), shards(50)).folder)
+    store.save(make_meta(60), shards(60))
     left = ["step_00000040.e1", "step_00000050.e1", "step_00000060.e1"]
     assert folders(tmp_path) == left  # only what is older than those that are kept goes
 
@@ -385,7 +385,7 @@ def exported(text: str) -> Callable[[Path], None]:
 def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = a_store(a_claim(tmp_path))
+    store = make_store(make_claim(tmp_path))
     for text in ("one", "two"):
         assert store.export(exported(text)) == tmp_path / EXPORT_DIR
         assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == text
@@ -397,7 +397,7 @@ def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
 
     def superseded(folder: Path) -> None:
         exported("late")(folder)
-        a_claim(tmp_path, attempt=2)
+        make_claim(tmp_path, attempt=2)
 
     for write, code in ((full, ExitCode.VOLUME_FULL), (superseded, ExitCode.SUPERSEDED)):
         with pytest.raises(TrainerError) as refusal:
@@ -405,7 +405,7 @@ def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
         assert refusal.value.exit_code is code
         assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "two"
 
-    next_attempt = a_store(a_claim(tmp_path, attempt=3))
+    next_attempt = make_store(make_claim(tmp_path, attempt=3))
     next_attempt.clean_up()
     assert list(tmp_path.glob("*.tmp")) == []
 
@@ -419,56 +419,56 @@ def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
 
 
 def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    saved = [store.save(a_meta(step), shards(step)) for step in (10, 20)]
+    store = make_store(make_claim(tmp_path))
+    saved = [store.save(make_meta(step), shards(step)) for step in (10, 20)]
     store.reject_all([str(each.folder) for each in saved], "NaN")
     assert [each.meta.step for each in store.checkpoints] == [10]
     assert [each.reason for each in store.skipped] == ["rejected: NaN"]
 
 
 def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path), keep_last=1)
-    store.save(a_meta(10), shards(10))
-    store.reject(store.save(a_meta(20), shards(20)), "NaN")
+    store = make_store(make_claim(tmp_path), keep_last=1)
+    store.save(make_meta(10), shards(10))
+    store.reject(store.save(make_meta(20), shards(20)), "NaN")
 
-    store.save(a_meta(15), shards(15))
+    store.save(make_meta(15), shards(15))
     assert folders(tmp_path) == ["step_00000015.e1", "step_00000020.e1"]
-    store.save(a_meta(25), shards(25))
+    store.save(make_meta(25), shards(25))
     assert folders(tmp_path) == ["step_00000025.e1"]
 
 
 def test_an_old_checkpoint_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path), keep_last=1)
-    old = store.save(a_meta(10), shards(10))
+    store = make_store(make_claim(tmp_path), keep_last=1)
+    old = store.save(make_meta(10), shards(10))
     (old.folder / "COMPLETE").unlink()
     (old.folder / "COMPLETE").mkdir()  # unlink fails, also for root
 
     with pytest.raises(TrainerError, match=r"cannot write .*step_00000010.e1") as failure:
-        store.save(a_meta(20), shards(20))
+        store.save(make_meta(20), shards(20))
     assert failure.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
-    assert steps(a_store(a_claim(tmp_path, attempt=2))) == [20]
+    assert steps(make_store(make_claim(tmp_path, attempt=2))) == [20]
 
 
 # --- killed at any point ----------------------------------------------------------------------
 
 
-def a_history(path: Path) -> None:
+def make_history(path: Path) -> None:
     """Two checkpoints: saving step 30 with keepLast 1 removes step 20, since 10 is the best."""
-    fence = a_claim(path)
-    a_store(fence, keep_last=2).save(a_meta(10), shards(10), score=0.9)
-    a_store(fence, keep_last=2).save(a_meta(20), shards(20), score=0.1)
+    fence = make_claim(path)
+    make_store(fence, keep_last=2).save(make_meta(10), shards(10), score=0.9)
+    make_store(fence, keep_last=2).save(make_meta(20), shards(20), score=0.1)
 
 
 def save(path: Path) -> None:
-    store = a_store(a_claim(path, attempt=2), keep_last=1)
-    store.save(a_meta(30), shards(30), score=0.5)
+    store = make_store(make_claim(path, attempt=2), keep_last=1)
+    store.save(make_meta(30), shards(30), score=0.5)
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A checkpoint path, and how many calls a save in it makes."""
     path = tmp_path_factory.mktemp("history") / "ckpt"
-    a_history(path)
+    make_history(path)
     rehearsal = path.with_name("rehearsal")
     shutil.copytree(path, rehearsal)
     calls = count_calls(save, rehearsal)
@@ -487,26 +487,26 @@ def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
 
     kill_at(point / KILL_POINTS + random.Random(point).random() / KILL_POINTS, calls, save, path)
 
-    store = a_store(a_claim(path, attempt=3), keep_last=1)
+    store = make_store(make_claim(path, attempt=3), keep_last=1)
     assert store.skipped == []
     assert store.newest is not None
     assert store.newest.marker.step in (20, 30)
     assert 10 in steps(store)  # the best
     assert all(is_whole(c) for c in store.checkpoints)
     store.clean_up()
-    store.save(a_meta(40), shards(40))
+    store.save(make_meta(40), shards(40))
     assert steps(store) == [40, 10]
     assert len(folders(path)) == 2
 
 
 def save_for_ever(path: Path, attempt: int, told: Connection) -> None:
-    store = a_store(a_claim(path, attempt=attempt), keep_last=1, keep_best=False)
+    store = make_store(make_claim(path, attempt=attempt), keep_last=1, keep_best=False)
     store.clean_up()
     step = store.newest.marker.step if store.newest else 0
     told.send_bytes(b"begun")
     while True:
         step += 1
-        store.save(a_meta(step), shards(step))
+        store.save(make_meta(step), shards(step))
         told.send_bytes(b"saved")
 
 
@@ -526,7 +526,7 @@ def test_kills_at_random_moments_of_one_run_never_lose_what_was_complete(tmp_pat
         process.join()
         saved = attempt % 3 == 0 or told.poll()
 
-        store = a_store(a_claim(tmp_path))
+        store = make_store(make_claim(tmp_path))
         assert store.skipped == []
         assert all(is_whole(c) for c in store.checkpoints)
         step = store.newest.marker.step if store.newest else 0

@@ -25,12 +25,12 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def a_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+def make_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     path.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n")
     return str(path)
 
 
-def a_parquet(path: Path, rows: list[dict[str, Any]]) -> str:
+def make_parquet(path: Path, rows: list[dict[str, Any]]) -> str:
     answers = [[a] if isinstance(a, str) else a for a in (row["answer"] for row in rows)]
     table = pa.Table.from_pylist([r | {"answer": a} for r, a in zip(rows, answers, strict=True)])
     pq.write_table(table, path, row_group_size=1)
@@ -53,18 +53,18 @@ def test_jsonl_and_parquet_of_the_same_rows_give_the_same_prompts(tmp_path: Path
         Prompt(1, "1 + 1?", "1 + 1?", ("2", "two"), ""),
     ]
 
-    assert read([a_jsonl(tmp_path / "a.jsonl", ROWS)]) == expected
-    assert read([a_parquet(tmp_path / "a.parquet", ROWS)]) == expected
+    assert read([make_jsonl(tmp_path / "a.jsonl", ROWS)]) == expected
+    assert read([make_parquet(tmp_path / "a.parquet", ROWS)]) == expected
 
 
 def test_columns_can_have_other_names_and_a_query_of_their_own(tmp_path: Path) -> None:
-    file = a_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
+    file = make_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
     [prompt] = read([file], columns={"prompt": "Frage", "answer": "Antwort", "query": "q"})
     assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
 
 
 def test_rows_are_numbered_over_all_files_and_limited(tmp_path: Path) -> None:
-    files = [a_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
+    files = [make_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
     assert [p.index for p in read(files)] == [0, 1, 2, 3]
     assert [p.index for p in read(files, maxSamples=3)] == [0, 1, 2]
 
@@ -80,7 +80,7 @@ def test_no_files_are_no_prompts() -> None:
 
 
 def test_columns_that_nobody_needs_may_be_missing_or_null(tmp_path: Path) -> None:
-    file = a_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
+    file = make_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
     assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
 
 
@@ -88,7 +88,7 @@ def bad(name: str, content: bytes, expected: str, **changes: Any) -> Any:
     return pytest.param(name, content, expected, changes, id=expected[:40])
 
 
-def a_judge_naming(column: str) -> RewardSpec:
+def make_judge_named(column: str) -> RewardSpec:
     judge = {"model": "m", "prompt": f"{{{column}}} {{completion}}"}
     term = {"name": "Judge", "url": "http://grader/v1/chat/completions", "judge": judge}
     return RewardSpec.model_validate({"functions": [term]})
@@ -103,13 +103,13 @@ def test_templates_name_nested_columns_by_their_path(tmp_path: Path, kind: str) 
     else:
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
-    prompts = read([str(file)], reward=a_judge_naming("extra_info.level"))
+    prompts = read([str(file)], reward=make_judge_named("extra_info.level"))
     assert [prompt.columns for prompt in prompts] == [
         {"extra_info.level": 3},
         {"extra_info.level": 4},
     ]
     with pytest.raises(TrainerError, match=r"does not exist, and reward.*of: .*extra_info\.rubric"):
-        read([str(file)], reward=a_judge_naming("extra_info.grade"))
+        read([str(file)], reward=make_judge_named("extra_info.grade"))
 
 
 GOOD = b'{"prompt": "x", "answer": "y"}\n'
@@ -183,7 +183,7 @@ def test_a_missing_column_of_parquet_lists_all_columns_of_the_file(tmp_path: Pat
 
 
 def test_parquet_with_a_destroyed_page_is_named(tmp_path: Path) -> None:
-    file = Path(a_parquet(tmp_path / "a.parquet", ROWS))
+    file = Path(make_parquet(tmp_path / "a.parquet", ROWS))
     content = bytearray(file.read_bytes())
     metadata = pq.ParquetFile(file).metadata.row_group(1).column(0)
     start = metadata.dictionary_page_offset or metadata.data_page_offset
@@ -207,7 +207,10 @@ def test_a_missing_file_is_named() -> None:
 @pytest.mark.row("A6")
 def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    files = [a_jsonl(tmp_path / "a.jsonl", ROWS), a_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1])]
+    files = [
+        make_jsonl(tmp_path / "a.jsonl", ROWS),
+        make_jsonl(tmp_path / "x" / "a.jsonl", ROWS[:1]),
+    ]
     staged = stage_files(files, tmp_path / "fast" / "disk")
 
     assert [Path(s).read_bytes() for s in staged] == [Path(f).read_bytes() for f in files]
@@ -223,7 +226,7 @@ def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: P
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "a.jsonl"])
 def test_files_that_cannot_be_staged_are_named_with_the_switch(tmp_path: Path, name: str) -> None:
-    a_jsonl(tmp_path / "a.jsonl", ROWS)
+    make_jsonl(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "blocked").write_text("")
     with pytest.raises(TrainerError, match=rf"{name}: cannot be copied .*stageToLocalDisk: false"):
         stage_files([str(tmp_path / name)], tmp_path / "blocked" / "folder")

@@ -22,7 +22,7 @@ from raggrpo_trainer.data.prompts import (
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
 from raggrpo_trainer.errors import TrainerError
-from support.builders.operator.jobs import a_trainer_config
+from support.builders.operator.jobs import make_trainer_config
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
@@ -44,7 +44,7 @@ def byte_tokenizer(chat_template: str | None = None) -> Tokenizer:
 BYTES = byte_tokenizer()
 
 
-def a_prompt(text: str = "Who?", index: int = 3) -> Prompt:
+def make_prompt(text: str = "Who?", index: int = 3) -> Prompt:
     return Prompt(index, text, text, ("me",), "")
 
 
@@ -83,7 +83,7 @@ def composed(
 
 
 def test_templates_are_filled_and_braces_in_the_texts_stay() -> None:
-    found = composed(a_prompt("{prompt}?"), ("{text}", "b{"), spec())
+    found = composed(make_prompt("{prompt}?"), ("{text}", "b{"), spec())
 
     assert found.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
     assert found.passages == ("{text}", "b{")
@@ -94,11 +94,11 @@ def test_templates_are_filled_and_braces_in_the_texts_stay() -> None:
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
 def test_other_modes_ask_the_prompt_as_it_stands(mode: str) -> None:
-    assert composed(a_prompt("Who?"), (), spec(mode=mode)).text == "Who?"
+    assert composed(make_prompt("Who?"), (), spec(mode=mode)).text == "Who?"
 
 
 def test_a_chat_template_makes_the_filled_text_the_users_message() -> None:
-    found = composed(a_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    found = composed(make_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
     assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(found.token_ids) == len(found.text)
 
@@ -140,7 +140,7 @@ def test_a_conversation_without_a_text_is_refused_by_its_number(
 
 
 def test_passages_are_cut_to_their_own_limit() -> None:
-    found = composed(a_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
+    found = composed(make_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
     assert found.passages == ("abcd", "xy")
     assert not found.truncated
 
@@ -155,7 +155,9 @@ def test_cutting_never_breaks_a_character(tokenizer: Any, limit: int, kept: str)
 
 def test_shuffled_passages_depend_on_the_seed_alone() -> None:
     passages = tuple("abcdefgh")
-    orders = [composed(a_prompt(), passages, spec(shufflePassages=True), seed=s) for s in (1, 1, 2)]
+    orders = [
+        composed(make_prompt(), passages, spec(shufflePassages=True), seed=s) for s in (1, 1, 2)
+    ]
 
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0].passages) == list(passages)
@@ -165,8 +167,8 @@ def test_shuffled_passages_depend_on_the_seed_alone() -> None:
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(PromptTooLong, match=r"has 26 tokens with its 2 passages, .* is 25"):
-        composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=25)
-    assert len(composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=26).token_ids) == 26
+        composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=25)
+    assert len(composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=26).token_ids) == 26
 
 
 @pytest.mark.parametrize(
@@ -180,27 +182,29 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
     ],
 )
 def test_truncation_takes_last_passages_first_then_the_questions_end(limit: int, text: str) -> None:
-    found = composed(a_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
+    found = composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
     assert found.text == text
     assert len(found.token_ids) <= limit
     assert found.truncated
 
 
 def test_a_question_that_was_cut_is_told_even_where_no_passage_was_dropped() -> None:
-    found = composed(a_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
+    found = composed(make_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
     assert (found.text, found.truncated) == ("Who", True)
 
 
 def test_shuffling_does_not_change_which_passages_are_dropped() -> None:
     retrieval = spec(shufflePassages=True)
     for seed in range(8):
-        found = composed(a_prompt(), tuple("abcd"), retrieval, limit=20, truncate=True, seed=seed)
+        found = composed(
+            make_prompt(), tuple("abcd"), retrieval, limit=20, truncate=True, seed=seed
+        )
         assert sorted(found.passages) == ["a", "b"]
 
 
 def test_a_template_without_room_for_any_question_is_refused_even_with_truncation() -> None:
     with pytest.raises(PromptTooLong):
-        composed(a_prompt(), (), spec(), limit=6, truncate=True)
+        composed(make_prompt(), (), spec(), limit=6, truncate=True)
 
 
 # --- ahead of the step ------------------------------------------------------------------------
@@ -224,11 +228,11 @@ class CountingTokenizer:
         raise AssertionError("there is no template")
 
 
-def a_config(**changes: Any) -> TrainerConfig:
-    return a_trainer_config({"data.numWorkers": 2, "data.prefetchFactor": 2} | changes)
+def make_config(**changes: Any) -> TrainerConfig:
+    return make_trainer_config({"data.numWorkers": 2, "data.prefetchFactor": 2} | changes)
 
 
-PROMPTS = [a_prompt(f"text {i}", i) for i in range(10)]
+PROMPTS = [make_prompt(f"text {i}", i) for i in range(10)]
 
 
 @pytest.fixture
@@ -238,7 +242,7 @@ def tokenizer() -> CountingTokenizer:
 
 @pytest.fixture
 def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
-    composer = Composer(a_config(), tokenizer)
+    composer = Composer(make_config(), tokenizer)
     yield composer
     composer.close()
 
@@ -254,7 +258,7 @@ async def batches(
 
 
 async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Composer) -> None:
-    config = a_config(**{"training.seed": 9})
+    config = make_config(**{"training.seed": 9})
     plain = await batches(PromptSource(config, PROMPTS), Cursor(), 6)
     ahead = PromptSource(config, PROMPTS, composer)
     first, cursor = await ahead.next_batch(Cursor(), 4)
@@ -265,7 +269,7 @@ async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Co
 
 
 async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> None:
-    config = a_config().model_copy(update={"skipped_steps": [7]})
+    config = make_config().model_copy(update={"skipped_steps": [7]})
     source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
     assert source.batch_start(6, cursor, 3) == cursor
     assert source.batch_start(7, cursor, 3) == Cursor(0, 6)
@@ -275,9 +279,9 @@ async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> N
 async def test_the_following_batches_are_composed_before_they_are_asked_for(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
-    source = PromptSource(a_config(), PROMPTS, composer)
+    source = PromptSource(make_config(), PROMPTS, composer)
     batch, cursor = await source.next_batch(Cursor(), 3)
-    plain = PromptSource(a_config(), PROMPTS)
+    plain = PromptSource(make_config(), PROMPTS)
     upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
     wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
@@ -287,16 +291,16 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
 
 
 async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
-    source = PromptSource(a_config(), PROMPTS, composer)
+    source = PromptSource(make_config(), PROMPTS, composer)
     cursor = Cursor()
     for _ in range(2):
         batch, cursor = await source.next_batch(cursor, 3)
         for prompt in batch:
             assert await composer.compose(prompt, (), seed=1) == composed(
-                prompt, (), a_config().retrieval
+                prompt, (), make_config().retrieval
             )
 
-    plain = PromptSource(a_config(), PROMPTS)
+    plain = PromptSource(make_config(), PROMPTS)
     used = [f"text {i}" for b in await batches(plain, Cursor(), 2, size=3) for i in b]
     assert [tokenizer.texts.count(text) for text in used] == [1] * 6
 
@@ -305,15 +309,15 @@ async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTo
 async def test_a_held_out_prompt_with_the_number_of_an_upcoming_one_keeps_its_own_text(
     composer: Composer,
 ) -> None:
-    batch, _ = await PromptSource(a_config(), PROMPTS, composer).next_batch(Cursor(), 3)
+    batch, _ = await PromptSource(make_config(), PROMPTS, composer).next_batch(Cursor(), 3)
     for prompt in batch:
-        held_out = a_prompt(f"held out {prompt.index}", prompt.index)
+        held_out = make_prompt(f"held out {prompt.index}", prompt.index)
         assert "held out" in (await composer.compose(held_out, (), seed=1)).text
         assert prompt.text in (await composer.compose(prompt, (), seed=1)).text
 
 
 async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
-    source = PromptSource(a_config(), [a_prompt("x" * 5000, 0)], composer)
+    source = PromptSource(make_config(), [make_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)
 
     with pytest.raises(PromptTooLong, match="5000 tokens"):
@@ -323,7 +327,7 @@ async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Compos
 
 
 async def test_prompts_are_not_begun_without_their_passages(tokenizer: CountingTokenizer) -> None:
-    config = a_config(
+    config = make_config(
         **{
             "retrieval.mode": "Prompt",
             "retrieval.endpoints": [{"name": "kb", "url": "http://kb:8000/retrieve"}],

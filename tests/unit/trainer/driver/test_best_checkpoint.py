@@ -18,9 +18,9 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.validation import ValidationResult
-from support.builders.trainer.checkpoints import a_claim
-from support.builders.trainer.reports import Published, a_config
-from support.fakes.fake_training_loop import the_parts
+from support.builders.trainer.checkpoints import make_claim
+from support.builders.trainer.reports import Published, make_config
+from support.fakes.fake_training_loop import make_parts
 
 BY_MATCH = {
     "checkpoint.bestBy": "ValidationExactMatch",
@@ -51,8 +51,8 @@ async def attempt(
     folder: Path, matches: dict[int, float], *, to: int, **changes: Any
 ) -> tuple[CheckpointStore, Progress, Scripted]:
     """Train from the newest checkpoint to a step, as an attempt of its own."""
-    config = a_config(folder, BY_MATCH | {"training.totalSteps": to} | changes)
-    store = CheckpointStore(config.checkpoint, a_claim(folder, attempt=to), "")
+    config = make_config(folder, BY_MATCH | {"training.totalSteps": to} | changes)
+    store = CheckpointStore(config.checkpoint, make_claim(folder, attempt=to), "")
     newest, published, validator = store.newest, Published(), Scripted(matches)
     begun = TrainState(newest.meta.step, newest.meta.cursor, newest.meta.step) if newest else None
     reporter = Reporter(config, to, publish=published)
@@ -61,7 +61,7 @@ async def attempt(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         prompts = ["tea", "coffee"]
-        with the_parts(config, prompts, reporter, retrieval, rewards, store, validator) as parts:
+        with make_parts(config, prompts, reporter, retrieval, rewards, store, validator) as parts:
             validator.stop = parts.stop
             with suppress(Stopped):
                 await train(parts, begun or TrainState())
@@ -146,7 +146,7 @@ def test_which_validation_comes_before_a_checkpoint(
     changes: dict[str, Any], due: list[str], tmp_path: Path
 ) -> None:
     given = BY_MATCH | {"validation.everySteps": 2, "training.totalSteps": 4} | changes
-    config = a_config(tmp_path, given)
+    config = make_config(tmp_path, given)
     assert [validation_due(config, step) for step in (1, 2, 3, 4)] == due
 
 

@@ -10,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.driver.attempt import read_inputs
 from raggrpo_trainer.driver.failure import failure_of
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.preflight import a_fit_config
+from support.builders.trainer.preflight import make_fit_config
 
 
 def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -> None:
@@ -49,7 +49,7 @@ def test_data_is_read_from_local_copies_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
-    config = a_fit_config(tmp_path, {"data.stageToLocalDisk": True})
+    config = make_fit_config(tmp_path, {"data.stageToLocalDisk": True})
     source = Path(config.data.train_files[0])
 
     _, prompts, _ = read_inputs(config)

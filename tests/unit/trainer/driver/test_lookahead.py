@@ -26,8 +26,8 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from support.builders.trainer.reports import Published, a_config
-from support.fakes.fake_training_loop import EndingStore, FakePool, FakeRanks, StepDone, the_parts
+from support.builders.trainer.reports import Published, make_config
+from support.fakes.fake_training_loop import EndingStore, FakePool, FakeRanks, StepDone, make_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 PROMPTS = [f"prompt {number}" for number in range(8)]
@@ -81,7 +81,7 @@ async def trained(
     steps_off: int = 0,
     ranks: FakeRanks | None = None,
 ) -> None:
-    config = a_config(
+    config = make_config(
         folder,
         {
             "retrieval.mode": "Prompt",
@@ -99,7 +99,7 @@ async def trained(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         given = (config, PROMPTS, reporter, retrieval, rewards, EndingStore())
-        with the_parts(*given, pool=pool) as parts:
+        with make_parts(*given, pool=pool) as parts:
             chosen: Any = {"outages": outages or parts.outages, "ranks": ranks or parts.ranks}
             with pytest.raises(StepDone):
                 await asyncio.wait_for(train(replace(parts, **chosen), TrainState()), 30)
@@ -199,7 +199,7 @@ class SlowCollector:
 
 
 async def test_what_is_retrieved_ahead_is_dropped_when_the_training_ends(tmp_path: Path) -> None:
-    config, collector = a_config(tmp_path), SlowCollector()
+    config, collector = make_config(tmp_path), SlowCollector()
     prompts = [Prompt(i, "tea", query="tea", answer=("tea",), context="") for i in range(99)]
     source = PromptSource(config, prompts)
     with closing(Lookahead(config, source, cast(Any, collector), 0, Cursor())) as batches:

@@ -14,8 +14,8 @@ from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from support.builders.trainer.reports import Published, a_config
-from support.fakes.fake_training_loop import EndingStore, StepDone, the_parts
+from support.builders.trainer.reports import Published, make_config
+from support.fakes.fake_training_loop import EndingStore, StepDone, make_parts
 from support.servers.faulty_server import Received, search_r1, serving
 
 
@@ -27,7 +27,7 @@ async def fails_for_broken(received: Received) -> Response:
 
 async def one_step(folder: Path, url: str, published: Published, *, waits: bool = False) -> None:
     """Train one step of two prompts, of which retrieval may fail for the second."""
-    config = a_config(
+    config = make_config(
         folder,
         {
             "retrieval.mode": "Prompt",
@@ -46,7 +46,7 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
     ):
         prompts = ["tea", "broken"]
         with (
-            the_parts(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
+            make_parts(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
             pytest.raises(StepDone),
         ):
             await train(replace(parts, outages=outages), TrainState())

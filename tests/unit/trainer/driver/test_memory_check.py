@@ -14,21 +14,21 @@ from raggrpo_trainer.driver.memory_check import check_memory
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device, pod_memory
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.trainer.reports import a_config
+from support.builders.trainer.reports import make_config
 
 GPUS8 = {"resources": {"device": "GPU", "gpusPerNode": 8}}
 H100 = MeasuredDevice("NVIDIA H100", 79 * GIB, 78 * GIB, 9)
 L4 = MeasuredDevice("NVIDIA L4", 22 * GIB, 22 * GIB, 8)
 
 
-def a_known_config(
+def make_known_config(
     folder: Path, changes: dict[str, Any] | None = None, facts: Facts = KNOWN_7B
 ) -> TrainerConfig:
-    return a_config(folder, changes).model_copy(update={"facts": facts})
+    return make_config(folder, changes).model_copy(update={"facts": facts})
 
 
 def test_a_model_that_fits_is_let_pass(tmp_path: Path) -> None:
-    told = check_memory(a_known_config(tmp_path, GPUS8), Precision.BF16, [H100] * 8)
+    told = check_memory(make_known_config(tmp_path, GPUS8), Precision.BF16, [H100] * 8)
     assert told == "NVIDIA H100 with 79.0 GiB, 78.0 GiB free"
 
 
@@ -46,30 +46,30 @@ def test_what_cannot_fit_ends_with_its_terms_whatever_was_given(
 ) -> None:
     changes = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 1024}}
     with pytest.raises(TrainerError, match=words) as refused:
-        check_memory(a_known_config(tmp_path, changes, facts), Precision.BF16, devices)
+        check_memory(make_known_config(tmp_path, changes, facts), Precision.BF16, devices)
     assert refused.value.exit_code is ExitCode.CONFIG_ERROR
 
 
 def test_an_engine_without_room_for_one_sequence_is_refused(tmp_path: Path) -> None:
     changes = GPUS8 | {"rollout": {"gpuMemoryUtilization": 0.2}}
     with pytest.raises(TrainerError, match=r"the engine's share of 15\.8 GiB has to hold"):
-        check_memory(a_known_config(tmp_path, changes), Precision.BF16, [H100] * 8)
+        check_memory(make_known_config(tmp_path, changes), Precision.BF16, [H100] * 8)
 
 
 def test_a_pod_on_cpu_is_measured_and_judged_for_real(tmp_path: Path) -> None:
     here = measured_device("cpu")
     assert 0 < here.free_bytes < here.total_bytes
     on_cpu = {"resources": {"device": "CPU"}}
-    config = a_known_config(tmp_path, on_cpu, KNOWN_TINY)
+    config = make_known_config(tmp_path, on_cpu, KNOWN_TINY)
     assert "GiB free" in check_memory(config, Precision.FP32, [here])
 
     too_large = Facts(parameters=here.total_bytes // 16 + 1, layers=1, hidden_size=1, kv_heads=1)
     with pytest.raises(TrainerError, match=r"training needs .* per pod"):
-        check_memory(a_known_config(tmp_path, on_cpu, too_large), Precision.FP32, [here])
+        check_memory(make_known_config(tmp_path, on_cpu, too_large), Precision.FP32, [here])
 
 
 def test_nothing_is_judged_without_facts(tmp_path: Path) -> None:
-    told = check_memory(a_known_config(tmp_path, GPUS8, Facts()), Precision.BF16, [L4])
+    told = check_memory(make_known_config(tmp_path, GPUS8, Facts()), Precision.BF16, [L4])
     assert "not judged" in told
 
 

@@ -18,8 +18,8 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.held import Held, Position
 from raggrpo_trainer.ranks.rank_actor import RankInfo
-from support.builders.trainer.checkpoints import a_claim, a_store, shards
-from support.builders.trainer.reports import Published, a_config, a_step
+from support.builders.trainer.checkpoints import make_claim, make_store, shards
+from support.builders.trainer.reports import Published, make_config, make_step
 
 INFO = RankInfo(
     process=PodProcess("node-1", 42),
@@ -75,7 +75,7 @@ def with_info(inputs: Inputs, **changes: Any) -> Inputs:
 def test_ranks_that_differ_in_what_their_state_depends_on_have_another_key(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
-    inputs = Inputs(a_config(tmp_path))
+    inputs = Inputs(make_config(tmp_path))
 
     assert changed(inputs).key != inputs.key
 
@@ -91,7 +91,7 @@ def test_ranks_that_differ_in_what_their_state_depends_on_have_another_key(
 def test_the_next_attempt_at_the_same_job_has_the_same_key(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
-    inputs = Inputs(a_config(tmp_path))
+    inputs = Inputs(make_config(tmp_path))
 
     assert changed(inputs).key == inputs.key
 
@@ -127,14 +127,14 @@ class Begun:
 
 
 def what_is_held(step: int) -> Held:
-    record, cursor = a_step(step), Cursor(epoch=2, position=step)
+    record, cursor = make_step(step), Cursor(epoch=2, position=step)
     position = Position(step, cursor, "key", record.samples, seconds={"generate": 1.0})
     return Held(position, checksum=1, trained=record.trained, train_seconds=2.0)
 
 
 async def begin(folder: Path, held: Held | None, *, reported: int = 0) -> Begun:
     """Begin an attempt at a job whose newest checkpoint is of step 4."""
-    config, ranks, store = a_config(folder), FakeRanks(), a_store(a_claim(folder))
+    config, ranks, store = make_config(folder), FakeRanks(), make_store(make_claim(folder))
     for step in (2, SAVED):
         meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
         store.save(meta, shards(step))
@@ -157,7 +157,7 @@ async def test_the_newest_checkpoint_is_loaded_where_the_ranks_hold_an_older_ste
     assert begun.ranks.loaded == [begun.store.newest.folder]
     cursor = Cursor(epoch=1, position=SAVED)
     assert begun.state == TrainState(SAVED, cursor, SAVED)
-    key = key_of(a_config(tmp_path), INFO, IDENTITY)
+    key = key_of(make_config(tmp_path), INFO, IDENTITY)
     assert begun.ranks.holding == [Position(SAVED, cursor, key)]
     assert (begun.resumed_at, begun.steps) == ([SAVED], [])
 

@@ -13,8 +13,8 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from support.builders.trainer.reports import Published, a_config, a_step
-from support.fakes.fake_training_loop import FakeRanks, the_parts
+from support.builders.trainer.reports import Published, make_config, make_step
+from support.fakes.fake_training_loop import FakeRanks, make_parts
 
 OFF = 0.01
 """Nats; ten times what FP32 explains."""
@@ -41,14 +41,14 @@ class RanksOff(FakeRanks):
 
 
 async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
-    config = a_config(folder, {"resources": {"device": "CPU", "ranks": num_ranks}})
+    config = make_config(folder, {"resources": {"device": "CPU", "ranks": num_ranks}})
     reporter = Reporter(config, 1, publish=Published())
     async with (
         RetrievalClient(config.retrieval, {}) as retrieval,
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         prompts = ["tea", "coffee", "cocoa", "water"]
-        with the_parts(config, prompts, reporter, retrieval, rewards, None) as parts:
+        with make_parts(config, prompts, reporter, retrieval, rewards, None) as parts:
             await check_itself(
                 config,
                 parts.prompts,
@@ -112,7 +112,7 @@ def test_a_gap_is_taken_over_all_tokens() -> None:
 
 
 def test_a_step_that_is_a_nat_off_ends_the_job_and_a_smaller_one_does_not() -> None:
-    metrics = a_step(7).trained
+    metrics = make_step(7).trained
     check_step(replace(metrics, mismatch_mean=0.9), 7)
     with pytest.raises(TrainerError, match=r"1\.5 nats per token at step 7") as raised:
         check_step(replace(metrics, mismatch_mean=1.5), 7)

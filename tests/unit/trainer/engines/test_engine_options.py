@@ -5,11 +5,11 @@ import pytest
 
 from raggrpo_trainer.engines.engine_pool import engine_options
 from support.builders.trainer.policies import write_model
-from support.builders.trainer.reports import a_config
+from support.builders.trainer.reports import make_config
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
-    return engine_options(a_config(folder, changes), "FP32").arguments()
+    return engine_options(make_config(folder, changes), "FP32").arguments()
 
 
 @pytest.mark.row("A3")

@@ -25,7 +25,7 @@ from raggrpo_trainer.weights.transfer import (
     SenderLost,
     SentFile,
 )
-from support.builders.trainer.reports import a_config
+from support.builders.trainer.reports import make_config
 
 NO_WEIGHTS = -1
 REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]
@@ -113,8 +113,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return fake
 
 
-async def a_pool(folder: Path, *, device: str = "cpu", killed: bool = False) -> EnginePool:
-    config = a_config(folder)
+async def make_pool(folder: Path, *, device: str = "cpu", killed: bool = False) -> EnginePool:
+    config = make_config(folder)
     options = replace(engine_options(config, "FP32"), device=device, enable_sleep=True)
     placement = cast(Placement, SimpleNamespace(for_engine=lambda index: index))
     pool = EnginePool(config, options, placement, 1, folder, lambda *_: killed)
@@ -161,7 +161,7 @@ async def everybody_waits() -> None:
 
 async def with_a_lost_engine(fake: FakeRay, folder: Path) -> EnginePool:
     """Return a pool with version 3 of the weights whose engine is gone."""
-    pool = await a_pool(folder)
+    pool = await make_pool(folder)
     await pool.load_weights(weights(3))
     fake.started[0].die()
     return pool
@@ -190,14 +190,14 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
 async def test_an_engine_lost_among_the_parts_ends_the_attempt(
     fake: FakeRay, tmp_path: Path, error: Exception, code: ExitCode
 ) -> None:
-    pool = await a_pool(tmp_path)
+    pool = await make_pool(tmp_path)
     with pytest.raises(TrainerError) as raised:
         await pool.load_weights(Parts(4, error))
     assert raised.value.exit_code is code
 
 
 async def test_an_engine_lost_before_the_parts_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
-    pool = await a_pool(tmp_path)
+    pool = await make_pool(tmp_path)
     await pool.load_weights(Parts(3))
     fake.started[0].die()
     await pool.load_weights(Parts(4))
@@ -209,7 +209,7 @@ async def test_an_engine_lost_before_the_parts_is_replaced(fake: FakeRay, tmp_pa
 async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_file(
     fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await a_pool(tmp_path)
+    pool = await make_pool(tmp_path)
     await pool.load_weights(Parts(4))
     fake.started[0].die()
 
@@ -252,7 +252,7 @@ async def test_an_engine_out_of_memory_ends_the_attempt_and_says_what_was_short(
 
     fake.never_starts = creation_failed(f"ValueError: {line}")
     with pytest.raises(TrainerError, match=line) as at_start:
-        await a_pool(tmp_path)
+        await make_pool(tmp_path)
     for raised in (in_mid_run.value, at_start.value):
         assert (raised.exit_code, raised.short_of) == (code, short_of)
 
@@ -264,7 +264,7 @@ async def test_an_engine_that_does_not_start_is_no_bug_of_the_program(
     with pytest.raises(
         TrainerError, match=r"(?s)engine-0 did not start.*unknown architecture"
     ) as told:
-        await a_pool(tmp_path)
+        await make_pool(tmp_path)
     assert told.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
 
 
@@ -319,7 +319,7 @@ async def test_a_replacement_lost_in_loading_is_replaced_too(fake: FakeRay, tmp_
 
 async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_path: Path) -> None:
     fake.die_loading = range(10)
-    pool = await a_pool(tmp_path)
+    pool = await make_pool(tmp_path)
 
     with pytest.raises(TrainerError, match="engine-0 was lost after 3 replacements") as raised:
         async with asyncio.timeout(5):
@@ -332,7 +332,7 @@ async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_pat
 async def test_weights_gone_with_their_rank_are_the_ranks_loss_and_replace_no_engine(
     fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await a_pool(tmp_path)
+    pool = await make_pool(tmp_path)
     fake.started[0].die(as_raised_by_ray(SenderLost("/proc/1/fd/3")))
 
     with pytest.raises(TrainerError, match="a trainer rank died") as raised:
@@ -346,7 +346,7 @@ async def test_an_engine_that_is_killed_again_and_again_for_memory_is_called_so(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     fake.die_loading = range(10)
-    pool = await a_pool(tmp_path, killed=True)
+    pool = await make_pool(tmp_path, killed=True)
 
     with pytest.raises(TrainerError, match="engine-0: ended 4 times") as raised:
         await pool.load_weights(weights(1))
@@ -358,7 +358,7 @@ async def test_an_engine_that_is_killed_again_and_again_for_memory_is_called_so(
 async def test_an_engine_that_was_lost_in_its_sleep_is_replaced_when_it_is_woken(
     fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await a_pool(tmp_path, device="cuda")
+    pool = await make_pool(tmp_path, device="cuda")
     await pool.load_weights(weights(3))
     await pool.sleep()
     fake.started[0].die()

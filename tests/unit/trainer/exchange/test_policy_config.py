@@ -4,12 +4,12 @@ import pytest
 
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.policy_config import policy_config
-from support.builders.operator.jobs import a_trainer_config
+from support.builders.operator.jobs import make_trainer_config
 
 
 def test_ranks_get_the_jobs_objective_and_the_precision_that_was_chosen() -> None:
     algorithm = {"clipRatioLow": 0.1, "clipRatioHigh": 0.3, "klCoefficient": 0.01, "dualClip": 3.0}
-    job = a_trainer_config({"algorithm": algorithm, "rollout.temperature": 0.7})
+    job = make_trainer_config({"algorithm": algorithm, "rollout.temperature": 0.7})
 
     given = policy_config(job, Precision.FP16)
 
@@ -23,7 +23,7 @@ def test_ranks_get_the_jobs_objective_and_the_precision_that_was_chosen() -> Non
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_ranks_compute_on_the_jobs_device(device: str) -> None:
-    job = a_trainer_config({"resources": {"device": device}})
+    job = make_trainer_config({"resources": {"device": device}})
     expected = {"CPU": "cpu", "GPU": "cuda"}[device]
     assert policy_config(job, Precision.FP32).device == expected
 
@@ -34,5 +34,5 @@ def test_the_change_of_the_weights_is_measured_as_often_as_the_mode_says(
     mode: str, every: int
 ) -> None:
     monitoring: dict[str, Any] = {"mode": mode, "logEverySteps": 7}
-    job = a_trainer_config({"monitoring": monitoring})
+    job = make_trainer_config({"monitoring": monitoring})
     assert policy_config(job, Precision.FP32).weight_update_every_steps == every

@@ -12,18 +12,18 @@ from raggrpo_trainer.exchange.step_metrics import (
     sampled_entropy,
 )
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
-from support.builders.trainer.reports import a_step
+from support.builders.trainer.reports import make_step
 
 
-def an_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) -> Update:
+def make_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) -> Update:
     metrics = LossMetrics(**dict.fromkeys(REDUCTIONS, 0.0) | totals)
     return Update(metrics, num_tokens, num_positions=0, grad_norm=grad_norm)
 
 
 def test_each_number_is_reduced_as_it_is_declared() -> None:
     updates = [
-        an_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
-        an_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
+        make_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
+        make_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
     ]
     found = reduced(updates)
 
@@ -33,7 +33,7 @@ def test_each_number_is_reduced_as_it_is_declared() -> None:
 
 
 def test_the_mean_of_a_single_token_is_its_value() -> None:
-    assert reduced([an_update(1, kl=0.6)])["kl"] == 0.6
+    assert reduced([make_update(1, kl=0.6)])["kl"] == 0.6
 
 
 def test_a_step_without_updates_has_zeros() -> None:
@@ -50,13 +50,13 @@ def test_entropy_is_over_all_sampled_tokens_of_the_batch() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_update_is_finite_only_with_a_finite_loss_and_norm(bad: float) -> None:
-    assert an_update().is_finite
-    assert not an_update(loss=bad).is_finite
-    assert not an_update(grad_norm=bad).is_finite
+    assert make_update().is_finite
+    assert not make_update(loss=bad).is_finite
+    assert not make_update(grad_norm=bad).is_finite
 
 
 def test_every_declared_number_is_reported_under_its_name() -> None:
-    record = a_step(1)
+    record = make_step(1)
     text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
     assert record.scalars().keys() >= REDUCTIONS.keys()
     assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)

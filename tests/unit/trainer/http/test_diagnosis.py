@@ -16,7 +16,7 @@ from support.servers.faulty_server import Received, Respond, serving
 SECRET = "s3cret-token"
 
 
-def a_service(http: HttpPool, url: str, retry: RetryPolicy = ONE_TRY) -> JsonService:
+def make_service(http: HttpPool, url: str, retry: RetryPolicy = ONE_TRY) -> JsonService:
     return JsonService(http, url, headers={"Authorization": f"Bearer {SECRET}"},
                        timeout_seconds=30.0, max_concurrency=4, retry=retry)  # fmt: skip
 
@@ -30,7 +30,7 @@ async def failure_at(url: str) -> CallFailed:
     http = HttpPool()
     try:
         with pytest.raises(CallFailed) as caught:
-            await a_service(http, url).post(Request({}), lambda answer: answer)
+            await make_service(http, url).post(Request({}), lambda answer: answer)
     finally:
         await http.close()
     return caught.value
@@ -103,7 +103,7 @@ async def test_a_page_in_place_of_json_is_an_outage_of_a_service_that_answered_b
 
     http = HttpPool()
     async with serving(maintained) as server:
-        service = a_service(http, server.url)
+        service = make_service(http, server.url)
         outcomes = []
         for _ in range(3):
             try:
@@ -144,7 +144,7 @@ def test_a_retry_comes_when_the_service_asks_for_it_but_within_a_calls_limit(
     http = Busy(retry_after)
 
     async def call() -> None:
-        service = a_service(http, "http://kb/", RetryPolicy(1, 0.01))
+        service = make_service(http, "http://kb/", RetryPolicy(1, 0.01))
         await service.post(Request({}), lambda answer: answer)
 
     simulated(call())

@@ -45,7 +45,7 @@ async def served(answer: bytes) -> tuple[asyncio.Server, str, list[bytes]]:
     return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/?key=hidden", heads
 
 
-def a_service(http: HttpPool, url: str) -> JsonService:
+def make_service(http: HttpPool, url: str) -> JsonService:
     return JsonService(
         http,
         url,
@@ -76,7 +76,7 @@ async def test_what_is_no_answer_is_told_in_one_line_without_the_url(
     http = HttpPool()
     server, url, _ = await served(answer)
     with pytest.raises(CallFailed, match=detail) as failed:
-        await a_service(http, url).post_once(Request({}), 5)
+        await make_service(http, url).post_once(Request({}), 5)
     await http.close()
     server.close()
 
@@ -89,7 +89,7 @@ async def test_a_server_may_close_its_connections_without_a_word() -> None:
     http = HttpPool()
     server, url, heads = await served(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):
-        assert await a_service(http, url).post_once(Request({}), 5) == {}
+        assert await make_service(http, url).post_once(Request({}), 5) == {}
     await http.close()
     server.close()
 
@@ -103,7 +103,7 @@ async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
     )
     url = url.replace("127.0.0.1", "localhost")  # to an IP address no cookie is sent anyway
     for _ in range(2):
-        await a_service(http, url).post_once(Request({}), 5)
+        await make_service(http, url).post_once(Request({}), 5)
     await http.close()
     server.close()
 

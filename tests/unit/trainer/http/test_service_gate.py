@@ -107,11 +107,11 @@ def test_after_an_hour_without_the_service_every_call_has_its_answer(
 ) -> None:
     world = World(down_between((10, 3610), fault=fault))
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         await world.step("first")
         return await world.later(11, *"abc")
 
-    assert answers(simulated(story())) == ["a", "b", "c"]
+    assert answers(simulated(scenario())) == ["a", "b", "c"]
     (began, names), (ended, none) = world.told
     assert (names, none) == (["endpoint kb"], [])
     assert 11 <= began <= 12
@@ -123,11 +123,11 @@ def test_after_an_hour_without_the_service_every_call_has_its_answer(
 def test_while_it_is_down_only_probes_are_sent() -> None:
     world = World(down_between((10, 610)))
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         await world.step("first")
         return await world.later(11, *(str(i) for i in range(50)))
 
-    simulated(story())
+    simulated(scenario())
 
     during = [content for when, content in world.pool.asked if 20 < when < 610]
     assert 600 / 5 / 1.3 < len(during) < 600 / 5 * 1.3
@@ -139,13 +139,13 @@ def test_a_service_that_flaps_loses_no_call() -> None:
     flaps = [(3 * i + 1.0, 3 * i + 3.0) for i in range(200)]
     world = World(down_between(*flaps))
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         found = await world.step("first")
         for step in range(20):
             found += await world.later(step * 5 + 0.5, *(f"{step}-{i}" for i in range(4)))
         return found
 
-    found = simulated(story())
+    found = simulated(scenario())
     assert len(answers(found)) == 81
     assert len(world.told) > 4
 
@@ -153,10 +153,10 @@ def test_a_service_that_flaps_loses_no_call() -> None:
 def test_one_bad_question_fails_alone_while_the_service_answers_others() -> None:
     world = World(lambda _, content: 500 if "poison" in content else 0.01)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         return await world.step("tea", "poison", "milk")
 
-    tea, poison, milk = simulated(story())
+    tea, poison, milk = simulated(scenario())
     assert answers([tea, milk]) == ["tea", "milk"]
     assert isinstance(poison, CallFailed)
     assert poison.cause is FailureCause.HTTP_STATUS
@@ -168,10 +168,10 @@ def test_one_bad_question_fails_alone_while_the_service_answers_others() -> None
 def test_a_rejected_question_is_not_asked_after() -> None:
     world = World(lambda _, content: 400 if "odd" in content else 0.01)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         return await world.step("odd")
 
-    [odd] = simulated(story())
+    [odd] = simulated(scenario())
     assert isinstance(odd, CallFailed)
     assert len(world.pool.asked) == 1
 
@@ -186,11 +186,11 @@ def test_a_question_that_fells_the_service_time_and_again_fails_in_the_end() -> 
 
     world = World(falls)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         await world.step("first")
         return await world.later(1, "poison", *innocent)
 
-    poison, *others = simulated(story())
+    poison, *others = simulated(scenario())
     assert isinstance(poison, CallFailed)
     assert answers(others) == innocent
     times = sum("poison" in content for _, content in world.pool.asked)
@@ -210,11 +210,11 @@ def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() ->
 
     world = World(limited)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         await world.step("first")
         return await world.later(1, *(f"q{i}" for i in range(40)))
 
-    found = simulated(story())
+    found = simulated(scenario())
     assert world.told[0][1] == ["endpoint kb"]
     assert [each for each in found if isinstance(each, CallFailed)] == []
 
@@ -222,11 +222,11 @@ def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() ->
 def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
     world = World(lambda now, _: 1e4 if 10 <= now < 900 else 0.01, timeout_seconds=600)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         await world.step("first")
         return await world.later(11, "a", "b")
 
-    assert answers(simulated(story())) == ["a", "b"]
+    assert answers(simulated(scenario())) == ["a", "b"]
     assert world.told[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
     assert world.causes[0] == "Timeout: no answer for 20 s"
 
@@ -234,11 +234,11 @@ def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
 def test_a_service_that_is_always_slow_is_not_down() -> None:
     world = World(lambda *_: 45.0, timeout_seconds=120)
 
-    async def story() -> list[Any]:
+    async def scenario() -> list[Any]:
         world.service._gate.record_latency(45.0)  # type: ignore[union-attr]  # as warming shows
         return await world.step("a", "b")
 
-    assert answers(simulated(story())) == ["a", "b"]
+    assert answers(simulated(scenario())) == ["a", "b"]
     assert world.told == []
 
 
@@ -246,7 +246,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
     """Passages fetched ahead may wait for long before anybody needs them."""
     world = World(down_between((10, 100)))
 
-    async def story() -> None:
+    async def scenario() -> None:
         await world.step("first")
         await asyncio.sleep(10)
         ahead = asyncio.ensure_future(world.ask("ahead"))
@@ -256,7 +256,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
         with world.outages.reporting():
             await ahead
 
-    simulated(story())
+    simulated(scenario())
     assert world.told[0] == (pytest.approx(40, abs=0.1), ["endpoint kb"])
     assert world.outages.waited_seconds == pytest.approx(60, abs=7)
 
@@ -264,7 +264,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
 def test_closing_while_it_waits_ends_its_probes() -> None:
     world = World(down_between((0, 1e9)))
 
-    async def story() -> None:
+    async def scenario() -> None:
         call = asyncio.ensure_future(world.ask())
         await asyncio.sleep(60)
         call.cancel()
@@ -273,4 +273,4 @@ def test_closing_while_it_waits_ends_its_probes() -> None:
         await asyncio.sleep(60)
         assert len(world.pool.asked) == asked
 
-    simulated(story())
+    simulated(scenario())

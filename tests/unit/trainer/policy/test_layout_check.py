@@ -14,7 +14,7 @@ from raggrpo_trainer.policy import layout_check
 from raggrpo_trainer.policy.logprobs import LogitTransform
 from raggrpo_trainer.policy.model import logit_transform
 from raggrpo_trainer.policy.small_model import small_model
-from support.builders.trainer.policies import a_group, a_policy, one_rank
+from support.builders.trainer.policies import make_group, make_policy, one_rank
 from support.engines.model_families import config_of, families, measure
 
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
@@ -41,8 +41,8 @@ def save_small(model_type: str, folder: Path) -> Path:
     return folder
 
 
-def some_groups() -> list[Group]:
-    return [a_group((7, 5, 7), prompt=9), a_group((4, 11), prompt=14)]
+def make_groups() -> list[Group]:
+    return [make_group((7, 5, 7), prompt=9), make_group((4, 11), prompt=14)]
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "mistral", *MIXTURES])
@@ -94,16 +94,16 @@ def test_a_model_that_is_not_causal_is_refused_by_name() -> None:
 @pytest.mark.parametrize("model_type", [*MIXTURES, *SCALED_HEADS, *NESTED_LAYERS])
 def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) -> None:
     layout = measure(model_type).layout.row_layout
-    policy = a_policy(save_small(model_type, tmp_path), row_layout=layout)
-    groups = some_groups()
+    policy = make_policy(save_small(model_type, tmp_path), row_layout=layout)
+    groups = make_groups()
     found = gap(policy.logprobs(groups), policy.plain_logprobs(groups))
     assert found.largest <= 2e-5
 
 
 @pytest.mark.row("D3")
 def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path) -> None:
-    policy = a_policy(save_small("qwen3_next", tmp_path), row_layout=SHARED)
-    groups = some_groups()
+    policy = make_policy(save_small("qwen3_next", tmp_path), row_layout=SHARED)
+    groups = make_groups()
     several = gap(policy.logprobs(groups), policy.plain_logprobs(groups))
     alone = [Group(g.prompt_ids, g.completions[:1], (1.0,)) for g in groups]
     assert several.largest > 50 * LIMITS["FP32"].largest
@@ -125,8 +125,8 @@ def test_no_causal_family_trains_wrong(tmp_path: Path) -> None:
             continue
         try:
             path = save_small(model_type, tmp_path / model_type)
-            policy = a_policy(path, row_layout=found.layout.row_layout)
-            groups = some_groups()
+            policy = make_policy(path, row_layout=found.layout.row_layout)
+            groups = make_groups()
             nats = gap(policy.logprobs(groups), policy.plain_logprobs(groups)).largest
             metrics = policy.step(groups, step=1)
         except Exception as error:

@@ -9,7 +9,7 @@ from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 from raggrpo_trainer.policy.loss import grpo_loss
-from support.builders.trainer.policies import an_objective
+from support.builders.trainer.policies import make_objective
 
 LOW, HIGH = 0.2, 0.28
 """The objective's clip distances."""
@@ -32,7 +32,7 @@ def loss_of(
         else torch.as_tensor(rollout, dtype=given.dtype),
         advantages=torch.tensor(advantages, dtype=given.dtype),
         weights=torch.ones(len(given), dtype=given.dtype),
-        objective=an_objective(**objective),
+        objective=make_objective(**objective),
         old_logprobs=None if old is None else torch.tensor(old),
         ref_logprobs=None if ref is None else torch.as_tensor(ref, dtype=given.dtype),
     )
@@ -135,7 +135,7 @@ def test_expected_kl_gradient_is_that_of_kl_from_policy_to_reference() -> None:
         rollout_logprobs=again.detach(),
         advantages=torch.zeros(4, dtype=torch.float64),
         weights=again.detach().exp(),
-        objective=an_objective(kl_coefficient=1.0),
+        objective=make_objective(kl_coefficient=1.0),
         ref_logprobs=reference,
     )
     assert exact_gradient(terms.loss, logits) == pytest.approx(expected, abs=1e-12)
@@ -187,7 +187,7 @@ def test_a_clipped_token_is_finite_however_far_the_policy_moved(
         rollout_logprobs=torch.tensor([old, -1.0], dtype=dtype),
         advantages=torch.tensor([advantage, 1.0], dtype=dtype),
         weights=torch.ones(2, dtype=dtype),
-        objective=an_objective(**changes),
+        objective=make_objective(**changes),
         old_logprobs=torch.tensor([old, -1.0], dtype=dtype),
         ref_logprobs=torch.tensor([-2.0, -1.0], dtype=dtype)
         if "kl_coefficient" in changes
@@ -218,7 +218,7 @@ def test_surrogate_is_the_plain_formula_bitwise_where_that_is_finite(dual_clip: 
         rollout_logprobs=old,
         advantages=advantages,
         weights=torch.ones(4096),
-        objective=an_objective(dual_clip=dual_clip),
+        objective=make_objective(dual_clip=dual_clip),
         old_logprobs=old,
     )
     assert terms.loss.item() == -surrogate.sum().item()
@@ -257,14 +257,14 @@ def test_no_tokens_give_a_differentiable_zero() -> None:
 def test_token_weights_hold_the_denominator_of_the_aggregation(
     aggregation: LossAggregation, expected: list[float]
 ) -> None:
-    assert token_weights([1, 3, 0], an_objective(loss_aggregation=aggregation)) == pytest.approx(
+    assert token_weights([1, 3, 0], make_objective(loss_aggregation=aggregation)) == pytest.approx(
         expected
     )
 
 
 @pytest.mark.parametrize("aggregation", LossAggregation)
 def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation) -> None:
-    weights = token_weights([0, 0], an_objective(loss_aggregation=aggregation))
+    weights = token_weights([0, 0], make_objective(loss_aggregation=aggregation))
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)
 
@@ -279,7 +279,7 @@ def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation
 )
 def test_weighted_sum_is_the_aggregated_loss(aggregation: LossAggregation, expected: float) -> None:
     # one sequence of 1 token with advantage 1, one of 3 tokens with advantage -2
-    objective = an_objective(loss_aggregation=aggregation)
+    objective = make_objective(loss_aggregation=aggregation)
     short, long = token_weights([1, 3], objective)
     terms = grpo_loss(
         torch.full((4,), -1.0),

@@ -13,7 +13,7 @@ from raggrpo_trainer.policy.loss_scale import LossScale
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer import policies as policy_support
 from support.builders.trainer.policies import (
-    a_policy,
+    make_policy,
     one_rank,
     rank_processes,
     uneven_groups,
@@ -64,7 +64,7 @@ def test_engines_get_what_the_forward_computes_in(told: list[Any]) -> None:
 
 def test_fp16_agrees_with_fp32_to_its_precision(model: Path, told: list[Any]) -> None:
     with one_rank():
-        exact = a_policy(model).step(uneven_groups(), step=1)
+        exact = make_policy(model).step(uneven_groups(), step=1)
     first = told[0]["metrics"][0]
     assert first.loss == pytest.approx(exact.loss, abs=0.005)
     assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
@@ -74,13 +74,13 @@ def test_a_checkpoint_of_another_precision_begins_with_a_new_scale(
     model: Path, tmp_path: Path
 ) -> None:
     with one_rank():
-        save(a_policy(model).state_dict(), checkpoint_id=str(tmp_path / "fp32"))
-        policy = a_policy(model, precision=Precision.FP16)
+        save(make_policy(model).state_dict(), checkpoint_id=str(tmp_path / "fp32"))
+        policy = make_policy(model, precision=Precision.FP16)
         load_checkpoint(policy, str(tmp_path / "fp32"))
         assert policy.step(uneven_groups(), step=1).loss_scale == INITIAL_SCALE
 
         save(policy.state_dict(), checkpoint_id=str(tmp_path / "fp16"))
-        load_checkpoint(a_policy(model), str(tmp_path / "fp16"))
+        load_checkpoint(make_policy(model), str(tmp_path / "fp16"))
 
 
 def test_what_is_not_finite_at_the_least_scale_is_no_overflow() -> None:

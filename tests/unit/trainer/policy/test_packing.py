@@ -4,7 +4,7 @@ import torch
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.policy.packing import Item, MicroBatch, Span, balance, items, micro_batch, plan
-from support.builders.trainer.policies import a_group, uneven_groups
+from support.builders.trainer.policies import make_group, uneven_groups
 
 
 def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[Item]:
@@ -60,16 +60,16 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
 
 
 def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> None:
-    batch = micro_batch(items_of([a_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX)
+    batch = micro_batch(items_of([make_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX)
     # one position less than tokens each, and none for the completion of one token
     assert batch.spans == (Span(0, 6, ((1, 1), (2, 3))),)
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
 
 
 def test_completions_without_gradient_are_left_out_but_keep_their_places() -> None:
-    nothing_sampled = a_group((2,), inserted=slice(None), advantages=(1.0,))
-    no_variance = a_group((4, 4), advantages=(0.0, 0.0))
-    partly = a_group((3, 5), advantages=(0.0, 1.0))
+    nothing_sampled = make_group((2,), inserted=slice(None), advantages=(1.0,))
+    no_variance = make_group((4, 4), advantages=(0.0, 0.0))
+    partly = make_group((3, 5), advantages=(0.0, 1.0))
     work = items_of([nothing_sampled, no_variance, partly], skip_zero_advantage=True)
 
     assert [[target.offset for target in item.targets] for item in work] == [[4 + 4 + 3]]
@@ -77,7 +77,7 @@ def test_completions_without_gradient_are_left_out_but_keep_their_places() -> No
 
 
 def test_zero_advantage_is_kept_when_asked_for() -> None:
-    assert len(items_of([a_group((4, 4), advantages=(0.0, 0.0))])) == 1
+    assert len(items_of([make_group((4, 4), advantages=(0.0, 0.0))])) == 1
 
 
 @pytest.mark.parametrize("layout", RowLayout)
@@ -97,23 +97,23 @@ def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, bu
 
 
 def test_a_group_over_the_budget_is_split_by_completions() -> None:
-    rows = plan(items_of([a_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
+    rows = plan(items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
     assert [[len(item.targets) for item in part] for part in rows] == [[2], [2]]
 
 
 def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
-    rows = plan(items_of([a_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18)
+    rows = plan(items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18)
     assert [len(part) for part in rows] == [2, 2]
 
 
 def test_padded_rows_are_as_long_as_the_longest_of_their_own_micro_batch() -> None:
-    work = items_of([a_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
+    work = items_of([make_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
     rows = plan(work, RowLayout.PADDED, 2 * 18)
     assert [[item.num_tokens for item in part] for part in rows] == [[18, 18], [12] * 3, [12]]
 
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
-    work = items_of([a_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
+    work = items_of([make_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
     shares = balance(work, 2)
 
     loads = [sum(item.num_tokens for item in share) for share in shares]
@@ -123,7 +123,7 @@ def test_balance_gives_even_loads_and_is_deterministic() -> None:
 
 
 def test_balance_leaves_ranks_without_work_when_there_is_too_little() -> None:
-    assert [len(share) for share in balance(items_of([a_group()]), 3)] == [1, 0, 0]
+    assert [len(share) for share in balance(items_of([make_group()]), 3)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize("layout", RowLayout)

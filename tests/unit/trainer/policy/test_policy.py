@@ -26,9 +26,9 @@ from raggrpo_trainer.policy.policy import Policy
 from support.builders.trainer import policies as policy_support
 from support.builders.trainer.policies import (
     Ranks,
-    a_group,
-    a_policy,
-    an_objective,
+    make_group,
+    make_objective,
+    make_policy,
     one_rank,
     parameters,
     rank_processes,
@@ -77,7 +77,7 @@ def gradient(
             rollout_logprobs=batch.rollout_logprobs,
             advantages=batch.advantages,
             weights=batch.weights,
-            objective=an_objective(),
+            objective=make_objective(),
         )
         terms.loss.backward()  # type: ignore[no-untyped-call]
         loss += terms.loss.item()
@@ -101,7 +101,7 @@ def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, b
 def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
     groups = uneven_groups()
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
-    found = iter(a_policy(model).logprobs(groups))
+    found = iter(make_policy(model).logprobs(groups))
 
     for group in groups:
         for completion in group.completions:
@@ -113,10 +113,10 @@ def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: P
 
 
 def test_inserted_tokens_have_no_influence_through_the_loss(model: Path) -> None:
-    group = a_group((8, 8), inserted=slice(2, 5))
+    group = make_group((8, 8), inserted=slice(2, 5))
     other = replace(group, completions=tuple(map(with_other_inserted_logprobs, group.completions)))
-    metrics = a_policy(model).step([group], step=1)
-    assert without_memory(a_policy(model).step([other], step=1)) == without_memory(metrics)
+    metrics = make_policy(model).step([group], step=1)
+    assert without_memory(make_policy(model).step([other], step=1)) == without_memory(metrics)
     assert metrics.num_trained_tokens == 2 * (8 - 3)
 
 
@@ -128,7 +128,7 @@ def with_other_inserted_logprobs(completion: Completion) -> Completion:
 
 
 def test_gradient_is_that_of_the_sampled_tokens_alone(untied_model: Path) -> None:
-    group = a_group((8, 5), inserted=slice(2, 4))
+    group = make_group((8, 5), inserted=slice(2, 4))
     plain = AutoModelForCausalLM.from_pretrained(untied_model)
     loss = torch.zeros(())
     for completion, advantage in zip(group.completions, group.advantages, strict=True):
@@ -151,10 +151,10 @@ def without_memory(metrics: StepMetrics) -> StepMetrics:
 
 
 def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(model: Path) -> None:
-    useful = a_group((7, 7), advantages=(1.0, -1.0))
-    useless = a_group((7, 7), prompt=30, advantages=(0.0, 0.0))
-    alone = a_policy(model).step([useful], step=1)
-    together = a_policy(model).step([useful, useless], step=1)
+    useful = make_group((7, 7), advantages=(1.0, -1.0))
+    useless = make_group((7, 7), prompt=30, advantages=(0.0, 0.0))
+    alone = make_policy(model).step([useful], step=1)
+    together = make_policy(model).step([useful, useless], step=1)
 
     assert together.num_positions == alone.num_positions == 11 + 2 * 6
     assert (together.num_sampled_tokens, together.num_trained_tokens) == (28, 14)
@@ -165,11 +165,11 @@ def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(m
     assert together.grad_norm == pytest.approx(alone.grad_norm / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("groups", [[a_group(advantages=(0.0, 0.0, 0.0))], []])
+@pytest.mark.parametrize("groups", [[make_group(advantages=(0.0, 0.0, 0.0))], []])
 def test_a_batch_teaching_nothing_computes_and_changes_nothing(
     model: Path, groups: list[Group]
 ) -> None:
-    policy = a_policy(model)
+    policy = make_policy(model)
     before = parameters(policy)
     metrics = policy.step(groups, step=1)
     assert (metrics.num_positions, metrics.grad_norm, metrics.non_finite) == (0, 0.0, False)
@@ -182,14 +182,14 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def test_the_same_inputs_give_bitwise_the_same_parameters(model: Path) -> None:
-    runs = [run_steps(a_policy(model), steps=range(1, 4)) for _ in range(2)]
+    runs = [run_steps(make_policy(model), steps=range(1, 4)) for _ in range(2)]
     assert runs[0][0] == runs[1][0]
     assert_equal(runs[0][1], runs[1][1])
 
 
 def test_engine_noise_below_the_tolerance_leaves_parameters_bitwise_equal(model: Path) -> None:
     groups = uneven_groups()
-    exact = iter(a_policy(model).logprobs(groups))
+    exact = iter(make_policy(model).logprobs(groups))
 
     def shifted(by: float) -> list[Group]:
         return [
@@ -206,7 +206,7 @@ def test_engine_noise_below_the_tolerance_leaves_parameters_bitwise_equal(model:
     logprobs = [[next(exact) for _ in group.completions] for group in groups]
     runs = []
     for noise in (4e-6, -7e-6):
-        policy = a_policy(model)
+        policy = make_policy(model)
         policy.step(shifted(noise), step=1)
         runs.append(parameters(policy))
 
@@ -231,12 +231,12 @@ CASES: dict[str, dict[str, Any]] = {
     "padded rows": {"row_layout": RowLayout.PADDED},
     "mini-batches": {"mini_batch_prompts": 2},
     "sequence mean and KL": {
-        "objective": an_objective(
+        "objective": make_objective(
             loss_aggregation=LossAggregation.SEQUENCE_MEAN, kl_coefficient=0.1
         )
     },
     "fixed length, recomputed activations": {
-        "objective": an_objective(loss_aggregation=LossAggregation.FIXED_LENGTH),
+        "objective": make_objective(loss_aggregation=LossAggregation.FIXED_LENGTH),
         "gradient_checkpointing": True,
     },
 }
@@ -245,7 +245,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[str, Any]) -> None:
-    metrics, expected = run_steps(a_policy(model, **changes), steps=range(1, 3))
+    metrics, expected = run_steps(make_policy(model, **changes), steps=range(1, 3))
 
     (found_metrics, found), (other_metrics, other) = two_ranks.run(
         policy_support.train, str(model), changes, range(1, 3)
@@ -272,7 +272,7 @@ def test_checkpoint_of_two_ranks_continues_on_one(
 ) -> None:
     folder = str(tmp_path / "checkpoint")
     ((expected, _), _) = two_ranks.run(policy_support.train_save_train, str(model), folder)
-    policy = a_policy(model)
+    policy = make_policy(model)
     resume(policy, folder)
     found, _ = run_steps(policy, steps=range(3, 4))
 
@@ -281,11 +281,11 @@ def test_checkpoint_of_two_ranks_continues_on_one(
 
 def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "checkpoint")
-    first = a_policy(model)
+    first = make_policy(model)
     run_steps(first, steps=range(1, 3))
     save(first.state_dict(), checkpoint_id=folder)
     _, expected = run_steps(first, steps=range(3, 5))
-    second = a_policy(model)
+    second = make_policy(model)
     resume(second, folder)
     _, found = run_steps(second, steps=range(3, 5))
 
@@ -293,15 +293,15 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
 
 
 def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
-    _, expected = run_steps(a_policy(model), steps=range(1, 3))
-    policy = a_policy(model)
+    _, expected = run_steps(make_policy(model), steps=range(1, 3))
+    policy = make_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
     _, found = run_steps(policy, steps=range(1, 3))
     assert_equal(found, expected)
 
 
 def test_a_state_that_shares_no_memory_with_the_policy_is_adopted_whole(model: Path) -> None:
-    policy = a_policy(model)
+    policy = make_policy(model)
     run_steps(policy, steps=range(1, 2))
     kept, before = deepcopy(policy.state_dict()), policy.checksum()
     run_steps(policy, steps=range(2, 3))
@@ -320,7 +320,7 @@ def resume(policy: Policy, folder: str) -> None:
 def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     model: Path, untied_model: Path, tmp_path: Path, *, tied: bool
 ) -> None:
-    policy = a_policy(model if tied else untied_model)
+    policy = make_policy(model if tied else untied_model)
     policy.step(uneven_groups(), step=1)
     streamed = parameters(policy)
     expected = policy.logprobs(uneven_groups())
@@ -329,7 +329,7 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     assert_equal({name: tensor.data for name, tensor in loaded.named_parameters()}, streamed)
     assert ("lm_head.weight" in streamed) is not tied
-    assert a_policy(tmp_path / "exported").logprobs(uneven_groups()) == expected
+    assert make_policy(tmp_path / "exported").logprobs(uneven_groups()) == expected
     assert (tmp_path / "exported" / "tokenizer.json").read_text() == "{}"
 
 
@@ -338,7 +338,7 @@ def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
     model: Path, two_ranks: Ranks
 ) -> None:
     changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
-    policy = a_policy(model, **changes)
+    policy = make_policy(model, **changes)
     alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
     together = two_ranks.run(policy_support.weight_updates, str(model), changes, range(1, 5))
 
@@ -348,7 +348,7 @@ def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
 
 
 def test_two_ranks_find_the_log_probabilities_that_one_finds(model: Path, two_ranks: Ranks) -> None:
-    alone = a_policy(model).logprobs(uneven_groups())
+    alone = make_policy(model).logprobs(uneven_groups())
     first, second = two_ranks.run(policy_support.logprobs, str(model))
 
     assert first == second
@@ -364,39 +364,39 @@ def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, bad: float) -> None:
-    policy, expected = a_policy(model), a_policy(model)
+    policy, expected = make_policy(model), make_policy(model)
     before = parameters(policy)
-    metrics = policy.step([a_group(), a_group(advantages=(bad, 0.5, 0.5))], step=1)
+    metrics = policy.step([make_group(), make_group(advantages=(bad, 0.5, 0.5))], step=1)
 
     assert metrics.non_finite
     assert_equal(parameters(policy), before)
-    policy.step([a_group()], step=2)
-    expected.step([a_group()], step=2)
+    policy.step([make_group()], step=2)
+    expected.step([make_group()], step=2)
     assert_equal(parameters(policy), parameters(expected))
 
 
 def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model: Path) -> None:
-    groups = [a_group(seed=seed) for seed in range(3)]
-    policy = a_policy(
+    groups = [make_group(seed=seed) for seed in range(3)]
+    policy = make_policy(
         model, mini_batch_prompts=1, learning_rate=0.05, warmup_steps=0, tokens_per_micro_batch=999
     )
     metrics = policy.step(groups, step=1)
 
     # A ratio that leaves 1 can only come from old log-probabilities of another policy.
     assert metrics.clip_fraction > 0.1
-    assert a_policy(model).step(groups, step=1).clip_fraction == 0.0
+    assert make_policy(model).step(groups, step=1).clip_fraction == 0.0
 
 
 def test_kl_is_measured_against_the_starting_model(model: Path) -> None:
-    policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
+    policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
     divergences = [policy.step(uneven_groups(), step=step).kl for step in (1, 2)]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
     assert divergences[1] > 1e-3
 
 
 def test_kl_needs_groups_without_variance_too(model: Path) -> None:
-    policy = a_policy(model, objective=an_objective(kl_coefficient=0.1))
-    metrics = policy.step([a_group(advantages=(0.0, 0.0, 0.0))], step=1)
+    policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
+    metrics = policy.step([make_group(advantages=(0.0, 0.0, 0.0))], step=1)
     assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
 
 
@@ -407,14 +407,14 @@ def test_every_rank_counts_the_whole_model(model: Path, two_ranks: Ranks) -> Non
 
 
 def test_a_cpu_has_neither_device_memory_nor_a_device_name(model: Path) -> None:
-    policy = a_policy(model)
-    assert policy.step([a_group()], step=1).device_memory_bytes is None
+    policy = make_policy(model)
+    assert policy.step([make_group()], step=1).device_memory_bytes is None
     assert policy.device_name == ""
 
 
 def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
-    policy = a_policy(model, learning_rate=0.01, warmup_steps=4)
-    rates = [policy.step([a_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
+    policy = make_policy(model, learning_rate=0.01, warmup_steps=4)
+    rates = [policy.step([make_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
     assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
 
 
@@ -422,11 +422,11 @@ def test_a_resumed_run_goes_on_where_its_falling_learning_rate_was(
     model: Path, tmp_path: Path
 ) -> None:
     cosine = {"learning_rate": 1e-2, "learning_rate_schedule": "Cosine", "decay_steps": 4}
-    first = a_policy(model, **cosine)
+    first = make_policy(model, **cosine)
     run_steps(first, steps=range(1, 3))
     save(first.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
     _, expected = run_steps(first, steps=range(3, 5))
-    second = a_policy(model, **cosine)
+    second = make_policy(model, **cosine)
     resume(second, str(tmp_path / "checkpoint"))
     rates = [second.step(uneven_groups(), step=step).learning_rate for step in (3, 4)]
 
@@ -437,8 +437,8 @@ def test_a_resumed_run_goes_on_where_its_falling_learning_rate_was(
 
 
 def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
-    free = a_policy(model, max_grad_norm=1e6).step(uneven_groups(), step=1)
-    clipped = a_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
+    free = make_policy(model, max_grad_norm=1e6).step(uneven_groups(), step=1)
+    clipped = make_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
     assert clipped.grad_norm == free.grad_norm > 1e-3
 
 
@@ -454,7 +454,7 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
 @pytest.mark.row("A20")
 def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
     changes = {"precision": Precision.BF16}
-    (exact, *_), _ = run_steps(a_policy(model), steps=range(1, 2))
+    (exact, *_), _ = run_steps(make_policy(model), steps=range(1, 2))
     (((loss, grad_norm), *_), trained), _ = two_ranks.run(
         policy_support.train, str(model), changes, range(1, 2)
     )
@@ -469,7 +469,7 @@ def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -
 def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
     model: Path, two_ranks: Ranks
 ) -> None:
-    policy = a_policy(model)
+    policy = make_policy(model)
     first = policy.checksum()
     assert two_ranks.run(policy_support.checksum, str(model)) == [first, first]
 
@@ -487,11 +487,11 @@ def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
 def test_a_forward_pass_without_a_step_leaves_the_checksum_as_it_is(
     model: Path, two_ranks: Ranks
 ) -> None:
-    policy = a_policy(model)
+    policy = make_policy(model)
     before = policy.checksum()
 
-    policy.logprobs([a_group()])  # the root's parameters stay unsharded until a backward pass
-    policy.step([a_group(advantages=(0.0, 0.0, 0.0))], step=1)
+    policy.logprobs([make_group()])  # the root's parameters stay unsharded until a backward pass
+    policy.step([make_group(advantages=(0.0, 0.0, 0.0))], step=1)
 
     assert policy.checksum() == before
     assert two_ranks.run(policy_support.checksum_after_forward, str(model)) == [before, before]

@@ -8,7 +8,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics
 from raggrpo_trainer.policy.packing import Item, items, micro_batch
 from raggrpo_trainer.policy.update_totals import UpdateTotals
-from support.builders.trainer.policies import a_group, one_rank
+from support.builders.trainer.policies import make_group, one_rank
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +22,7 @@ def measured(values: Sequence[float]) -> LossMetrics[Tensor]:
 
 
 def work() -> list[Item]:
-    return items([a_group((4, 2), prompt=3)], [1.0, 1.0], skip_zero_advantage=False)
+    return items([make_group((4, 2), prompt=3)], [1.0, 1.0], skip_zero_advantage=False)
 
 
 def test_micro_batches_are_added_up_in_double_precision_and_the_largest_is_kept() -> None:

@@ -10,8 +10,8 @@ import torch
 
 from raggrpo_api.spec.training import Precision
 from support.builders.trainer.policies import (
-    a_group,
-    a_policy,
+    make_group,
+    make_policy,
     one_rank,
     parameters,
     uneven_groups,
@@ -43,7 +43,7 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
 def test_it_is_the_relative_change_of_the_weights_in_the_last_update(
     model: Path, changes: dict[str, Any]
 ) -> None:
-    policy = a_policy(model, weight_update_every_steps=1, **changes)
+    policy = make_policy(model, weight_update_every_steps=1, **changes)
     policy.step(uneven_groups(), step=1)
     before = parameters(policy)
     found = policy.step(uneven_groups()[:2], step=2).weight_update_ratio  # one update
@@ -55,13 +55,13 @@ def test_it_is_the_relative_change_of_the_weights_in_the_last_update(
 
 
 def test_measuring_changes_no_parameter_and_a_step_without_an_update_has_none(model: Path) -> None:
-    measured, plain = a_policy(model, weight_update_every_steps=1), a_policy(model)
+    measured, plain = make_policy(model, weight_update_every_steps=1), make_policy(model)
     for step in (1, 2):
         measured.step(uneven_groups(), step=step)
         assert plain.step(uneven_groups(), step=step).weight_update_ratio is None
-    nothing = [a_group(advantages=(0.0, 0.0, 0.0))]
+    nothing = [make_group(advantages=(0.0, 0.0, 0.0))]
     assert measured.step(nothing, step=3).weight_update_ratio is None
-    broken = [a_group(advantages=(math.nan, 0.5, 0.5))]
+    broken = [make_group(advantages=(math.nan, 0.5, 0.5))]
     assert measured.step(broken, step=4).weight_update_ratio is None
 
     found, expected = parameters(measured), parameters(plain)
@@ -70,7 +70,7 @@ def test_measuring_changes_no_parameter_and_a_step_without_an_update_has_none(mo
 
 def test_a_rate_of_zero_moves_nothing_and_half_precision_has_whole_weights(model: Path) -> None:
     ended = {"learning_rate_schedule": "Linear", "decay_steps": 2}
-    policy = a_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **ended)
+    policy = make_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **ended)
     first = policy.step(uneven_groups(), step=1).weight_update_ratio
     assert first is not None
     assert first > 1e-3

@@ -15,7 +15,7 @@ from support.builders.trainer.word_model import write_word_model
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
-def a_changed_model(folder: Path, change: Change, *, tied: bool = False) -> str:
+def make_changed_model(folder: Path, change: Change, *, tied: bool = False) -> str:
     write_word_model(folder, ["yes", "no"], tied=tied)
     file = folder / "model.safetensors"
     save_file(change(load_file(file)), file, {"format": "pt"})
@@ -33,12 +33,12 @@ def a_changed_model(folder: Path, change: Change, *, tied: bool = False) -> str:
     ids=["a wrapper's prefix", "a layer short", "no head"],
 )
 def test_missing_tensors_are_named(change: Change, told: str, tmp_path: Path) -> None:
-    path = a_changed_model(tmp_path, change)
+    path = make_changed_model(tmp_path, change)
     with pytest.raises(TrainerError, match=told) as refusal:
         load_whole(path, "sdpa")
     assert refusal.value.exit_code is ExitCode.PREFLIGHT_FAILED
 
 
 def test_a_tied_head_is_not_missing(tmp_path: Path) -> None:
-    path = a_changed_model(tmp_path, dict, tied=True)
+    path = make_changed_model(tmp_path, dict, tied=True)
     assert not load_whole(path, "sdpa").training

@@ -14,7 +14,7 @@ from raggrpo_trainer.preflight.family import (
     engine_problems,
     layout_from_experiment,
 )
-from support.builders.trainer.preflight import a_fit_config
+from support.builders.trainer.preflight import make_fit_config
 
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
 EXACT = {"is_exact": True, "nats": 1e-6, "gradient_error": 1e-6, "problem": ""}
@@ -93,7 +93,7 @@ def test_what_no_measurement_of_a_known_family_covered_is_tried(
 ) -> None:
     shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     folder = written(tmp_path, **ordinary("LlamaForCausalLM", **shape, vocab_size=99, **config))
-    finding = check_family(a_fit_config(tmp_path, {"model.path": str(folder)})).finding
+    finding = check_family(make_fit_config(tmp_path, {"model.path": str(folder)})).finding
     assert finding.state is CheckState.FAILED
     assert told in finding.evidence
 
@@ -124,7 +124,7 @@ def test_what_the_engine_cannot_compute_on_cpus_is_refused(
 @pytest.mark.row("D1")
 def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path) -> None:
     """The real experiment, in a process of its own."""
-    config = a_fit_config(tmp_path, {"resources.device": "GPU"})
+    config = make_fit_config(tmp_path, {"resources.device": "GPU"})
     written(
         tmp_path / "model",
         architectures=["Qwen3NextForCausalLM"],
@@ -141,7 +141,7 @@ def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path
 
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])
 def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     written(tmp_path / "model", architectures=named, model_type="qwen3")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED
@@ -150,7 +150,7 @@ def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_pat
 
 @pytest.mark.row("D1")
 def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED

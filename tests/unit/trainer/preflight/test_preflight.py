@@ -30,7 +30,12 @@ from raggrpo_trainer.preflight.model import check_model
 from raggrpo_trainer.preflight.run import exit_code, result_of, run_checks, to_bytes
 from support.builders.data.rows import write_rows
 from support.builders.data.verl_files import gsm8k_row, search_row, write_jsonl, write_parquet
-from support.builders.trainer.preflight import PARAMETERS, a_fit_config, a_model_folder, check_of
+from support.builders.trainer.preflight import (
+    PARAMETERS,
+    check_of,
+    make_fit_config,
+    make_model_folder,
+)
 from support.servers.faulty_server import (
     FaultyServer,
     Received,
@@ -65,7 +70,7 @@ def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any
 def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
 
-    ended = preflight(a_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
+    ended = preflight(make_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
 
     assert ended.returncode == 0, ended.stderr.decode()
     result = PreflightResult.model_validate_json(output.read_bytes())
@@ -92,14 +97,14 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
 
 
 def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
+    config = make_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
     ended = preflight(config)
     result = PreflightResult.model_validate_json(ended.stdout)
     assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
 def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
+    config = make_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
     ended = preflight(config)
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
     assert b"schema other" in ended.stderr
@@ -119,7 +124,7 @@ def test_it_starts_without_torch_ray_and_vllm() -> None:
 
 
 async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
-    config = a_fit_config(
+    config = make_fit_config(
         tmp_path,
         {
             "model.path": "/nowhere/model",
@@ -166,7 +171,7 @@ def truncated_weights(model: Path) -> None:
     ],
 )
 async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     damage(tmp_path / "model")
     result = await checked(config)
 
@@ -231,7 +236,7 @@ def renamed_tensors(prefix: str) -> Any:
 async def test_weights_that_are_not_the_whole_model_are_refused(
     tmp_path: Path, change: Any, words: list[str]
 ) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     change(tmp_path / "model")
     check = check_of(await checked(config), CheckId.MODEL_READABLE)
     assert check.state is FAILED
@@ -239,7 +244,7 @@ async def test_weights_that_are_not_the_whole_model_are_refused(
 
 
 async def test_a_model_saved_without_its_tied_head_is_whole(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     model = tmp_path / "model"
     (model / "model.safetensors.index.json").unlink()
     for file in model.glob("*.safetensors"):
@@ -248,7 +253,7 @@ async def test_a_model_saved_without_its_tied_head_is_whole(tmp_path: Path) -> N
 
 
 async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     for file in (tmp_path / "model").glob("*.safetensors*"):
         file.unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"")
@@ -259,12 +264,12 @@ async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: 
 
 
 async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: Path) -> None:
-    model = a_model_folder(tmp_path / "gpt")
+    model = make_model_folder(tmp_path / "gpt")
     for name in ("model.safetensors.index.json", "b.safetensors"):
         (model / name).unlink()
     old = {"n_embd": 8, "n_layer": 5, "n_head": 2, "n_positions": 64, "vocab_size": 9}
     (model / "config.json").write_text(json.dumps(old))
-    facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
+    facts = (await checked(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert (facts.layers, facts.kv_heads) == (5, 2)
     assert 0 < facts.parameters < PARAMETERS
@@ -297,12 +302,12 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
 async def test_the_width_of_the_mlp_is_that_of_one_token(
     tmp_path: Path, config: dict[str, Any], units: int
 ) -> None:
-    model = a_model_folder(tmp_path / "other")
+    model = make_model_folder(tmp_path / "other")
     known = json.loads((model / "config.json").read_text())
     known.pop("intermediate_size", None)
     (model / "config.json").write_text(json.dumps(known | config))
 
-    facts = (await checked(a_fit_config(tmp_path, {"model.path": str(model)}))).facts
+    facts = (await checked(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert facts.mlp_size == units
 
@@ -313,7 +318,7 @@ async def test_the_width_of_the_mlp_is_that_of_one_token(
 async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
-    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
+    result = await checked(make_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
 
     check = check_of(result, CheckId.DATA_COLUMNS)
     assert check.state is FAILED
@@ -330,11 +335,11 @@ async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path
         write_jsonl(tmp_path / "verl.jsonl", rows),
     ):
         changes = {"data.trainFiles": [file], "data.columns.answer": "reward_model.ground_truth"}
-        fit = await checked(a_fit_config(tmp_path, changes))
+        fit = await checked(make_fit_config(tmp_path, changes))
         assert check_of(fit, CheckId.DATA_COLUMNS).state is CheckState.PASSED
         assert check_of(fit, CheckId.DATA_READABLE).state is CheckState.PASSED
 
-        wrong = await checked(a_fit_config(tmp_path, {"data.trainFiles": [file]}))
+        wrong = await checked(make_fit_config(tmp_path, {"data.trainFiles": [file]}))
         found = check_of(wrong, CheckId.DATA_COLUMNS)
         assert found.state is FAILED
         assert "has no column 'answer'" in found.evidence
@@ -350,7 +355,7 @@ async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before
     answer = {"data.columns.answer": "reward_model.ground_truth.target"}
     changes = {"data.trainFiles": [file], **answer}
 
-    refused = await checked(a_fit_config(tmp_path, changes))
+    refused = await checked(make_fit_config(tmp_path, changes))
     found = check_of(refused, CheckId.SAMPLE_LENGTHS)
     assert found.state is FAILED
     assert "prompt 1 has a system prompt" in found.evidence
@@ -358,7 +363,7 @@ async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before
     assert refused.exit_code == ExitCode.DATA_ERROR
 
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
-    fit = await checked(a_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
+    fit = await checked(make_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
     assert check_of(fit, CheckId.SAMPLE_LENGTHS).state is CheckState.PASSED
 
 
@@ -378,7 +383,7 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
 async def test_a_template_that_cannot_be_used_is_told(
     tmp_path: Path, template: str, told: str
 ) -> None:
-    result = await checked(a_fit_config(tmp_path, {"data.chatTemplate": template}))
+    result = await checked(make_fit_config(tmp_path, {"data.chatTemplate": template}))
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is FAILED
     assert told in check.evidence
@@ -386,7 +391,7 @@ async def test_a_template_that_cannot_be_used_is_told(
 
 
 async def test_files_of_a_form_that_nobody_foresaw_fail_their_check_alone(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     changed_config(num_hidden_layers=[3])(tmp_path / "model")
     tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps([tokenizer]))
@@ -402,7 +407,7 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
         {"name": "ref", "role": "Reference", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
     ]
     reward = {"reward.functions": [{"name": "RagScore"}]}
-    config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
+    config = make_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
     check = check_of(await checked(config), CheckId.DATA_COLUMNS)
 
     assert check.state is FAILED
@@ -421,11 +426,11 @@ async def unreadable_files_are_named(tmp_path: Path) -> None:
     torn = tmp_path / "torn.jsonl"
     torn.write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p", "ans')
     empty = write_rows(tmp_path / "empty.jsonl", [])
-    a_fit_config(tmp_path)
+    make_fit_config(tmp_path)
     good = tmp_path / "train.jsonl"
     files = [str(file) for file in (broken, torn, good, empty)]
 
-    result = await checked(a_fit_config(tmp_path, {"data.trainFiles": files}))
+    result = await checked(make_fit_config(tmp_path, {"data.trainFiles": files}))
 
     evidence = check_of(result, CheckId.DATA_READABLE).evidence
     assert check_of(result, CheckId.DATA_READABLE).state is FAILED
@@ -435,11 +440,11 @@ async def unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Path) -> None:
-    a_fit_config(tmp_path)
+    make_fit_config(tmp_path)
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
     changes = {"data.validationFiles": [str(held_out)], "data.maxSamples": 7}
-    result = await checked(a_fit_config(tmp_path, changes))
+    result = await checked(make_fit_config(tmp_path, changes))
 
     assert "held-out.jsonl, line 1" in check_of(result, CheckId.DATA_READABLE).evidence
     assert result.facts.rows == 7
@@ -454,7 +459,9 @@ async def test_the_longest_prompt_must_fit_wherever_it_stands(
     rows[:150] = [{"prompt": "x" * 30, "answer": "A"} for _ in range(150)]
     rows[450]["prompt"] = longest
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    config = a_fit_config(tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit})
+    config = make_fit_config(
+        tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit}
+    )
     result = await checked(config)
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
@@ -481,7 +488,7 @@ async def test_whole_passages_and_their_templates_count(
         "data.allowTruncation": truncation,
     }
 
-    check = check_of(await checked(a_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
+    check = check_of(await checked(make_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
 
     assert check.state is state, check.evidence
     assert "passages up to 120" in check.evidence
@@ -491,7 +498,7 @@ async def test_whole_passages_and_their_templates_count(
 
 
 async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     result = await checked(config)
 
@@ -508,7 +515,7 @@ async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr("raggrpo_trainer.preflight.storage.os.link", refuse)
-    result = await checked(a_fit_config(tmp_path))
+    result = await checked(make_fit_config(tmp_path))
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
     assert check.state is FAILED
@@ -518,14 +525,14 @@ async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    await checked(a_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
+    await checked(make_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert list(logs.iterdir()) == []
 
 
 def keeping_more_than_fits(folder: Path) -> TrainerConfig:
     keep = shutil.disk_usage(folder).free // (16 * PARAMETERS) + 1000
-    config = a_fit_config(folder)
+    config = make_fit_config(folder)
     checkpoint = config.checkpoint.model_copy(update={"keep_last": keep})
     return config.model_copy(update={"checkpoint": checkpoint})
 
@@ -536,7 +543,7 @@ async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
     assert check.state is FAILED
     assert "GiB free" in check.evidence
     assert "checkpoint.keepLast" in check.evidence
-    fit = await checked(a_fit_config(tmp_path))
+    fit = await checked(make_fit_config(tmp_path))
     assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
 
 
@@ -552,7 +559,7 @@ async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: P
 
 
 async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -> None:
-    config = a_fit_config(tmp_path)
+    config = make_fit_config(tmp_path)
     path = Path(config.checkpoint.path)
     os.makedirs(path)
     fence = Fence.claim(path, "other-uid", "other-job", 1, beat_seconds=0.1)
@@ -580,10 +587,10 @@ async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path:
     ]
     async with serving(chat) as actor, serving(chat) as reference:
         endpoints = [
-            an_endpoint(actor, "actor", "Actor", headers=headers),
-            an_endpoint(reference, "reference", "Reference"),
+            make_endpoint(actor, "actor", "Actor", headers=headers),
+            make_endpoint(reference, "reference", "Reference"),
         ]
-        config = a_fit_config(tmp_path, retrieval(*endpoints, mode="Reward"))
+        config = make_fit_config(tmp_path, retrieval(*endpoints, mode="Reward"))
         rows = [{"prompt": "q", "answer": "A", "context": f"dialogue {n}"} for n in range(20)]
         write_rows(tmp_path / "train.jsonl", rows)
 
@@ -600,7 +607,7 @@ async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path:
     assert b"s3cret" not in to_bytes(result)
 
 
-def an_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> dict[str, Any]:
+def make_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "role": role, "protocol": "RagChat", "url": server.url, **more}
 
 
@@ -608,7 +615,7 @@ def an_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> dict
 async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+    config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
     async with asyncio.timeout(30):
         result = await checked(config)
 
@@ -620,7 +627,7 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
 
 async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Path) -> None:
     url = "http://kb.nowhere.invalid/retrieve"
-    config = a_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+    config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
     result = await checked(config)
     assert "DnsFailure" in check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
@@ -642,7 +649,7 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
 
     async with serving(respond) as failing, serving(search_r1()) as fine:
         endpoints = [{"name": "bad", "url": failing.url}, {"name": "good", "url": fine.url}]
-        result = await checked(a_fit_config(tmp_path, retrieval(*endpoints)))
+        result = await checked(make_fit_config(tmp_path, retrieval(*endpoints)))
 
     evidence = check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert "endpoint bad" in evidence
@@ -658,11 +665,11 @@ async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
     async with serving(always(answer)) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
         told = check_of(
-            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
         kb["response"] = {"items": "payload.hits", "id": "ref", "text": "body", "score": "rel"}
         followed = check_of(
-            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
     assert told.state is FAILED
     assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in told.evidence
@@ -678,7 +685,7 @@ async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
     async with serving(always({"results": []})) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
         check = check_of(
-            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
     assert [received.body["q"] for received in server.requests] == ["question 0"]
     assert check.state is CheckState.WARNED
@@ -691,7 +698,7 @@ async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_
     async with serving(always({"code": 401, "message": "token expired", "data": []})) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
         check = check_of(
-            await checked(a_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
     assert check.state is FAILED
     assert "ServiceError: the service answers with an error: 401 token expired" in check.evidence
@@ -703,7 +710,9 @@ async def test_an_endpoint_that_refuses_the_call_ends_the_job_with_its_words(
     tmp_path: Path, status: int
 ) -> None:
     async with serving(always({"detail": "this key is not known"}, status)) as server:
-        result = await checked(a_fit_config(tmp_path, retrieval({"name": "kb", "url": server.url})))
+        result = await checked(
+            make_fit_config(tmp_path, retrieval({"name": "kb", "url": server.url}))
+        )
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
@@ -716,7 +725,7 @@ async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path:
     async with serving(always([])) as server:
         body = {"q": "{question}", "where": "{tenant}"}
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": body}
-        result = await checked(a_fit_config(tmp_path, retrieval(kb)))
+        result = await checked(make_fit_config(tmp_path, retrieval(kb)))
         asked = len(server.requests)
     check = check_of(result, CheckId.DATA_READABLE)
     assert check.state is FAILED
@@ -730,7 +739,7 @@ async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path
     async with serving(always({"error": "no such model"}, 404)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
-        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
         asked = len(server.requests)
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is FAILED
@@ -748,7 +757,7 @@ async def test_a_judge_whose_reply_to_the_rows_own_answer_has_no_grade_is_refuse
     async with serving(always(reply)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
-        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
         asked = server.requests[0].body["messages"][0]["content"]
     check = check_of(result, CheckId.REWARD_CODE)
     assert asked == "A"
@@ -764,8 +773,8 @@ async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_
         judge = {"model": "grader", "prompt": "{completion}", "retries": 0}
         down = {"name": "Judge", "url": server.url, "judge": judge}
         wrong = {"name": "Python", "python": "no_such_module:score"}
-        alone = await checked(a_fit_config(tmp_path, {"reward.functions": [down]}))
-        both = await checked(a_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
+        alone = await checked(make_fit_config(tmp_path, {"reward.functions": [down]}))
+        both = await checked(make_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
     assert alone.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
     assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
@@ -787,7 +796,7 @@ async def test_a_reward_service_scores_the_first_row_before_any_gpu_is_taken(
 ) -> None:
     async with serving(always(answer, status)) as server:
         term = {"name": "Http", "url": server.url}
-        result = await checked(a_fit_config(tmp_path, {"reward.functions": [term]}))
+        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
         asked = [request.body for request in server.requests]
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is state
@@ -801,7 +810,7 @@ async def test_a_reward_service_scores_the_first_row_before_any_gpu_is_taken(
 async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-    result = await checked(a_fit_config(tmp_path, retrieval(endpoint)))
+    result = await checked(make_fit_config(tmp_path, retrieval(endpoint)))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
@@ -813,7 +822,7 @@ async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) ->
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
     changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
-    result = await checked(a_fit_config(tmp_path, changes))
+    result = await checked(make_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert (check.state, check.evidence) == (
@@ -825,10 +834,10 @@ async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) ->
     assert check_of(result, CheckId.EMBEDDING_READABLE).state is CheckState.NOT_EVALUATED
 
 
-def a_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **managed: Any) -> Any:
+def make_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **managed: Any) -> Any:
     """Return a fit configuration with a managed retriever whose model folder is there."""
     if not (folder / "e5").exists():
-        a_model_folder(folder / "e5")
+        make_model_folder(folder / "e5")
     corpus = write_rows(folder / "corpus.jsonl", [{"id": n, "contents": "x"} for n in range(7)])
     given = {
         "corpus": str(corpus),
@@ -837,11 +846,11 @@ def a_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **mana
         "indexPath": str(folder / "indexes"),
         **managed,
     }
-    return a_fit_config(folder, retrieval({"name": "kb", "managed": given}))
+    return make_fit_config(folder, retrieval({"name": "kb", "managed": given}))
 
 
 async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
-    result = await checked(a_dense_config(tmp_path))
+    result = await checked(make_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
     assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS:,} parameters, 7 × 8")
@@ -856,7 +865,7 @@ async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
 async def test_passages_of_parquet_are_counted(tmp_path: Path, rows: int) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["a"] * rows, "text": ["x"] * rows}), corpus)
-    result = await checked(a_dense_config(tmp_path, corpus=str(corpus)))
+    result = await checked(make_dense_config(tmp_path, corpus=str(corpus)))
     assert result.facts.corpus_passages == rows
 
 
@@ -895,7 +904,7 @@ def _has_module(kind: str) -> Any:
 async def test_an_unfit_embedding_model_fails_its_check(
     tmp_path: Path, change: Any, words: str
 ) -> None:
-    config = a_dense_config(tmp_path)
+    config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
     result = await checked(config)
 
@@ -913,21 +922,21 @@ async def test_an_unfit_embedding_model_fails_its_check(
 async def test_what_an_embedding_model_says_of_itself_may_agree(
     tmp_path: Path, change: Any
 ) -> None:
-    config = a_dense_config(tmp_path)
+    config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
     assert check_of(await checked(config), CheckId.EMBEDDING_READABLE).state is PASSED
 
 
 async def test_vectors_of_another_size_fail_the_check(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
-    result = await checked(a_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
+    result = await checked(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
     evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
     assert "v.npy has shape [7, 3], the model's vectors have 8 numbers" in evidence
 
 
 async def test_an_index_that_cannot_be_written_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = await checked(a_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
+    result = await checked(make_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
     evidence = check_of(result, CheckId.CHECKPOINT_WRITABLE).evidence
     assert "retrieval.endpoints[0].managed.indexPath" in evidence
 
@@ -960,7 +969,7 @@ async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, 
         "reward.codeFrom": {"path": str(code)},
     }
 
-    result = await checked(a_fit_config(tmp_path, changes))
+    result = await checked(make_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is (FAILED if words else PASSED), check.evidence
@@ -1013,7 +1022,7 @@ def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected
 
 @pytest.mark.row("C19")
 def test_sampling_defaults_of_the_model_folder_are_named_as_not_used(tmp_path: Path) -> None:
-    folder = a_model_folder(tmp_path / "model")
+    folder = make_model_folder(tmp_path / "model")
     (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')
     finding = check_model(folder).finding
     assert finding.state is CheckState.PASSED

@@ -27,8 +27,8 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
-from support.builders.trainer.checkpoints import a_meta
-from support.builders.trainer.reports import Published, a_config, a_step
+from support.builders.trainer.checkpoints import make_meta
+from support.builders.trainer.reports import Published, make_config, make_step
 
 
 def board(log_dir: Path) -> EventAccumulator:
@@ -47,18 +47,18 @@ def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: 
     for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
         published = Published()
         changes = {} if window is None else {"monitoring.historyWindow": window}
-        reporter = Reporter(a_config(tmp_path, changes), 3, publish=published)
+        reporter = Reporter(make_config(tmp_path, changes), 3, publish=published)
         for step, seconds in enumerate(lasted, 1):
-            reporter.report_step(a_step(step, step_seconds=seconds))
+            reporter.report_step(make_step(step, step_seconds=seconds))
         reporter.close()
         assert published.progresses[-1].seconds_per_step == pace
 
 
 def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 3, publish=published)
+    reporter = Reporter(make_config(tmp_path), 3, publish=published)
     for step in range(9, 12):
-        reporter.report_step(a_step(step, weight_update_ratio=1e-3 if step == 10 else None))
+        reporter.report_step(make_step(step, weight_update_ratio=1e-3 if step == 10 else None))
     reporter.close()
 
     found = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
@@ -71,12 +71,12 @@ def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path
 @pytest.mark.row("B15")
 def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 3, publish=published)
+    reporter = Reporter(make_config(tmp_path), 3, publish=published)
 
     reporter.report_resume(4)
     reporter.report_stage(Stage.TRAINING)
     for step, seconds in ((5, 1.0), (6, 9.0), (7, 2.0)):
-        reporter.report_step(a_step(step, step_seconds=seconds, reward_mean=step / 10))
+        reporter.report_step(make_step(step, step_seconds=seconds, reward_mean=step / 10))
     reporter.close()
 
     last = published.progresses[-1]
@@ -88,9 +88,9 @@ def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> No
 
 def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
     for step in range(1, 31):
-        reporter.report_step(a_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
+        reporter.report_step(make_step(step, step_seconds=100.0 if step <= 10 else 1.0 + step % 3))
     reporter.close()
 
     assert published.progresses[-1].seconds_per_step == 2.0
@@ -101,7 +101,7 @@ def test_a_failed_backup_is_told_until_one_succeeds(
     tmp_path: Path, later: list[int], told: tuple[int, str]
 ) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
     reporter.report_backups([BackupOutcome(10), BackupOutcome(20, "down")])
     reporter.report_backups([BackupOutcome(step) for step in later])
     reporter.close()
@@ -112,10 +112,10 @@ def test_a_failed_backup_is_told_until_one_succeeds(
 
 def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
     for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
         parts = {"generate": seconds, "train": 1.0}
-        reporter.report_step(a_step(step, seconds=parts, step_seconds=seconds + 1.5))
+        reporter.report_step(make_step(step, seconds=parts, step_seconds=seconds + 1.5))
     reporter.close()
 
     parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
@@ -125,7 +125,7 @@ def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
 @pytest.mark.row("A10")
 def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
     published, now = Published(), [100.0]
-    reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
+    reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.LOADING_MODEL)
     published.wait_for(lambda p: p.stage is Stage.LOADING_MODEL)
     now[0] = 130.0
@@ -136,7 +136,7 @@ def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None
 
 def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
     published, now = Published(), [0.0]
-    reporter = Reporter(a_config(tmp_path), 1, publish=published, clock=lambda: now[0])
+    reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.TRAINING)
     now[0] = 5.0
     reporter.report_stage(Stage.TRAINING)
@@ -149,7 +149,7 @@ def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_on
     tmp_path: Path,
 ) -> None:
     published, now = Published(), [0.0]
-    config = a_config(tmp_path)
+    config = make_config(tmp_path)
     log_dir = Path(config.monitoring.log_dir)
     reporter = Reporter(config, 1, publish=published, clock=lambda: now[0])
     outage = EndpointOutage(name="endpoint kb", since="2026-11-21T12:00:00Z", cause="Timeout")
@@ -173,13 +173,13 @@ def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_on
 
 def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: Path) -> None:
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
     ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
 
     reporter.report_resume(5, ref, None, [SkippedCheckpoint(path="/c/x", reason="torn")])
     reporter.report_pinned({"precision": "FP32"})
     marker = Marker(10, 1, 1, 1, "", "", 0.8125, {}, BestBy.VALIDATION_EXACT_MATCH)
-    reporter.report_save(ref, 1.5, Checkpoint(tmp_path, marker, a_meta(10)))
+    reporter.report_save(ref, 1.5, Checkpoint(tmp_path, marker, make_meta(10)))
     reporter.close(Failure(exit_code=14, message="loss is NaN"))
 
     last = published.progresses[-1]
@@ -192,7 +192,7 @@ def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: P
 
 
 def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) -> None:
-    config, published = a_config(tmp_path), Published()
+    config, published = make_config(tmp_path), Published()
     reporter = Reporter(config, 1, publish=published)
     happened = [f"engine {number} was lost" for number in range(20)]
 
@@ -209,10 +209,10 @@ def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) 
 
 def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> None:
     sizes: list[int] = []
-    reporter = Reporter(a_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
+    reporter = Reporter(make_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
     many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
     reporter.report_resume(0, skipped=many)
-    reporter.report_step(a_step(1))
+    reporter.report_step(make_step(1))
     reporter.close(Failure(exit_code=1, message="m" * 1000))
 
     assert max(sizes) < MAX_PROGRESS_BYTES
@@ -220,11 +220,11 @@ def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> N
 
 @pytest.mark.row("A17", "A29")
 def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -> None:
-    config = a_config(tmp_path)
+    config = make_config(tmp_path)
     reporter = Reporter(config, 2, publish=Published())
 
     for step in range(1, 41):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     history = read_history(Path(config.monitoring.log_dir))
@@ -236,16 +236,16 @@ def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -
 
 
 def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
-    config, now = a_config(tmp_path), [0.0]
+    config, now = make_config(tmp_path), [0.0]
     reporter = Reporter(config, 1, publish=Published(), clock=lambda: now[0])
 
     reporter.report_stage(Stage.LOADING_MODEL)
     now[0] = 7.0
     reporter.report_resume(0)
     reporter.report_stage(Stage.TRAINING)
-    reporter.report_step(a_step(1))
+    reporter.report_step(make_step(1))
     reporter.report_save(CheckpointRef(step=1, path="/c/1"), 0.5, None)
-    reporter.report_validation("after", 1, a_validation())
+    reporter.report_validation("after", 1, make_validation())
     reporter.close(Failure(exit_code=75, message="stopped"))
 
     events = {r["event"]: r for r in read_events(Path(config.monitoring.log_dir))}
@@ -255,7 +255,7 @@ def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
     assert (events["end"]["exit_code"], events["end"]["step"]) == (75, 1)
 
 
-def a_validation() -> Any:
+def make_validation() -> Any:
     from raggrpo_trainer.rollout.validation import ValidationResult
 
     return ValidationResult(
@@ -264,14 +264,14 @@ def a_validation() -> Any:
 
 
 def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
-    config = a_config(
+    config = make_config(
         tmp_path, {"monitoring.logEverySteps": 10, "monitoring.performanceEverySteps": 4}
     )
     log_dir = Path(config.monitoring.log_dir)
     reporter = Reporter(config, 1, publish=Published())
 
     for step in range(1, 21):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     assert steps_of(log_dir, "reward_mean") == [10, 20]
@@ -280,10 +280,10 @@ def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
 
 
 def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
-    config = a_config(tmp_path, {"monitoring.mode": "Full"})
+    config = make_config(tmp_path, {"monitoring.mode": "Full"})
     reporter = Reporter(config, 1, publish=Published())
     for step in range(1, 6):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     assert steps_of(Path(config.monitoring.log_dir), "reward_mean") == [1, 2, 3, 4, 5]
@@ -291,10 +291,10 @@ def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
 
 @pytest.mark.row("A23")
 def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
-    config = a_config(tmp_path, {"monitoring.mode": "Off"})
+    config = make_config(tmp_path, {"monitoring.mode": "Off"})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
-    reporter.report_step(a_step(1))
+    reporter.report_step(make_step(1))
     reporter.close()
 
     assert published.progresses[-1].step == 1
@@ -311,11 +311,11 @@ def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
         measured.append(record.step)
         return {"weighed": 1.0}
 
-    config = a_config(tmp_path)
+    config = make_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
     reporter.add_probe(Probe(5, read))
     for step in range(1, 13):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     history = read_history(Path(config.monitoring.log_dir))
@@ -324,14 +324,14 @@ def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
 
 
 def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path: Path) -> None:
-    config = a_config(tmp_path, {"monitoring.gpuEverySteps": 2})
+    config = make_config(tmp_path, {"monitoring.gpuEverySteps": 2})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
 
     for step in range(1, 5):
-        reporter.report_step(a_step(step, device_memory_bytes=step * 1000))
+        reporter.report_step(make_step(step, device_memory_bytes=step * 1000))
     for step in range(5, 7):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     shown = [(r["step"], r.get("device_memory_bytes")) for r in read_history(log_dir)]
@@ -342,11 +342,11 @@ def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path
 
 @pytest.mark.row("A26")
 def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) -> None:
-    config = a_config(tmp_path, {"monitoring.performanceEverySteps": 2})
+    config = make_config(tmp_path, {"monitoring.performanceEverySteps": 2})
     published = Published()
     reporter = Reporter(config, 1, publish=published)
     for step in range(1, 4):
-        reporter.report_step(a_step(step, rank_memory_bytes=step * 1000))
+        reporter.report_step(make_step(step, rank_memory_bytes=step * 1000))
     reporter.close()
 
     shown = {metric.name: float(metric.value) for metric in published.progresses[-1].metrics}
@@ -360,10 +360,10 @@ def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path:
     blocked = tmp_path / "logs"
     blocked.write_text("a file where the folder should be")
     published = Published()
-    reporter = Reporter(a_config(tmp_path), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
 
     for step in range(1, 4):
-        reporter.report_step(a_step(step))
+        reporter.report_step(make_step(step))
     reporter.close()
 
     last = published.progresses[-1]
@@ -376,7 +376,7 @@ def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
     def publish(progress: bytes, metrics: bytes) -> None:
         raise ZeroDivisionError
 
-    reporter = Reporter(a_config(tmp_path), 1, publish=publish)
+    reporter = Reporter(make_config(tmp_path), 1, publish=publish)
 
     with pytest.raises(RuntimeError, match="reporting thread") as raised:
         reporter.close()
@@ -384,9 +384,9 @@ def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
-    config = a_config(tmp_path)
+    config = make_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
-    reporter.report_step(a_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
+    reporter.report_step(make_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
     reporter.close()
 
     [record] = read_history(Path(config.monitoring.log_dir))
@@ -432,7 +432,7 @@ def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path)
 def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
     for step in range(1, 1001):
-        lines.step("", a_step(step), {})
+        lines.step("", make_step(step), {})
         lines.event("", {"event": "checkpoint", "step": step})
     lines.event("", {"event": "end", "step": 1001})
 
@@ -455,7 +455,7 @@ def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept:
 def test_prometheus_shows_stages_calls_and_numbers() -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
     progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
-    text = PrometheusText("demo").render(progress, a_step(5, retrieval={"kb": calls}), {}, 0)
+    text = PrometheusText("demo").render(progress, make_step(5, retrieval={"kb": calls}), {}, 0)
 
     lines = text.decode().splitlines()
     assert 'raggrpo_step{job="demo"} 5.0' in lines
@@ -470,10 +470,10 @@ def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: 
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
-    reporter = Reporter(a_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
+    reporter = Reporter(make_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
     reporter.add_probe(flops_probe(1, parameters=10, peaks=[60.0]))
 
-    record = a_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
+    record = make_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
     reporter.report_step(record)
     reporter.close()
 
@@ -487,18 +487,18 @@ def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: 
 
 def test_an_endpoint_that_never_answered_has_failures_and_no_latency() -> None:
     calls = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.TIMEOUT: 2})
-    assert a_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
+    assert make_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
 
 
 @pytest.mark.row("A29")
 def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
-    record = a_step(1, num_positions=1000, seconds={"train": 2.0})
+    record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
     assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
 def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
-    record = a_step(1, num_positions=1000, seconds={"train": 2.0})
+    record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
     assert found == pytest.approx({"train_tflops": 6.0})
 

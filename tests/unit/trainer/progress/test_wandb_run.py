@@ -20,7 +20,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.local_runtime import warden
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.wandb_run import WandbRun
-from support.builders.trainer.reports import Published, a_config, a_step
+from support.builders.trainer.reports import Published, make_config, make_step
 from support.processes.waiting import wait_for
 from support.servers.wandb_files import offline_run
 
@@ -38,7 +38,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def with_wandb(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
-    return a_config(folder, {"monitoring.wandb.project": "sales", **(changes or {})})
+    return make_config(folder, {"monitoring.wandb.project": "sales", **(changes or {})})
 
 
 def log_dir_of(config: TrainerConfig) -> Path:
@@ -82,7 +82,7 @@ def test_the_run_gets_the_points_of_tensorboard_at_its_steps(tmp_path: Path) -> 
     wait_for(lambda: runs(config) == 1)
 
     for step in range(1, 7):
-        reporter.report_step(a_step(step, device_memory_bytes=7))
+        reporter.report_step(make_step(step, device_memory_bytes=7))
     reporter.close()
 
     points = [(p.pop("step"), p) for p in offline_run(log_dir_of(config)).history]
@@ -123,7 +123,7 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
 ) -> None:
     config = with_wandb(tmp_path, changes)
     reporter = Reporter(config, 1, publish=Published())
-    reporter.report_step(a_step(1))
+    reporter.report_step(make_step(1))
     reporter.close()
 
     assert [pid for pid in warden.carriers(mark) if pid != os.getpid()] == []
@@ -202,7 +202,7 @@ def test_a_refused_key_is_told_once_with_the_remedy_and_training_goes_on(
             said += capfd.readouterr().err
 
         for step in (1, 2, 3):
-            reporter.report_step(a_step(step))
+            reporter.report_step(make_step(step))
         reporter.close()
 
     last = published.progresses[-1]

@@ -14,28 +14,28 @@ from raggrpo_api.trainer.rag_test import LoadLevel, RagTest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
 from support.builders.data.rows import write_rows
-from support.builders.operator.jobs import a_raw_job, a_trainer_config
+from support.builders.operator.jobs import make_raw_job, make_trainer_config
 from support.servers.faulty_server import Received, always, rag_chat, search_r1, serving
 
 PROMPTS, N = 4, 3
 
 
-def a_data_file(folder: Path) -> str:
+def make_data_file(folder: Path) -> str:
     rows = ({"prompt": f"p{i}", "answer": "a", "context": f"c{i}"} for i in range(PROMPTS))
     return str(write_rows(folder / "train.jsonl", rows))
 
 
-def a_spec(folder: Path, mode: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
+def make_spec(folder: Path, mode: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
     return {
-        "data.trainFiles": [a_data_file(folder)],
+        "data.trainFiles": [make_data_file(folder)],
         "data.trainBatchSize": PROMPTS,
         "rollout.n": N,
         "retrieval": {"mode": mode, "endpoints": list(endpoints)},
     }
 
 
-def a_config(folder: Path, mode: str, *endpoints: dict[str, Any]) -> TrainerConfig:
-    return a_trainer_config(a_spec(folder, mode, *endpoints))
+def make_config(folder: Path, mode: str, *endpoints: dict[str, Any]) -> TrainerConfig:
+    return make_trainer_config(make_spec(folder, mode, *endpoints))
 
 
 def level(in_flight: int, per_second: float) -> LoadLevel:
@@ -77,7 +77,7 @@ async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
         return await search_r1()(received)
 
     async with serving(slow) as server:
-        config = a_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
         [found] = (await rag_test(config, {}, seconds=0.3, most=5)).endpoints
 
     assert [each.in_flight for each in found.levels] == [1, 2, 4]
@@ -108,7 +108,7 @@ async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -
     async with serving(thorough) as server:
         actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": server.url}
         reference = {**actor, "name": "reference", "role": "Reference"}
-        config = a_config(tmp_path, "Reward", actor, reference)
+        config = make_config(tmp_path, "Reward", actor, reference)
         found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
 
     told = [{v.name: v.passages for v in each.variants} for each in found]
@@ -127,7 +127,7 @@ async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) ->
         return await (search_r1() if is_first else always({"detail": "busy"}, 503))(received)
 
     async with serving(weak) as server:
-        config = a_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
         [found] = (await rag_test(config, {}, seconds=0.05, most=8)).endpoints
 
     [only] = found.levels
@@ -140,7 +140,7 @@ async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) ->
 async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Path) -> None:
     there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
-        config = a_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
+        config = make_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
         found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
 
     assert [each.failure.partition(":")[0] for each in found] == ["", "DnsFailure"]
@@ -151,7 +151,7 @@ async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
-        await rag_test(a_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
+        await rag_test(make_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
 
 
 async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
         )
 
     async with serving(search_r1()) as server:
-        spec = a_spec(tmp_path, "Prompt", {"name": "kb", "url": server.url})
+        spec = make_spec(tmp_path, "Prompt", {"name": "kb", "url": server.url})
         spec = {f"spec.{name}": value for name, value in spec.items()}
-        file.write_text(json.dumps(a_raw_job(spec | {"spec.resources": {"device": "CPU"}})))
+        file.write_text(json.dumps(make_raw_job(spec | {"spec.resources": {"device": "CPU"}})))
         shown, as_json = await run(), await run("--json")
 
     assert shown.returncode == 0, shown.stderr

@@ -38,19 +38,19 @@ AT_ONCE = RetryPolicy(retries=2, first_delay_seconds=0.0)
 FIELDS = {"user_profile": "young", "rewritten_query": "loan rate", "history_summary": "asked"}
 
 
-def an_endpoint(url: str, **values: Any) -> RetrievalEndpoint:
+def make_endpoint(url: str, **values: Any) -> RetrievalEndpoint:
     return RetrievalEndpoint.model_validate({"name": "kb", "url": url, **values})
 
 
-def a_rag_chat(url: str, **values: Any) -> RetrievalEndpoint:
+def make_rag_chat(url: str, **values: Any) -> RetrievalEndpoint:
     actor = {"role": EndpointRole.ACTOR, "protocol": EndpointProtocol.RAG_CHAT, "name": "actor-8b"}
-    return an_endpoint(url, **{**actor, **values})
+    return make_endpoint(url, **{**actor, **values})
 
 
 Make = Callable[..., RetrievalEndpoint]
 
 
-def a_client(
+def make_client(
     *endpoints: RetrievalEndpoint, retry: RetryPolicy = AT_ONCE, **options: Any
 ) -> RetrievalClient:
     spec = RetrievalSpec(mode=RetrievalMode.REWARD, endpoints=list(endpoints))
@@ -60,7 +60,7 @@ def a_client(
 @asynccontextmanager
 async def asking(
     respond: Respond,
-    make: Make = a_rag_chat,
+    make: Make = make_rag_chat,
     *,
     client: dict[str, Any] | None = None,
     **values: Any,
@@ -68,7 +68,7 @@ async def asking(
     """A client with one endpoint of these `values`, and the server that it asks."""
     async with serving(respond) as server:
         options = client or {}
-        async with a_client(make(server.url, **values), **options) as asker:
+        async with make_client(make(server.url, **values), **options) as asker:
             yield server, asker
 
 
@@ -107,8 +107,8 @@ async def test_reference_request_carries_the_context_alone() -> None:
 
 async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
     async with serving(search_r1(scores=True)) as scored, serving(search_r1(scores=False)) as bare:
-        endpoints = an_endpoint(scored.url, topK=2), an_endpoint(bare.url, name="bare")
-        async with a_client(*endpoints) as client:
+        endpoints = make_endpoint(scored.url, topK=2), make_endpoint(bare.url, name="bare")
+        async with make_client(*endpoints) as client:
             with_score = await client.retrieve("kb", "tea", sample="1")
             without = await client.retrieve("bare", "tea", FIELDS, sample="1")
 
@@ -119,7 +119,7 @@ async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
 
 
 async def test_text_that_is_no_valid_unicode_still_gets_its_answer() -> None:
-    async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
+    async with serving(chat) as server, make_client(make_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "x", {"rewritten_query": "half \ud83d"}, sample="1")
     assert server.requests[0].body["rewritten_query"] == "half \ud83d"
 
@@ -177,12 +177,12 @@ async def test_a_bad_answer_fails_with_its_cause_and_is_retried_only_where_that_
     [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
 )
 async def test_a_search_r1_answer_that_does_not_fit_is_a_missing_field(found: list[Any]) -> None:
-    async with asking(always({"result": found}), an_endpoint) as (_, client):
+    async with asking(always({"result": found}), make_endpoint) as (_, client):
         with pytest.raises(RetrievalFailed, match="MissingField: result"):
             await client.retrieve("kb", "tea", sample="1")
 
 
-def a_closed_port() -> int:
+def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -197,8 +197,8 @@ def a_closed_port() -> int:
     ],
 )
 async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: FailureCause) -> None:
-    url = url.format(port=a_closed_port())
-    async with a_client(a_rag_chat(url)) as client:
+    url = url.format(port=closed_port())
+    async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
             await client.retrieve("actor-8b", "hello", sample="1")
 
@@ -227,7 +227,7 @@ async def test_broken_connections_tell_cause(scheme: str, cause: FailureCause, t
     server = await asyncio.start_server(neither_http_nor_tls, "127.0.0.1", 0)
     async with server:
         url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with a_client(a_rag_chat(url)) as client:
+        async with make_client(make_rag_chat(url)) as client:
             with pytest.raises(RetrievalFailed) as failed:
                 await client.retrieve("actor-8b", "hello", sample="1")
 
@@ -239,7 +239,7 @@ async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> Non
     async def twice_busy(received: Received) -> Response:
         return rag_chat(received) if received.number == 2 else JSONResponse("busy", 503)
 
-    async with serving(twice_busy) as server, a_client(a_rag_chat(server.url)) as client:
+    async with serving(twice_busy) as server, make_client(make_rag_chat(server.url)) as client:
         passages = await client.retrieve("actor-8b", "hello", sample="1")
         summary = client.summaries()["actor-8b"]
 
@@ -251,7 +251,7 @@ async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> Non
 
 async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
     queries = [f"query {number}" for number in range(BATCH_QUERIES + 6)]
-    async with serving(search_r1()) as server, a_client(an_endpoint(server.url)) as client:
+    async with serving(search_r1()) as server, make_client(make_endpoint(server.url)) as client:
         answers = await asyncio.gather(*(client.retrieve("kb", q, sample=q) for q in queries))
 
     sizes = sorted(len(request.body["queries"]) for request in server.requests)
@@ -260,7 +260,7 @@ async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
 
 
 async def test_questions_one_after_the_other_travel_alone() -> None:
-    async with asking(search_r1(), an_endpoint) as (server, client):
+    async with asking(search_r1(), make_endpoint) as (server, client):
         answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
     assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
     assert [passages[0].id for passages in answers] == ["a", "b", "c"]
@@ -273,7 +273,7 @@ async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
         bad = "poison" in received.body["queries"]
         return JSONResponse("boom", 500) if bad else await healthy(received)
 
-    async with serving(allergic) as server, a_client(an_endpoint(server.url)) as client:
+    async with serving(allergic) as server, make_client(make_endpoint(server.url)) as client:
         tea, poison, milk = await asyncio.gather(
             *(client.retrieve("kb", q, sample=q) for q in ("tea", "poison", "milk")),
             return_exceptions=True,
@@ -285,7 +285,7 @@ async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
     assert server.requests[0].body["queries"] == ["tea", "poison", "milk"]
 
 
-@pytest.mark.parametrize("make", [an_endpoint, a_rag_chat])
+@pytest.mark.parametrize("make", [make_endpoint, make_rag_chat])
 async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Make) -> None:
     async def either(received: Received) -> Response:
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
@@ -301,7 +301,10 @@ async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Ma
 
 
 async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
-    async with serving(chat) as server, a_client(a_rag_chat(server.url, cache=False)) as client:
+    async with (
+        serving(chat) as server,
+        make_client(make_rag_chat(server.url, cache=False)) as client,
+    ):
         for number in range(2):
             await client.retrieve("actor-8b", "tea", sample=str(number))
     assert len(server.requests) == 2
@@ -318,7 +321,7 @@ async def test_a_failure_is_not_remembered() -> None:
     async def first_bad(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("bad", 400)
 
-    async with serving(first_bad) as server, a_client(a_rag_chat(server.url)) as client:
+    async with serving(first_bad) as server, make_client(make_rag_chat(server.url)) as client:
         with pytest.raises(RetrievalFailed):
             await client.retrieve("actor-8b", "tea", sample="1")
         passages = await client.retrieve("actor-8b", "tea", sample="2")
@@ -328,7 +331,7 @@ async def test_a_failure_is_not_remembered() -> None:
 
 @pytest.mark.parametrize(
     ("make", "cache", "queries"),
-    [(an_endpoint, True, "tt"), (a_rag_chat, True, "tt"), (an_endpoint, False, "it")],
+    [(make_endpoint, True, "tt"), (make_rag_chat, True, "tt"), (make_endpoint, False, "it")],
 )
 async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
     make: Make, cache: bool, queries: str
@@ -402,7 +405,7 @@ async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
     async def loading_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
-    async with serving(loading_first) as server, a_client(a_rag_chat(server.url)) as client:
+    async with serving(loading_first) as server, make_client(make_rag_chat(server.url)) as client:
         await client.warm_up("actor-8b", limit_seconds=20)
 
     assert len(server.requests) == 3
@@ -412,7 +415,7 @@ async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
 async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body() -> None:
     async with (
         serving(always({"error": "bad token"}, 401)) as server,
-        a_client(a_rag_chat(f"{server.url}?key=hidden")) as client,
+        make_client(make_rag_chat(f"{server.url}?key=hidden")) as client,
     ):
         with pytest.raises(TrainerError) as refusal:
             await client.warm_up("actor-8b", limit_seconds=20)
@@ -425,8 +428,8 @@ async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body
 
 
 async def test_warm_up_gives_up_at_its_limit() -> None:
-    url = f"http://127.0.0.1:{a_closed_port()}/"
-    async with a_client(a_rag_chat(url)) as client:
+    url = f"http://127.0.0.1:{closed_port()}/"
+    async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(TrainerError, match="ConnectionRefused"):
             await client.warm_up("actor-8b", limit_seconds=0.1)
 
@@ -479,7 +482,7 @@ async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
 
 async def test_calls_are_not_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with serving(chat) as server, a_client(a_rag_chat(server.url)) as client:
+    async with serving(chat) as server, make_client(make_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "hello", sample="17")
     assert caplog.records == []
 
@@ -499,7 +502,7 @@ async def test_closing_the_client_ends_calls_in_flight() -> None:
         asked.set()
         return await silent(received)
 
-    async with serving(never) as server, a_client(an_endpoint(server.url)) as client:
+    async with serving(never) as server, make_client(make_endpoint(server.url)) as client:
         call = asyncio.create_task(client.retrieve("kb", "tea", sample="1"))
         await asked.wait()
 

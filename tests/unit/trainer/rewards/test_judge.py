@@ -59,7 +59,7 @@ async def test_the_judge_reads_the_samples_fields_and_its_grade_is_scaled() -> N
     assert received.headers["authorization"] == "Bearer s3cr3t-token"
 
 
-def a_reply(text: Any) -> dict[str, Any]:
+def make_reply(text: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}}]}
 
 
@@ -94,30 +94,31 @@ def test_grades_are_read_by_pattern_or_path(
     values: dict[str, Any], reply: str, expected: float
 ) -> None:
     spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
-    assert parse_grade(spec, a_reply(reply)) == pytest.approx(expected)
+    assert parse_grade(spec, make_reply(reply)) == pytest.approx(expected)
 
 
 @pytest.mark.row("D14")
 @pytest.mark.parametrize(
     ("values", "answer", "cause", "detail"),
     [
-        ({}, a_reply("No idea."), FailureCause.NOT_A_NUMBER, "no grade"),
-        ({}, a_reply("Between 2 and 4, so 3"), FailureCause.NOT_A_NUMBER, "several numbers"),
-        ({}, a_reply("gpt4 says fine"), FailureCause.NOT_A_NUMBER, "no grade"),
+        ({}, make_reply("No idea."), FailureCause.NOT_A_NUMBER, "no grade"),
+        ({}, make_reply("Between 2 and 4, so 3"), FailureCause.NOT_A_NUMBER, "several numbers"),
+        ({}, make_reply("gpt4 says fine"), FailureCause.NOT_A_NUMBER, "no grade"),
         ({}, cut_off("<think>the student wrote 5"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
         ({}, cut_off("7 because of 3"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
-        ({"scorePattern": r"\d"}, a_reply("<think>4"), FailureCause.NOT_A_NUMBER, "scorePattern"),
+        ({"scorePattern": r"\d"}, make_reply("<think>4"), FailureCause.NOT_A_NUMBER,
+            "scorePattern"),
         ({}, {"error": {"message": "no model g"}}, FailureCause.SERVICE_ERROR, "error: no model g"),
         ({}, {"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]},
             FailureCause.MISSING_FIELD, "raise judge.maxTokens"),
-        ({}, a_reply("42"), FailureCause.NOT_A_NUMBER, "42 is not within 0 to 10"),
-        ({}, a_reply(None), FailureCause.MISSING_FIELD, "wrote no text"),
+        ({}, make_reply("42"), FailureCause.NOT_A_NUMBER, "42 is not within 0 to 10"),
+        ({}, make_reply(None), FailureCause.MISSING_FIELD, "wrote no text"),
         ({}, {"choices": []}, FailureCause.MISSING_FIELD, "choices[0]"),
         ({}, [], FailureCause.BAD_JSON, "no JSON object"),
-        ({"scorePath": "g"}, a_reply("7"), FailureCause.NOT_A_NUMBER, "nothing at g"),
-        ({"scorePath": "g"}, a_reply("[" * 10_000), FailureCause.NOT_A_NUMBER, "not JSON"),
-        ({"scorePath": "g"}, a_reply('{"g": NaN}'), FailureCause.NOT_A_NUMBER, "nan"),
-        ({"scorePattern": "(a+)+b"}, a_reply("a" * 60 + "c"), FailureCause.NOT_A_NUMBER, ""),
+        ({"scorePath": "g"}, make_reply("7"), FailureCause.NOT_A_NUMBER, "nothing at g"),
+        ({"scorePath": "g"}, make_reply("[" * 10_000), FailureCause.NOT_A_NUMBER, "not JSON"),
+        ({"scorePath": "g"}, make_reply('{"g": NaN}'), FailureCause.NOT_A_NUMBER, "nan"),
+        ({"scorePattern": "(a+)+b"}, make_reply("a" * 60 + "c"), FailureCause.NOT_A_NUMBER, ""),
     ],
 )  # fmt: skip
 def test_a_reply_without_a_grade_fails_its_sample(

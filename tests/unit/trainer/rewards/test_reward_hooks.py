@@ -62,7 +62,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @asynccontextmanager
-async def a_hook(target: str, timeout_seconds: float = 30.0) -> AsyncIterator[RewardHook]:
+async def make_hook(target: str, timeout_seconds: float = 30.0) -> AsyncIterator[RewardHook]:
     hook = python_reward(target, timeout_seconds)
     try:
         yield hook
@@ -70,7 +70,7 @@ async def a_hook(target: str, timeout_seconds: float = 30.0) -> AsyncIterator[Re
         await hook.close()
 
 
-def a_sample(completion: str) -> dict[str, Any]:
+def make_sample(completion: str) -> dict[str, Any]:
     return RewardSample("17/0", "Capital?", completion, ("Paris",)).as_json()
 
 
@@ -78,9 +78,9 @@ def a_sample(completion: str) -> dict[str, Any]:
     ("function", "kind"), [("obey", ProcessReward), ("obey_async", CoroutineReward)]
 )
 async def test_a_python_function_scores_a_sample(code: str, function: str, kind: type) -> None:
-    async with a_hook(f"{code}:{function}") as hook:
+    async with make_hook(f"{code}:{function}") as hook:
         assert isinstance(hook, kind)
-        assert await hook.score(a_sample("length")) == len("Capital?")
+        assert await hook.score(make_sample("length")) == len("Capital?")
 
 
 @pytest.mark.parametrize("function", ["obey", "obey_async"])
@@ -92,13 +92,13 @@ async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, fun
         "nan": (FailureCause.NOT_A_NUMBER, "nan"),
         "infinite": (FailureCause.NOT_A_NUMBER, "inf"),
     }
-    async with a_hook(f"{code}:{function}") as hook:
+    async with make_hook(f"{code}:{function}") as hook:
         found = {}
         for completion in expected:
             with pytest.raises(CallFailed) as failed:
-                await hook.score(a_sample(completion))
+                await hook.score(make_sample(completion))
             found[completion] = (failed.value.cause, failed.value.detail)
-        after = await hook.score(a_sample("length"))
+        after = await hook.score(make_sample("length"))
 
     assert found == expected
     assert after == len("Capital?")
@@ -115,19 +115,19 @@ async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, fun
 async def test_a_function_that_ends_or_blocks_its_process_fails_one_sample(
     code: str, completion: str, cause: FailureCause, detail: str
 ) -> None:
-    async with a_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
+    async with make_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
         with pytest.raises(CallFailed) as failed:
-            await hook.score(a_sample(completion))
-        after = await hook.score(a_sample("length"))
+            await hook.score(make_sample(completion))
+        after = await hook.score(make_sample("length"))
 
     assert (failed.value.cause, failed.value.detail) == (cause, detail)
     assert after == len("Capital?")
 
 
 async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> None:
-    async with a_hook(f"{code}:wait_for_ever", timeout_seconds=0.05) as hook:
+    async with make_hook(f"{code}:wait_for_ever", timeout_seconds=0.05) as hook:
         with pytest.raises(CallFailed) as failed:
-            await hook.score(a_sample("any"))
+            await hook.score(make_sample("any"))
 
     assert (failed.value.cause, failed.value.detail) == (
         FailureCause.TIMEOUT,
@@ -137,7 +137,7 @@ async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> No
 
 async def test_calls_share_few_processes_and_none_outlives_the_hook(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=2)
-    calls = (hook.score(a_sample("process")) for _ in range(8))
+    calls = (hook.score(make_sample("process")) for _ in range(8))
     processes = {int(number) for number in await asyncio.gather(*calls)}
     await hook.close()
 
@@ -152,12 +152,12 @@ def exists(process: int) -> bool:
 
 async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
-    await hook.score(a_sample("length"))
-    given_up = asyncio.create_task(hook.score(a_sample("hang")))
+    await hook.score(make_sample("length"))
+    given_up = asyncio.create_task(hook.score(make_sample("hang")))
     await asyncio.sleep(0)  # let it start
     given_up.cancel()
     await asyncio.wait([given_up])
-    after = await hook.score(a_sample("length"))
+    after = await hook.score(make_sample("length"))
     await hook.close()
 
     assert given_up.cancelled()
@@ -215,7 +215,7 @@ async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) ->
 
 
 @asynccontextmanager
-async def a_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
+async def make_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
     http = HttpPool()
     async with serving(respond) as server:
         yield server, HttpJudge(http, server.url, 0.2, RetryPolicy(retries=1))
@@ -226,7 +226,7 @@ async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
     sample = RewardSample(
         "17/0", "Capital?", "Paris", ("Paris",), passages=("p",), fields={"user_profile": "young"}
     )
-    async with a_judge(always({"score": 0.25})) as (server, judge):
+    async with make_judge(always({"score": 0.25})) as (server, judge):
         number = await judge.score(sample.as_json())
 
     assert number == 0.25
@@ -252,15 +252,15 @@ async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
 async def test_a_judge_that_fails_has_the_causes_of_retrieval(
     respond: Respond, cause: FailureCause, tries: int
 ) -> None:
-    async with a_judge(respond) as (server, judge):
+    async with make_judge(respond) as (server, judge):
         with pytest.raises(CallFailed) as failed:
-            await judge.score(a_sample("Paris"))
+            await judge.score(make_sample("Paris"))
     assert failed.value.cause is cause
     assert len(server.requests) == tries
 
 
 def test_hooks_see_everything_of_a_sample_as_json_values() -> None:
-    seen = a_sample("x")
+    seen = make_sample("x")
 
     assert set(seen) == {
         "name",

@@ -25,11 +25,11 @@ def passages(**scores: float) -> list[Passage]:
     return [Passage(key, f"text of {key}", score) for key, score in scores.items()]
 
 
-def a_sample(completion: str = "Paris", **values: Any) -> RewardSample:
+def make_sample(completion: str = "Paris", **values: Any) -> RewardSample:
     return RewardSample("17/0", "Capital of France?", completion, ("Paris",), **values)
 
 
-def a_reward_spec(*functions: dict[str, Any]) -> RewardSpec:
+def make_reward_spec(*functions: dict[str, Any]) -> RewardSpec:
     return RewardSpec.model_validate({"functions": list(functions)})
 
 
@@ -52,7 +52,7 @@ SALES = RetrievalSpec.model_validate(
 async def scored(
     sample: RewardSample, *functions: dict[str, Any], retrieval: RetrievalSpec = RetrievalSpec()
 ) -> Score:
-    async with Rewards(a_reward_spec(*functions), retrieval) as rewards:
+    async with Rewards(make_reward_spec(*functions), retrieval) as rewards:
         return await rewards.score(sample)
 
 
@@ -110,8 +110,8 @@ def test_with_a_marker_the_answer_is_what_follows_the_last_one(
 async def test_a_marker_of_the_job_decides_what_is_compared() -> None:
     spec = RewardSpec.model_validate({"functions": [{"name": "ExactMatch"}], "answerMarker": "##"})
     async with Rewards(spec, RetrievalSpec()) as rewards:
-        marked = await rewards.score(a_sample("I think so ## Paris"))
-        bare = await rewards.score(a_sample("Paris"))
+        marked = await rewards.score(make_sample("I think so ## Paris"))
+        bare = await rewards.score(make_sample("Paris"))
     assert (marked.total, marked.exact_match) == (1.0, 1.0)
     assert (bare.total, bare.exact_match) == (0.0, 0.0)
 
@@ -119,13 +119,13 @@ async def test_a_marker_of_the_job_decides_what_is_compared() -> None:
 @pytest.mark.parametrize(
     ("mode", "sample", "expected"),
     [
-        (RetrievalMode.REWARD, a_sample(fields={"rewritten_query": "x"}), 1.0),
-        (RetrievalMode.REWARD, a_sample("<answer>Paris</answer>", fields=None), 0.0),
-        (RetrievalMode.SEARCH, a_sample("<answer>Paris</answer>"), 1.0),
-        (RetrievalMode.SEARCH, a_sample("<answer> </answer>"), 0.0),
-        (RetrievalMode.SEARCH, a_sample("Paris"), 0.0),
-        (RetrievalMode.PROMPT, a_sample("Paris"), 1.0),
-        (RetrievalMode.NONE, a_sample(" \n"), 0.0),
+        (RetrievalMode.REWARD, make_sample(fields={"rewritten_query": "x"}), 1.0),
+        (RetrievalMode.REWARD, make_sample("<answer>Paris</answer>", fields=None), 0.0),
+        (RetrievalMode.SEARCH, make_sample("<answer>Paris</answer>"), 1.0),
+        (RetrievalMode.SEARCH, make_sample("<answer> </answer>"), 0.0),
+        (RetrievalMode.SEARCH, make_sample("Paris"), 0.0),
+        (RetrievalMode.PROMPT, make_sample("Paris"), 1.0),
+        (RetrievalMode.NONE, make_sample(" \n"), 0.0),
     ],
 )
 def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
@@ -133,7 +133,7 @@ def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expect
 
 
 async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
-    sample = a_sample("It is <answer>Paris, France</answer>")
+    sample = make_sample("It is <answer>Paris, France</answer>")
     score = await scored(
         sample,
         {"name": "F1", "weight": 2.0},
@@ -147,20 +147,22 @@ async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
 
 
 async def test_exact_match_is_reported_even_when_it_is_no_part_of_the_reward() -> None:
-    score = await scored(a_sample("paris."), {"name": "Format"})
+    score = await scored(make_sample("paris."), {"name": "Format"})
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
 
 
 async def test_rag_score_uses_the_actors_threshold() -> None:
     retrieved = {"Actor": passages(a=0.9, b=0.5, c=0.6), "Reference": passages(a=0.5, b=0.3, c=0.2)}
-    sample = a_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
+    sample = make_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
     score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
     assert score.parts == pytest.approx({"RagScore": 0.7, "Format": 1.0})
 
 
 async def test_unparsable_output_scores_zero_without_any_call() -> None:
-    sample = a_sample("no fields", fields=None, retrieved={})
-    async with Rewards(a_reward_spec({"name": "RagScore"}, {"name": "Format"}), SALES) as rewards:
+    sample = make_sample("no fields", fields=None, retrieved={})
+    async with Rewards(
+        make_reward_spec({"name": "RagScore"}, {"name": "Format"}), SALES
+    ) as rewards:
         score = await rewards.score(sample)
     assert score.parts == {"RagScore": 0.0, "Format": 0.0}
     assert rewards.empty_references == 0
@@ -168,8 +170,8 @@ async def test_unparsable_output_scores_zero_without_any_call() -> None:
 
 async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
     retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
-    sample = a_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
-    async with Rewards(a_reward_spec({"name": "RagScore"}), SALES) as rewards:
+    sample = make_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
+    async with Rewards(make_reward_spec({"name": "RagScore"}), SALES) as rewards:
         score = await rewards.score(sample)
 
     assert score.total == 0.0
@@ -186,19 +188,19 @@ async def test_a_term_that_fails_fails_its_sample_only_after_the_others_have_end
         return JSONResponse({"score": 1})
 
     async with serving(respond) as judge:
-        spec = a_reward_spec(
+        spec = make_reward_spec(
             {"name": "Python", "python": "asyncio:sleep"}, {"name": "Http", "url": judge.url}
         )
         async with Rewards(spec, RetrievalSpec()) as rewards:
             with pytest.raises(RewardFailed) as failed:
-                await rewards.score(a_sample())
+                await rewards.score(make_sample())
 
     assert failed.value.name == "asyncio:sleep"
     assert failed.value.cause is FailureCause.RAISED
     assert ended.is_set()
 
 
-def a_judge(model: str, prompt: str) -> dict[str, Any]:
+def make_judge(model: str, prompt: str) -> dict[str, Any]:
     url = "http://judge:8000/v1/chat/completions"
     return {"name": "Judge", "url": url, "judge": {"model": model, "prompt": prompt}}
 
@@ -208,7 +210,7 @@ def a_judge(model: str, prompt: str) -> dict[str, Any]:
     [
         ([{"name": "F1"}, {"name": "ExactMatch"}], ["F1", "ExactMatch"]),
         (
-            [a_judge("grader", "Is it true?"), a_judge("grader", "Is it kind?")],
+            [make_judge("grader", "Is it true?"), make_judge("grader", "Is it kind?")],
             ["Judge grader", "Judge grader [1]"],
         ),
         ([{"name": "F1"}, {"name": "ExactMatch"}, {"name": "F1"}], ["F1", "ExactMatch", "F1 [2]"]),
@@ -217,7 +219,7 @@ def a_judge(model: str, prompt: str) -> dict[str, Any]:
             ["Http http://a/", "Http http://a/ [1]"],
         ),
         (
-            [a_judge("grader", "1"), a_judge("grader [2]", "2"), a_judge("grader", "3")],
+            [make_judge("grader", "1"), make_judge("grader [2]", "2"), make_judge("grader", "3")],
             ["Judge grader", "Judge grader [2]", "Judge grader [2] [2]"],
         ),
     ],
@@ -230,6 +232,6 @@ def test_every_term_has_a_name_of_its_own(
 
 async def test_terms_of_one_kind_are_reported_apart() -> None:
     f1 = {"name": "F1"}
-    score = await scored(a_sample("Paris, France"), f1, f1 | {"weight": 2.0})
+    score = await scored(make_sample("Paris, France"), f1, f1 | {"weight": 2.0})
     assert score.parts == pytest.approx({"F1": 2 / 3, "F1 [1]": 2 / 3})
     assert score.total == pytest.approx(2.0)

@@ -25,8 +25,8 @@ from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.rollout.search_turn import NO_QUERY
-from support.builders.trainer.reports import a_config
-from support.fakes.fake_engine_pool import TOKENIZER, ScriptedPool, Write, in_turn, text_of
+from support.builders.trainer.reports import make_config
+from support.fakes.fake_engine_pool import TOKENIZER, FakeEnginePool, Write, in_turn, text_of
 from support.servers.faulty_server import (
     FaultyServer,
     Received,
@@ -40,7 +40,7 @@ from support.servers.faulty_server import (
 @asynccontextmanager
 async def collecting(
     config: TrainerConfig,
-    pool: ScriptedPool,
+    pool: FakeEnginePool,
     env: Mapping[str, str] | None = None,
     outages: Outages | None = None,
 ) -> AsyncIterator[Collector]:
@@ -57,7 +57,7 @@ async def collecting(
 
 async def collected(
     config: TrainerConfig,
-    pool: ScriptedPool,
+    pool: FakeEnginePool,
     prompts: Sequence[Prompt],
     n: int,
     env: Mapping[str, str] | None = None,
@@ -67,7 +67,7 @@ async def collected(
         return collector, await collector.collect(batch)
 
 
-def a_prompt(index: int, text: str, context: str = "") -> Prompt:
+def make_prompt(index: int, text: str, context: str = "") -> Prompt:
     return Prompt(index, text, query=text, answer=("right",), context=context)
 
 
@@ -81,7 +81,7 @@ def fields(query: str) -> str:
     return f"Here it is:\n```json\n{json.dumps(values)}\n```"
 
 
-def a_sales_config(folder: Path, actor: str, reference: str, **retrieval: Any) -> TrainerConfig:
+def make_sales_config(folder: Path, actor: str, reference: str, **retrieval: Any) -> TrainerConfig:
     token = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     common = {"protocol": "RagChat", "headers": [token, {"name": "X-Team", "value": "sales"}]}
     actor_endpoint = {
@@ -94,7 +94,7 @@ def a_sales_config(folder: Path, actor: str, reference: str, **retrieval: Any) -
         "cache": False,
     }
     reference_endpoint = {"name": "reference-32b", "role": "Reference", "url": reference}
-    return a_config(
+    return make_config(
         folder,
         {
             "retrieval": {
@@ -128,13 +128,13 @@ async def finds_what_was_asked(received: Received) -> Response:
     return JSONResponse({"results": [{"id": query, "text": query, "score": 0.8}]})
 
 
-async def a_sales_step(
+async def make_sales_step(
     folder: Path, *outputs: str, **retrieval: Any
 ) -> tuple[Collector, Rollouts, FaultyServer, FaultyServer]:
     async with serving(finds_what_was_asked) as actor, serving(REFERENCE) as reference:
-        config = a_sales_config(folder, actor.url, reference.url, **retrieval)
-        pool = ScriptedPool(in_turn(*outputs))
-        prompts = [a_prompt(7, "write the fields", CONTEXT)]
+        config = make_sales_config(folder, actor.url, reference.url, **retrieval)
+        pool = FakeEnginePool(in_turn(*outputs))
+        prompts = [make_prompt(7, "write the fields", CONTEXT)]
         collector, rollouts = await collected(config, pool, prompts, len(outputs), SECRETS)
         return collector, rollouts, actor, reference
 
@@ -142,7 +142,7 @@ async def a_sales_step(
 async def test_the_actors_fields_reach_its_endpoint_and_the_context_alone_the_reference(
     tmp_path: Path,
 ) -> None:
-    _, _, actor, reference = await a_sales_step(tmp_path, fields("rates"))
+    _, _, actor, reference = await make_sales_step(tmp_path, fields("rates"))
 
     [asked] = actor.requests
     assert asked.body == {
@@ -164,7 +164,7 @@ async def test_the_actors_fields_reach_its_endpoint_and_the_context_alone_the_re
 async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_without_a_call(
     tmp_path: Path,
 ) -> None:
-    collector, rollouts, actor, reference = await a_sales_step(
+    collector, rollouts, actor, reference = await make_sales_step(
         tmp_path, fields("rates"), fields("terms"), fields("weather"), "no fields at all"
     )
 
@@ -180,7 +180,7 @@ async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_witho
 
 @pytest.mark.row("A13")
 async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_path: Path) -> None:
-    collector, rollouts, _, _ = await a_sales_step(
+    collector, rollouts, _, _ = await make_sales_step(
         tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
     )
 
@@ -195,7 +195,7 @@ async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_p
 
 
 async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) -> None:
-    collector, rollouts, _, _ = await a_sales_step(
+    collector, rollouts, _, _ = await make_sales_step(
         tmp_path, fields("rates"), fields("broken"), onFailure="ZeroReward"
     )
 
@@ -207,7 +207,7 @@ async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) 
 @pytest.mark.row("A13")
 async def test_too_many_failures_end_the_attempt_with_counts_and_an_example(tmp_path: Path) -> None:
     outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
-    collector, rollouts, _, _ = await a_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
+    collector, rollouts, _, _ = await make_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
 
     with pytest.raises(TrainerError) as raised:
         collector.check_failures(rollouts)
@@ -232,8 +232,8 @@ SEARCH = "<search>loans</search>"
 FOUND = "<information>[1] about loans\n</information>"
 
 
-def a_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> TrainerConfig:
-    return a_config(
+def make_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> TrainerConfig:
+    return make_config(
         folder,
         {
             "retrieval": {
@@ -250,8 +250,8 @@ def a_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> Tr
 async def one_search(
     config: TrainerConfig, write: Write, carried: str = ""
 ) -> tuple[Sample, list[GenerationRequest]]:
-    pool = ScriptedPool(write, carried=carried)
-    _, rollouts = await collected(config, pool, [a_prompt(0, "question ")], n=1)
+    pool = FakeEnginePool(write, carried=carried)
+    _, rollouts = await collected(config, pool, [make_prompt(0, "question ")], n=1)
     [sample] = rollouts.samples
     return sample, pool.requests
 
@@ -262,7 +262,7 @@ def asks_once(text: str) -> str:
 
 async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
-        sample, requests = await one_search(a_search_config(tmp_path, kb.url, 256), asks_once)
+        sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), asks_once)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
     assert text_of(sample.token_ids) == f"I look it up {SEARCH}{FOUND}<answer>right</answer>"
@@ -284,7 +284,7 @@ async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
     carried: str, tmp_path: Path
 ) -> None:
     async with serving(search_r1()) as kb:
-        config = a_search_config(tmp_path, kb.url, 256)
+        config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await one_search(config, asks_once, carried)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
@@ -299,7 +299,7 @@ async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_pat
         return "<answer>right</answer>" if "<information>" in text else stray
 
     async with serving(search_r1()) as kb:
-        sample, requests = await one_search(a_search_config(tmp_path, kb.url, 256), write)
+        sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), write)
 
     assert not kb.requests
     assert text_of(sample.token_ids) == f"{stray}{NO_QUERY}<answer>right</answer>"
@@ -309,7 +309,7 @@ async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_pat
 
 async def test_an_answer_before_the_search_is_the_end(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
-        config = a_search_config(tmp_path, kb.url, 256)
+        config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await one_search(config, lambda _: f"<answer>right</answer> {SEARCH}")
 
     assert not kb.requests
@@ -318,7 +318,7 @@ async def test_an_answer_before_the_search_is_the_end(tmp_path: Path) -> None:
 
 async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
-        config = a_search_config(tmp_path, kb.url, 1000, maxTurns=2)
+        config = make_search_config(tmp_path, kb.url, 1000, maxTurns=2)
         sample, requests = await one_search(config, lambda _: SEARCH)
 
     assert len(kb.requests) == 2
@@ -331,7 +331,7 @@ async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_pa
 @pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + FOUND), 100])
 async def test_search_results_never_exceed_the_token_budget(length: int, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
-        config = a_search_config(tmp_path, kb.url, length, maxTurns=8)
+        config = make_search_config(tmp_path, kb.url, length, maxTurns=8)
         sample, requests = await one_search(config, lambda _: SEARCH)
 
     assert length - 1 <= len(sample.token_ids) <= length
@@ -342,9 +342,9 @@ async def test_search_results_never_exceed_the_token_budget(length: int, tmp_pat
 
 async def test_a_failed_search_drops_the_sample_that_asked(tmp_path: Path) -> None:
     async with serving(always({"error": "gone"}, status=404)) as kb:
-        config = a_search_config(tmp_path, kb.url, 256)
-        pool = ScriptedPool(lambda text: SEARCH if "ask" in text else "<answer>right</answer>")
-        prompts = [a_prompt(0, "ask "), a_prompt(1, "know ")]
+        config = make_search_config(tmp_path, kb.url, 256)
+        pool = FakeEnginePool(lambda text: SEARCH if "ask" in text else "<answer>right</answer>")
+        prompts = [make_prompt(0, "ask "), make_prompt(1, "know ")]
         _, rollouts = await collected(config, pool, prompts, n=1)
 
     lost, kept = rollouts.samples
@@ -369,9 +369,9 @@ async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_alone(tmp_path
             "endpoints": [{"name": "kb", "url": kb.url}],
             "maxFailureRatio": 0.4,
         }
-        config = a_config(tmp_path, {"retrieval": retrieval})
-        pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong"))
-        prompts = [a_prompt(i, text) for i, text in enumerate(["loans", "broken", "cars"])]
+        config = make_config(tmp_path, {"retrieval": retrieval})
+        pool = FakeEnginePool(in_turn("right", "wrong", "right", "wrong"))
+        prompts = [make_prompt(i, text) for i, text in enumerate(["loans", "broken", "cars"])]
         collector, rollouts = await collected(config, pool, prompts, n=2)
 
     assert [s.name for s in rollouts.samples if s.failure] == ["1/0", "1/1"]
@@ -415,7 +415,7 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
             serving(down_at_first(refused, search_r1())) as kb,
             serving(down_at_first(unjudged, judged)) as judge,
         ):
-            config = a_config(
+            config = make_config(
                 tmp_path,
                 {
                     "retrieval.mode": "Prompt",
@@ -423,8 +423,8 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
                     "reward.functions": [{"name": "Http", "url": judge.url}],
                 },
             )
-            pool = ScriptedPool(in_turn("right", "wrong again", "right", "no"))
-            prompts = [a_prompt(1, "tea"), a_prompt(2, "milk")]
+            pool = FakeEnginePool(in_turn("right", "wrong again", "right", "no"))
+            prompts = [make_prompt(1, "tea"), make_prompt(2, "milk")]
             async with collecting(config, pool, outages=outages) as collector:
                 with outages.reporting():
                     batch = await collector.prepare(1, prompts, Sampling(2, 1.0, 1.0))
@@ -445,10 +445,10 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
 async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
     tmp_path: Path,
 ) -> None:
-    twice, once = a_prompt(4, "twice"), a_prompt(5, "once")
-    pool = ScriptedPool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
+    twice, once = make_prompt(4, "twice"), make_prompt(5, "once")
+    pool = FakeEnginePool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
 
-    config = a_config(tmp_path, {})
+    config = make_config(tmp_path, {})
     collector, rollouts = await collected(config, pool, [twice, once, twice], n=2)
 
     groups = collector.groups(rollouts)
@@ -461,8 +461,8 @@ async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_
 async def test_the_first_group_of_a_prompt_has_the_seeds_that_it_always_had(
     tmp_path: Path,
 ) -> None:
-    pool = ScriptedPool(in_turn("right", "wrong"))
-    config = a_config(tmp_path, {})
-    await collected(config, pool, [a_prompt(4, "once")], n=2)
+    pool = FakeEnginePool(in_turn("right", "wrong"))
+    config = make_config(tmp_path, {})
+    await collected(config, pool, [make_prompt(4, "once")], n=2)
     seed = config.training.seed
     assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]

@@ -25,7 +25,7 @@ CONTEXT = "客户：我想了解贷款利率"
 
 
 @asynccontextmanager
-async def a_knowledge_base() -> AsyncIterator[str]:
+async def make_knowledge_base() -> AsyncIterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
     app = build_app(IndexHolder(Bm25Index(CORPUS)))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
@@ -35,7 +35,7 @@ async def a_knowledge_base() -> AsyncIterator[str]:
     await task
 
 
-def a_sales_spec(url: str) -> RetrievalSpec:
+def make_sales_spec(url: str) -> RetrievalSpec:
     common = {"url": f"{url}/chat", "protocol": "RagChat", "scoreThreshold": 0.5}
     return RetrievalSpec.model_validate(
         {
@@ -56,8 +56,8 @@ async def test_what_the_actor_writes_decides_finds_and_reward(query: str, expect
     completion = f"```json\n{json.dumps(fields, ensure_ascii=False)}\n```"
     reward = RewardSpec.model_validate({"functions": [{"name": "RagScore"}]})
 
-    async with a_knowledge_base() as url:
-        spec = a_sales_spec(url)
+    async with make_knowledge_base() as url:
+        spec = make_sales_spec(url)
         async with RetrievalClient(spec, {}) as client, Rewards(reward, spec) as rewards:
             for endpoint in spec.endpoints:
                 await client.warm_up(endpoint.name, limit_seconds=20)

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import a_claim, a_store
+from support.builders.trainer.checkpoints import make_claim, make_store
 from support.fakes.unexpected_exit import count_calls, kill_at
 
 NAMES = ["config.json", *(f"model-{i}.safetensors" for i in range(20))]
 
 
-def a_model(version: int) -> Callable[[Path], None]:
+def make_model(version: int) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         for name in NAMES:
             (folder / name).write_text(str(version))
@@ -26,27 +26,27 @@ def exported(path: Path) -> int:
 
 
 def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    store.export(a_model(1))
-    assert store.export(a_model(2)) == tmp_path / "export"
+    store = make_store(make_claim(tmp_path))
+    store.export(make_model(1))
+    assert store.export(make_model(2)) == tmp_path / "export"
     assert exported(tmp_path) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "fence"]
 
 
 def test_a_failing_or_superseded_export_leaves_the_old_one(tmp_path: Path) -> None:
-    store = a_store(a_claim(tmp_path))
-    store.export(a_model(1))
+    store = make_store(make_claim(tmp_path))
+    store.export(make_model(1))
 
     def breaks(folder: Path) -> None:
-        a_model(2)(folder)
+        make_model(2)(folder)
         raise OSError("no more")
 
     with pytest.raises(TrainerError, match=r"cannot write .*export.e1.tmp \(EIO\): no more"):
         store.export(breaks)
     assert exported(tmp_path) == 1
-    successor = a_store(a_claim(tmp_path, attempt=2))
+    successor = make_store(make_claim(tmp_path, attempt=2))
     with pytest.raises(TrainerError, match="taken over"):
-        store.export(a_model(3))
+        store.export(make_model(3))
     assert exported(tmp_path) == 1
 
     successor.clean_up()
@@ -54,21 +54,21 @@ def test_a_failing_or_superseded_export_leaves_the_old_one(tmp_path: Path) -> No
 
 
 def export_version_2(path: Path) -> None:
-    a_store(a_claim(path, attempt=2)).export(a_model(2))
+    make_store(make_claim(path, attempt=2)).export(make_model(2))
 
 
 @pytest.mark.parametrize("point", range(20))
 def test_a_kill_within_an_export_leaves_no_part_of_a_model(tmp_path: Path, point: int) -> None:
     path, rehearsal = tmp_path / "ckpt", tmp_path / "rehearsal"
     for folder in (path, rehearsal):
-        a_store(a_claim(folder)).export(a_model(1))
+        make_store(make_claim(folder)).export(make_model(1))
     calls = count_calls(export_version_2, rehearsal)
 
     kill_at((point + 0.5) / 20, calls, export_version_2, path)
 
     assert not (path / "export").exists() or exported(path) in (1, 2)
-    last = a_store(a_claim(path, attempt=3))
+    last = make_store(make_claim(path, attempt=3))
     last.clean_up()
-    last.export(a_model(3))
+    last.export(make_model(3))
     assert exported(path) == 3
     assert sorted(p.name for p in path.iterdir()) == ["export", "fence"]
