@@ -1,28 +1,28 @@
-"""Errors of a runtime: what it could not observe or do, and whether trying again helps."""
+"""Errors of a runtime and whether retrying can help."""
 
 
 class OperatorError(Exception):
-    """The cluster, Ray or a process failed to do something; `retryable` says whether to retry."""
+    """An operation on the cluster, Ray or a process failed."""
 
     retryable = True
 
 
 class TransientError(OperatorError):
-    """Trying again, after a delay that the caller chooses, may help."""
+    """Retrying may help; the caller chooses the delay."""
 
 
 class Unreachable(TransientError):
-    """A job's own server gave no answer, or none that can be read: for decisions it is the same."""
+    """A server of the job did not answer, or its answer is unreadable."""
 
 
 class PermanentError(OperatorError):
-    """Retrying is pointless until something has been fixed by hand."""
+    """Retrying cannot help until a person has fixed the cause."""
 
     retryable = False
 
 
 class AccessDenied(OperatorError):
-    """HTTP 401 or 403: a condition for people. From a job's own server it counts as no answer."""
+    """HTTP 401 or 403. From a server of the job it counts as unreachable."""
 
 
 class NotFound(OperatorError):
@@ -30,12 +30,12 @@ class NotFound(OperatorError):
 
 
 class Conflict(OperatorError):
-    """HTTP 409: it exists already, or it changed since it was read."""
+    """HTTP 409: the object already exists, or has changed since it was read."""
 
 
 class AlreadyExists(Conflict):
-    """HTTP 409 on create: an object of this kind has the name."""
+    """HTTP 409 on create: an object of this kind and name exists."""
 
 
 class NameTaken(OperatorError):
-    """An object that is not the job's has a name the job needs; it is left as it is."""
+    """An object that the job does not own has a name the job needs; it is not changed."""

@@ -1,6 +1,6 @@
-"""`HttpApi`: the one door to a job's own servers, whose answers anybody may have written.
+"""`HttpApi`: the only client of a job's own servers, whose answers are not trusted.
 
-Every answer has one limit of time and one of size; what exceeds them is Unreachable, like silence.
+Every answer is limited in time and size; exceeding either raises Unreachable.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from raggrpo_api.fields.text import one_line
 from .errors import AccessDenied, Unreachable
 
 MAX_EXCERPT = 256
-"""Characters of an answer that an error repeats."""
+"""Maximum characters of an answer quoted in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a call may take, from connecting to the answer's last byte, and what it may bring.
+    """Limits of one call, from connecting to the last byte of the answer.
 
-    A round makes one call of status and one of progress, then performs its action.
+    A reconcile reads status and progress once each, then performs its action.
     """
 
     call_seconds: float = 10.0
     submit_seconds: float = 60.0
-    """Of looking for a submission and making it; that starts a process, slow on a busy machine."""
+    """Looking up a submission and creating it, which starts a process on the head."""
     progress_seconds: float = 3.0
     answer_bytes: int = 256 * 1024
 
@@ -35,8 +35,8 @@ LIMITS = Limits()
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session that many APIs can share; the caller closes it."""
-    # No limit: it would hold for all heads together, so that hanging ones starved the others. And
-    # no connection is kept: a Service's address outlives the head that one would lead to.
+    # No connection limit: it would be shared by all heads, and hanging ones would starve the rest.
+    # No keep-alive: the address of a Service outlives the head it points to.
     connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
     return aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
@@ -45,19 +45,19 @@ def open_session() -> aiohttp.ClientSession:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body: bytes
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the body, fit to be shown."""
+        """The start of the body as one printable line."""
         return one_line(self.body[: 4 * MAX_EXCERPT].decode(errors="replace"), MAX_EXCERPT)
 
 
 class HttpApi:
-    """One server, reached directly: proxies set in the environment are ignored."""
+    """One server; proxies from the environment are ignored."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HttpApi:
     ) -> None:
         self.address, self.limits = address, limits
         self._session = session
-        # Compressed, a small answer could grow without limit.
+        # A small compressed answer could expand without limit.
         self._headers = {"Accept-Encoding": "identity"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -82,11 +82,11 @@ class HttpApi:
         body: object = None,
         max_bytes: int | None = None,
     ) -> Answer:
-        """Return the answer, which has to be whole within `seconds`.
+        """Return the answer if it is complete within `seconds`.
 
         Raises:
             AccessDenied: HTTP 401 or 403.
-            Unreachable: There is none, or it is too slow, too large or compressed.
+            Unreachable: There is no answer, or it exceeds a limit or is compressed.
 
         """
         try:
@@ -95,7 +95,7 @@ class HttpApi:
                     method, path, body, max_bytes or self.limits.answer_bytes
                 )
         except TimeoutError as error:
-            raise Unreachable(f"{self.address}: no whole answer within {seconds:g} s") from error
+            raise Unreachable(f"{self.address}: no complete answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = one_line(f"{type(error).__name__}: {error}", MAX_EXCERPT)
             raise Unreachable(f"{self.address}: {why}") from error
@@ -113,10 +113,10 @@ class HttpApi:
             allow_redirects=False,
         ) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise Unreachable(f"{self.address}: the answer is compressed, though not asked to")
+                raise Unreachable(f"{self.address}: unexpected compressed answer")
             read = bytearray()
             async for chunk in response.content.iter_any():
                 read += chunk
                 if len(read) > max_bytes:
-                    raise Unreachable(f"{self.address}: more than {max_bytes} bytes")
+                    raise Unreachable(f"{self.address}: the answer exceeds {max_bytes} bytes")
             return Answer(response.status, bytes(read))

@@ -1,4 +1,4 @@
-"""Reads an attempt's GET /progress."""
+"""Client of an attempt's progress server."""
 
 import logging
 
@@ -41,12 +41,12 @@ class ProgressClient:
             return Progress.model_validate_json(answer.body)
         except ValidationError as error:
             fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
-            log.warning("progress at %s is not readable: %s", self._http.address, fields)
+            log.warning("progress from %s has invalid fields: %s", self._http.address, fields)
             return None
 
     async def dump_stacks(self) -> None:
-        """Have all processes dump their stacks to the log folder before a stop; best effort."""
+        """Make all processes write their stacks to the log folder; best effort."""
         try:
             await self._http.call("POST", "/stacks", seconds=self._http.limits.progress_seconds)
         except OperatorError as error:
-            log.warning("stack dump not possible: %s", error)
+            log.warning("stack dump failed: %s", error)

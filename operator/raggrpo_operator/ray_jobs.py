@@ -1,7 +1,7 @@
-"""Client of Ray's Jobs REST API: submit, status, stop. It decides nothing.
+"""Client of Ray's Jobs REST API: submit, status, stop.
 
-Measured behaviour (Ray 2.60): reusing a submission id returns 500, a missing token 401;
-`driver_exit_code` is the driver's own exit code, absent for a stopped driver.
+Observed with Ray 2.60: a reused submission id returns 500, a missing token 401; `driver_exit_code`
+is the exit code of the driver and absent if the driver was stopped.
 """
 
 from typing import Annotated, TypeVar
@@ -28,7 +28,7 @@ class _RuntimeEnv(BaseModel):
 
 
 class _JobDetails(BaseModel):
-    """What is read of Ray's answer about a submission."""
+    """The fields used of Ray's answer about a submission."""
 
     status: SubmissionStatus
     message: str | None = None
@@ -49,7 +49,7 @@ class RayJobs:
     async def submit(
         self, submission_id: str, entrypoint: str, env: dict[str, str], metadata: dict[str, str]
     ) -> None:
-        """Submit a driver, unless this submission exists already."""
+        """Submit a driver unless the submission already exists."""
         if await self._get(submission_id) is not None:
             return
         body = {
@@ -58,27 +58,29 @@ class RayJobs:
             "metadata": metadata,
             "runtime_env": {"env_vars": env},
         }
-        doing = f"submitting {submission_id}"
+        call = f"submit {submission_id}"
         limits = self._http.limits
         seconds = limits.submit_seconds - limits.call_seconds
-        if await self._call(doing, "POST", "/api/jobs/", body, seconds) is None:
-            raise TransientError(f"{doing}: HTTP 404")
+        if await self._call(call, "POST", "/api/jobs/", body, seconds) is None:
+            raise TransientError(f"{call}: HTTP 404")
 
     async def status(self, submission_id: str, number: AttemptNumber) -> AttemptObserved | None:
-        """Return the state of a submission, None if the head does not know it."""
+        """Return the state of a submission, or None if the head does not know it."""
         job = await self._get(submission_id)
         if job is None:
             return None
-        told = job.message or ""
-        short = next((line for line in told.splitlines() if LOW_ON_MEMORY in line), "")
-        message = last_lines(short or told)
-        return AttemptObserved(number, job.status, job.driver_exit_code, message, bool(short))
+        text = job.message or ""
+        out_of_memory = next((line for line in text.splitlines() if LOW_ON_MEMORY in line), "")
+        message = last_lines(out_of_memory or text)
+        return AttemptObserved(
+            number, job.status, job.driver_exit_code, message, bool(out_of_memory)
+        )
 
     async def ray_version(self) -> str:
-        """Return the head's Ray version, empty if it tells none."""
-        doing = "Ray's version"
-        answer = await self._call(doing, "GET", "/api/version")
-        return "" if answer is None else self._read(_Version, answer, doing).ray_version
+        """Return the Ray version of the head, or "" if it does not report one."""
+        call = "Ray version"
+        answer = await self._call(call, "GET", "/api/version")
+        return "" if answer is None else self._read(_Version, answer, call).ray_version
 
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""
@@ -86,48 +88,48 @@ class RayJobs:
         return job.runtime_env.env_vars if job and job.runtime_env else {}
 
     async def stop(self, submission_id: str) -> None:
-        """Send SIGTERM to the driver; Ray kills it after the wait time set in its environment."""
-        await self._call(f"stopping {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
+        """Send SIGTERM to the driver; Ray kills it after RAY_JOB_STOP_WAIT_TIME_S."""
+        await self._call(f"stop {submission_id}", "POST", f"/api/jobs/{submission_id}/stop")
 
     async def _get(self, submission_id: str) -> _JobDetails | None:
-        doing = f"status of {submission_id}"
-        answer = await self._call(doing, "GET", f"/api/jobs/{submission_id}")
-        return None if answer is None else self._read(_JobDetails, answer, doing)
+        call = f"status of {submission_id}"
+        answer = await self._call(call, "GET", f"/api/jobs/{submission_id}")
+        return None if answer is None else self._read(_JobDetails, answer, call)
 
-    def _read(self, model: type[Model], answer: Answer, doing: str) -> Model:
+    def _read(self, model: type[Model], answer: Answer, call: str) -> Model:
         try:
             return model.model_validate_json(answer.body)
         except ValidationError as error:
             first = error.errors()[0]
             why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)
-            raise Unreachable(f"{self._http.address}: {doing} is unreadable: {why}") from None
+            raise Unreachable(f"{self._http.address}: {call} is unreadable: {why}") from None
 
     async def _call(
-        self, doing: str, method: str, path: str, body: object = None, seconds: float = 0.0
+        self, call: str, method: str, path: str, body: object = None, seconds: float = 0.0
     ) -> Answer | None:
-        """Return the head's answer, None for HTTP 404."""
+        """Return the answer of the head, or None for HTTP 404."""
         limit = seconds or self._http.limits.call_seconds
         answer = await self._http.call(method, path, seconds=limit, body=body)
         if answer.status == 404:
             return None
         if not 200 <= answer.status < 300:
-            raise TransientError(f"{doing}: HTTP {answer.status} {answer.excerpt}")
+            raise TransientError(f"{call}: HTTP {answer.status} {answer.excerpt}")
         return answer
 
 
 def last_lines(message: str) -> str:
-    """Return the end of the driver's log, as appended to Ray's message."""
-    shown = printable(message[-4 * LAST_LINES * MAX_LINE :]).splitlines()
-    kept = [line.rstrip()[-MAX_LINE:] for line in shown if line.strip()]
-    return "\n".join(kept[-LAST_LINES:])
+    """Return the end of the driver's log, which Ray appends to its message."""
+    tail = printable(message[-4 * LAST_LINES * MAX_LINE :]).splitlines()
+    lines = [line.rstrip()[-MAX_LINE:] for line in tail if line.strip()]
+    return "\n".join(lines[-LAST_LINES:])
 
 
 def config_json(config: TrainerConfig) -> str:
-    """Return a configuration as JSON for an environment; raises PermanentError if too long."""
+    """Return the configuration as JSON; raises PermanentError if it exceeds MAX_CONFIG_BYTES."""
     text = config.to_json()
     if len(text.encode()) > names.MAX_CONFIG_BYTES:
         raise PermanentError(
-            f"the configuration has {len(text)} bytes, more than {names.MAX_CONFIG_BYTES}: "
+            f"the trainer configuration has {len(text)} bytes (limit {names.MAX_CONFIG_BYTES}): "
             "shorten templates or file lists"
         )
     return text

@@ -1,4 +1,4 @@
-"""`reconcile`: observe, decide, write the status once, perform. Both runtimes run exactly this."""
+"""`reconcile`: observe, decide, write the status, perform. Shared by both runtimes."""
 
 from datetime import datetime
 from typing import Protocol
@@ -12,10 +12,10 @@ from raggrpo_operator.core.lifecycle.round import Decision
 
 
 class Runtime(Protocol):
-    """What a runtime can do; all side effects happen here."""
+    """The side effects of a reconcile."""
 
     async def observe(self, job: RagGrpoJob) -> Observed:
-        """Return a snapshot of everything that exists for this job."""
+        """Return a snapshot of everything that exists for the job."""
         ...
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
@@ -30,7 +30,7 @@ class Runtime(Protocol):
 async def reconcile(job: RagGrpoJob, runtime: Runtime, now: datetime) -> Decision:
     """Run one round.
 
-    The status is written before any action, so that after a crash it tells what may have begun.
+    The status is written before any action, so that after a crash it shows what may have started.
     """
     observed = await runtime.observe(job)
     decision = decide(job, observed, now)

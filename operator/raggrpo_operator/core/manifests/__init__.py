@@ -1,1 +1,1 @@
-"""The objects that the operator creates in a cluster: dict literals. Must not use a client."""
+"""Manifests of the objects that the operator creates, as dict literals. Must not use a client."""

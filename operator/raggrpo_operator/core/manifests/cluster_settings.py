@@ -1,4 +1,4 @@
-"""Settings of one operator installation for all jobs. Must not read the environment."""
+"""Settings of an operator installation. Must not read the environment."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from .metadata import Manifest
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Settings that end up in manifests."""
+    """Settings used in manifests."""
 
     trainer_image: str
-    """Image for jobs that name none."""
+    """Image for jobs without `spec.image`."""
     operator_namespace: str
-    """Namespace of the operator's pods; a job's NetworkPolicy lets them in."""
+    """Namespace of the operator's pods, which the NetworkPolicy of a job admits."""
     token_key_id: str
-    """Name of the installation key that new tokens are derived from."""
+    """Id of the installation key from which new tokens are derived."""
     operator_labels: dict[str, str] = field(
         default_factory=lambda: {"app.kubernetes.io/name": "raggrpo-operator"}
     )
@@ -22,17 +22,17 @@ class ClusterSettings:
     scrape_namespaces: tuple[str, ...] = ()
     """Namespaces whose pods may read /metrics."""
     restrict_egress: bool = True
-    """Whether a job's pods reach only DNS, each other and what the job's spec names."""
+    """Whether pods of a job may reach only DNS, each other and the hosts in the job's spec."""
     api_server: tuple[str, ...] = ()
-    """Networks of the API server, which a job's pods never reach."""
+    """Networks of the API server, which pods of a job may never reach."""
     egress: tuple[Manifest, ...] = ()
-    """Further rules for their outgoing traffic."""
+    """Additional egress rules."""
     image_pull_policy: str = "IfNotPresent"
     service_account: str = "default"
-    """Service account of a job's pods; its token is never mounted."""
+    """Service account of a job's pods; its token is not mounted."""
     ray_version: str = "2.60.0"
-    """Ray version assumed for the trainer image until preflight has read it."""
+    """Ray version of the trainer image, until preflight has read it."""
     scratch_size: str = "50Gi"
-    """Size limit of /tmp: staged data, Ray's logs and spilled objects."""
+    """Size limit of /tmp: staged data, Ray logs and spilled objects."""
     home_size: str = "10Gi"
-    """Size limit of the home folder: caches."""
+    """Size limit of the home folder, which has caches."""

@@ -1,4 +1,4 @@
-"""The record of an attempt's configuration, for people: the attempt gets its own copy."""
+"""ConfigMap with the configuration of an attempt, for people; the attempt does not read it."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -8,7 +8,7 @@ from .metadata import Manifest, child_metadata
 
 
 def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
-    """Return the immutable record of the attempt that `config` was rendered for."""
+    """Return the immutable record of an attempt's configuration."""
     number = config.attempt.number
     name = names.config_map_name(job.name, job.uid, number)
     return {

@@ -1,10 +1,11 @@
-"""Where a job's pods may connect to: DNS, each other, and what the job's spec names.
+"""Egress rules of a job's pods: DNS, each other, and the hosts named in the job's spec.
 
-A NetworkPolicy knows addresses and pods, not host names. So a Service's name admits the pods of its
-namespace, on any port, because plugins see the pods' port and not the Service's; any other name
-admits its port everywhere but in the API server. Nodes translate the API server's Service address
-before most plugins look: where those of its endpoints are not told, too, an external endpoint on
-the same port leaves them reachable.
+A NetworkPolicy matches addresses and pods, not host names. A Service name therefore admits all pods
+of its namespace on any port, because network plugins match the port of the pod and not that of the
+Service. Any other host name admits its port on all addresses except the API server's. Nodes
+translate the Service address of the API server before most plugins match it: unless
+`api_server` also lists its endpoint addresses, an external host on the same port makes them
+reachable.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,15 +31,15 @@ CREDENTIALS = (
     "168.63.129.16/32",
     "192.0.0.192/32",
 )
-"""Where clouds answer with the node's credentials: link-local, AWS's, Google's, Alibaba's,
-Azure's and Oracle's own, and what a NAT64 of one's own may make of its addresses."""
+"""Metadata services that return the node's credentials: link-local, AWS, Google, Alibaba, Azure and
+Oracle, and the NAT64 prefix for local use, which may map to them."""
 NAT64 = IPv6Network("64:ff9b::/96")
 EMBEDDED = (
     (NAT64, 0),
     (IPv6Network("2002::/16"), 80),  # 6to4
     (IPv6Network("::/96"), 0),  # IPv4-compatible
 )
-"""Networks whose addresses hold an IPv4 address, so many bits from the right."""
+"""Networks whose addresses embed an IPv4 address, with its offset in bits from the right."""
 CLUSTER_DOMAIN = "cluster.local."
 DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
 Network = IPv4Network | IPv6Network
@@ -46,27 +47,27 @@ Address = IPv4Address | IPv6Address
 
 
 def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> list[Manifest]:
-    """Return the rules for outgoing traffic; one empty rule if it is not restricted."""
+    """Return the egress rules; if egress is unrestricted, one empty rule that admits everything."""
     if not settings.restrict_egress:
         return [{}]
-    never = [ip_network(each) for each in (*settings.api_server, *CREDENTIALS)]
-    never += [_behind_nat64(each) for each in never if isinstance(each, IPv4Network)]
+    denied = [ip_network(each) for each in (*settings.api_server, *CREDENTIALS)]
+    denied += [_behind_nat64(each) for each in denied if isinstance(each, IPv4Network)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
     for host, port in _targets(spec):
         if address := _address(host):
             forms = {address, _embedded(address) or address}
-            if not any(form in network for form in forms for network in never):
+            if not any(form in network for form in forms for network in denied):
                 addresses.add((str(ip_network(address)), port))
             continue
-        found, is_external = _places(host, job.namespace)
-        namespaces |= set(filter(NAMESPACE.fullmatch, found))
+        candidates, is_external = _locations(host, job.namespace)
+        namespaces |= set(filter(NAMESPACE.fullmatch, candidates))
         ports |= {port} if is_external else set()
     rules: list[Manifest] = [
         {"ports": [policy_port(DNS_PORT, "UDP"), policy_port(DNS_PORT)]},
         {"to": [{"podSelector": job_pods(job)}, *map(namespace_peer, sorted(namespaces))]},
     ]
     if ports:
-        blocks = [_block(network, never) for network in EVERYWHERE]
+        blocks = [_block(network, denied) for network in EVERYWHERE]
         rules.append({"to": blocks, "ports": [policy_port(each) for each in sorted(ports)]})
     for cidr, port in sorted(addresses):
         rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [policy_port(port)]})
@@ -74,10 +75,10 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
 
 
 def _targets(spec: JobSpec) -> Iterator[tuple[str, int]]:
-    """Yield host and port of everything that the trainer calls; no host: some host outside."""
+    """Yield host and port of every server the trainer calls; host "" is any external host."""
     urls = [endpoint.url for endpoint in spec.retrieval.external]
     urls += [function.url for function in spec.reward.functions]
-    for variable in spec.env:  # proxies, and servers other than the usual ones
+    for variable in spec.env:  # proxies and servers
         is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
         if "://" in variable.value:
             urls.append(variable.value)
@@ -92,7 +93,7 @@ def _target(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # a call to it fails, too
+    except ValueError:  # calls to it fail too
         return None
     if not host:
         return None
@@ -109,7 +110,7 @@ def _address(host: str) -> Address | None:
 
 
 def _embedded(address: Address) -> IPv4Address | None:
-    """Return the IPv4 address that a translator makes of an IPv6 address."""
+    """Return the IPv4 address embedded in an IPv6 address, or None."""
     for network, shift in EMBEDDED:
         if address in network:
             return IPv4Address(int(address) >> shift & 0xFFFFFFFF)
@@ -121,8 +122,8 @@ def _behind_nat64(network: IPv4Network) -> IPv6Network:
     return IPv6Network((first, 96 + network.prefixlen))
 
 
-def _places(host: str, own_namespace: str) -> tuple[set[str], bool]:
-    """Return the namespaces that a name may lie in, and whether it may lie outside the cluster."""
+def _locations(host: str, own_namespace: str) -> tuple[set[str], bool]:
+    """Return the namespaces a host name may be in, and whether it may be outside the cluster."""
     if not host:
         return set(), True
     service, svc, domain = f"{host}.".partition(".svc.")
@@ -131,9 +132,11 @@ def _places(host: str, own_namespace: str) -> tuple[set[str], bool]:
     _, dot, rest = host.partition(".")
     if not dot:
         return {own_namespace}, False
-    return ({rest} if "." not in rest else set()), True  # rag.search may be a Service
+    return (
+        {rest} if "." not in rest else set()
+    ), True  # rag.search may be a Service in namespace search
 
 
-def _block(network: Network, never: Sequence[Network]) -> Manifest:
-    excepted = [str(each) for each in never if each.version == network.version]
+def _block(network: Network, denied: Sequence[Network]) -> Manifest:
+    excepted = [str(each) for each in denied if each.version == network.version]
     return {"ipBlock": {"cidr": str(network), "except": excepted}}

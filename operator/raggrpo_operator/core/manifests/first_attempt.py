@@ -1,4 +1,4 @@
-"""Everything that a job's first attempt creates in a cluster, except the token's Secret."""
+"""All objects that the first attempt of a job creates, except the Secret with its token."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from .retriever import render_deployment, render_service
 from .token_secret import NAME_DIGITS
 
 SECRET_DIGEST = "0" * NAME_DIGITS
-"""Stands for what only the operator can derive from its key."""
+"""Placeholder for the digest that only the operator can derive from its key."""
 
 
 def render_first_attempt(
@@ -36,16 +36,16 @@ def render_first_attempt(
     preflight = StartPreflight(plan, config, spec_hash(job))
     first = next_cluster(metadata, ClusterStatus())
     cluster = create_cluster(plan, replace(status, cluster=first))
-    found = {
+    manifests = {
         "networkpolicy": render_network_policy(metadata, settings, spec),
         "preflight": render_preflight_pod(metadata, settings, preflight),
     }
     for name, managed in spec.retrieval.managed.items():
         start = StartRetriever(plan, name, managed)
-        found[f"retriever-{name}-service"] = render_service(metadata, name)
-        found[f"retriever-{name}"] = render_deployment(metadata, settings, start)
+        manifests[f"retriever-{name}-service"] = render_service(metadata, name)
+        manifests[f"retriever-{name}"] = render_deployment(metadata, settings, start)
     token_secret = names.token_secret_name(metadata.name, SECRET_DIGEST)
-    return found | {
+    return manifests | {
         "raycluster": render_ray_cluster(metadata, settings, cluster, token_secret),
         "configmap": render_config_map(metadata, config=config),
     }

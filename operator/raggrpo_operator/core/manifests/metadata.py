@@ -1,4 +1,4 @@
-"""Metadata of everything the operator creates: owner and labels."""
+"""Metadata of the objects that the operator creates: owner and labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def child_metadata(
 
 
 def child_labels(job: Metadata) -> dict[str, str]:
-    """Return the labels shared by all objects and pods of a job; selectors use the last one."""
+    """Return the labels of all objects and pods of a job; selectors use LABEL_JOB."""
     return {
         "app.kubernetes.io/part-of": "raggrpo",
         "app.kubernetes.io/instance": job.name,
@@ -37,7 +37,7 @@ def child_labels(job: Metadata) -> dict[str, str]:
 
 
 def owner_reference(job: Metadata) -> Manifest:
-    """Return the reference used by garbage collection; it never blocks the owner's deletion."""
+    """Return the owner reference for garbage collection; it does not block deletion of the job."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

@@ -1,7 +1,7 @@
-"""Who may reach a job's pods, and whom they may reach.
+"""NetworkPolicy of a job's pods.
 
-Incoming: each other, the operator, and scrapers on the metrics port. Anyone who can reach Ray's
-ports can run code in the pods, so they are also guarded by Ray's token.
+Ingress is allowed from each other, from the operator, and from scrapers on the metrics port. Any
+client that reaches Ray's ports could run code in the pods, so Ray also requires a token.
 """
 
 from raggrpo_api import names
@@ -15,7 +15,7 @@ from .policy_selectors import job_pods, namespace_peer, policy_port
 
 
 def render_network_policy(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> Manifest:
-    """Return the policy for all pods of the job, preflight and retrievers included."""
+    """Return the policy for all pods of the job, including preflight and retrievers."""
     operator = namespace_peer(settings.operator_namespace) | {
         "podSelector": {"matchLabels": dict(settings.operator_labels)}
     }

@@ -1,6 +1,6 @@
-"""What all pods of a job share: security, volumes, environment, scratch space, placement.
+"""Pod settings shared by all roles: security, volumes, environment, scratch space, placement.
 
-Every pod meets Pod Security `restricted`, and nothing in a job's spec can change that.
+Every pod satisfies the Pod Security Standard `restricted`, regardless of the job's spec.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_labels
 
 USER = 1000
-"""The user of the trainer image."""
+"""UID and GID of the trainer image."""
 
 
 def pod_labels(job: Metadata, role: PodRole) -> dict[str, str]:
     """Return the labels of a pod with this role."""
-    own = {"app.kubernetes.io/component": str(role), names.LABEL_ROLE: str(role)}
-    return child_labels(job) | own
+    role_labels = {"app.kubernetes.io/component": str(role), names.LABEL_ROLE: str(role)}
+    return child_labels(job) | role_labels
 
 
 def pod_spec(
@@ -34,14 +34,14 @@ def pod_spec(
     sizing: PodSizing,
     with_reward_code: bool = False,
 ) -> Manifest:
-    """Return the spec of a pod with one container; permissions are the same for all roles."""
+    """Return the spec of a pod with one container."""
     spec, scheduling = plan.spec, plan.spec.scheduling
     volumes = [
         {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
         {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},
         *_claims(spec),
     ]
-    if sizing.shm:  # our own: KubeRay's would be as large as the whole memory limit
+    if sizing.shm:  # the one KubeRay adds would be as large as the memory limit
         shm = {"medium": "Memory", "sizeLimit": sizing.shm}
         volumes.append({"name": "shared-mem", "emptyDir": shm})
     if with_reward_code and (code := spec.reward.code_from.config_map):
@@ -82,7 +82,7 @@ def container(
     with_reward_code: bool = False,
     read_only_claims: bool = False,
 ) -> Manifest:
-    """Return a container with the sized requests; memory and GPUs are limits too."""
+    """Return a container; its memory and GPU requests are also its limits."""
     spec = plan.spec
     mounts = [
         {"name": "tmp", "mountPath": "/tmp"},
@@ -107,12 +107,12 @@ def container(
         "imagePullPolicy": settings.image_pull_policy,
         "env": list(env),
         "resources": {
-            # No CPU limit: a throttled rank keeps all others waiting in collectives.
+            # No CPU limit: a throttled rank would delay all others in collectives.
             "requests": {"cpu": sizing.cpu, "memory": sizing.memory} | gpus,
             "limits": {"memory": sizing.memory} | gpus,
         },
         "volumeMounts": mounts,
-        # The end of the log of a container that fails outlives its pod as words of the status.
+        # Puts the end of the log of a failed container into the pod status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -127,17 +127,17 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: ours, the job's, and Secrets of headers if needed.
+    """Return the environment: `own`, the job's `env`, and the Secrets of headers.
 
-    The job's variables override ours, except for reserved names, which the rules reject.
+    Variables of the job override `own`; the rules reject reserved names.
     """
     env = {variable["name"]: variable for variable in plain_env(own)}
     if with_code and spec.reward.code_from.config_map:
         env["PYTHONPATH"] = _plain("PYTHONPATH", names.REWARD_CODE_DIR)
-    for given in spec.env:
-        ref = given.secret_key_ref
-        plain = _plain(given.name, given.value)
-        env[given.name] = _from_secret(given.name, ref) if ref is not None else plain
+    for variable in spec.env:
+        ref = variable.secret_key_ref
+        plain = _plain(variable.name, variable.value)
+        env[variable.name] = _from_secret(variable.name, ref) if ref is not None else plain
     headers = [header for each in spec.retrieval.endpoints for header in each.headers]
     headers += [header for _, judge in spec.reward.judges for header in judge.headers]
     for ref in (header.secret_key_ref for header in headers if with_headers):
@@ -148,15 +148,15 @@ def trainer_env(
 
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
-    """Return the environment of a process that uses none of the job's variables."""
+    """Return `own` and the defaults, without the job's variables."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [_plain(name, value) for name, value in values.items()]
 
 
 def literal(text: str) -> str:
-    """Return a container's argument or variable so that the kubelet leaves it as it is.
+    """Return a container argument or variable escaped against expansion by the kubelet.
 
-    Otherwise it would replace `$(NAME)` by that variable and `$$` by `$`.
+    The kubelet replaces `$(NAME)` by the variable and `$$` by `$`.
     """
     return text.replace("$", "$$")
 
@@ -171,7 +171,7 @@ def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
 
 
 def claim_volume(name: str) -> str:
-    """Return the name of a claim's volume; the prefix avoids clashes with our own volumes."""
+    """Return the volume name of a claim; the prefix avoids collisions with other volumes."""
     return f"claim-{name}"
 
 
@@ -189,20 +189,20 @@ def _claims(spec: JobSpec) -> list[Manifest]:
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
-    """Return the job's tolerations, plus the usual GPU taint's for pods that may need GPU nodes.
+    """Return the job's tolerations, plus the one for GPU nodes if the pod may need such a node.
 
-    A node selector can pin all pods of a GPU job to GPU nodes, even the head and preflight.
+    A node selector can pin all pods of a GPU job to GPU nodes, including head and preflight.
     """
-    given = [_toleration(each) for each in spec.scheduling.tolerations]
-    bound = spec.resources.device is Device.GPU and spec.scheduling.node_selector
-    if not sizing.gpus and not bound:
-        return given
-    usual = {
+    tolerations = [_toleration(each) for each in spec.scheduling.tolerations]
+    is_pinned = spec.resources.device is Device.GPU and spec.scheduling.node_selector
+    if not sizing.gpus and not is_pinned:
+        return tolerations
+    gpu_toleration = {
         "key": spec.resources.gpu_resource_name,
         "operator": "Exists",
         "effect": "NoSchedule",
     }
-    return given if usual in given else [*given, usual]
+    return tolerations if gpu_toleration in tolerations else [*tolerations, gpu_toleration]
 
 
 def _toleration(toleration: Toleration) -> Manifest:

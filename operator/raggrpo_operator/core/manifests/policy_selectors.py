@@ -1,4 +1,4 @@
-"""What rules for incoming and for outgoing traffic are made of."""
+"""Selectors and ports of NetworkPolicy rules."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -9,15 +9,15 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def job_pods(job: Metadata) -> Manifest:
-    """Return the selector of a job's pods in its namespace."""
+    """Return the selector of the job's pods."""
     return {"matchLabels": {names.LABEL_JOB: job.name}}
 
 
 def namespace_peer(namespace: str) -> Manifest:
-    """Return the peers in a namespace."""
+    """Return the peer that matches all pods of a namespace."""
     return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: namespace}}}
 
 
 def policy_port(number: int, protocol: str = "TCP") -> Manifest:
-    """Return one port of a rule."""
+    """Return a port of a rule."""
     return {"protocol": protocol, "port": number}

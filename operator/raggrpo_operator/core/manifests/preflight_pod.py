@@ -1,4 +1,4 @@
-"""The preflight pod: runs before any GPU is allocated; its termination message is the result."""
+"""The preflight pod. It runs before GPUs are allocated; its termination message is the result."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -12,13 +12,13 @@ from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
 TERMINATION_LOG = "/dev/termination-log"
-"""Kubernetes keeps 4,096 bytes of this file in the pod's status."""
+"""File whose first 4,096 bytes Kubernetes copies to the pod status."""
 
 
 def render_preflight_pod(
     job: Metadata, settings: ClusterSettings, action: StartPreflight
 ) -> Manifest:
-    """Return the pod that checks the spec with its hash; it requests no GPU."""
+    """Return the pod that runs the preflight checks, labeled with the spec hash; it has no GPU."""
     plan = action.plan
     sized = pod(plan.sizing, PodRole.PREFLIGHT)
     own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}

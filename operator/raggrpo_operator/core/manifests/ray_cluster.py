@@ -1,7 +1,7 @@
-"""A job's RayCluster: a head without GPUs that runs the driver, and worker pods.
+"""The RayCluster of a job: a head without GPUs, which runs the driver, and worker pods.
 
-It is created once and never applied again: `workerGroupSpecs` is an atomic list, so applying it
-would remove what a queueing system has added.
+It is created and never applied again: `workerGroupSpecs` is an atomic list, so an apply would
+remove the fields that a queueing system has added.
 """
 
 from raggrpo_api import names
@@ -19,23 +19,24 @@ from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
 
 GCS_PORT = 6379
-"""Where KubeRay starts the GCS of a head, which nodes connect to."""
+"""Port of the GCS, to which Ray nodes connect; set by KubeRay."""
 AGENT_PORT = 52365
-"""Where Ray's agent on every node serves HTTP."""
+"""HTTP port of the Ray agent on every node."""
 MAX_WEIGHT = 100
-"""Largest weight of a preference."""
+"""Maximum weight of a scheduling preference."""
 OWN_COMMAND = "ray.io/overwrite-container-cmd"
-"""Annotation with which KubeRay leaves a container its command, and tells its own in a variable."""
+"""Annotation that makes KubeRay keep the command; it sets KUBERAY_GEN_RAY_START_CMD instead."""
 RAY_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
 SHUTDOWN_SECONDS = 15
-"""Time for Ray to end, from when the preStop hook stops waiting for the driver until SIGKILL."""
+"""Time for Ray to exit after the preStop hook has stopped waiting for the driver."""
 
 
 def render_ray_cluster(
     job: Metadata, settings: ClusterSettings, action: CreateCluster, token_secret: str
 ) -> Manifest:
-    """Return the job's Ray cluster; its pods may end a little later than the driver."""
-    plan, labels = action.plan, {names.LABEL_CLUSTER: str(action.number)}
+    """Return the RayCluster; the grace period of its pods exceeds the driver's."""
+    plan = action.plan
+    labels = {names.LABEL_CLUSTER: str(action.number)}
     queue = plan.spec.scheduling.queue_name
     groups = [each for each in plan.sizing.pods if each.role in (PodRole.TRAINER, PodRole.ROLLOUT)]
     return {
@@ -62,8 +63,8 @@ def render_ray_cluster(
 def _head(
     job: Metadata, settings: ClusterSettings, action: CreateCluster, labels: dict[str, str]
 ) -> Manifest:
-    plan, sizing = action.plan, pod(action.plan.sizing, PodRole.HEAD)
-    # The driver and its reward code run here.
+    plan = action.plan
+    sizing = pod(plan.sizing, PodRole.HEAD)
     store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{job.uid}/{action.name}"
     own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
@@ -75,13 +76,13 @@ def _head(
             {"name": "dashboard", "containerPort": names.DASHBOARD_PORT},
             {"name": "progress", "containerPort": names.PROGRESS_PORT},
         ],
-        "readinessProbe": _probe({"tcpSocket": {"port": GCS_PORT}}, misses=3),
+        "readinessProbe": _probe({"tcpSocket": {"port": GCS_PORT}}, failures=3),
         "command": ["/bin/sh", "-c", RAY_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
     }
     return {
         "serviceType": "ClusterIP",
-        # With an address of its own, which outlives the head's: Ray looks a name up too rarely.
+        # Not headless: the address must survive the head pod, as gRPC rarely resolves names again.
         "headService": {"spec": {"publishNotReadyAddresses": False}},
         "rayStartParams": {
             "dashboard-host": "0.0.0.0",
@@ -95,7 +96,7 @@ def _head(
                 "annotations": {OWN_COMMAND: "true"},
             },
             "spec": pod_spec(plan, settings, ray_head, sizing=sizing, with_reward_code=True)
-            | _end_and_place(action),
+            | _grace_and_affinity(action),
         },
     }
 
@@ -110,9 +111,9 @@ def _group(
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
     ray_worker = container(plan, settings, names.WORKER_CONTAINER, sizing=sizing, env=env) | {
-        # A busy node's agent is late now and then, which is no reason to begin nothing on it.
+        # The agent of a busy node is slow at times, so a few failures must not make it unready.
         "readinessProbe": _probe(
-            {"httpGet": {"port": AGENT_PORT, "path": "/api/local_raylet_healthz"}}, misses=10
+            {"httpGet": {"port": AGENT_PORT, "path": "/api/local_raylet_healthz"}}, failures=10
         ),
         "command": ["/bin/sh", "-c", RAY_COMMAND],
         "lifecycle": _lifecycle(action.grace_seconds, "$FQ_RAY_IP"),
@@ -132,23 +133,24 @@ def _group(
                 "labels": pod_labels(job, sizing.role) | labels,
                 "annotations": {OWN_COMMAND: "true"},
             },
-            "spec": pod_spec(plan, settings, ray_worker, sizing=sizing) | _end_and_place(action),
+            "spec": pod_spec(plan, settings, ray_worker, sizing=sizing)
+            | _grace_and_affinity(action),
         },
     }
 
 
-def _probe(look: Manifest, *, misses: int) -> Manifest:
-    """Return a probe that looks every second; KubeRay's own would begin after ten."""
-    return look | {"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": misses}
+def _probe(handler: Manifest, *, failures: int) -> Manifest:
+    """Return a probe that runs every second; KubeRay's default has an initial delay of 10 s."""
+    return handler | {"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": failures}
 
 
-def _end_and_place(action: CreateCluster) -> Manifest:
-    """Return a pod's grace period, and a preference for nodes that have not failed before."""
-    end: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
+def _grace_and_affinity(action: CreateCluster) -> Manifest:
+    """Return the grace period of a pod and its preference against nodes that have failed."""
+    fields: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
     if not action.avoided_nodes:
-        return end
-    # Preferred only: a required one could rule out the last node that fits. By node name, since
-    # the label kubernetes.io/hostname may differ.
+        return fields
+    # Only preferred: a required affinity could rule out the last node that fits. Matches the node
+    # name, since the label kubernetes.io/hostname may differ.
     preferred = [
         {
             "weight": MAX_WEIGHT,
@@ -158,13 +160,13 @@ def _end_and_place(action: CreateCluster) -> Manifest:
         }
         for node in action.avoided_nodes
     ]
-    return end | {
+    return fields | {
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     }
 
 
 def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
-    """Return the CPUs Ray may schedule: one per rank and engine that fits, plus spares."""
+    """Return the logical CPUs of a Ray node: one per rank and engine that fits, plus SPARE_CPUS."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
     ranks, engines = sizing.gpus or spec.resources.ranks, max(1, sizing.gpus)
@@ -175,17 +177,17 @@ def _ray_env(action: CreateCluster) -> dict[str, str]:
     return {
         names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
         **RAY_VARIABLES,
-        # Read by the process that stops the driver; by default it kills the driver after 3 s.
+        # Ray's default kills a stopped driver after 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": str(action.grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Five may fail: a pod that is gone without a word is missed after 8 s instead of 16.
+        # Ray tolerates five failures; this detects a vanished node after 8 s instead of 16.
         "RAY_health_check_period_ms": "1000",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_RETURN_SECONDS),
     }
 
 
 def _lifecycle(grace_seconds: int, head: str) -> Manifest:
-    """Return the hook that makes the driver save before the pod ends; KubeRay sets FQ_RAY_IP."""
+    """Return the preStop hook that makes the driver save; KubeRay sets FQ_RAY_IP."""
     hook = "exec python -m raggrpo_trainer.pre_stop"
     command = f"{hook} --head {head} --seconds {grace_seconds} --end-ray"
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", command]}}}

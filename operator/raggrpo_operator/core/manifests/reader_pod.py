@@ -1,4 +1,4 @@
-"""A pod that only mounts a job's volumes read-only, so that a person can read them."""
+"""A pod that mounts a job's volumes read-only, for `kubectl raggrpo logs`."""
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.sizing import PodRole, PodSizing, Sizing
@@ -12,14 +12,14 @@ from .pods import container, plain_env, pod_spec
 READER = "reader"
 """Name of the pod's container."""
 MAX_SECONDS = 600
-"""After this time the pod ends by itself, even if nobody is left to delete it."""
+"""Lifetime of the pod, in case its creator does not delete it."""
 SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
 
 
 def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
-    """Return the pod; `image` is used if the job names none.
+    """Return the pod; `image` is used for jobs without `spec.image`.
 
-    It has no job label, so that the operator does not mistake its end for a loss.
+    The pod has no job label, so the operator does not mistake its exit for a lost pod.
     """
     plan = PodPlan(job.spec, trainer_image(job.spec, job.status.pinned, image), Sizing())
     settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")

@@ -1,4 +1,4 @@
-"""Managed retrievers: one Deployment and one Service per endpoint."""
+"""Managed retrievers: a Deployment and a Service per endpoint."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,8 @@ from .pods import claim_volume, container, literal, plain_env, pod_labels, pod_s
 
 
 def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
-    """Return the Deployment of a managed endpoint."""
+    """Return the Deployment of a managed retriever."""
     plan = action.plan
-    own = _own(action.name)
     sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
         plan,
@@ -35,7 +34,7 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
     server |= {
         "command": _command(action.managed),
         "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
-        # The port opens before the index is loaded; only /healthz shows when it is ready.
+        # The port opens before the index is loaded; /healthz reports readiness.
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "http"},
             "periodSeconds": 5,
@@ -48,7 +47,7 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
             "failureThreshold": 6,
         },
     }
-    labels = pod_labels(job, PodRole.RETRIEVER) | own
+    labels = pod_labels(job, PodRole.RETRIEVER) | _retriever_label(action.name)
     serving = pod_spec(plan, settings, server, sizing=sized) | {"terminationGracePeriodSeconds": 10}
     return {
         "apiVersion": "apps/v1",
@@ -65,7 +64,7 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
 
 
 def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
-    """Return the Service of a managed endpoint; an earlier release may have given it a `name`."""
+    """Return the Service of a managed retriever; `name` overrides its default name."""
     port = {"name": "http", "protocol": "TCP", "port": names.RETRIEVER_PORT, "targetPort": "http"}
     metadata = _metadata(job, endpoint)
     return {
@@ -77,35 +76,35 @@ def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
 
 
 def with_retriever_urls(config: TrainerConfig, services: Mapping[str, str]) -> TrainerConfig:
-    """Return the configuration with the URLs of the job's managed retrievers filled in.
+    """Return the configuration with the URLs of managed retrievers filled in.
 
-    `services` are the names of their Services, by endpoint.
+    `services` maps endpoints to the names of their Services.
     """
     job = config.attempt
 
-    def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
+    def with_url(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
         if endpoint.managed is None:
             return endpoint
         host = f"{services[endpoint.name]}.{job.namespace}.svc:{names.RETRIEVER_PORT}"
         url = f"http://{host}{SERVED_PATHS[endpoint.protocol]}"
         return endpoint.model_copy(update={"url": url, "managed": None})
 
-    endpoints = [filled(each) for each in config.retrieval.endpoints]
+    endpoints = [with_url(each) for each in config.retrieval.endpoints]
     retrieval = config.retrieval.model_copy(update={"endpoints": endpoints})
     return config.model_copy(update={"retrieval": retrieval})
 
 
 def _metadata(job: Metadata, endpoint: str) -> Manifest:
     name = names.retriever_name(job.name, job.uid, endpoint)
-    return child_metadata(job, name, labels=_own(endpoint))
+    return child_metadata(job, name, labels=_retriever_label(endpoint))
 
 
-def _own(endpoint: str) -> dict[str, str]:
+def _retriever_label(endpoint: str) -> dict[str, str]:
     return {names.LABEL_RETRIEVER: endpoint}
 
 
 def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
-    return {names.LABEL_JOB: job.name, **_own(endpoint)}
+    return {names.LABEL_JOB: job.name, **_retriever_label(endpoint)}
 
 
 def _command(managed: ManagedRetriever) -> list[str]:
@@ -115,7 +114,7 @@ def _command(managed: ManagedRetriever) -> list[str]:
 
 
 def _index_mounts(spec: JobSpec, managed: ManagedRetriever) -> list[Manifest]:
-    """Return the mount of the one folder that a retriever may write; preflight has made it."""
+    """Return the writable mount of the index folder, which preflight creates."""
     volume = volume_of(managed.index_path, spec.volumes) if managed.embeds else None
     if volume is None or lies_in(volume.mount_path, managed.index_path):
         return []

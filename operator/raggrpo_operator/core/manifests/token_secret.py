@@ -1,6 +1,6 @@
-"""The token of a job's Ray cluster, derived from the installation's key so it is never read back.
+"""The token of a job's Ray cluster, derived from the installation key.
 
-The operator may create Secrets but do nothing else with them.
+The operator may create Secrets but not read them, so it derives the token again when needed.
 """
 
 import base64
@@ -13,23 +13,23 @@ from raggrpo_api.job import Metadata
 from .metadata import Manifest, child_metadata
 
 TOKEN_KEY = "auth_token"
-"""The key under which KubeRay looks for the token."""
+"""Key of the Secret that KubeRay reads."""
 NAME_DIGITS = 16
-"""Hexadecimal digits of the Secret's name: 64 bits that cannot be tried out."""
+"""Hexadecimal digits in the name of the Secret: 64 bits, which cannot be guessed."""
 
 
 def job_token(installation_key: bytes, job_uid: str) -> str:
-    """Return the job's token: HMAC-SHA256 of its uid, in hexadecimal."""
+    """Return the token of the job: HMAC-SHA256 of its uid, in hexadecimal."""
     return hmac.new(installation_key, job_uid.encode(), hashlib.sha256).hexdigest()
 
 
 def secret_name(installation_key: bytes, job: Metadata) -> str:
-    """Return the name of the token's Secret, which nobody without the key can take beforehand.
+    """Return the name of the Secret, which cannot be guessed without the key.
 
-    So an object of this name that exists is the job's own, from an earlier try.
+    An existing Secret of this name was therefore created for this job.
     """
-    named = f"name of the token's Secret of {job.uid}"  # no uid, so the digest is nobody's token
-    digest = hmac.new(installation_key, named.encode(), hashlib.sha256).hexdigest()
+    text = f"name of the token's Secret of {job.uid}"  # not a uid, so the digest is not a token
+    digest = hmac.new(installation_key, text.encode(), hashlib.sha256).hexdigest()
     return names.token_secret_name(job.name, digest[:NAME_DIGITS])
 
 
