@@ -1,6 +1,6 @@
-"""`KubeClient`: the few verbs of the Kubernetes API that the operator uses, on plain dicts.
+"""`KubeClient`: the Kubernetes API verbs that the operator uses, on plain dicts.
 
-HTTP statuses are turned into OperatorErrors here and nowhere else.
+The only module that maps HTTP statuses of the API server to OperatorErrors.
 """
 
 import json
@@ -35,9 +35,9 @@ MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 PAGE = 10
-"""Objects read at once: whoever creates one chooses most of its 1.5 MB, which Python makes 40."""
+"""Objects per page; an object may have 1.5 MB, which Python expands to 40 MB."""
 RECURSION = 16_000
-"""The API server takes objects nested 10,000 deep; Python's default refuses to read 1,000."""
+"""The API server accepts objects nested 10,000 deep; Python's default limit is 1,000."""
 LISTED = ("namespace", "name", "uid", "resourceVersion")
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
@@ -45,14 +45,14 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 4
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object as named in API paths."""
+    """A kind of object with its name in API paths."""
 
     api_version: str
     plural: str
     kind: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of all in the namespace (empty: all namespaces)."""
+        """Return the path of an object or, without a name, of all; "" stands for all namespaces."""
         prefix = "/apis" if "/" in self.api_version else "/api"
         scope = f"namespaces/{namespace}" if namespace else ""
         parts = (prefix, self.api_version, scope, self.plural, name, subresource)
@@ -80,7 +80,7 @@ BY_KIND = {
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
-    """Return the resource of this object's kind."""
+    """Return the resource of an object."""
     return BY_KIND[manifest["apiVersion"], manifest["kind"]]
 
 
@@ -92,31 +92,31 @@ class KubeClient(Protocol):
         ...
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return all objects; an empty namespace means all namespaces."""
+        """Return all objects; namespace "" stands for all namespaces."""
         ...
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return of all objects the metadata that says which and which version they are."""
+        """Return the identifying metadata (LISTED) of all objects."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object. Raises AlreadyExists if one has this name."""
+        """Create the object. Raises AlreadyExists if the name is taken."""
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply our fields (server-side, forced). Raises Conflict if resourceVersion is stale."""
+        """Apply the fields (server-side, forced). Raises Conflict if resourceVersion is stale."""
         ...
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply our status fields. Raises Conflict if resourceVersion is stale."""
+        """Apply the status fields. Raises Conflict if resourceVersion is stale."""
         ...
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with this uid. Raises NotFound or Conflict if it no longer exists."""
+        """Delete the object with this uid. Raises NotFound or Conflict if it does not exist."""
         ...
 
     async def document(self, path: str) -> Manifest:
-        """Return the API server's own document at this path."""
+        """Return the document that the API server serves at this path."""
         ...
 
 
@@ -150,21 +150,21 @@ class ApiServer:
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object; fields unknown to the server are rejected, not dropped."""
+        """Create the object; the server rejects unknown fields."""
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", path, body=manifest, query=query)
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply our fields."""
+        """Apply the fields."""
         return await self._apply(manifest, "")
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply our status fields."""
+        """Apply the status fields."""
         return await self._apply(manifest, "status")
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with this uid and, in the background, everything it owns."""
+        """Delete the object with this uid and, in the background, all objects it owns."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -174,22 +174,22 @@ class ApiServer:
         await self._call("DELETE", resource.path(namespace, name), body=body)
 
     async def document(self, path: str) -> Manifest:
-        """Return the API server's own document at this path."""
+        """Return the document that the API server serves at this path."""
         return await self._call("GET", path)
 
     async def _items(
         self, resource: Resource, namespace: str, accept: str
     ) -> AsyncIterator[Manifest]:
-        """Yield all objects, read in pages."""
+        """Yield all objects, page by page."""
         query = {"limit": str(PAGE)}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
-            for each in page["items"] or []:  # null when there is no metadata to list
+            for each in page["items"] or []:  # null if there are no objects
                 yield each
-            following = page["metadata"].get("continue", "")
-            if not following:
+            token = page["metadata"].get("continue", "")
+            if not token:
                 return
-            query = {**query, "continue": following}
+            query = {**query, "continue": token}
 
     async def _apply(self, manifest: Manifest, subresource: str) -> Manifest:
         metadata = manifest["metadata"]
@@ -211,40 +211,42 @@ class ApiServer:
         url = f"{host}{path}?{urlencode(query)}" if query else f"{host}{path}"
         headers = {**self._api.default_headers, "Content-Type": content, "Accept": accept}
         await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        started, status = time.monotonic(), 0
+        started = time.monotonic()
+        status = 0
         try:
             answer = await self._api.rest_client.request(
                 method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
             )
-            status, text = answer.status, await answer.read()
+            status = answer.status
+            text = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
         finally:
             self._on_call(method, status, time.monotonic() - started)
         if status >= 400:
             raise api_error(status, f"{method} {path}", text)
-        answered: Manifest = json.loads(text)
-        return answered
+        body_read: Manifest = json.loads(text)
+        return body_read
 
 
 def api_error(status: int, call: str, text: bytes) -> OperatorError:
-    """Return the OperatorError for an HTTP status from the API server."""
-    words = _said(text, "message") or text[:300].decode(errors="replace")
-    message = f"{call}: HTTP {status} {words}"
+    """Return the OperatorError for an HTTP error of the API server."""
+    detail = _status_field(text, "message") or text[:300].decode(errors="replace")
+    message = f"{call}: HTTP {status} {detail}"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessDenied(message)
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:
-        exists = _said(text, "reason") == "AlreadyExists"  # a quota that changed is no such thing
+        exists = _status_field(text, "reason") == "AlreadyExists"  # a changed quota is a Conflict
         return AlreadyExists(message) if exists else Conflict(message)
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
     return PermanentError(message)
 
 
-def _said(text: bytes, field: str) -> str:
-    """Return a field of the API server's Status, empty if the answer is none."""
+def _status_field(text: bytes, field: str) -> str:
+    """Return a field of a Kubernetes Status, or "" if `text` is not a Status."""
     try:
         return one_line(str(json.loads(text)[field]), MAX_MESSAGE)
     except (ValueError, KeyError, TypeError):
@@ -252,13 +254,13 @@ def _said(text: bytes, field: str) -> str:
 
 
 def _proxy(host: str) -> str | None:
-    """Return the environment's proxy for a URL; aiohttp would ask a thread for it in every call."""
+    """Return the proxy for a URL; aiohttp would look it up in a thread on every call."""
     parts = urlsplit(host)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
-    """Return a client for the cluster in $KUBECONFIG, else for the pod's own cluster."""
+    """Return a client for the cluster in $KUBECONFIG, or else for the cluster of this pod."""
     sys.setrecursionlimit(RECURSION)
     configuration = Configuration()
     if kubeconfig := os.environ.get("KUBECONFIG"):

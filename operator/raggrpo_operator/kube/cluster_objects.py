@@ -1,4 +1,4 @@
-"""What the operator has seen of the cluster: objects grouped by job. Must not call the API."""
+"""Cached cluster objects by job, and readers of their fields. Must not call the API."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,19 +11,19 @@ from .client import Manifest
 
 NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 RAY_CLUSTER_LABEL = "ray.io/cluster"
-"""Holds the RayCluster's name on every pod that KubeRay creates."""
+"""Label with the RayCluster's name on every pod that KubeRay creates."""
 RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
 
 class JobKey(NamedTuple):
-    """Identifies a job."""
+    """Namespace and name of a job."""
 
     namespace: str
     name: str
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "JobKey":
-        """Return the key of a job object."""
+        """Return the key of a job."""
         return cls(job["metadata"]["namespace"], job["metadata"]["name"])
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ ByJob = Mapping[JobKey, Collection[Manifest]]
 
 @dataclass(slots=True)
 class ClusterObjects:
-    """Live views of the informer's caches, one per kind; empty until the caches are filled."""
+    """Live views of the informer caches, by kind; empty until the caches are synced."""
 
     jobs: ByJob = field(default_factory=dict)
     ray_clusters: ByJob = field(default_factory=dict)
@@ -44,61 +44,58 @@ class ClusterObjects:
     deployments: ByJob = field(default_factory=dict)
 
     def job(self, key: JobKey) -> Manifest | None:
-        """Return the job as the cache has it, None if it has none."""
+        """Return the cached job, or None if there is none."""
         return next(iter(self.jobs.get(key, ())), None)
 
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
-    """Return the job that one of our objects belongs to, by label."""
+    """Return the key of the job an object belongs to according to its label."""
     return JobKey(child["metadata"]["namespace"], labels_of(child).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:
-    """Return what is controlled by this very object, not by a deleted one of the same name."""
+    """Return the objects controlled by this uid, not by a deleted job of the same name."""
     return [each for each in objects if is_owned(each, uid)]
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """Return whether this uid controls the object; anybody may be listed as a further owner."""
+    """Return whether this uid is the controller of the object, not just another owner."""
     return bool(uid) and controller_of(child).get("uid") == uid
 
 
 def controller_of(child: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the reference to the one owner that manages the object, empty if there is none."""
+    """Return the owner reference of the controller, empty if there is none."""
     for owner in child["metadata"].get("ownerReferences", []):
         if owner.get("controller"):
-            found: Mapping[str, Any] = owner
-            return found
+            controller: Mapping[str, Any] = owner
+            return controller
     return {}
 
 
-def labels_of(thing: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return an object's labels; somebody may have removed them all."""
-    found: Mapping[str, str] = thing["metadata"].get("labels", {})
-    return found
+def labels_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the labels of an object, empty if it has none."""
+    labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
+    return labels
 
 
-def label_number(thing: Mapping[str, Any], label: str) -> int | None:
-    """Return the number in a label, None if somebody else wrote something there."""
-    text = labels_of(thing).get(label, "")
+def label_number(manifest: Mapping[str, Any], label: str) -> int | None:
+    """Return the number in a label, or None if the label is not a number."""
+    text = labels_of(manifest).get(label, "")
     return int(text) if NUMBER.fullmatch(text) else None
 
 
-def is_being_deleted(thing: Mapping[str, Any]) -> bool:
+def is_being_deleted(manifest: Mapping[str, Any]) -> bool:
     """Return whether an object is being deleted."""
-    return bool(thing["metadata"].get("deletionTimestamp"))
+    return bool(manifest["metadata"].get("deletionTimestamp"))
 
 
-def section(thing: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a part of an object, empty if there is none or it is null."""
-    found: Mapping[str, Any] = thing.get(name) or {}
-    return found
+def section(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field of an object that is a mapping, empty if it is missing or null."""
+    mapping: Mapping[str, Any] = manifest.get(name) or {}
+    return mapping
 
 
-def condition_of(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type from an object's status, empty if there is none."""
-    for condition in section(thing, "status").get("conditions") or []:
-        if condition["type"] == kind:
-            found: Mapping[str, Any] = condition
-            return found
-    return {}
+def condition_of(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type, empty if there is none."""
+    conditions: list[Mapping[str, Any]] = section(manifest, "status").get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), {})

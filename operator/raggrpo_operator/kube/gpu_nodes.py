@@ -1,9 +1,8 @@
-"""What nodes' labels say of the GPUs that a job's pods may land on. Pure: values in, values out.
+"""GPU memory and compute capability of the nodes a job may run on, read from node labels. Pure.
 
-NVIDIA's GPU feature discovery labels nodes with `nvidia.com/gpu.memory` (MiB of one GPU, of a MIG
-slice where the node offers those alike), `nvidia.com/gpu.product`, `nvidia.com/gpu.replicas` (jobs
-that share one) and `nvidia.com/gpu.compute.major`; where slices differ, with `.memory` after the
-resource's name.
+NVIDIA GPU feature discovery labels nodes with `nvidia.com/gpu.memory` (MiB per GPU, or per MIG
+slice if all slices are equal), `nvidia.com/gpu.product`, `nvidia.com/gpu.replicas` (clients that
+share a GPU) and `nvidia.com/gpu.compute.major`; for mixed slices, with `<resource>.memory`.
 """
 
 import re
@@ -37,9 +36,9 @@ PRODUCTS: tuple[tuple[str, int, int], ...] = (
     ("T4", 16, 7),
     ("P100", 16, 6),
 )
-"""(word in the product, GB, major compute capability), the smallest usually sold under the name.
+"""(word in the product name, GB of the smallest common variant, major compute capability).
 
-Only for nodes that do not tell more: the label of the memory, or a size within the name, wins."""
+A fallback: the memory label or a size in the product name takes precedence."""
 _SLICE = re.compile(r"MIG-\d+g\.(\d+)gb", re.IGNORECASE)
 GB_IN_MIB = 10**9 / 2**20
 MAX_MIB, MAX_MAJOR = 1_048_576, 99
@@ -48,21 +47,22 @@ MAX_MIB, MAX_MAJOR = 1_048_576, 99
 def smallest_gpu(
     nodes: Collection[Node], resources: ResourcesSpec, scheduling: SchedulingSpec
 ) -> DeviceObserved | None:
-    """Return the smallest GPU of the nodes that the job's pods may land on; None if none tells."""
-    told = [
+    """Return the smallest GPU of the nodes the job may run on, or None if no node reports one."""
+    devices = [
         device
         for node in nodes
-        if _may_hold(node, resources, scheduling)
+        if _is_candidate(node, resources, scheduling)
         and (device := _device(labels_of(node), resources.gpu_resource_name))
     ]
-    return min(told, key=lambda each: (each.memory_mib, each.compute_major), default=None)
+    return min(devices, key=lambda each: (each.memory_mib, each.compute_major), default=None)
 
 
-def _may_hold(node: Node, resources: ResourcesSpec, scheduling: SchedulingSpec) -> bool:
-    labels, amounts = labels_of(node), section(section(node, "status"), "allocatable")
+def _is_candidate(node: Node, resources: ResourcesSpec, scheduling: SchedulingSpec) -> bool:
+    labels = labels_of(node)
+    allocatable = section(section(node, "status"), "allocatable")
     if any(labels.get(key) != value for key, value in scheduling.node_selector.items()):
         return False
-    amount = str(amounts.get(resources.gpu_resource_name, "0"))
+    amount = str(allocatable.get(resources.gpu_resource_name, "0"))
     return _number(amount, 10**6) >= max(1, resources.gpus_per_node)
 
 
@@ -71,19 +71,20 @@ def _device(labels: Mapping[str, str], resource: str) -> DeviceObserved | None:
     words = set(re.split(r"[-_ ]", product.upper()))
     size, major = next(((size, major) for name, size, major in PRODUCTS if name in words), (0, 0))
     is_slice = _SLICE.search(resource)
-    if (found := is_slice or _SLICE.search(product) or re.search(r"(\d+)GB", product)) is not None:
-        size = int(found[1])
-    # Of a node with slices of several sizes, the general label tells the whole GPU's memory.
-    of_whole = "" if is_slice else labels.get(MEMORY, "")
-    told = _number(labels.get(f"{resource}.memory", ""), MAX_MIB) or _number(of_whole, MAX_MIB)
+    match = is_slice or _SLICE.search(product) or re.search(r"(\d+)GB", product)
+    if match is not None:
+        size = int(match[1])
+    # With slices of several sizes, the general label has the memory of the whole GPU.
+    per_gpu = "" if is_slice else labels.get(MEMORY, "")
+    reported = _number(labels.get(f"{resource}.memory", ""), MAX_MIB) or _number(per_gpu, MAX_MIB)
     sharing = 1 if is_slice else max(1, _number(labels.get(REPLICAS, ""), MAX_MIB))
-    memory = (told or int(size * GB_IN_MIB)) // sharing
+    memory = (reported or int(size * GB_IN_MIB)) // sharing
     major = _number(labels.get(COMPUTE_MAJOR, ""), MAX_MAJOR) or major
     if not 0 < memory <= MAX_MIB:
         return None
     return DeviceObserved(memory, major, product[:64])
 
 
-def _number(text: str, most: int) -> int:
-    """Return a label's number, 0 for anything else: whoever may label nodes may write nonsense."""
-    return min(int(text), most) if re.fullmatch(r"\d{1,9}", text) else 0
+def _number(text: str, maximum: int) -> int:
+    """Return a number of up to nine digits, capped at `maximum`, or 0 if `text` is not one."""
+    return min(int(text), maximum) if re.fullmatch(r"\d{1,9}", text) else 0

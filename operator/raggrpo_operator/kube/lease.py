@@ -1,7 +1,7 @@
-"""`Lease`: leader election by a Lease object. Must not compare clocks of different machines.
+"""`Lease`: leader election with a Lease object. Must not compare clocks of different machines.
 
-A leader that cannot renew stops before another may take over: it gives up after RENEW_SECONDS,
-which is less than DURATION_SECONDS.
+A leader that cannot renew for RENEW_SECONDS stops leading before the Lease expires after
+DURATION_SECONDS.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from .client import LEASES, KubeClient, Manifest
 log = logging.getLogger(__name__)
 
 DURATION_SECONDS = 15
-"""How long a Lease that is not renewed blocks other replicas."""
+"""Time after which another replica may take a Lease that is not renewed."""
 RENEW_SECONDS = 10.0
-"""How long a leader keeps trying to renew before it gives up."""
+"""Time after which a leader that cannot renew stops leading."""
 RETRY_SECONDS = 2.0
 
 
 class Lease:
-    """The Lease as seen by one replica. `clock` is monotonic, in seconds."""
+    """The Lease as observed by one replica. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Lease:
     ) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self._identity, self._clock, self._sleep = identity, clock, sleep
-        self._seen: tuple[str, str] = ("", "")
-        self._seen_at = float("-inf")
+        self._observed: tuple[str, str] = ("", "")
+        self._observed_at = float("-inf")
 
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
         while True:
             try:
-                if await self._take():
-                    log.info("this replica leads now")
+                if await self._acquire_or_renew():
+                    log.info("this replica is now the leader")
                     return
             except OperatorError as error:
-                log.warning("the Lease cannot be read or written: %s", error)
+                log.warning("leader election: the Lease cannot be read or written: %s", error)
             await self._sleep(RETRY_SECONDS)
 
     async def keep(self) -> None:
@@ -56,36 +56,38 @@ class Lease:
         renewed = self._clock()
         while True:
             await self._sleep(RETRY_SECONDS)
-            left = renewed + RENEW_SECONDS - self._clock()
+            remaining = renewed + RENEW_SECONDS - self._clock()
             try:
-                async with asyncio.timeout(max(left, 0.0)):
-                    if not await self._take():
-                        log.error("another replica leads: %s", self._seen[0])
+                async with asyncio.timeout(max(remaining, 0.0)):
+                    if not await self._acquire_or_renew():
+                        log.error("another replica is the leader: %s", self._observed[0])
                         return
                 renewed = self._clock()
             except (OperatorError, TimeoutError) as error:
-                log.warning("the Lease could not be renewed: %r", error)
+                log.warning("renewing the Lease failed: %r", error)
                 if self._clock() - renewed >= RENEW_SECONDS:
                     log.error("the Lease was not renewed for %.0f s", RENEW_SECONDS)
                     return
 
     async def release(self) -> None:
-        """Give up the Lease, so that another replica can take over at once."""
+        """Release the Lease so that another replica can acquire it immediately."""
         lease = await self._client.get(LEASES, self._namespace, self._name)
         if lease["spec"].get("holderIdentity") == self._identity:
             await self._client.apply(self._lease(lease, holder=""))
 
-    async def _take(self) -> bool:
-        """Acquire or renew; return False while another replica leads."""
+    async def _acquire_or_renew(self) -> bool:
+        """Return True if this replica now has the Lease, False if another replica has it."""
         try:
             lease = await self._client.get(LEASES, self._namespace, self._name)
         except NotFound:
             return await self._succeeds(self._client.create(self._lease(None)))
         spec = lease["spec"]
-        holder, renewed = spec.get("holderIdentity", ""), spec.get("renewTime", "")
-        if (holder, renewed) != self._seen:
-            self._seen, self._seen_at = (holder, renewed), self._clock()
-        is_free = not holder or self._clock() >= self._seen_at + DURATION_SECONDS
+        holder = spec.get("holderIdentity", "")
+        renewed = spec.get("renewTime", "")
+        if (holder, renewed) != self._observed:
+            self._observed = (holder, renewed)
+            self._observed_at = self._clock()
+        is_free = not holder or self._clock() >= self._observed_at + DURATION_SECONDS
         if holder != self._identity and not is_free:
             return False
         return await self._succeeds(self._client.apply(self._lease(lease)))
@@ -93,7 +95,7 @@ class Lease:
     async def _succeeds(self, write: Awaitable[Manifest]) -> bool:
         try:
             await write
-        except Conflict:  # another replica was faster
+        except Conflict:  # another replica wrote first
             return False
         return True
 

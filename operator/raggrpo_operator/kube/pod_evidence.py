@@ -1,4 +1,4 @@
-"""Evidence in a pod's manifest of its loss or of a failure to start. Pure."""
+"""Evidence in a pod's status that it was lost or cannot start. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Pod = Mapping[str, Any]
 
 
 class Weight(IntEnum):
-    """How much a piece of evidence explains; the heaviest is reported."""
+    """How much evidence explains; the heaviest piece is reported."""
 
     DELETED = 1
     ENDED = 2
@@ -40,9 +40,9 @@ class Loss:
     time: datetime
     weight: Weight
     short_of: Shortage | None = None
-    """Whose memory ran out, if that is the cause."""
+    """The memory that ran out, if that is the cause."""
     node: str = ""
-    """The node it failed on; empty if the node is not to blame."""
+    """The node to which the loss is attributed; "" if the node is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StartProblem:
     reason: ConditionReason
     message: str
     is_final: bool
-    """Waiting will not help: something has to be fixed by hand."""
+    """Waiting cannot help; a person has to fix the cause."""
 
 
 WAITING_REASONS: Mapping[str, ConditionReason] = {
@@ -86,36 +86,35 @@ _SHORTAGE: Mapping[str, Shortage] = {
 }
 OUT_OF_MEMORY = "OOMKilled"
 MAX_DETAIL = 512
-"""Characters kept of what a pod or its kubelet says."""
+"""Maximum characters quoted from a pod status."""
 MAX_LOG_TAIL = 300
-"""Characters of a container's last words, which are the end of its log."""
+"""Maximum characters quoted from a termination message, which is the end of the log."""
 
 
 def is_head(pod: Pod) -> bool:
-    """Return whether KubeRay labelled the pod as the head of a Ray cluster."""
+    """Return whether KubeRay has labeled the pod as the head of a Ray cluster."""
     return labels_of(pod).get(RAY_NODE_TYPE_LABEL) == "head"
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
-    """Return why this pod of a Ray cluster is lost, or None if it is not.
+    """Return how a pod of a Ray cluster was lost, or None if it was not.
 
-    `now` is used where the evidence has no time of its own, as with a deletion.
+    `now` is used for evidence without a timestamp, such as a deletion.
     """
-    if (found := _out_of_memory(pod, now)) or (found := _disrupted(pod, now)):
-        return found
-    if found := _ended(pod, now):
-        return found
+    evidence = _out_of_memory(pod, now) or _disrupted(pod, now) or _terminated(pod, now)
+    if evidence is not None:
+        return evidence
     if was_deleted or is_being_deleted(pod):
         return _loss(pod, _plain_cause(pod), "was deleted", now, Weight.DELETED)
     return None
 
 
 def start_problem(pod: Pod) -> StartProblem | None:
-    """Return why this pod does not start, quoting its status; None if nothing is wrong."""
+    """Return why the pod does not start, quoting its status, or None if nothing is wrong."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = section(section(status, "state"), "waiting")
         if (reason := WAITING_REASONS.get(waiting.get("reason", ""))) is not None:
-            detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_end(status)}"
+            detail = f"{waiting['reason']}: {waiting.get('message', '')}{_last_exit(status)}"
             return StartProblem(*_name_and_uid(pod), reason, _message(pod, detail), is_final=True)
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -127,11 +126,11 @@ def start_problem(pod: Pod) -> StartProblem | None:
 
 
 def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
-    for ended in _ends(pod):
-        if ended.get("reason") == OUT_OF_MEMORY:
+    for terminated in _terminations(pod):
+        if terminated.get("reason") == OUT_OF_MEMORY:
             limit = _memory_limit(pod)
             detail = f"ran out of memory (OOMKilled, limit {limit})"
-            time = _time(ended.get("finishedAt"), now)
+            time = _time(terminated.get("finishedAt"), now)
             return _loss(pod, Cause.HOST_OUT_OF_MEMORY, detail, time, Weight.OUT_OF_MEMORY)
     return None
 
@@ -140,27 +139,27 @@ def _disrupted(pod: Pod, now: datetime) -> Loss | None:
     status = section(pod, "status")
     detail = f"{status.get('reason', '')}: {status.get('message', '')}"
     if status.get("reason") == "Evicted":
-        starved = "memory" in (status.get("message") or "")
-        cause = Cause.HOST_OUT_OF_MEMORY if starved else Cause.NODE_LOST
+        is_memory = "memory" in (status.get("message") or "")
+        cause = Cause.HOST_OUT_OF_MEMORY if is_memory else Cause.NODE_LOST
         return _loss(pod, cause, detail, now, Weight.DISRUPTED)
     disruption = condition_of(pod, "DisruptionTarget")
-    cause_of = _DISRUPTIONS.get(disruption.get("reason", ""))
-    if disruption.get("status") != "True" or cause_of is None:
+    disruption_cause = _DISRUPTIONS.get(disruption.get("reason", ""))
+    if disruption.get("status") != "True" or disruption_cause is None:
         return None
     detail = f"{disruption['reason']}: {disruption.get('message', '')}"
     time = _time(disruption.get("lastTransitionTime"), now)
-    return _loss(pod, cause_of, detail, time, Weight.DISRUPTED)
+    return _loss(pod, disruption_cause, detail, time, Weight.DISRUPTED)
 
 
-def _ended(pod: Pod, now: datetime) -> Loss | None:
-    """Return the loss of the main container; a restart in place does not undo it."""
-    if is_being_deleted(pod):  # its containers end because it is being deleted
+def _terminated(pod: Pod, now: datetime) -> Loss | None:
+    """Return the loss of the main container, even if the kubelet has restarted it."""
+    if is_being_deleted(pod):  # the deletion terminates the containers
         return None
-    ends = list(_ends(pod))
-    if ends:
-        code, reason, said = (ends[0].get(key, "") for key in ("exitCode", "reason", "message"))
-        detail = f"ended with exit code {code} ({reason}): {said[-MAX_LOG_TAIL:]}"
-        time = _time(ends[0].get("finishedAt"), now)
+    latest = next(_terminations(pod), None)
+    if latest is not None:
+        code, reason, log = (latest.get(key, "") for key in ("exitCode", "reason", "message"))
+        detail = f"exited with code {code} ({reason}): {log[-MAX_LOG_TAIL:]}"
+        time = _time(latest.get("finishedAt"), now)
         return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
     status = section(pod, "status")
     if status.get("phase") == "Failed":
@@ -173,30 +172,30 @@ def _plain_cause(pod: Pod) -> Cause:
     return Cause.HEAD_LOST if is_head(pod) else Cause.WORKER_LOST
 
 
-def _ends(pod: Pod) -> Iterator[Mapping[str, Any]]:
-    """Yield how the main container ended, most recent first."""
+def _terminations(pod: Pod) -> Iterator[Mapping[str, Any]]:
+    """Yield the terminated states of the main container, most recent first."""
     for state in ("state", "lastState"):
-        if ended := section(section(main_status(pod), state), "terminated"):
-            yield ended
+        if terminated := section(section(main_status(pod), state), "terminated"):
+            yield terminated
 
 
 def main_status(pod: Pod) -> Mapping[str, Any]:
-    """Return the status of our container; the kubelet sorts them by name, injected ones too."""
+    """Return the status of the main container; injected containers may precede it."""
     return _main(_statuses(pod, "containerStatuses"))
 
 
 def _main(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    ours = (each for each in containers if each.get("name") in names.MAIN_CONTAINERS)
-    return next(ours, containers[0] if containers else {})
+    main = (each for each in containers if each.get("name") in names.MAIN_CONTAINERS)
+    return next(main, containers[0] if containers else {})
 
 
 def _statuses(pod: Pod, *lists: str) -> list[Mapping[str, Any]]:
     return [each for name in lists for each in section(pod, "status").get(name) or []]
 
 
-def _last_end(status: Mapping[str, Any]) -> str:
-    ended = section(section(status, "lastState"), "terminated")
-    return f"; it last ended with exit code {ended.get('exitCode')}" if ended else ""
+def _last_exit(status: Mapping[str, Any]) -> str:
+    terminated = section(section(status, "lastState"), "terminated")
+    return f"; last exit code {terminated.get('exitCode')}" if terminated else ""
 
 
 def _memory_limit(pod: Pod) -> str:
@@ -206,21 +205,21 @@ def _memory_limit(pod: Pod) -> str:
 
 def _loss(pod: Pod, cause: Cause, detail: str, time: datetime, weight: Weight) -> Loss:
     name, uid = _name_and_uid(pod)
-    is_nodes_fault = cause is Cause.NODE_LOST or weight is Weight.ENDED
-    node = pod.get("spec", {}).get("nodeName", "") if is_nodes_fault else ""
+    is_node_failure = cause is Cause.NODE_LOST or weight is Weight.ENDED
+    node = pod.get("spec", {}).get("nodeName", "") if is_node_failure else ""
     role = labels_of(pod).get(names.LABEL_ROLE, "")
     short_of = _SHORTAGE.get(role) if cause is Cause.HOST_OUT_OF_MEMORY else None
     message = _message(pod, detail)
     return Loss(name, uid, is_head(pod), cause, message, time, weight, short_of, node)
 
 
-def _time(text: str | None, otherwise: datetime) -> datetime:
-    """Return the time that a pod's status names, if it names one."""
+def _time(text: str | None, default: datetime) -> datetime:
+    """Return a timestamp of a pod status, or `default` if it is missing or invalid."""
     try:
-        found = parse_timestamp(text or "")
+        time = parse_timestamp(text or "")
     except ValueError:
-        return otherwise
-    return found if found.tzinfo is not None else otherwise
+        return default
+    return time if time.tzinfo is not None else default
 
 
 def _name_and_uid(pod: Pod) -> tuple[str, str]:
@@ -231,5 +230,5 @@ def _message(pod: Pod, text: str) -> str:
     metadata = pod["metadata"]
     role = labels_of(pod).get(names.LABEL_ROLE, "")
     node = pod.get("spec", {}).get("nodeName")
-    who = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}".lstrip()
-    return f"{who}: {one_line(text, MAX_DETAIL).strip(' :')}"
+    subject = f"{role} pod {metadata['name']}{f' on node {node}' if node else ''}".lstrip()
+    return f"{subject}: {one_line(text, MAX_DETAIL).strip(' :')}"

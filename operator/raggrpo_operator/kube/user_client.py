@@ -1,4 +1,4 @@
-"""Access to the API server for a person: through a kubeconfig, with that person's own rights."""
+"""`UserClient`: the API server through a kubeconfig, with the permissions of its user."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from raggrpo_operator.errors import TransientError
 from .client import PODS, ApiServer, Manifest, Resource, api_error
 
 HEARTBEAT_SECONDS = 30.0
-"""A dead connection is detected within this time."""
+"""Time within which a dead connection is detected."""
 
 
 class KubeconfigError(Exception):
-    """The kubeconfig names no usable cluster; the message says what to do."""
+    """The kubeconfig or context is missing or unusable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +30,27 @@ class ExecResult:
 
     exit_code: int
     errors: str
-    """Its standard error."""
+    """Standard error."""
 
 
 class UserClient(ApiServer):
-    """The operator's verbs plus those that only people use."""
+    """`ApiServer` with the verbs used only by people."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         super().__init__(ApiClient(configuration))
         self._configuration = configuration
         self.host: str = configuration.host
         self.namespace = namespace
-        """Default namespace of the kubeconfig's context."""
+        """Default namespace of the kubeconfig context."""
 
     async def find(
         self, resource: Resource, namespace: str, *, labels: str = "", fields: str = ""
     ) -> list[Manifest]:
-        """Return the objects that match both selectors; an empty namespace means all."""
+        """Return the objects that match both selectors; namespace "" stands for all namespaces."""
         query = {"labelSelector": labels, "fieldSelector": fields}
         page = await self._call("GET", resource.path(namespace), query=query)
-        found: list[Manifest] = page["items"]
-        return found
+        items: list[Manifest] = page["items"]
+        return items
 
     async def exec_in_pod(
         self,
@@ -60,14 +60,14 @@ class UserClient(ApiServer):
         command: Sequence[str],
         on_output: Callable[[bytes], None],
     ) -> ExecResult:
-        """Run a command in a container; `on_output` gets its output while it runs.
+        """Run a command in a container; `on_output` receives its standard output as it arrives.
 
         Raises:
-            OperatorError: It could not be started, or the connection broke before it ended.
+            OperatorError: The command was not started, or the connection was lost before it exited.
 
         """
         path = PODS.path(namespace, pod, "exec")
-        query = [("command", part) for part in command]
+        query = [("command", word) for word in command]
         query += [("container", container), ("stdout", "true"), ("stderr", "true")]
         errors = b""
         async with WsApiClient(self._configuration, heartbeat=HEARTBEAT_SECONDS) as api:
@@ -91,32 +91,34 @@ class UserClient(ApiServer):
                 raise api_error(error.status, call, error.message.encode()) from error
             except aiohttp.ClientError as error:
                 raise TransientError(f"exec in pod {pod}: {error!r}") from error
-        raise TransientError(f"exec in pod {pod}: the connection ended, as when a pod is deleted")
+        raise TransientError(
+            f"exec in pod {pod}: connection closed before the command exited; was the pod deleted?"
+        )
 
 
 async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient:
-    """Return a client for a kubeconfig and context; if empty, use kubectl's defaults.
+    """Return a client for a kubeconfig and context; "" stands for kubectl's default.
 
     Raises:
-        NoCluster: There is no such file or context, or it cannot be used.
+        KubeconfigError: The file or context does not exist or cannot be used.
 
     """
-    there = _files(kubeconfig)
+    files = _files(kubeconfig)
     configuration = Configuration()
     try:
-        # Not persisted: inspecting a job must not change the user's files.
+        # Not persisted: the command must not change the user's files.
         loader = await load_kube_config(
-            os.pathsep.join(there),
+            os.pathsep.join(files),
             context=context or None,
             client_configuration=configuration,
             persist_config=False,
         )
         namespace = loader.current_context["context"].get("namespace") or "default"
     except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError) as error:
-        wanted = f"context {context} of " if context else ""
+        subject = f"context {context} of " if context else ""
         raise KubeconfigError(
-            f"{wanted}{', '.join(there)} cannot be used: {error}; "
-            "`kubectl config get-contexts` lists what there is"
+            f"{subject}{', '.join(files)} cannot be used: {error}; "
+            "`kubectl config get-contexts` lists all contexts"
         ) from error
     return UserClient(configuration, namespace)
 
@@ -124,9 +126,9 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
 def _files(kubeconfig: str) -> list[str]:
     places = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     files = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
-    there = [str(file) for file in files if file.is_file()]
-    if not there:
+    existing = [str(file) for file in files if file.is_file()]
+    if not existing:
         raise KubeconfigError(
-            f"no kubeconfig at {places}: name one with --kubeconfig or $KUBECONFIG, as for kubectl"
+            f"no kubeconfig at {places}: specify one with --kubeconfig or $KUBECONFIG"
         )
-    return there
+    return existing

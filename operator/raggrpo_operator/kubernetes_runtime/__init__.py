@@ -1,1 +1,1 @@
-"""The operator: watches jobs in a cluster and drives `decide` for each of them."""
+"""The operator: watches the jobs of a cluster and reconciles each with `decide`."""

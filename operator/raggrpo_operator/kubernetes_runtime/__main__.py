@@ -36,13 +36,13 @@ def main() -> int:
 
 
 async def run_until_exit(running: Coroutine[Any, Any, None]) -> None:
-    """Run the operator; end the process here and now when its watches have failed."""
+    """Run the operator; exit immediately if its watches have failed."""
     try:
         await running
     except (WatchFailed, ListTimeout) as reason:
         log.error("%s", reason)
         logging.shutdown()
-        os._exit(RESTART)  # what hangs in kopf would hold up a usual end for ever
+        os._exit(RESTART)  # hanging kopf tasks would block a normal exit forever
 
 
 if __name__ == "__main__":

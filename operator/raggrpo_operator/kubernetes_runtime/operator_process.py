@@ -1,4 +1,4 @@
-"""The operator's process: assembles its parts and runs them; if one ends, all end."""
+"""The operator process: creates its components and runs them until one stops."""
 
 import asyncio
 import contextlib
@@ -40,25 +40,24 @@ from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
 log = logging.getLogger(__name__)
 
-
 WATCHES = "multidimensional multitasker"
-"""kopf's name for the task that holds all watches."""
-END_SECONDS = 10.0
-"""How long parts that were cancelled have to end; kopf's may not, once a watch has failed."""
+"""kopf's name for the task that runs all watches."""
+CANCEL_SECONDS = 10.0
+"""Time for canceled tasks to finish; kopf's may hang after a watch has failed."""
 
 
 class LeadershipLost(Exception):
-    """Another replica may lead now, so this process must end at once."""
+    """Another replica may be the leader, so this process must exit immediately."""
 
 
 class WatchFailed(Exception):
-    """Nothing is seen any more. kopf itself may wait for ever after the failure of a watch."""
+    """A watch has failed, after which kopf may hang without watching anything."""
 
 
 async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
-    """Run until SIGTERM or SIGINT, or until a part fails; then raise its error.
+    """Run until SIGTERM or SIGINT, or until a component fails; then raise its error.
 
-    `head_address` resolves the addresses of Ray heads; by default through the cluster's DNS.
+    `head_address` resolves the addresses of Ray heads; the default uses the cluster's DNS.
     """
     keys = read_keys(settings.key_folder)
     metrics = Metrics()
@@ -107,51 +106,61 @@ class _Operator:
         self._caches.on_event = listener(evidence, store, self._queue.add, _now)
         self._metrics.longest.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()
-        self._waits = settings.leader_election
+        self._is_standby = settings.leader_election
         self._health = Health(
             time.monotonic,
             lambda: self._queue.longest_running,
-            lambda: self._waits or self._caches.filled.is_set(),
+            lambda: self._is_standby or self._caches.filled.is_set(),
         )
 
     async def run(self) -> None:
         settings = self._settings
-        stop = asyncio.Event()  # used while this replica waits; later kopf handles signals
+        stop = asyncio.Event()  # for a standby replica; once leading, kopf handles signals
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with serve_probes(self._health, self._metrics.text, settings.http_port):
             stopped = asyncio.create_task(stop.wait(), name="signal")
-            parts = [self._health.run_heartbeat(), self._lead()]
-            await _until_one_ends([stopped], parts)
+            await _run_until_first_ends([stopped], [self._health.run_heartbeat(), self._lead()])
 
     async def _lead(self) -> None:
-        """Work; with leader election, only while this replica holds the Lease."""
+        """Run the operator; with leader election, only while this replica is the leader."""
         settings = self._settings
         if not settings.leader_election:
             self._metrics.leads.set(1)
             await self._work([])
             return
-        place = (settings.own_namespace, settings.lease_name)
-        lease = Lease(self._client, *place, settings.identity, clock=time.monotonic)
+        lease = Lease(
+            self._client,
+            settings.own_namespace,
+            settings.lease_name,
+            settings.identity,
+            clock=time.monotonic,
+        )
         await lease.acquire()
-        self._waits = False
+        self._is_standby = False
         self._metrics.leads.set(1)
         try:
-            await self._work([_until_lost(lease)])
+            await self._work([_renew(lease)])
         finally:
             self._metrics.leads.set(0)
-            with contextlib.suppress(OperatorError):  # it expires in a few seconds anyway
+            with contextlib.suppress(OperatorError):  # the Lease expires anyway
                 await lease.release()
 
-    async def _work(self, more: list[Coroutine[Any, Any, None]]) -> None:
+    async def _work(self, extra: list[Coroutine[Any, Any, None]]) -> None:
         settings = self._settings
-        watched = (self._client, self._caches, self._queue.add)
-        resync = Resync(*watched, self._health, self._metrics, settings.namespaces)
-        parts = [*more, self._rounds(), resync.run(settings.resync_seconds)]
-        parts.append(monitor_watches(self._ready))
-        tasks = [asyncio.create_task(part) for part in parts]
-        await asyncio.sleep(0)  # kopf cancels only the tasks that started after it
+        resync = Resync(
+            self._client,
+            self._caches,
+            self._queue.add,
+            self._health,
+            self._metrics,
+            settings.namespaces,
+        )
+        coroutines = [*extra, self._rounds(), resync.run(settings.resync_seconds)]
+        coroutines.append(monitor_watches(self._ready))
+        tasks = [asyncio.create_task(each) for each in coroutines]
+        await asyncio.sleep(0)  # lets the tasks start first: kopf cancels all that start after it
         informer = kopf.operator(
             registry=registry(self._caches),
             settings=kopf_settings(settings),
@@ -159,7 +168,7 @@ class _Operator:
             clusterwide=not settings.namespaces,
             ready_flag=self._ready,
         )
-        await _until_one_ends(tasks, [informer])
+        await _run_until_first_ends(tasks, [informer])
 
     async def _rounds(self) -> None:
         await self._caches.wait_until_filled()
@@ -167,7 +176,7 @@ class _Operator:
 
 
 def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:
-    """Return what manifests need to know about this installation."""
+    """Return the settings that manifests use."""
     return ClusterSettings(
         trainer_image=settings.trainer_image,
         operator_namespace=settings.own_namespace,
@@ -180,34 +189,34 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
     )
 
 
-async def _until_one_ends(
-    running: list["asyncio.Task[Any]"], parts: list[Coroutine[Any, Any, Any]]
+async def _run_until_first_ends(
+    running: list["asyncio.Task[Any]"], coroutines: list[Coroutine[Any, Any, Any]]
 ) -> None:
-    """Run all until the first ends, cancel the others, and raise what it raised."""
-    tasks = [*running, *(asyncio.create_task(part) for part in parts)]
+    """Run all until the first one ends, cancel the others, and raise its error if it failed."""
+    tasks = [*running, *(asyncio.create_task(each) for each in coroutines)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks, timeout=END_SECONDS)
+        await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
     for task in done:
         task.result()
 
 
-async def monitor_watches(begun: asyncio.Event) -> None:
-    """Wait until kopf's watches have begun, then as long as none fails. Raises WatchFailed."""
-    await begun.wait()
+async def monitor_watches(started: asyncio.Event) -> None:
+    """Wait for kopf's watches to start, then monitor them. Raises WatchFailed."""
+    await started.wait()
     watches = [task for task in asyncio.all_tasks() if task.get_name() == WATCHES]
     done, _ = await asyncio.wait(watches)
     if any(not task.cancelled() and task.exception() for task in done):
-        raise WatchFailed("the watches have ended: restarting")
-    await asyncio.Future()  # kopf was asked to end, and does
+        raise WatchFailed("a watch has failed: restarting")
+    await asyncio.Future()  # kopf is shutting down
 
 
-async def _until_lost(lease: Lease) -> None:
+async def _renew(lease: Lease) -> None:
     await lease.keep()
-    raise LeadershipLost("this replica leads no longer and ends")
+    raise LeadershipLost("this replica is no longer the leader: exiting")
 
 
 def _now() -> datetime:
