@@ -14,7 +14,7 @@ LOGIT_CHUNK = 2**25
 """Logits that a rank holds at once: 128 MiB in fp32, whatever the vocabulary."""
 GPU_LOGIT_CHUNK = 2**27
 """On a GPU: 512 MiB. Each chunk rewrites the head's gradient, which smaller ones do more often."""
-WEIGHT_PART_BYTES = GIB
+WEIGHT_CHUNK_BYTES = GIB
 """Of the weights that a GPU holds whole while they are sent; a single tensor may be larger."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """fp32 parameters and AdamW's two moments."""

@@ -11,7 +11,7 @@ from raggrpo_api.memory.arithmetic import (
     GPU_LOGIT_CHUNK,
     LOGIT_CHUNK,
     MIB,
-    WEIGHT_PART_BYTES,
+    WEIGHT_CHUNK_BYTES,
     element_bytes,
     num_ranks,
 )
@@ -85,7 +85,7 @@ def unsharded(spec: Blocks, facts: Facts) -> int:
 def sync_copies(spec: Blocks, facts: Facts) -> int:
     """Return what leaves for the engines at once: a part, packed as well, and the next tensor."""
     largest = element_bytes(spec.training.precision) * facts.vocabulary * facts.hidden_size
-    part = max(largest, min(WEIGHT_PART_BYTES, weights_bytes(spec, facts)))
+    part = max(largest, min(WEIGHT_CHUNK_BYTES, weights_bytes(spec, facts)))
     return 2 * part + largest
 
 

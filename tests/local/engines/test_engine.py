@@ -56,11 +56,11 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
 
 
 @pytest.mark.row("G3")
-def test_an_engine_for_gpus_takes_weights_in_parts(measured: Any) -> None:
-    if "parts" not in measured:
+def test_async_engine_loads_tensor_chunks(measured: Any) -> None:
+    if "chunks" not in measured:
         pytest.skip("engines of CPUs read files")
-    assert measured["parts"] > 2  # max(gaps_after), above, is also that of this update
-    assert measured["version_in_parts"] == 3
+    assert measured["chunks"] > 2  # max(gaps_after), above, is also that of this update
+    assert measured["version_after_chunks"] == 3
 
 
 def test_an_engine_in_this_process_starts_no_other_that_imports_vllm_again(measured: Any) -> None:

@@ -15,7 +15,7 @@ from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_trainer.call_failures import FailureCause
-from raggrpo_trainer.engines.engine import environment
+from raggrpo_trainer.engines.engine_options import engine_environment
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import RewardFailed
 from support.processes.ports import free_port
@@ -38,7 +38,8 @@ def vllm_server(folder: Path) -> Iterator[str]:
     command += ["--model", str(folder / "model"), "--served-model-name", "grader"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--chat-template", str(template)]
     command += ["--max-model-len", "256", "--dtype", "float32", "--enforce-eager"]
-    env = {**os.environ, **environment("cpu", 2, LogLevel.INFO), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    engine_env = engine_environment("cpu", 2, LogLevel.INFO)
+    env = {**os.environ, **engine_env, "VLLM_CPU_KVCACHE_SPACE": "1"}
     url = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)

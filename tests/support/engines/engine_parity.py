@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from raggrpo_api.spec.monitoring import LogLevel
-from raggrpo_trainer.engines.engine import EngineOptions, environment
+from raggrpo_trainer.engines.engine_options import EngineOptions, engine_environment
 from raggrpo_trainer.policy import small_model
 from raggrpo_trainer.weights.export import checkpoint_tensors
 from support.engines.model_families import config_of
@@ -72,7 +72,7 @@ def gap(engine: Any, model: PreTrainedModel) -> float:
 
 
 def main(model_type: str, folder: Path) -> None:
-    os.environ.update(environment("cpu", 1, LogLevel.INFO))
+    os.environ.update(engine_environment("cpu", 1, LogLevel.INFO))
     small_model._SIZES.update(SIZES)
     model = small_model.small_model(config_of(model_type))
     model.save_pretrained(folder)

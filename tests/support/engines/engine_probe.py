@@ -15,15 +15,11 @@ from typing import Any
 import psutil
 
 from raggrpo_api.spec.monitoring import LogLevel
-from raggrpo_trainer.engines.engine import (
-    AsyncEngine,
-    EngineOptions,
-    Generation,
-    GenerationRequest,
-    InProcessEngine,
-    environment,
-)
+from raggrpo_trainer.engines.async_engine import AsyncEngine
 from raggrpo_trainer.engines.engine_failure import EngineDead
+from raggrpo_trainer.engines.engine_options import EngineOptions, engine_environment
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest
+from raggrpo_trainer.engines.in_process_engine import InProcessEngine
 
 PROMPTS = [tuple(range(3 + i, 90 + i)) for i in range(4)]
 REQUESTS = [
@@ -100,10 +96,10 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         result["version"] = after[0].policy_version
     if isinstance(engine, AsyncEngine) and kind == "async":
         change(3)
-        result["parts"] = await load_in_parts(engine, dict(model.named_parameters()), version=3)
-        in_parts = await run()
-        gaps.append(gap(in_parts))
-        result["version_in_parts"] = in_parts[0].policy_version
+        result["chunks"] = await load_in_chunks(engine, dict(model.named_parameters()), version=3)
+        after_chunks = await run()
+        gaps.append(gap(after_chunks))
+        result["version_after_chunks"] = after_chunks[0].policy_version
         change(2)
         await engine.load_weights(path, 2)
         after = await run()
@@ -146,22 +142,20 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     return result
 
 
-async def load_in_parts(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
-    """Load weights as they come on GPUs, but for a file in the place of each part's memory."""
+async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
+    """Load tensor chunks as on GPUs, except that each chunk is a file."""
     from safetensors.torch import save_file
 
-    from raggrpo_trainer.weights.device_parts import PartSender
+    from raggrpo_trainer.weights.rank_side import ChunkSender
 
     with tempfile.TemporaryDirectory() as folder:
-        sender = PartSender(
-            ((n, p.detach().clone()) for n, p in weights.items()), maps=False, size=100_000
-        )
-        await engine.begin_update({"folder": folder})
+        sender = ChunkSender(((n, p.detach().clone()) for n, p in weights.items()), size=100_000)
+        await engine.start_update({"folder": folder})
         number = 0
-        while (part := sender.next()) is not None:
+        while (chunk := sender.next()) is not None:
             file = f"{number}.safetensors"
-            save_file({n: weights[n].detach().clone() for n in part["names"]}, f"{folder}/{file}")
-            await engine.read_part(part | {"file": file})
+            save_file({n: weights[n].detach().clone() for n in chunk["names"]}, f"{folder}/{file}")
+            await engine.load_chunk(chunk | {"file": file})
             number += 1
         await engine.finish_update(version)
     return number
@@ -193,7 +187,7 @@ async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.environ.update(environment("cpu", 1, LogLevel.INFO))
+    os.environ.update(engine_environment("cpu", 1, LogLevel.INFO))
     if sys.argv[2] != "in-process":
         # Only the in-process engine may share this process with its core.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"

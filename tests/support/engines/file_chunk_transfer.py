@@ -1,4 +1,4 @@
-"""A way for weights to reach a real vLLM engine in parts without a GPU: a file for each part.
+"""A vLLM weight transfer backend for tests without a GPU: each tensor chunk is a file.
 
 Between `start_weight_update` and `finish_weight_update` it is what vLLM's IPC and NCCL engines are.
 Imported by vLLM inside its worker process.
@@ -12,7 +12,7 @@ from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferEngine
 
-from raggrpo_trainer.engines.engine import EngineOptions
+from raggrpo_trainer.engines.engine_options import EngineOptions
 from raggrpo_trainer.weights.vllm_extension import WorkerExtension
 
 BACKEND = "files"
@@ -53,7 +53,7 @@ class Extension(WorkerExtension):
 
 
 class ChunkOptions(EngineOptions):
-    """Options of an engine that also takes weights in parts."""
+    """Options of an engine that also loads tensor chunks."""
 
     def arguments(self) -> dict[str, object]:
         return EngineOptions.arguments(self) | {

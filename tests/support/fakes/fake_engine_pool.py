@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from raggrpo_trainer.engines.engine import Generation, GenerationRequest
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 
 Write = Callable[[str], str]
 

@@ -50,7 +50,7 @@ class EndingStore:
 class FakeRanks:
     infos = (SimpleNamespace(precision="FP32"),)
 
-    async def send_weights(self, version: int, way: object) -> None: ...
+    async def send_weights(self, version: int, backend: object) -> None: ...
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return [list(done.rollout_logprobs) for group in groups for done in group.completions]

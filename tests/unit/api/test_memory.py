@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_trainer.engines.engine_pool import engine_options
+from raggrpo_trainer.engines.engine_options import engine_options
 from raggrpo_trainer.preflight.model import check_model
 from support.builders.operator.jobs import make_job
 from support.builders.trainer.policies import write_model

@@ -28,7 +28,8 @@ from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
 from raggrpo_trainer.data.prompts import Composer, PromptSource, Tokenizer, load_tokenizer
-from raggrpo_trainer.engines.engine_pool import EnginePool, engine_options
+from raggrpo_trainer.engines.engine_options import engine_options
+from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import chosen_precision, device_precision

@@ -41,7 +41,7 @@ from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import ValidationResult, Validator
-from raggrpo_trainer.weights.transfer import weight_way
+from raggrpo_trainer.weights.backend import weight_transfer_backend
 
 from .checkpoint_score import (
     checkpoint_due,
@@ -190,8 +190,8 @@ async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMe
 
 async def _publish_weights(parts: Parts, version: int) -> None:
     """Send the ranks' weights to all engines."""
-    way = weight_way(parts.config.resources)
-    await parts.pool.load_weights(await parts.ranks.send_weights(version, way))
+    backend = weight_transfer_backend(parts.config.resources)
+    await parts.pool.load_weights(await parts.ranks.send_weights(version, backend))
 
 
 async def _interruptible(

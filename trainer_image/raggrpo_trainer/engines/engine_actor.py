@@ -1,8 +1,8 @@
 """One vLLM engine as a Ray actor that outlives the driver.
 
 An engine belongs to the Ray cluster: the actor is detached, named, and in a detached placement
-group, so the next attempt finds it instead of waiting for vLLM to start. Every call carries the
-attempt's fencing epoch; an engine rejects epochs older than the newest it has seen.
+group, so the next attempt reuses it instead of waiting for vLLM to start. Every call carries the
+attempt's fencing epoch; an engine rejects epochs older than the newest one it has served.
 """
 
 import asyncio
@@ -20,23 +20,19 @@ from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
-from raggrpo_trainer.weights.transfer import WeightReceiver
 
-from .engine import (
-    AsyncEngine,
-    Engine,
-    EngineOptions,
-    Generation,
-    GenerationRequest,
-    InProcessEngine,
-)
-from .engine_failure import EngineDead, dead_on, own_outputs, reason_of
+from .async_engine import AsyncEngine
+from .engine import Engine
+from .engine_failure import EngineDead, as_engine_dead, failure_reason, own_outputs
+from .engine_options import EngineOptions
+from .generation import Generation, GenerationRequest
+from .in_process_engine import InProcessEngine
 
 log = logging.getLogger(__name__)
 
 
 class StaleEpoch(Exception):
-    """The caller belongs to an attempt that was superseded."""
+    """The caller belongs to a superseded attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +40,33 @@ class EngineInfo:
     """What an engine reports to the attempt that adopts it."""
 
     digest: str
-    """Of its options; an engine with different ones is not reused."""
+    """`options_digest` of its options; an engine with other options is replaced."""
     process: PodProcess
     memory_kills: int = 0
-    """Processes in its pod that the kernel had OOM-killed by then."""
+    """Processes in its pod that the kernel has OOM-killed so far."""
 
 
 class RolloutActor:
-    """One vLLM engine in a process of its own."""
+    """One vLLM engine in its own process."""
 
     def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
         engine = AsyncEngine if asynchronous else InProcessEngine
-        with dead_on(own_outputs(), Exception):  # Ray passes on only the words of this error
+        with as_engine_dead(own_outputs(), Exception):  # Ray transfers only the message
             self._engine: Engine = engine(options)
         self._dead: EngineDead | None = None
         self._options = options
-        self._weights: WeightReceiver = SharedMemoryReceiver()
-        self._epoch, self._is_updating = 0, False
+        self._weights = SharedMemoryReceiver()
+        self._epoch = 0
+        self._is_updating = False
 
     async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
-        """Accept only this epoch from now on; abort what an earlier one left running."""
+        """Serve only this epoch from now on; abort the requests of an older one.
+
+        Raises EngineDead if the previous driver exited during a chunk transfer.
+        """
         self._check(epoch)
         if self._is_updating and epoch > self._epoch:
-            self._dead = EngineDead("its driver ended while weights were sent in parts")
+            self._dead = EngineDead("its driver exited during a weight transfer")
             raise self._dead
         register(Path(log_folder), name)
         keep_ray_logs(Path(log_folder))
@@ -80,7 +80,7 @@ class RolloutActor:
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
     ) -> AsyncIterator[list[tuple[int, Generation]]]:
-        """Yield (index, completion) as they finish, in batches."""
+        """Yield (index of the request, completion) as they finish, in batches."""
         self._check(epoch)
         tasks = {
             asyncio.ensure_future(self._finish(i, awaitable))
@@ -91,29 +91,29 @@ class RolloutActor:
             yield [task.result() for task in done]
 
     async def load_weights(self, epoch: int, version: int, handle: str, data: Any = None) -> None:
-        """Load the weights a rank sent; `data` holds them if that rank is on another node."""
+        """Load a weights file; `data` is its content if it is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
             await self._or_dead(self._engine.load_weights(path, version))
-        log.debug("weights of step %d are loaded", version)
+        log.debug("loaded the weights of step %d", version)
 
-    async def begin_update(self, epoch: int, way: Mapping[str, Any] | None) -> None:
-        """Stop generating and expect weights in parts."""
+    async def start_update(self, epoch: int, init_info: Mapping[str, Any] | None) -> None:
+        """Pause generation and prepare for tensor chunks."""
         self._check(epoch)
         self._is_updating = True
-        await self._or_dead(self._engine.begin_update(way))
+        await self._or_dead(self._engine.start_update(init_info))
 
-    async def read_part(self, epoch: int, part: Mapping[str, Any]) -> None:
-        """Read one part of the weights."""
+    async def load_chunk(self, epoch: int, chunk: Mapping[str, Any]) -> None:
+        """Load one tensor chunk."""
         self._check(epoch)
-        await self._or_dead(self._engine.read_part(part))
+        await self._or_dead(self._engine.load_chunk(chunk))
 
     async def finish_update(self, epoch: int, version: int) -> None:
-        """Use the parts that were read, and go on generating."""
+        """Apply the loaded chunks and resume generation."""
         self._check(epoch)
         await self._or_dead(self._engine.finish_update(version))
         self._is_updating = False
-        log.debug("weights of step %d are loaded", version)
+        log.debug("loaded the weights of step %d", version)
 
     async def sleep(self, epoch: int) -> None:
         """Free GPU memory for the ranks."""
@@ -121,17 +121,17 @@ class RolloutActor:
         await self._engine.sleep()
 
     async def wake(self, epoch: int) -> None:
-        """Reclaim GPU memory."""
+        """Reallocate the GPU memory freed by `sleep`."""
         self._check(epoch)
         await self._engine.wake()
 
-    async def _or_dead(self, loading: Awaitable[None]) -> None:
+    async def _or_dead(self, update: Awaitable[None]) -> None:
         try:
-            await loading
+            await update
         except Exception as error:
-            # Some layers may be half loaded: it refuses every call, and the pool replaces it.
-            log.exception("loading weights failed, this engine is not used again")
-            self._dead = EngineDead(reason_of(error, []))
+            # Some layers may be loaded: the engine rejects every call and the pool replaces it.
+            log.exception("weight update failed; this engine is not used again")
+            self._dead = EngineDead(failure_reason(error, []))
             raise self._dead from error
 
     def _check(self, epoch: int) -> None:
@@ -146,5 +146,5 @@ class RolloutActor:
 
 
 def options_digest(options: EngineOptions) -> str:
-    """Return the digest that decides whether a running engine can be reused."""
+    """Return the digest that decides whether a running engine is reused."""
     return content_hash(asdict(options))

@@ -1,7 +1,7 @@
-"""`EngineDead`: a living actor whose engine is dead; and what the engine's processes last wrote.
+"""`EngineDead`: the actor is alive, its engine is not; and the reason from the engine's output.
 
-vLLM's engine core is a process of its own. When it dies, the caller learns only that it did ("see
-the stack trace above"); the reason stands in what the core wrote to this process's outputs.
+vLLM's engine core is a process of its own. When it exits, the caller's error only refers to "the
+stack trace above"; the reason is in what the core wrote to the output of the actor's process.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from raggrpo_trainer.host.out_of_memory import OutOfMemory, in_text, out_of_memory
 
-MAX_OUTPUT = 256 * 2**10
-"""Bytes read from the end of an output."""
-MAX_REASON = 600
+MAX_OUTPUT_BYTES = 256 * 2**10
+"""Bytes read from the end of an output file."""
+MAX_REASON_CHARS = 600
 
 
 class EngineDead(Exception):
-    """The engine failed and is not trusted again; its actor has to be replaced."""
+    """The engine failed and is not used again; its actor must be replaced."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -26,44 +26,45 @@ class EngineDead(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file that this process and its children write to, from where it ended when seen first."""
+    """An output file of this process and its children, from offset `start` on."""
 
     path: Path
     start: int
+    """Size in bytes when the file was first observed."""
 
     def tail(self) -> str:
-        """Return the end of what was written since."""
+        """Return the end of what was written since `start`, at most MAX_OUTPUT_BYTES."""
         try:
             with self.path.open("rb") as file:
-                file.seek(max(self.start, self.path.stat().st_size - MAX_OUTPUT))
-                return file.read(MAX_OUTPUT).decode(errors="replace")
+                file.seek(max(self.start, self.path.stat().st_size - MAX_OUTPUT_BYTES))
+                return file.read(MAX_OUTPUT_BYTES).decode(errors="replace")
         except OSError:
-            return ""  # rotated away; the error's own words remain
+            return ""  # rotated away; the error's own message remains
 
 
 def own_outputs() -> list[Output]:
-    """Return the files behind standard output and error; terminals and pipes are left out."""
+    """Return the files behind standard output and error, without terminals and pipes."""
     links = (Path(f"/proc/self/fd/{number}") for number in (1, 2))
     files = {link.resolve() for link in links if link.is_file()}
     return [Output(file, file.stat().st_size) for file in sorted(files)]
 
 
-def reason_of(error: BaseException, outputs: list[Output]) -> str:
-    """Return the line that explains the failure, or the end of the error's own words."""
-    found: OutOfMemory | None = out_of_memory(error)
+def failure_reason(error: BaseException, outputs: list[Output]) -> str:
+    """Return the line that reports lack of memory, or the end of the error's own message."""
+    shortage: OutOfMemory | None = out_of_memory(error)
     for output in outputs:
-        found = found or in_text(output.tail())
-    if found is not None:
-        return found.line
-    return f"{type(error).__name__}: {error}"[-MAX_REASON:]
+        shortage = shortage or in_text(output.tail())
+    if shortage is not None:
+        return shortage.line
+    return f"{type(error).__name__}: {error}"[-MAX_REASON_CHARS:]
 
 
 @contextmanager
-def dead_on(outputs: list[Output], *errors: type[BaseException]) -> Iterator[None]:
+def as_engine_dead(outputs: list[Output], *errors: type[BaseException]) -> Iterator[None]:
     """Turn these errors into EngineDead with the reason."""
     try:
         yield
     except EngineDead:
         raise
     except errors as error:
-        raise EngineDead(reason_of(error, outputs)) from error
+        raise EngineDead(failure_reason(error, outputs)) from error

@@ -7,32 +7,35 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 
 
 class EngineReceiver:
-    """A `Receiver`: calls the engine's actor, whose epoch it carries."""
+    """A `Receiver` that calls the engine's actor with the attempt's epoch."""
 
     def __init__(
         self, engine: Any, process: PodProcess, *, num_devices: int, epoch: int, sleeps: bool
     ) -> None:
-        self.process, self.num_devices = process, num_devices
-        self._engine, self._epoch, self._sleeps = engine, epoch, sleeps
+        self.process = process
+        self.num_devices = num_devices
+        self._engine = engine
+        self._epoch = epoch
+        self._sleeps = sleeps
 
     async def wake(self) -> None:
-        """Wake; an engine that does not sleep only answers."""
+        """Wake the engine; one that does not sleep only answers."""
         await self._engine.wake.remote(self._epoch)
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:
-        """Wake and load the file."""
+        """Wake the engine if it sleeps and load a weights file."""
         if self._sleeps:
             await self.wake()
         await self._engine.load_weights.remote(self._epoch, version, handle, data)
 
-    async def begin(self, way: Mapping[str, Any] | None) -> None:
-        """Expect parts."""
-        await self._engine.begin_update.remote(self._epoch, way)
+    async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
+        """Pause generation and prepare for chunks."""
+        await self._engine.start_update.remote(self._epoch, init_info)
 
-    async def read(self, part: Mapping[str, Any]) -> None:
-        """Read a part."""
-        await self._engine.read_part.remote(self._epoch, part)
+    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Load one chunk."""
+        await self._engine.load_chunk.remote(self._epoch, chunk)
 
-    async def finish(self, version: int) -> None:
-        """Use what was read."""
+    async def finish_update(self, version: int) -> None:
+        """Apply the loaded chunks and resume generation."""
         await self._engine.finish_update.remote(self._epoch, version)

@@ -35,8 +35,8 @@ from raggrpo_trainer.host.memory_kills import memory_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
 from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.weights.backend import WeightTransferBackend
 from raggrpo_trainer.weights.shared_memory import SharedMemorySender
-from raggrpo_trainer.weights.transfer import WeightSender
 
 from .held import Held, Position
 from .left_behind import mark
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
     from raggrpo_trainer.policy.policy import Policy
-    from raggrpo_trainer.weights.device_parts import PartSender
+    from raggrpo_trainer.weights.rank_side import ChunkSender
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +87,9 @@ class RankActor:
         self._precision = ""
         self._policy: Policy | None = None
         self._held: Held | None = None
-        self._weights: WeightSender = SharedMemorySender(ray.get_runtime_context().namespace, rank)
-        self._parts: PartSender | None = None
-        self._engines: PyNcclCommunicator | None = None
+        self._weights = SharedMemorySender(ray.get_runtime_context().namespace, rank)
+        self._chunks: ChunkSender | None = None
+        self._nccl_group: PyNcclCommunicator | None = None
 
     def address(self) -> tuple[str, int]:
         """Return this pod's address and a free port, for the process group."""
@@ -131,7 +131,7 @@ class RankActor:
         configure_logs(level)
         if self._policy is None or self._held is None:
             return None
-        self.drop_parts(epoch)  # of a driver that ended while it sent them
+        self.free_chunks(epoch)  # of a driver that exited during a weight transfer
         return self._info(self._policy), self._held
 
     def leave(self, epoch: int) -> None:
@@ -172,49 +172,53 @@ class RankActor:
         """Return the same as the plain Hugging Face model computes them."""
         return self._built(epoch).plain_logprobs(groups)
 
-    def send_weights(self, epoch: int, version: int) -> str:
-        """Publish all weights to the engines (collective) and return their handle.
+    def write_weights(self, epoch: int, version: int) -> str:
+        """Write all weights to shared memory (collective); return the file's path on rank 0.
 
-        Afterwards the device's memory is free for colocated engines.
+        Afterwards the device's cached memory is free for colocated engines.
         """
         policy = self._built(epoch)
         handle = self._weights.send(version, policy.export_weights())
         policy.release_cached_memory()
         return handle
 
-    def weights_data(self, handle: str) -> Any:
-        """Return sent weights as bytes that Ray shares without copying."""
+    def weights_file(self, handle: str) -> Any:
+        """Return the content of a weights file as bytes that Ray shares without copying."""
         return self._weights.data(handle)
 
-    def next_part(self, epoch: int, *, first: bool, maps: bool) -> dict[str, Any] | None:
-        """Prepare the next part of the weights in GPU memory (collective); None after the last."""
-        from raggrpo_trainer.weights.device_parts import PartSender
+    def next_chunk(
+        self, epoch: int, *, first: bool, backend: WeightTransferBackend
+    ) -> dict[str, Any] | None:
+        """Gather the next tensor chunk (collective); return its description or None."""
+        from raggrpo_trainer.weights.rank_side import chunk_sender
 
         policy = self._built(epoch)
-        if self._parts is None or first:
-            self._parts = PartSender(policy.export_weights(on_device=True), maps=maps)
-        return self._parts.next()
+        if self._chunks is None or first:
+            self._chunks = chunk_sender(backend, policy.export_weights(on_device=True))
+        return self._chunks.next()
 
-    def drop_parts(self, epoch: int) -> None:
-        """Free the device's memory for colocated engines, what was sent to them included."""
+    def free_chunks(self, epoch: int) -> None:
+        """Free gathered tensors, the IPC buffer and cached memory for colocated engines."""
         policy = self._built(epoch)
-        self._parts = None
+        self._chunks = None
         policy.release_cached_memory()
 
-    def join_engines(self, address: tuple[str, int], world_size: int) -> None:
-        """Join the group in which weights are broadcast, as its first member."""
-        from raggrpo_trainer.weights.device_parts import join_engines
+    def join_nccl_group(self, address: tuple[str, int], world_size: int) -> None:
+        """Join the NCCL group of the engines' workers as its rank 0."""
+        from raggrpo_trainer.weights.rank_side import join_nccl_group
 
-        if self._engines is not None:
-            self._engines.destroy()
-        self._engines = join_engines(*address, world_size)
+        if self._nccl_group is not None:
+            self._nccl_group.destroy()
+        self._nccl_group = join_nccl_group(*address, world_size)
 
-    def broadcast_part(self, epoch: int) -> None:
-        """Send the prepared part to the engines."""
+    def broadcast_chunk(self, epoch: int) -> None:
+        """Broadcast the gathered chunk to the engines."""
+        from raggrpo_trainer.weights.rank_side import NcclChunkSender
+
         self._check(epoch)
-        if self._parts is None or self._engines is None:
-            raise RuntimeError("next_part() and join_engines() come first")
-        self._parts.broadcast(self._engines)
+        if not isinstance(self._chunks, NcclChunkSender) or self._nccl_group is None:
+            raise RuntimeError("next_chunk() and join_nccl_group() come first")
+        self._chunks.broadcast(self._nccl_group)
 
     def save(self, epoch: int, folder: str) -> None:
         """Write this rank's shards of model and optimiser."""

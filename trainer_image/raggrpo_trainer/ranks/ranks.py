@@ -23,17 +23,23 @@ from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
-from raggrpo_trainer.weights.transfer import SentFile, SentInParts, SentWeights, WeightWay
+from raggrpo_trainer.weights.backend import WeightTransferBackend
+from raggrpo_trainer.weights.chunk_sources import chunk_source
+from raggrpo_trainer.weights.transfer import (
+    ChunkSource,
+    ChunkTransfer,
+    FileTransfer,
+    WeightTransfer,
+)
 
 from .held import Held, Position
 from .rank_actor import RankActor, RankInfo
-from .rank_parts import RankParts
 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0
 """How long idle ranks may take to answer a driver that ends."""
-UNFENCED = ("address", "join_engines")
+UNFENCED = ("address", "join_nccl_group")
 """Calls of a rank that carry no epoch: they touch no model."""
 BUILDING = ("build", "load")
 """Calls of a rank that hold no activations: what is short in them is the model's own state."""
@@ -45,7 +51,7 @@ class Ranks:
     def __init__(self, actors: Sequence[Any], epoch: int, infos: Sequence[RankInfo] = ()) -> None:
         self.actors, self.infos = list(actors), list(infos)
         self._epoch = epoch
-        self._parts: RankParts | None = None
+        self._chunks: ChunkSource | None = None
 
     @classmethod
     def create(
@@ -128,18 +134,23 @@ class Ranks:
         )
         return found[0]
 
-    async def send_weights(self, version: int, way: WeightWay) -> SentWeights:
-        """Publish the current weights to the engines, or offer them in parts."""
-        if way is WeightWay.SHARED_MEMORY:
-            return await self._send_file(version)
-        if self._parts is None:  # kept: engines join its group once
-            self._parts = RankParts(self._call, way)
-        return SentInParts(version, self._parts, lambda: self._send_file(version))
+    async def send_weights(self, version: int, backend: WeightTransferBackend) -> WeightTransfer:
+        """Return a transfer of the current weights; writes them first if it is a file."""
+        if backend is WeightTransferBackend.SHARED_MEMORY:
+            return await self._write_weights(version)
+        if self._chunks is None:  # reused: engines join its NCCL group once
+            self._chunks = chunk_source(backend, self._call)
+        return ChunkTransfer(version, self._chunks, lambda: self._write_weights(version))
 
-    async def _send_file(self, version: int) -> SentFile:
-        handles = await self._all(lambda a: a.send_weights.remote(self._epoch, version))
-        handle, node = handles[0], self.infos[0].process.node
-        return SentFile(version, handle, node, lambda: self.actors[0].weights_data.remote(handle))
+    async def _write_weights(self, version: int) -> FileTransfer:
+        handles = await self._all(lambda a: a.write_weights.remote(self._epoch, version))
+        handle = handles[0]
+        return FileTransfer(
+            version,
+            handle,
+            node=self.infos[0].process.node,
+            fetch=lambda: self.actors[0].weights_file.remote(handle),
+        )
 
     async def _call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
         fenced = {} if method in UNFENCED else {"epoch": self._epoch}

@@ -22,8 +22,8 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptTooLong, cut_to_tokens
 from raggrpo_trainer.data.sampler import sample_seed
-from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient

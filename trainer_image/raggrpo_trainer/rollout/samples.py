@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raggrpo_trainer.data.prompt_files import Prompt
-from raggrpo_trainer.engines.engine import Generation
+from raggrpo_trainer.engines.generation import Generation
 from raggrpo_trainer.exchange.groups import Completion
 from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 

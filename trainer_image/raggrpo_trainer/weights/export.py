@@ -1,4 +1,4 @@
-"""Full weights of a sharded model: as a stream for the engines, or as a Hugging Face folder.
+"""Full tensors of a sharded model: a stream for the engines, or a Hugging Face folder.
 
 Collective on all ranks; must not change the model.
 """
@@ -17,26 +17,26 @@ _COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".py"}
 
 
 def full_parameters(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor) one parameter at a time; a shared parameter appears once."""
+    """Yield (name, full tensor) of one parameter at a time; tied parameters appear once."""
     for name, parameter in model.named_parameters():
         shard = parameter.detach().to(dtype)
         yield name, shard.full_tensor() if isinstance(shard, DTensor) else shard
 
 
 def checkpoint_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield the same under the names of published checkpoints, which the engines read.
+    """Yield (name, full tensor) with the names and shapes of Hugging Face checkpoints.
 
-    Transformers holds a mixture's experts as one tensor; in a checkpoint each has its own.
+    Transformers stacks a mixture's experts in one tensor; in a checkpoint each expert has its own.
     """
     for name, tensor in full_parameters(model, dtype):
-        for published, part in revert_weight_conversion(model, {name: tensor}).items():
-            yield published, part.contiguous()
+        for saved_name, saved in revert_weight_conversion(model, {name: tensor}).items():
+            yield saved_name, saved.contiguous()
 
 
 def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: bool) -> None:
-    """Write the model's safetensors and config, and copy everything else from the source folder.
+    """Write the model's safetensors and config, and copy all other files from `source`.
 
-    The data type is the source's. Only the rank that `writes` keeps the tensors, on the host.
+    The data type is that of `source`. Only a rank with `writes` copies the tensors to the host.
     """
     dtype = AutoConfig.from_pretrained(source).dtype or torch.float32
     weights = {}

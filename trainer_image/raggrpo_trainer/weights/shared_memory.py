@@ -1,6 +1,6 @@
-"""Weights through /dev/shm: rank 0 writes a file, engines on its node read it in place.
+"""Both sides of the SharedMemory backend: rank 0 writes a file in /dev/shm, engines read it.
 
-Engines on other nodes get the bytes through Ray's object store and write their own file.
+Engines on other nodes get the content through Ray's object store and write it to a file there.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from raggrpo_api.memory.arithmetic import KEPT_WEIGHT_FILES
 
-from .transfer import SenderLost
+from .transfer import RankLost
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,62 +21,70 @@ FOLDER = Path("/dev/shm")
 
 
 class SharedMemorySender:
-    """A `WeightSender`; all ranks gather, only rank 0 writes.
+    """A rank's side. All ranks gather, rank 0 writes.
 
-    A file loses its name once it is written and is reached through the rank's descriptor: what a
-    killed rank had sent is gone with it.
+    A file is unlinked once written and stays reachable through the rank's open descriptor, so it is
+    freed even if the rank is killed.
     """
 
     def __init__(self, job: str, rank: int, folder: Path = FOLDER) -> None:
-        self._rank, self._folder, self._prefix = rank, folder, f"{job}-weights"
-        self._written: list[BinaryIO] = []
-        for left in folder.glob(f"{self._prefix}-*"):
-            left.unlink(missing_ok=True)  # a rank was killed while it wrote
+        self._rank = rank
+        self._folder = folder
+        self._prefix = f"{job}-weights"
+        self._files: list[BinaryIO] = []
+        for leftover in folder.glob(f"{self._prefix}-*"):
+            leftover.unlink(missing_ok=True)  # of a rank that was killed while it wrote
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
-        """Write a file and return its path; "" on every rank but the first."""
+        """Write a file and return its path (collective); "" on all ranks but rank 0.
+
+        Frees the oldest file if there are more than KEPT_WEIGHT_FILES.
+        """
         if self._rank != 0:
             for _ in weights:  # every rank takes part in gathering each tensor
                 pass
             return ""
         from safetensors.torch import save_file
 
-        while len(self._written) >= KEPT_WEIGHT_FILES:
-            self._written.pop(0).close()
+        while len(self._files) >= KEPT_WEIGHT_FILES:
+            self._files.pop(0).close()
         path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
-        save_file(dict(weights), path)  # it gives the user alone the file
+        save_file(dict(weights), path)  # creates it with mode 0600
         file = path.open("rb")
         path.unlink()
-        self._written.append(file)
-        return _path_of(file)
+        self._files.append(file)
+        return _descriptor_path(file)
 
     def data(self, handle: str) -> Any:
-        """Return the file as an array of bytes, which Ray shares without copying."""
+        """Return the content as an array of uint8, which Ray shares without copying."""
         import numpy as np
 
         return np.fromfile(handle, dtype=np.uint8)
 
     def close(self) -> None:
-        """Free the files."""
-        while self._written:
-            self._written.pop().close()
+        """Free all files."""
+        while self._files:
+            self._files.pop().close()
 
 
 class SharedMemoryReceiver:
-    """A `WeightReceiver`."""
+    """An engine's side."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
 
     @asynccontextmanager
     async def received(self, handle: str, data: Any) -> AsyncIterator[str]:
-        """Yield the sender's file, or a temporary one on this node that holds `data`."""
+        """Yield the path of the weights: of the rank's file, or of a temporary file with `data`.
+
+        Raises RankLost if the rank's file no longer exists.
+        """
         if data is None:
-            with _opened(handle) as file:
-                yield _path_of(file)
+            with _open(handle) as file:
+                yield _descriptor_path(file)
             return
         local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
-        local.touch(mode=0o600)  # the machine's users share the folder
+        local.touch(mode=0o600)  # other users of the machine can list the folder
         await asyncio.to_thread(local.write_bytes, memoryview(data))
         try:
             yield str(local)
@@ -84,13 +92,13 @@ class SharedMemoryReceiver:
             await asyncio.to_thread(local.unlink)
 
 
-def _path_of(file: BinaryIO) -> str:
-    """Return a path that leads to an open file without a name, also for other processes."""
+def _descriptor_path(file: BinaryIO) -> str:
+    """Return a path through which other processes can open an unlinked file."""
     return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
-def _opened(handle: str) -> BinaryIO:
+def _open(handle: str) -> BinaryIO:
     try:
         return open(handle, "rb")
     except FileNotFoundError as error:
-        raise SenderLost(handle) from error
+        raise RankLost(handle) from error

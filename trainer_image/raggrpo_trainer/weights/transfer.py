@@ -1,119 +1,101 @@
-"""How weights get from the ranks to the engines. Imports neither torch nor Ray.
+"""The driver's side of a weight transfer. Imports neither torch nor Ray.
 
-    sent = await ranks.send_weights(step, way)  # a `SentWeights`
-    await pool.load_weights(sent)               # every engine reads it: sent.load_into(receivers)
-    pool.submit(requests)                       # sampled from the policy after `step`
-
-There are three ways. Through shared memory the weights are one file, which engines may read at any
-later time. In GPU memory they are parts, one after the other: ranks and engines take turns, and
-a failure among the parts ends the attempt. `load_weights` returns once every engine holds the
-version, so a step never samples from an older one. With `offPolicySteps: 1` generation continues
-meanwhile: tokens sampled before the update keep the log-probabilities of the policy that sampled
-them. A replacement engine loads the newest version before it serves requests, always from a file.
+`WeightTransfer` is one version of the weights on its way to the engines: a `FileTransfer` or a
+`ChunkTransfer`. `Receiver` is an engine and `ChunkSource` the ranks, as the driver calls them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
-
-from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from raggrpo_trainer.host.pod_processes import PodProcess
 
 Errors = list[Exception | None]
-"""One per receiver; None: it holds the version."""
+"""One entry per receiver; None if it loaded the version."""
 
 
-class WeightWay(StrEnum):
-    """How the engines get weights."""
-
-    SHARED_MEMORY = "SharedMemory"
-    IPC = "IPC"
-    """Engines map the memory of the GPU that they share with a rank (CUDA IPC)."""
-    NCCL = "NCCL"
-    """Rank 0 broadcasts to engines on other GPUs."""
+class ChunkTransferFailed(Exception):
+    """An engine failed during a chunk transfer."""
 
 
-def weight_way(resources: ResourcesSpec) -> WeightWay:
-    """Return the way that suits device and placement."""
-    if resources.device is Device.CPU:
-        return WeightWay.SHARED_MEMORY
-    return WeightWay.IPC if resources.placement is Placement.COLOCATED else WeightWay.NCCL
+class RankLost(Exception):
+    """The rank that wrote the weights file has exited; its files are gone."""
 
 
 class Receiver(Protocol):
-    """One engine, as the driver calls it; every call raises what Ray raises."""
+    """One engine, as called by the driver. Every call raises what Ray raises."""
 
     process: "PodProcess"
     num_devices: int
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:
-        """Load a whole file; `data` holds it if it lies on another node."""
+        """Load a weights file; `data` is its content if the file is on another node."""
         ...
 
     async def wake(self) -> None:
-        """Take back the memory of a GPU shared with a rank."""
+        """Reallocate the GPU memory freed by `sleep`."""
         ...
 
-    async def begin(self, way: Mapping[str, Any] | None) -> None:
-        """Stop generating and expect parts; `way`: how the parts will come, if that is new."""
+    async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
+        """Pause generation and prepare for chunks; `init_info` is None if already connected."""
         ...
 
-    async def read(self, part: Mapping[str, Any]) -> None:
-        """Read one part."""
+    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Load one chunk."""
         ...
 
-    async def finish(self, version: int) -> None:
-        """Put the parts into use and go on generating."""
+    async def finish_update(self, version: int) -> None:
+        """Apply the loaded chunks and resume generation."""
         ...
 
 
-class SentWeights(Protocol):
-    """One version of the weights, as the driver knows it."""
+class WeightTransfer(Protocol):
+    """One version of the weights on its way to the engines."""
 
     @property
     def version(self) -> int:
-        """The step that produced them."""
+        """The step that produced the weights."""
         ...
 
-    async def prepare(self) -> bool:
-        """Make room for engines; return whether all must be known to answer before they load."""
+    @property
+    def needs_all_engines(self) -> bool:
+        """Whether a lost engine must be replaced before `load_into`, not after it."""
+        ...
+
+    async def prepare(self) -> None:
+        """Free the ranks' device memory that engines are about to use."""
         ...
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        """Have all engines hold this version, and return what kept each from it."""
+        """Load this version into all engines and return each engine's error."""
         ...
 
-    async def load_late(self, receiver: Receiver) -> None:
-        """Have an engine that came later hold it, too."""
+    async def load_into_replacement(self, receiver: Receiver) -> None:
+        """Load this version into an engine that was started after `load_into`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class SentFile:
-    """Weights in shared memory."""
+class FileTransfer:
+    """A `WeightTransfer` through a file in shared memory."""
 
     version: int
     handle: str
-    """The sender's name for them."""
+    """Path of the file on its node."""
     node: str
-    """The node that holds them."""
+    """Ray node of the file."""
     fetch: Callable[[], Any]
-    """Returns a reference to their bytes, for engines on other nodes."""
+    """Returns an object reference to the content, for engines on other nodes."""
+    needs_all_engines: ClassVar[bool] = False
 
-    async def prepare(self) -> bool:
-        """Do nothing: ranks made room when they wrote the file."""
-        return False
+    async def prepare(self) -> None:
+        """Do nothing: the ranks freed their device memory when they wrote the file."""
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        """Load the file, all engines at once."""
-        return await _all(
+        """Load the file into all engines concurrently."""
+        return await _gather_errors(
             receiver.load_file(
                 self.version,
                 self.handle,
@@ -122,78 +104,84 @@ class SentFile:
             for receiver in receivers
         )
 
-    async def load_late(self, receiver: Receiver) -> None:
+    async def load_into_replacement(self, receiver: Receiver) -> None:
         """Load the file."""
         [error] = await self.load_into([receiver])
         if error is not None:
             raise error
 
 
-class PartSource(Protocol):
-    """The ranks, as the driver calls them."""
+class ChunkSource(Protocol):
+    """The ranks as the source of tensor chunks; one implementation per backend."""
 
     async def connect(self, receivers: Sequence[Receiver]) -> list[Mapping[str, Any] | None]:
-        """Prepare to send to these; return what each of them must know."""
+        """Start to connect the ranks to these engines; return each engine's init information."""
         ...
 
-    async def connected(self) -> None:
-        """Return once the ranks and all receivers are connected."""
+    async def wait_connected(self) -> None:
+        """Wait until the ranks and all engines are connected."""
         ...
 
-    async def next_part(self, *, first: bool) -> Mapping[str, Any] | None:
-        """Prepare the next part and describe it; None after the last."""
+    async def next_chunk(self, *, first: bool) -> Mapping[str, Any] | None:
+        """Gather the next chunk and return its description, or None after the last one."""
         ...
 
     async def broadcast(self) -> None:
-        """Send the part to all receivers; returns at once where they read it by themselves."""
+        """Send the gathered chunk to all engines; does nothing if they map it."""
         ...
 
     async def free(self) -> None:
-        """Give back the memory that the ranks need neither for parts nor for themselves."""
+        """Free the ranks' chunks and cached device memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class SentInParts:
-    """Weights that stay in GPU memory, one part at a time."""
+class ChunkTransfer:
+    """A `WeightTransfer` from GPU to GPU, one tensor chunk at a time."""
 
     version: int
-    source: PartSource
-    file: Callable[[], Awaitable[SentFile]]
-    """Has the ranks write their weights, as they are by then, into a file."""
+    source: ChunkSource
+    write_file: Callable[[], Awaitable[FileTransfer]]
+    """Writes the ranks' current weights to a file."""
+    needs_all_engines: ClassVar[bool] = True
 
-    async def prepare(self) -> bool:
-        """Have the ranks make room."""
+    async def prepare(self) -> None:
+        """Free the ranks' cached device memory."""
         await self.source.free()
-        return True
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
-        """Send every part to all of them. Raises PartsBroken if one of them fails.
+        """Load every chunk into all engines. Raises ChunkTransferFailed if one engine fails.
 
-        It cannot be replaced here: in a broadcast the ranks wait for it forever, and what its
-        GPU's rank has offered to map would never be freed.
+        The engine cannot be replaced here: the ranks would wait for it in a broadcast forever, and
+        a buffer that it had mapped would never be freed.
         """
         source = self.source
-        ways = await source.connect(receivers)
-        begun = [receiver.begin(way) for receiver, way in zip(receivers, ways, strict=True)]
-        await _together(begun, source.connected())
-        part = await source.next_part(first=True)
-        while part is not None:
-            await _together([receiver.read(part) for receiver in receivers], source.broadcast())
-            part = await source.next_part(first=False)
-        await _together([receiver.finish(self.version) for receiver in receivers])
+        init_infos = await source.connect(receivers)
+        starts = [
+            receiver.start_update(init_info)
+            for receiver, init_info in zip(receivers, init_infos, strict=True)
+        ]
+        await _gather_both(starts, source.wait_connected())
+        chunk = await source.next_chunk(first=True)
+        while chunk is not None:
+            loads = [receiver.load_chunk(chunk) for receiver in receivers]
+            await _gather_both(loads, source.broadcast())
+            chunk = await source.next_chunk(first=False)
+        await _gather_both([receiver.finish_update(self.version) for receiver in receivers])
         await source.free()
         return [None] * len(receivers)
 
-    async def load_late(self, receiver: Receiver) -> None:
-        """Load a file."""
-        await (await self.file()).load_late(receiver)
+    async def load_into_replacement(self, receiver: Receiver) -> None:
+        """Write a file and load it."""
+        await (await self.write_file()).load_into_replacement(receiver)
 
 
-async def _together(received: Iterable[Awaitable[None]], *sent: Awaitable[None]) -> None:
-    """Await both sides; the first failure ends the waiting, for the other side may never end."""
-    tasks = [asyncio.ensure_future(_unbroken(each)) for each in received]
-    tasks += [asyncio.ensure_future(each) for each in sent]
+async def _gather_both(
+    engine_calls: Iterable[Awaitable[None]], *rank_calls: Awaitable[None]
+) -> None:
+    """Await both sides; raise the first error at once, as the other side may never finish."""
+    tasks = [asyncio.ensure_future(_translate_error(call)) for call in engine_calls]
+    tasks += [asyncio.ensure_future(call) for call in rank_calls]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -201,51 +189,16 @@ async def _together(received: Iterable[Awaitable[None]], *sent: Awaitable[None])
             task.cancel()
 
 
-async def _unbroken(received: Awaitable[None]) -> None:
+async def _translate_error(engine_call: Awaitable[None]) -> None:
     try:
-        await received
+        await engine_call
     except Exception as error:
-        raise PartsBroken(str(error)) from error
+        raise ChunkTransferFailed(str(error)) from error
 
 
-async def _all(calls: Iterable[Awaitable[None]]) -> Errors:
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    for error in found:
+async def _gather_errors(calls: Iterable[Awaitable[None]]) -> Errors:
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    for error in errors:
         if error is not None and not isinstance(error, Exception):
             raise error  # the driver is being stopped
-    return [error if isinstance(error, Exception) else None for error in found]
-
-
-class PartsBroken(Exception):
-    """An engine failed among the parts."""
-
-
-class SenderLost(Exception):
-    """The process that had sent the weights is gone, and they with it."""
-
-
-class WeightSender(Protocol):
-    """A rank's side of shared memory, in its actor's process."""
-
-    def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
-        """Publish a version, return its handle; every rank must exhaust `weights` (collective)."""
-        ...
-
-    def data(self, handle: str) -> Any:
-        """Return a version's bytes for another node; Ray shares them without copying."""
-        ...
-
-    def close(self) -> None:
-        """Free what was sent."""
-        ...
-
-
-class WeightReceiver(Protocol):
-    """An engine's side of shared memory, in its actor's process."""
-
-    def received(self, handle: str, data: Any) -> AbstractAsyncContextManager[str]:
-        """Return a context that yields the path of the weights file, valid inside it.
-
-        Raises SenderLost if there is none any more.
-        """
-        ...
+    return [error if isinstance(error, Exception) else None for error in errors]

@@ -1,4 +1,4 @@
-"""Loads new weights into a running vLLM worker. Imported by vLLM inside its worker process."""
+"""An engine's side of a weight transfer in vLLM's worker process, which imports this module."""
 
 from typing import Any
 
@@ -10,22 +10,22 @@ class WorkerExtension:
     """Mixed into vLLM's worker through `worker_extension_cls`."""
 
     def load_weights_file(self: Any, path: str) -> None:
-        """Load every tensor of a safetensors file, by Hugging Face names.
+        """Load every tensor of a safetensors file with Hugging Face names.
 
-        vLLM's CPU build packs weights after loading them, so a plain load into a running engine
-        fails there; hence the layer-wise reload.
+        Reloads layer by layer: vLLM's CPU build packs weights after loading them, so a plain load
+        into a running engine fails.
         """
         with safe_open(path, "pt", device="cpu") as file:
-            # Opened first, so that an unreadable file fails before the reload touches the model.
+            # Opened first: an unreadable file fails before the reload changes the model.
             tensors = ((name, file.get_tensor(name)) for name in list(file.keys()))
             self.reload_weights(weights_iterator=tensors)
         if self.device.type == "cpu":
-            _repack_tied_head(self.model_runner.model)
+            _repack_tied_lm_head(self.model_runner.model)
             _repack_experts(self.model_runner.model)
 
 
-def _repack_tied_head(model: torch.nn.Module) -> None:
-    """Repack a tied LM head: it owns no tensor, so the reload leaves its old GEMM in place."""
+def _repack_tied_lm_head(model: torch.nn.Module) -> None:
+    """Repack a tied LM head: it owns no tensor, so the reload keeps its packed old weights."""
     module: Any
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -34,7 +34,7 @@ def _repack_tied_head(model: torch.nn.Module) -> None:
 
 
 def _repack_experts(model: torch.nn.Module) -> None:
-    """Repack mixtures of experts: vLLM's CPU build does so only at the first load."""
+    """Repack mixtures of experts: vLLM's CPU build packs them only at the first load."""
     module: Any
     for module in model.modules():
         kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)

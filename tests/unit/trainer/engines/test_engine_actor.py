@@ -5,27 +5,27 @@ import pytest
 
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines import engine_actor
-from raggrpo_trainer.engines.engine import EngineOptions
 from raggrpo_trainer.engines.engine_actor import RolloutActor, StaleEpoch
 from raggrpo_trainer.engines.engine_failure import EngineDead
+from raggrpo_trainer.engines.engine_options import EngineOptions
 
 
 class FakeEngine:
-    """Takes parts; refuses those that name no tensor."""
+    """Records chunks; rejects those without a tensor."""
 
     def __init__(self, _options: EngineOptions) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
-    async def begin_update(self, way: Mapping[str, Any] | None) -> None:
-        self.told.append(way)
+    async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
+        self.calls.append(init_info)
 
-    async def read_part(self, part: Mapping[str, Any]) -> None:
-        if not part["names"]:
-            raise ValueError("a part without tensors")
-        self.told.append(part["names"])
+    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+        if not chunk["names"]:
+            raise ValueError("a chunk without tensors")
+        self.calls.append(chunk["names"])
 
     async def finish_update(self, version: int) -> None:
-        self.told.append(version)
+        self.calls.append(version)
 
 
 @pytest.fixture
@@ -35,42 +35,40 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> RolloutActor:
     return RolloutActor(cast(EngineOptions, None), asynchronous=True)
 
 
-async def test_parts_reach_the_engine_in_order(actor: RolloutActor) -> None:
-    await actor.begin_update(0, {"packed": True})
-    await actor.read_part(0, {"names": ["a"]})
+async def test_chunks_reach_engine_in_order(actor: RolloutActor) -> None:
+    await actor.start_update(0, {"packed": True})
+    await actor.load_chunk(0, {"names": ["a"]})
     await actor.finish_update(0, 3)
 
-    assert cast(FakeEngine, actor._engine).told == [{"packed": True}, ["a"], 3]
+    assert cast(FakeEngine, actor._engine).calls == [{"packed": True}, ["a"], 3]
 
 
-async def test_an_engine_that_failed_among_the_parts_is_not_used_again(actor: RolloutActor) -> None:
-    await actor.begin_update(0, None)
-    with pytest.raises(EngineDead, match="a part without tensors"):
-        await actor.read_part(0, {"names": []})
+async def test_engine_is_dead_after_failed_chunk(actor: RolloutActor) -> None:
+    await actor.start_update(0, None)
+    with pytest.raises(EngineDead, match="a chunk without tensors"):
+        await actor.load_chunk(0, {"names": []})
     with pytest.raises(EngineDead):
-        await actor.begin_update(0, None)
+        await actor.start_update(0, None)
 
 
-async def test_an_engine_whose_driver_ended_among_the_parts_is_not_adopted(
+async def test_engine_is_not_adopted_when_driver_exited_during_transfer(
     actor: RolloutActor,
 ) -> None:
-    await actor.begin_update(0, None)
-    with pytest.raises(EngineDead, match="while weights were sent in parts"):
+    await actor.start_update(0, None)
+    with pytest.raises(EngineDead, match="its driver exited during a weight transfer"):
         await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
 
-async def test_parts_of_a_superseded_driver_are_refused(actor: RolloutActor) -> None:
+async def test_chunk_of_superseded_driver_is_rejected(actor: RolloutActor) -> None:
     actor._epoch = 2
     with pytest.raises(StaleEpoch):
-        await actor.read_part(1, {"names": ["a"]})
+        await actor.load_chunk(1, {"names": ["a"]})
 
 
-async def test_a_superseded_driver_does_no_harm_to_an_engine_that_reads_parts(
-    actor: RolloutActor,
-) -> None:
+async def test_transfer_continues_after_call_of_superseded_driver(actor: RolloutActor) -> None:
     actor._epoch = 2
-    await actor.begin_update(2, None)
+    await actor.start_update(2, None)
     with pytest.raises(StaleEpoch):
         await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
-    await actor.read_part(2, {"names": ["a"]})
+    await actor.load_chunk(2, {"names": ["a"]})

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.engines.engine_failure import EngineDead, Output, dead_on, reason_of
+from raggrpo_trainer.engines.engine_failure import (
+    EngineDead,
+    Output,
+    as_engine_dead,
+    failure_reason,
+)
 from raggrpo_trainer.host.out_of_memory import in_text
 
 LINE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 CORE = f"print('(EngineCore pid=7) {LINE}', flush=True)"
 ACTOR = f"""
 import subprocess, sys
-from raggrpo_trainer.engines.engine_failure import EngineDead, dead_on, own_outputs
+from raggrpo_trainer.engines.engine_failure import EngineDead, as_engine_dead, own_outputs
 print("{LINE} but long ago", flush=True)
 outputs = own_outputs()
 for core in ("pass", sys.argv[1]):
     subprocess.run([sys.executable, "-c", core], check=True)
     try:
-        with dead_on(outputs, ValueError):
+        with as_engine_dead(outputs, ValueError):
             raise ValueError("EngineCore encountered an issue. See stack trace (above).")
     except EngineDead as dead:
         print("told:", dead.reason, file=sys.stderr, flush=True)
@@ -38,11 +43,11 @@ def test_the_core_s_last_words_are_read_from_the_actors_output(tmp_path: Path) -
 
 def test_an_output_that_was_rotated_away_leaves_the_errors_own_words(tmp_path: Path) -> None:
     gone = [Output(tmp_path / "gone", 0)]
-    assert reason_of(RuntimeError("x"), gone) == "RuntimeError: x"
+    assert failure_reason(RuntimeError("x"), gone) == "RuntimeError: x"
 
 
 def test_other_errors_pass_through() -> None:
-    with pytest.raises(KeyError), dead_on([], ValueError):
+    with pytest.raises(KeyError), as_engine_dead([], ValueError):
         raise KeyError
-    with pytest.raises(EngineDead, match=r"^first$"), dead_on([], Exception):
+    with pytest.raises(EngineDead, match=r"^first$"), as_engine_dead([], Exception):
         raise EngineDead("first")

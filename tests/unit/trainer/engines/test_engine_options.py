@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_trainer.engines.engine_pool import engine_options
+from raggrpo_trainer.engines.engine_options import engine_options
 from support.builders.trainer.policies import write_model
 from support.builders.trainer.reports import make_config
 

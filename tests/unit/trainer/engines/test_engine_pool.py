@@ -11,19 +11,20 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.engines.engine import Generation, GenerationRequest
 from raggrpo_trainer.engines.engine_actor import EngineInfo
 from raggrpo_trainer.engines.engine_failure import EngineDead
-from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool, engine_options
+from raggrpo_trainer.engines.engine_options import engine_options
+from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import (
+    ChunkTransferFailed,
     Errors,
-    PartsBroken,
+    FileTransfer,
+    RankLost,
     Receiver,
-    SenderLost,
-    SentFile,
 )
 from support.builders.trainer.reports import make_config
 
@@ -122,8 +123,8 @@ async def make_pool(folder: Path, *, device: str = "cpu", killed: bool = False) 
     return pool
 
 
-def weights(version: int) -> SentFile:
-    return SentFile(version, "/dev/shm/weights", "node", fetch=lambda: None)
+def weights(version: int) -> FileTransfer:
+    return FileTransfer(version, "/dev/shm/weights", "node", fetch=lambda: None)
 
 
 def as_raised_by_ray(error: Exception) -> Exception:
@@ -136,22 +137,23 @@ def creation_failed(line: str) -> ActorDiedError:
     return ActorDiedError(RayTaskError("RolloutActor.__init__", text, ValueError()))
 
 
-class Parts:
-    """Weights in parts, which reach all engines or, given an error, break off."""
+class Chunks:
+    """A chunk transfer, which fails if an error is given."""
+
+    needs_all_engines = True
 
     def __init__(self, version: int, error: Exception | None = None) -> None:
         self.version, self._error = version, error
 
-    async def prepare(self) -> bool:
-        return True
+    async def prepare(self) -> None: ...
 
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
         if self._error is not None:
-            raise PartsBroken("EngineCore died") from self._error
+            raise ChunkTransferFailed("EngineCore died") from self._error
         return await weights(self.version).load_into(receivers)
 
-    async def load_late(self, receiver: Receiver) -> None:
-        await weights(self.version).load_late(receiver)
+    async def load_into_replacement(self, receiver: Receiver) -> None:
+        await weights(self.version).load_into_replacement(receiver)
 
 
 async def everybody_waits() -> None:
@@ -187,20 +189,22 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
         (EngineDead("torch.OutOfMemoryError: CUDA out of memory."), ExitCode.CUDA_OUT_OF_MEMORY),
     ],
 )
-async def test_an_engine_lost_among_the_parts_ends_the_attempt(
+async def test_an_engine_lost_during_chunk_transfer_ends_the_attempt(
     fake: FakeRay, tmp_path: Path, error: Exception, code: ExitCode
 ) -> None:
     pool = await make_pool(tmp_path)
     with pytest.raises(TrainerError) as raised:
-        await pool.load_weights(Parts(4, error))
+        await pool.load_weights(Chunks(4, error))
     assert raised.value.exit_code is code
 
 
-async def test_an_engine_lost_before_the_parts_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
+async def test_an_engine_lost_before_chunk_transfer_is_replaced(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     pool = await make_pool(tmp_path)
-    await pool.load_weights(Parts(3))
+    await pool.load_weights(Chunks(3))
     fake.started[0].die()
-    await pool.load_weights(Parts(4))
+    await pool.load_weights(Chunks(4))
 
     assert await versions(pool) == [4, 4]
     assert len(pool.replacements) == 1
@@ -210,7 +214,7 @@ async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_fi
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await make_pool(tmp_path)
-    await pool.load_weights(Parts(4))
+    await pool.load_weights(Chunks(4))
     fake.started[0].die()
 
     assert await versions(pool) == [4, 4]
@@ -329,26 +333,24 @@ async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_pat
     assert len(fake.started) == 1 + MAX_REPLACEMENTS
 
 
-async def test_weights_gone_with_their_rank_are_the_ranks_loss_and_replace_no_engine(
-    fake: FakeRay, tmp_path: Path
-) -> None:
+async def test_lost_weights_file_ends_attempt_with_rank_lost(fake: FakeRay, tmp_path: Path) -> None:
     pool = await make_pool(tmp_path)
-    fake.started[0].die(as_raised_by_ray(SenderLost("/proc/1/fd/3")))
+    fake.started[0].die(as_raised_by_ray(RankLost("/proc/1/fd/3")))
 
-    with pytest.raises(TrainerError, match="a trainer rank died") as raised:
+    with pytest.raises(TrainerError, match="a trainer rank exited") as raised:
         await pool.load_weights(weights(1))
 
     assert raised.value.exit_code is ExitCode.TRAINER_RANK_LOST
     assert len(fake.started) == 1
 
 
-async def test_an_engine_that_is_killed_again_and_again_for_memory_is_called_so(
+async def test_repeatedly_oom_killed_engine_ends_attempt_with_out_of_memory(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     fake.die_loading = range(10)
     pool = await make_pool(tmp_path, killed=True)
 
-    with pytest.raises(TrainerError, match="engine-0: ended 4 times") as raised:
+    with pytest.raises(TrainerError, match="engine-0: killed 4 times") as raised:
         await pool.load_weights(weights(1))
 
     assert raised.value.exit_code is ExitCode.HOST_OUT_OF_MEMORY

@@ -14,8 +14,8 @@ from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer
 from raggrpo_trainer.data.sampler import sample_seed
-from raggrpo_trainer.engines.engine import GenerationRequest
 from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.engines.generation import GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
 from raggrpo_trainer.job_config import endpoint_headers

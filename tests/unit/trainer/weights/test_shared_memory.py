@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from raggrpo_trainer.engines.engine import WORKER_EXTENSION
+from raggrpo_trainer.engines.engine_options import WORKER_EXTENSION
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver, SharedMemorySender
-from raggrpo_trainer.weights.transfer import SenderLost
+from raggrpo_trainer.weights.transfer import RankLost
 from raggrpo_trainer.weights.vllm_extension import WorkerExtension
 
 
@@ -105,7 +105,7 @@ async def test_an_engine_is_told_that_the_weights_are_gone_with_their_rank(tmp_p
     sent = sender.send(7, tensors(7))
     sender.close()
 
-    with pytest.raises(SenderLost):
+    with pytest.raises(RankLost):
         async with SharedMemoryReceiver(tmp_path).received(sent, None):
             pass
 

@@ -6,111 +6,114 @@ import pytest
 
 from raggrpo_api.spec.resources import ResourcesSpec
 from raggrpo_trainer.host.pod_processes import PodProcess
-from raggrpo_trainer.ranks.rank_parts import RankParts
-from raggrpo_trainer.weights.transfer import (
-    PartsBroken,
-    SentFile,
-    SentInParts,
-    WeightWay,
-    weight_way,
-)
+from raggrpo_trainer.weights.backend import WeightTransferBackend, weight_transfer_backend
+from raggrpo_trainer.weights.chunk_sources import NcclSource, chunk_source
+from raggrpo_trainer.weights.transfer import ChunkTransfer, ChunkTransferFailed, FileTransfer
 
 
-class Engine:
-    """A receiver that notes what it is told; fails at the part of this number."""
+class FakeReceiver:
+    """Records calls; fails at the chunk with this number."""
 
     def __init__(self, pid: int, num_devices: int = 1, fails_at: int | None = None) -> None:
-        self.process, self.num_devices = PodProcess("node", pid), num_devices
+        self.process = PodProcess("node", pid)
+        self.num_devices = num_devices
         self.fails_at = fails_at
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:
-        self.told.append((version, handle, data))
+        self.calls.append((version, handle, data))
 
     async def wake(self) -> None:
-        raise AssertionError("whoever can replace it wakes it")
+        raise AssertionError("the pool wakes engines, as it can replace them")
 
-    async def begin(self, way: Mapping[str, Any] | None) -> None:
-        self.told.append(way)
+    async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
+        self.calls.append(init_info)
 
-    async def read(self, part: Mapping[str, Any]) -> None:
-        self.told.append(part["names"])
-        if self.fails_at == len(self.told) - 2:
+    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+        self.calls.append(chunk["names"])
+        if self.fails_at == len(self.calls) - 2:
             raise ConnectionError("the engine died")
 
-    async def finish(self, version: int) -> None:
-        self.told.append(version)
+    async def finish_update(self, version: int) -> None:
+        self.calls.append(version)
 
 
 class TwoRanks:
-    """Two ranks that send three parts."""
+    """Two ranks that send three chunks; a broadcast with number `hangs_at` never returns."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.asked: list[Mapping[str, Any]] = []
-        self.left: list[str] = []
-        self.waits_at_part = 0
+        self.arguments: list[Mapping[str, Any]] = []
+        self.remaining: list[str] = []
+        self.hangs_at = 0
 
     async def call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
         self.calls.append(method)
-        self.asked.append(arguments)
+        self.arguments.append(arguments)
         if method == "address":
             return [("10.0.0.1", 1234)]
-        if method == "next_part":
+        if method == "next_chunk":
             assert on_all, "gathering a tensor is collective"
-            self.left = ["a", "b", "c"] if arguments["first"] else self.left[1:]
-            return [self._part(gpu, maps=arguments["maps"]) for gpu in ("gpu-0", "gpu-1")]
-        if method == "broadcast_part" and self.calls.count(method) == self.waits_at_part:
+            self.remaining = ["a", "b", "c"] if arguments["first"] else self.remaining[1:]
+            return [self._chunk(gpu, arguments["backend"]) for gpu in ("gpu-0", "gpu-1")]
+        if method == "broadcast_chunk" and self.calls.count(method) == self.hangs_at:
             await asyncio.Event().wait()
         return [None]
 
-    async def file(self) -> SentFile:
-        return SentFile(7, "/dev/shm/file", "node", fetch=lambda: None)
+    async def write_file(self) -> FileTransfer:
+        return FileTransfer(7, "/dev/shm/file", "node", fetch=lambda: None)
 
-    def _part(self, gpu: str, *, maps: bool) -> dict[str, Any] | None:
-        if not self.left:
+    def _chunk(self, gpu: str, backend: WeightTransferBackend) -> dict[str, Any] | None:
+        if not self.remaining:
             return None
-        part: dict[str, Any] = {
-            "names": [self.left[0]],
+        chunk: dict[str, Any] = {
+            "names": [self.remaining[0]],
             "dtype_names": ["bfloat16"],
             "shapes": [[2]],
         }
-        return part | ({"tensor_sizes": [4], "handle": gpu.encode()} if maps else {})
+        is_ipc = backend is WeightTransferBackend.IPC
+        return chunk | ({"tensor_sizes": [4], "handle": gpu.encode()} if is_ipc else {})
 
 
 @pytest.mark.parametrize(
-    ("resources", "way"),
+    ("resources", "backend"),
     [
-        ({"device": "CPU"}, WeightWay.SHARED_MEMORY),
-        ({"device": "CPU", "placement": "Disaggregated"}, WeightWay.SHARED_MEMORY),
-        ({"placement": "Colocated"}, WeightWay.IPC),
-        ({"placement": "Disaggregated"}, WeightWay.NCCL),
+        ({"device": "CPU"}, WeightTransferBackend.SHARED_MEMORY),
+        ({"device": "CPU", "placement": "Disaggregated"}, WeightTransferBackend.SHARED_MEMORY),
+        ({"placement": "Colocated"}, WeightTransferBackend.IPC),
+        ({"placement": "Disaggregated"}, WeightTransferBackend.NCCL),
     ],
 )
-def test_device_and_placement_choose_the_way(resources: dict[str, Any], way: WeightWay) -> None:
-    assert weight_way(ResourcesSpec.model_validate(resources)) is way
+def test_backend_follows_device_and_placement(
+    resources: dict[str, Any], backend: WeightTransferBackend
+) -> None:
+    assert weight_transfer_backend(ResourcesSpec.model_validate(resources)) is backend
 
 
-def in_parts(ranks: TwoRanks, way: WeightWay, version: int = 7) -> SentInParts:
-    return SentInParts(version, RankParts(ranks.call, way), ranks.file)
+def chunk_transfer(
+    ranks: TwoRanks, backend: WeightTransferBackend, version: int = 7
+) -> ChunkTransfer:
+    return ChunkTransfer(version, chunk_source(backend, ranks.call), ranks.write_file)
 
 
-async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
-    ranks, engines = TwoRanks(), [Engine(1), Engine(2)]
-    parts: list[Mapping[str, Any]] = []
+async def test_ipc_engines_map_each_chunk() -> None:
+    ranks = TwoRanks()
+    engines = [FakeReceiver(1), FakeReceiver(2)]
+    chunks: list[Mapping[str, Any]] = []
 
-    async def read(part: Mapping[str, Any]) -> None:
-        parts.append(part)
+    async def load_chunk(chunk: Mapping[str, Any]) -> None:
+        chunks.append(chunk)
 
-    engines[1].read = read  # type: ignore[method-assign]
+    engines[1].load_chunk = load_chunk  # type: ignore[method-assign]
 
-    sent = in_parts(ranks, WeightWay.IPC)
-    assert await sent.prepare(), "an engine that is lost can still be replaced"
-    assert ranks.calls == ["drop_parts"], "ranks make room before an engine wakes"
-    assert await sent.load_into(engines) == [None, None]
+    transfer = chunk_transfer(ranks, WeightTransferBackend.IPC)
+    assert transfer.needs_all_engines
+    await transfer.prepare()
+    assert ranks.calls == ["free_chunks"], "ranks free memory before an engine wakes"
+    assert await transfer.load_into(engines) == [None, None]
 
-    assert engines[0].told == [{"packed": True}, ["a"], ["b"], ["c"], 7]
-    assert parts == [
+    assert engines[0].calls == [{"packed": True}, ["a"], ["b"], ["c"], 7]
+    assert chunks == [
         {
             "names": [name],
             "dtype_names": ["bfloat16"],
@@ -120,46 +123,51 @@ async def test_engines_that_share_gpus_map_each_part_on_their_own() -> None:
         }
         for name in "abc"
     ]
-    assert ranks.calls[1:] == [*["next_part"] * 4, "drop_parts"], "engines keep the buffer so long"
+    assert ranks.calls[1:] == [*["next_chunk"] * 4, "free_chunks"], "the buffer stays mapped"
 
 
 @pytest.mark.row("G3")
-@pytest.mark.parametrize("way", [WeightWay.IPC, WeightWay.NCCL])
-async def test_an_engine_lost_among_the_parts_ends_the_sending_and_nothing_hangs(
-    way: WeightWay,
+@pytest.mark.parametrize("backend", [WeightTransferBackend.IPC, WeightTransferBackend.NCCL])
+async def test_engine_loss_during_chunk_transfer_fails_without_hanging(
+    backend: WeightTransferBackend,
 ) -> None:
-    ranks, engines = TwoRanks(), [Engine(1), Engine(2, fails_at=1)]
-    ranks.waits_at_part = 2  # in a broadcast, for the engine that is gone
-
-    with pytest.raises(PartsBroken, match="the engine died"):
-        async with asyncio.timeout(10):
-            await in_parts(ranks, way).load_into(engines)
-
-    assert engines[0].told[-1] != 7
-
-
-async def test_an_engine_that_comes_later_reads_a_file() -> None:
-    engine = Engine(3)
-    await in_parts(TwoRanks(), WeightWay.NCCL).load_late(engine)
-    assert engine.told == [(7, "/dev/shm/file", None)]
-
-
-async def test_engines_elsewhere_join_once_and_again_when_one_is_another() -> None:
     ranks = TwoRanks()
-    source = RankParts(ranks.call, WeightWay.NCCL)
-    engines: Sequence[Engine] = [Engine(1, num_devices=2), Engine(2, num_devices=2)]
+    engines = [FakeReceiver(1), FakeReceiver(2, fails_at=1)]
+    ranks.hangs_at = 2  # in a broadcast, waiting for the lost engine
 
-    await SentInParts(1, source, ranks.file).load_into(engines)
-    await SentInParts(2, source, ranks.file).load_into(engines)
+    with pytest.raises(ChunkTransferFailed, match="the engine died"):
+        async with asyncio.timeout(10):
+            await chunk_transfer(ranks, backend).load_into(engines)
 
-    where = {"master_address": "10.0.0.1", "master_port": 1234, "world_size": 5}
-    assert engines[0].told[0] == where | {"rank_offset": 1}
-    assert engines[1].told[0] == where | {"rank_offset": 3}
-    assert engines[0].told[5] is None, "they are connected already"
-    assert ranks.calls.count("join_engines") == 1
-    assert ranks.calls.count("broadcast_part") == 6
-    assert {"address": ("10.0.0.1", 1234), "world_size": 5} in ranks.asked
+    assert engines[0].calls[-1] != 7
 
-    replaced = [engines[0], Engine(4, num_devices=2)]
-    await SentInParts(3, source, ranks.file).load_into(replaced)
-    assert ranks.calls.count("join_engines") == 2
+
+async def test_replacement_engine_loads_a_file() -> None:
+    engine = FakeReceiver(3)
+    transfer = chunk_transfer(TwoRanks(), WeightTransferBackend.NCCL)
+    await transfer.load_into_replacement(engine)
+    assert engine.calls == [(7, "/dev/shm/file", None)]
+
+
+async def test_nccl_group_is_formed_once_and_again_after_replacement() -> None:
+    ranks = TwoRanks()
+    source = NcclSource(ranks.call)
+    engines: Sequence[FakeReceiver] = [
+        FakeReceiver(1, num_devices=2),
+        FakeReceiver(2, num_devices=2),
+    ]
+
+    await ChunkTransfer(1, source, ranks.write_file).load_into(engines)
+    await ChunkTransfer(2, source, ranks.write_file).load_into(engines)
+
+    group = {"master_address": "10.0.0.1", "master_port": 1234, "world_size": 5}
+    assert engines[0].calls[0] == group | {"rank_offset": 1}
+    assert engines[1].calls[0] == group | {"rank_offset": 3}
+    assert engines[0].calls[5] is None, "already connected"
+    assert ranks.calls.count("join_nccl_group") == 1
+    assert ranks.calls.count("broadcast_chunk") == 6
+    assert {"address": ("10.0.0.1", 1234), "world_size": 5} in ranks.arguments
+
+    with_replacement = [engines[0], FakeReceiver(4, num_devices=2)]
+    await ChunkTransfer(3, source, ranks.write_file).load_into(with_replacement)
+    assert ranks.calls.count("join_nccl_group") == 2

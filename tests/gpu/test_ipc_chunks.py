@@ -14,34 +14,34 @@ pytestmark = [
 ]
 
 
-def read_parts(channel: Connection) -> None:
-    """Map the buffer once, as vLLM's IPC engine does; answer with the sums of a part's tensors."""
+def load_chunks(channel: Connection) -> None:
+    """Map the buffer once, as vLLM's IPC backend does; send back the sum of each tensor."""
     import torch
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
     buffer, mapped = None, b""
-    while (part := channel.recv()) is not None:
-        if part["handle"] != mapped:
-            mapped = part["handle"]
+    while (chunk := channel.recv()) is not None:
+        if chunk["handle"] != mapped:
+            mapped = chunk["handle"]
             (arguments,) = pickle.loads(mapped).values()
             buffer = rebuild_cuda_tensor(*arguments)
         assert buffer is not None
-        sizes = part["tensor_sizes"]
+        sizes = chunk["tensor_sizes"]
         pieces = torch.split(buffer[: sum(sizes)], sizes)
-        sums = {}
+        received = {}
         for name, dtype, shape, piece in zip(
-            part["names"], part["dtype_names"], part["shapes"], pieces, strict=True
+            chunk["names"], chunk["dtype_names"], chunk["shapes"], pieces, strict=True
         ):
             tensor = piece.clone().view(getattr(torch, dtype)).view(shape)
-            sums[name] = tensor.double().sum().item()
-        channel.send(sums)
+            received[name] = tensor.double().sum().item()
+        channel.send(received)
 
 
 @pytest.mark.row("G3")
-def test_another_process_reads_every_tensor_from_gpu_memory_and_it_is_freed() -> None:
+def test_ipc_buffer_is_read_by_another_process_and_freed() -> None:
     import torch
 
-    from raggrpo_trainer.weights.device_parts import PartSender
+    from raggrpo_trainer.weights.rank_side import IpcChunkSender
 
     torch.manual_seed(0)
     weights: dict[str, Any] = {
@@ -51,20 +51,20 @@ def test_another_process_reads_every_tensor_from_gpu_memory_and_it_is_freed() ->
     before = torch.cuda.memory_allocated()
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    reader = context.Process(target=read_parts, args=(there,))
+    reader = context.Process(target=load_chunks, args=(there,))
     reader.start()
-    found: dict[str, float] = {}
-    sender = PartSender(weights.items(), maps=True, size=2000)
+    sums: dict[str, float] = {}
+    sender = IpcChunkSender(weights.items(), size=2000)
     number = 0
-    while (part := sender.next()) is not None:
-        here.send(part)
-        found |= here.recv()
+    while (chunk := sender.next()) is not None:
+        here.send(chunk)
+        sums |= here.recv()
         number += 1
     here.send(None)
     reader.join(60)
     del sender
     torch.cuda.ipc_collect()
 
-    assert found == {name: tensor.double().sum().item() for name, tensor in weights.items()}
+    assert sums == {name: tensor.double().sum().item() for name, tensor in weights.items()}
     assert number > 2
     assert torch.cuda.memory_allocated() == before

@@ -1,0 +1,61 @@
+"""Requests and results of an engine, and their conversion to and from vLLM."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One completion to sample."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    seed: int
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    """Strings that stop the completion and remain in it (search turns)."""
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled completion."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Logprobs of the sampled tokens under the sampling distribution (temperature applied)."""
+    finish_reason: str
+    """stop, length or abort."""
+    policy_version: int
+
+
+def sampling_params(request: GenerationRequest) -> Any:
+    """Return vLLM's SamplingParams for a request."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        logprobs=0,
+        stop_token_ids=list(request.stop_token_ids) or None,
+        ignore_eos=request.ignore_eos,
+        stop=list(request.stop) or None,
+        include_stop_str_in_output=bool(request.stop),
+        detokenize=bool(request.stop),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def to_generation(output: Any, version: int) -> Generation:
+    """Convert a finished vLLM RequestOutput."""
+    completion = output.outputs[0]
+    ids = tuple(completion.token_ids)
+    logprobs = tuple(
+        step[token].logprob for step, token in zip(completion.logprobs, ids, strict=True)
+    )
+    return Generation(ids, logprobs, completion.finish_reason or "abort", version)
