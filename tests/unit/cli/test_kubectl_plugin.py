@@ -28,7 +28,9 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
     result = plugin(*verb)
     assert result.exit_code == 2
-    assert f"no kubeconfig at {tmp_path / 'nowhere'}: specify one with --kubeconfig" in result.output
+    assert (
+        f"no kubeconfig at {tmp_path / 'nowhere'}: specify one with --kubeconfig" in result.output
+    )
 
 
 @pytest.mark.parametrize(
