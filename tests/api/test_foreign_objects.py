@@ -349,7 +349,7 @@ def is_told(name: str) -> Callable[[Manifest], bool]:
 
     def told(status: Mapping[str, Any]) -> bool:
         trouble = condition(status, "Reconciling")
-        is_so = (trouble["status"], trouble["reason"]) == ("True", "NameTaken")
+        is_so = (trouble["status"], trouble["reason"]) == ("True", "NameConflict")
         return is_so and name in trouble["message"]
 
     return told

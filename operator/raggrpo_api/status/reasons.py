@@ -13,7 +13,7 @@ class ConditionReason(StrEnum):
 
     # Accepted; a False condition has the reason of a rule
     VALID = "Valid"
-    INVALID = "Invalid"
+    INVALID = "InvalidSpec"
 
     # PreflightPassed; a False condition may have the ID of a check
     RUNNING = "Running"
@@ -21,11 +21,11 @@ class ConditionReason(StrEnum):
     NO_RESULT = "NoResult"
 
     # RetrieverReady
-    RETRIEVER_NOT_READY = "Loading"
+    RETRIEVER_NOT_READY = "RetrieverNotReady"
 
     # ClusterReady
     PROVISIONING = "Provisioning"
-    HEAD_RETURN_TIMEOUT = "HeadStaysAway"
+    HEAD_RETURN_TIMEOUT = "HeadReturnTimeout"
 
     # Why pods do not start: PreflightPassed, ClusterReady
     UNSCHEDULABLE = "Unschedulable"
@@ -42,7 +42,7 @@ class ConditionReason(StrEnum):
     STARTING = "Starting"
     TRAINING = "Training"
     VERIFYING_SUCCESS = "VerifyingSuccess"
-    WAITING_FOR_EVIDENCE = "AwaitingEvidence"
+    WAITING_FOR_EVIDENCE = "WaitingForEvidence"
     RESTARTING = "Restarting"
     TARGET_RAISED = "TargetRaised"
     UPGRADE_REQUIRED = "UpgradeRequired"
@@ -52,11 +52,11 @@ class ConditionReason(StrEnum):
     # WaitingForEndpoint
     WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
     ENDPOINT_DOWN = "EndpointDown"
-    ENDPOINT_RECOVERED = "Answers"
+    ENDPOINT_RECOVERED = "EndpointRecovered"
     ATTEMPT_ENDED = "AttemptEnded"
 
     # ResumeVerified
-    NOT_YET_REPORTED = "NotYetKnown"
+    NOT_YET_REPORTED = "NotYetReported"
     VERIFIED = "Verified"
     OLDER_CHECKPOINT = "OlderCheckpoint"
     RESUME_MISMATCH = "ResumeMismatch"
@@ -66,14 +66,14 @@ class ConditionReason(StrEnum):
     BACKUP_FAILED = "BackupFailed"
 
     # SlowingDown, HostMemoryGrowing, PolicyMismatch, Stalled
-    STEP_TIME_INCREASED = "Growing"
-    STEP_TIME_STABLE = "Steady"
-    MEMORY_GROWING = "Growing"
-    MEMORY_STABLE = "Steady"
+    STEP_TIME_INCREASED = "StepTimeIncreased"
+    STEP_TIME_STABLE = "StepTimeStable"
+    MEMORY_GROWING = "MemoryGrowing"
+    MEMORY_STABLE = "MemoryStable"
     LOGPROBS_DIFFER = "LogprobsDiffer"
     LOGPROBS_AGREE = "LogprobsAgree"
     STALLED = "Stalled"
-    MAKING_PROGRESS = "Moving"
+    MAKING_PROGRESS = "MakingProgress"
 
     # Suspended
     SUSPENDED = "Suspended"
@@ -93,10 +93,10 @@ class ConditionReason(StrEnum):
     RECONCILED = "Reconciled"
     INTERNAL_ERROR = "InternalError"
     ACCESS_DENIED = "AccessDenied"
-    NAME_CONFLICT = "NameTaken"
-    NOT_FOUND = "NotThere"
-    CLUSTER_ERROR = "ClusterTrouble"
-    REQUEST_REJECTED = "Refused"
+    NAME_CONFLICT = "NameConflict"
+    NOT_FOUND = "NotFound"
+    CLUSTER_ERROR = "ClusterError"
+    REQUEST_REJECTED = "RequestRejected"
 
 
 POD_START_REASONS = frozenset(
@@ -116,6 +116,6 @@ POD_START_REASONS = frozenset(
 class WarningReason(StrEnum):
     """Reasons of warnings that are neither a preflight check nor a rule."""
 
-    CHECKPOINT_INTERVAL = "CheckpointIntervalOff"
+    CHECKPOINT_INTERVAL = "CheckpointIntervalSuboptimal"
     MORE_WARNINGS = "MoreWarnings"
     """Reason of the Event for warnings that `status.warnings` has no room for."""

@@ -347,7 +347,7 @@ def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
     ready = retrieving(60, RetrieverObserved("kb", is_ready=True))
 
     condition = get_condition(loading.status, ConditionType.RETRIEVER_READY)
-    assert (condition.status, condition.reason) == ("False", "Loading")
+    assert (condition.status, condition.reason) == ("False", "RetrieverNotReady")
     assert condition.message == "kb: reads line 7"
     assert is_soon(loading)
     assert told(ready, ConditionType.RETRIEVER_READY) == ("True", "Ready")

@@ -109,8 +109,8 @@ def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
     assert told(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
     lines = get_condition(decision.status, ACCEPTED).message.splitlines()
     assert [line.partition(":")[0] for line in lines] == [f"spec.{each}" for each in PLACES]
-    assert told(decision, PROGRESSING) == ("False", "Invalid")
-    assert told(decision, CLUSTER_READY) == ("False", "Invalid")
+    assert told(decision, PROGRESSING) == ("False", "InvalidSpec")
+    assert told(decision, CLUSTER_READY) == ("False", "InvalidSpec")
     assert (decision.actions, decision.requeue_after) == (RELEASES, None)
 
 
@@ -430,9 +430,11 @@ def lost_a_rank(cluster: ClusterObserved, evidence_seconds: float = 5.0) -> Obse
 
 def test_a_driver_that_lost_others_waits_for_their_pods_as_long_as_these_may_take() -> None:
     first = running(lost_a_rank(READY), 5)
-    last, over = (running(lost_a_rank(READY), seconds, "AwaitingEvidence") for seconds in (4.9, 5))
+    last, over = (
+        running(lost_a_rank(READY), seconds, "WaitingForEvidence") for seconds in (4.9, 5)
+    )
 
-    assert told(first, PROGRESSING) == ("False", "AwaitingEvidence")
+    assert told(first, PROGRESSING) == ("False", "WaitingForEvidence")
     for decision in (first, last):
         assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
     assert over.status.attempts[0].cause is Cause.TRAINER_RANK_LOST

@@ -602,7 +602,7 @@ async def test_hang_is_dumped_stopped_and_restarted() -> None:
     await scenario.until_quiet()
 
     assert causes(scenario) == [Cause.STALLED, Cause.SUCCEEDED]
-    assert scenario.condition(ConditionType.STALLED)[:2] == ("False", "Moving")
+    assert scenario.condition(ConditionType.STALLED)[:2] == ("False", "MakingProgress")
     assert scenario.count(DumpStacks) == 1
     assert scenario.attempts[1].from_step == 20
 

@@ -77,7 +77,10 @@ async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
     assert (scenario.count(CreateCluster), scenario.count(SubmitAttempt)) == (1, 1)
     assert scenario.status.restarts.total == scenario.status.restarts.since_progress == 0
-    assert scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
+    assert scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)[:2] == (
+        "False",
+        "EndpointRecovered",
+    )
 
 
 async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> None:

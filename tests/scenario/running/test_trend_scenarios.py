@@ -17,9 +17,9 @@ async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> 
     scenario.runtime.seconds_per_step = 1.1
     await until_step(scenario, 25)
 
-    assert slow[:2] == ("True", "Growing")
+    assert slow[:2] == ("True", "StepTimeIncreased")
     assert "1.40 s per step, 1.00 s at step 1" in slow[2]
-    assert scenario.condition(ConditionType.SLOWING_DOWN) == ("False", "Steady", "")
+    assert scenario.condition(ConditionType.SLOWING_DOWN) == ("False", "StepTimeStable", "")
     await scenario.until_quiet()
     assert len(scenario.attempts) == 1
 

@@ -85,7 +85,7 @@ async def test_the_checkpoint_interval_is_advised_as_a_number_after_a_failure() 
 
     [found] = [each for each in scenario.status.warnings
                if each.path == "spec.checkpoint.everySteps"
-               and each.reason == "CheckpointIntervalOff"]  # fmt: skip
+               and each.reason == "CheckpointIntervalSuboptimal"]  # fmt: skip
     # √(2 · 2 s · about 65 s) is 16 s, and a step takes 1 s.
     assert "saving takes 2 s" in found.message
     assert "→ checkpoint.everySteps: 1" in found.message

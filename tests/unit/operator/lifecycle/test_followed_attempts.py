@@ -220,7 +220,7 @@ def test_an_attempt_is_not_verified_against_its_own_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("began", "expected"),
     [
-        (None, ("Unknown", "NotYetKnown", "")),
+        (None, ("Unknown", "NotYetReported", "")),
         (9, ("False", "ResumeMismatch", "attempt 2: began after step 9, expected at least 10")),
         (10, ("True", "Verified", "attempt 2: began after step 10")),
         (11, ("True", "Verified", "attempt 2: began after step 11")),
@@ -307,7 +307,7 @@ def test_an_attempt_that_moves_is_left_to_run(stage: Stage, reason: str) -> None
     found = followed(at(stage=stage), SEEN)
 
     assert told(found.status, ConditionType.PROGRESSING) == ("True", reason, "attempt 2")
-    assert told(found.status, ConditionType.STALLED) == ("False", "Moving", "")
+    assert told(found.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
     assert (intent(found), found.actions, found.requeue_after) == (None, (), 1.0)
 
 
@@ -375,7 +375,7 @@ def test_an_attempt_waits_for_a_service_as_long_as_the_deadline_of_outages(
         assert (value, reason, message.startswith(named)) == ("True", "EndpointDown", True)
         progressing = told(found.status, ConditionType.PROGRESSING)
         assert progressing == ("True", "WaitingForEndpoint", "attempt 2")
-        assert told(found.status, ConditionType.STALLED) == ("False", "Moving", "")
+        assert told(found.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
         assert found.requeue_after == FOLLOW_SECONDS
 
 
@@ -390,7 +390,7 @@ def test_a_service_that_answers_again_is_no_longer_waited_for() -> None:
 
     found = follow(make_round(status), at(stage=Stage.TRAINING)).status
 
-    assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Answers")
+    assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "EndpointRecovered")
     watch = found.restart_state.watch
     assert (watch.outage_since, watch.outage_seconds) == (None, 50.0)
 

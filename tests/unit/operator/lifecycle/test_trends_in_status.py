@@ -8,6 +8,7 @@ import pytest
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, Pinned
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline, RestartState
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
@@ -45,7 +46,7 @@ def make_round(base: Baseline = BASE, **status: Any) -> Round:
 def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
     this = make_round(base)
     for kind in (SLOWING, GROWING):
-        this.condition(kind, True, "Growing", "of the attempt before")
+        this.condition(kind, True, ConditionReason.MEMORY_GROWING, "of the attempt before")
     note_trends(this, progress)
     return this.status
 
@@ -74,7 +75,8 @@ def test_both_trends_are_told_and_end() -> None:
     this = make_round()
     note_trends(this, at(60, **leaks))
     slow, growing = (get_condition(this.status, kind) for kind in (SLOWING, GROWING))
-    assert (slow.status, slow.reason) == (growing.status, growing.reason) == ("True", "Growing")
+    assert (slow.status, slow.reason) == ("True", "StepTimeIncreased")
+    assert (growing.status, growing.reason) == ("True", "MemoryGrowing")
     assert growing.message.startswith("head pod: 1.50 GiB, 1.00 GiB at step 20")
     assert degradation(this.status) == (
         f"SlowingDown: {slow.message}; HostMemoryGrowing: {growing.message}"
@@ -82,13 +84,20 @@ def test_both_trends_are_told_and_end() -> None:
 
     note_trends(this, at(90, seconds_per_step=1.2))
     assert [get_condition(this.status, kind).reason for kind in (SLOWING, GROWING)] == [
-        "Steady", "Steady",
+        "StepTimeStable", "MemoryStable",
     ]  # fmt: skip
     assert degradation(this.status) == ""
 
 
 def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
-    status = set_condition(make_round(Baseline()).status, SLOWING, True, "Growing", "1.4 s", T0)
+    status = set_condition(
+        make_round(Baseline()).status,
+        SLOWING,
+        True,
+        ConditionReason.STEP_TIME_INCREASED,
+        "1.4 s",
+        T0,
+    )
     assert degradation(status) == ""
     state = replace(status.restart_state, baseline=Baseline(step=1))
     assert degradation(replace(status, restart_state=state)) == "SlowingDown: 1.4 s"

@@ -107,7 +107,7 @@ def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
     down = at(True, "EndpointDown", "endpoint kb since 12:00: Timeout")
     told = [
         list(status_changes(old, new))
-        for old, new in pairwise([make_status(3), down, down, at(False, "Answers")])
+        for old, new in pairwise([make_status(3), down, down, at(False, "EndpointRecovered")])
     ]
 
     assert told == [

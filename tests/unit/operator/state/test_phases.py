@@ -42,7 +42,7 @@ def test_a_condition_keeps_its_time_until_its_value_changes() -> None:
     status = set_condition(JobStatus(observed_generation=3), KIND, True, "Stalled", "old", T0)
     first = get_condition(status, KIND)
     again = set_condition(status, KIND, True, "Stalled", "new", LATER)
-    flipped = set_condition(again, KIND, False, "Moving", "", LATER)
+    flipped = set_condition(again, KIND, False, "MakingProgress", "", LATER)
 
     assert (first.last_transition_time, first.observed_generation) == (T0, 3)
     found = get_condition(again, KIND)
@@ -52,7 +52,7 @@ def test_a_condition_keeps_its_time_until_its_value_changes() -> None:
 
 
 def test_a_condition_first_set_to_unknown_has_a_time() -> None:
-    found = set_condition(JobStatus(), KIND, None, "NotYetKnown", "", T0)
+    found = set_condition(JobStatus(), KIND, None, "NotYetReported", "", T0)
     assert get_condition(found, KIND).last_transition_time == T0
 
 
