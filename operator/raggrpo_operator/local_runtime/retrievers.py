@@ -5,9 +5,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.cause import Cause
-from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
@@ -55,20 +54,6 @@ class Retrievers:
             self._processes.terminate(retriever.child)
         self._running.clear()
 
-    def with_urls(self, config: TrainerConfig) -> TrainerConfig:
-        """Return the configuration with the URLs of the managed retrievers filled in."""
-
-        def filled(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
-            retriever = self._running.get(endpoint.name)
-            if retriever is None:
-                return endpoint
-            url = f"http://127.0.0.1:{retriever.port}{SERVED_PATHS[endpoint.protocol]}"
-            return endpoint.model_copy(update={"url": url, "managed": None})
-
-        endpoints = [filled(e) for e in config.retrieval.endpoints]
-        retrieval = config.retrieval.model_copy(update={"endpoints": endpoints})
-        return config.model_copy(update={"retrieval": retrieval})
-
 
 def command(managed: ManagedRetriever, port: int) -> list[str]:
     """Return a retriever's command line."""
@@ -77,16 +62,18 @@ def command(managed: ManagedRetriever, port: int) -> list[str]:
 
 
 async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
+    address = f"http://127.0.0.1:{retriever.port}"
     code = retriever.child.exit_code()
     if code is not None:
         cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
         problem = f"ended with {exit_text(code)}: {retriever.child.log_tail(3)}"
-        return RetrieverObserved(name, problem=problem, has_ended=True, cause=cause)
+        return RetrieverObserved(name, address, problem=problem, has_ended=True, cause=cause)
     try:
         async with open_session() as session:
-            api = HttpApi(session, f"http://127.0.0.1:{retriever.port}")
+            api = HttpApi(session, address)
             answer = await api.call("GET", "/healthz", seconds=HEALTH_SECONDS)
     except OperatorError:
-        return RetrieverObserved(name, problem="starting")
+        return RetrieverObserved(name, address, problem="starting")
     is_ready = answer.status == 200
-    return RetrieverObserved(name, is_ready=is_ready, problem="" if is_ready else answer.excerpt)
+    problem = "" if is_ready else answer.excerpt
+    return RetrieverObserved(name, address, is_ready=is_ready, problem=problem)

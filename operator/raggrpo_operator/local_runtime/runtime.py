@@ -196,7 +196,6 @@ class LocalRuntime:
         head, number = self._running_head(), config.attempt.number
         if self._driver_of(number) is not None:
             return
-        config = self._retrievers.with_urls(config)
         text = config_json(config)
         record = _attempt_folder(Path(config.monitoring.log_dir), number) / names.CONFIG_FILE
         if not record.exists():

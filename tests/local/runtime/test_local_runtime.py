@@ -114,24 +114,20 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(CORPUS)
     runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
-    config = trainer_config(job, resolve(job), number=1)
 
     await runtime.perform(job, start_kb(job))
     await runtime.perform(job, start_kb(job))
     ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
-    [endpoint] = runtime._retrievers.with_urls(config).retrieval.endpoints
     warden.sweep(f"{processes.mark}.retriever-kb")
     dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
     await runtime.perform(job, start_kb(job))
-    await observed_retriever(runtime, job, lambda found: found.is_ready)
-    [again] = runtime._retrievers.with_urls(config).retrieval.endpoints
+    again = await observed_retriever(runtime, job, lambda found: found.is_ready)
     await runtime.perform(job, StopRetrievers())
 
     assert ready.problem == ""
-    assert endpoint.url.startswith("http://127.0.0.1:")
-    assert endpoint.url.endswith("/retrieve")
+    assert ready.address.startswith("http://127.0.0.1:")
     assert dead.cause is None
-    assert again.url == endpoint.url
+    assert again.address == ready.address
     assert (await runtime.observe(job)).retrievers == ()
 
 
@@ -152,8 +148,8 @@ async def test_a_retriever_that_embeds_answers_the_trainers_calls(
     runtime = make_runtime(tmp_path, processes)
 
     await runtime.perform(job, start_kb(job))
-    await observed_retriever(runtime, job, lambda found: found.is_ready)
-    config = runtime._retrievers.with_urls(trainer_config(job, resolve(job), number=1))
+    ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    config = trainer_config(job, resolve(job), retriever_addresses={"kb": ready.address})
     async with RetrievalClient(config.retrieval, {}) as client:
         found = [[p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts]
     await runtime.perform(job, StopRetrievers())

@@ -230,7 +230,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.environment.retrievers))
     @rule(has_ended=st.booleans())
     def retriever_fails(self, has_ended: bool) -> None:
-        failed = RetrieverObserved("kb", problem="killed", has_ended=has_ended)
+        failed = RetrieverObserved("kb", "http://kb", problem="killed", has_ended=has_ended)
         self.environment.retrievers["kb"] = failed
 
     # What the job needs and does not own

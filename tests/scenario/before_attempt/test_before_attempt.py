@@ -343,8 +343,8 @@ def retrieving(seconds: float, *retrievers: RetrieverObserved) -> Decision:
 
 
 def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
-    loading = retrieving(60, RetrieverObserved("kb", problem="reads line 7"))
-    ready = retrieving(60, RetrieverObserved("kb", is_ready=True))
+    loading = retrieving(60, RetrieverObserved("kb", "http://kb", problem="reads line 7"))
+    ready = retrieving(60, RetrieverObserved("kb", "http://kb", is_ready=True))
 
     condition = get_condition(loading.status, ConditionType.RETRIEVER_READY)
     assert (condition.status, condition.reason) == ("False", "RetrieverNotReady")
@@ -355,7 +355,7 @@ def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
 
 
 def test_a_retriever_may_load_for_as_long_as_pods_may_wait_and_no_longer() -> None:
-    loading = RetrieverObserved("kb", problem="reads line 7")
+    loading = RetrieverObserved("kb", "http://kb", problem="reads line 7")
 
     in_time, late = retrieving(60, loading), retrieving(60.1, loading)
 
@@ -406,7 +406,7 @@ def test_an_attempt_on_a_kept_cluster_is_recorded_afresh_and_submitted_at_once()
     later = job.model_copy(update={"status": status})
     submitted = decide(later, Observed(cluster=READY), at(11))
     assert kinds(submitted) == [SubmitAttempt]
-    assert submitted.status.config_hash == status.attempts[0].config_hash != ""
+    assert submitted.status.config_hash == submitted.status.attempts[0].config_hash != ""
 
 
 def test_an_attempt_on_a_cluster_that_queues_again_is_neither_warm_nor_ready() -> None:

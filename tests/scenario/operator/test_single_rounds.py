@@ -53,7 +53,9 @@ from support.fakes.fake_runtime import T0, make_scenario_job
 
 READY = ClusterObserved(1, is_ready=True)
 EVERYTHING = Observed(
-    cluster=READY, retrievers=(RetrieverObserved("kb"),), preflight=PreflightObserved("any")
+    cluster=READY,
+    retrievers=(RetrieverObserved("kb", "http://kb"),),
+    preflight=PreflightObserved("any"),
 )
 RELEASES = (DeleteCluster(1), StopRetrievers(), DeletePreflight())
 PASSED, FAILED, COMPLETE = (

@@ -727,7 +727,9 @@ async def test_retriever_that_dies_while_training_is_started_again() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
     await scenario.until(lambda status: status.progress.step >= 5)
 
-    scenario.runtime.retrievers["kb"] = RetrieverObserved("kb", problem="killed", has_ended=True)
+    scenario.runtime.retrievers["kb"] = RetrieverObserved(
+        "kb", "http://kb", problem="killed", has_ended=True
+    )
     await scenario.until_quiet()
 
     assert causes(scenario) == [Cause.SUCCEEDED]
@@ -739,7 +741,7 @@ async def test_retriever_that_refuses_its_corpus_fails_the_job() -> None:
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
     scenario.runtime.retrievers["kb"] = RetrieverObserved(
-        "kb", problem="line 2: no text", has_ended=True, cause=Cause.DATA_ERROR
+        "kb", "http://kb", problem="line 2: no text", has_ended=True, cause=Cause.DATA_ERROR
     )
     await scenario.until_quiet()
 
@@ -750,7 +752,7 @@ async def test_retriever_that_never_gets_ready_fails_after_the_provisioning_dead
     scenario = make_scenario(changes=RETRIEVAL | SHORT)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
-    scenario.runtime.retrievers["kb"] = RetrieverObserved("kb", problem="loading")
+    scenario.runtime.retrievers["kb"] = RetrieverObserved("kb", "http://kb", problem="loading")
     await scenario.until_quiet()
 
     status, reason, message = scenario.condition(ConditionType.FAILED)

@@ -175,7 +175,7 @@ class FakeRuntime:
             case DeletePreflight():
                 self._preflight = None
             case StartRetriever(name=name):
-                self.retrievers[name] = RetrieverObserved(name, is_ready=True)
+                self.retrievers[name] = RetrieverObserved(name, f"http://{name}", is_ready=True)
             case StopRetrievers():
                 self.retrievers.clear()
             case CreateCluster(number=number):

@@ -91,7 +91,6 @@ def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
         progress=replace(status.progress, stage=""),
         restart_state=state,
     )
-    this.record = replace(record, config_hash=this.attempt_config().attempt.config_hash)
 
 
 def next_cluster(metadata: Metadata, current: ClusterStatus) -> ClusterStatus:
@@ -169,7 +168,8 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     if why := images.changed(this, cluster):
         return recovery.settle(this, Cause.IMAGE_CHANGED, why)
     images.pin_image(this, cluster)
-    config = this.attempt_config()
+    config = this.attempt_config({each.name: each.address for each in this.observed.retrievers})
+    this.record = replace(this.record, config_hash=config.attempt.config_hash)
     this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
     this.status = replace(
         this.status,

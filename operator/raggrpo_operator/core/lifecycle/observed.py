@@ -87,6 +87,8 @@ class RetrieverObserved:
     """A managed retriever."""
 
     name: str
+    address: str
+    """Base URL of its service."""
     is_ready: bool = False
     problem: str = ""
     has_ended: bool = False

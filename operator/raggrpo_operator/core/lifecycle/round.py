@@ -1,5 +1,6 @@
 """One round of `decide` in progress: what is known, and the status as it is being edited."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -131,8 +132,8 @@ class Round:
         sizing = size(self.spec, self.status.preflight.known_facts)
         return PodPlan(self.spec, self.image_to_run, sizing)
 
-    def attempt_config(self) -> TrainerConfig:
-        """Return the configuration of the newest attempt; equal for every call with one status."""
+    def attempt_config(self, retriever_addresses: Mapping[str, str] | None = None) -> TrainerConfig:
+        """Return the newest attempt's configuration, which depends on status and addresses only."""
         remedies = self.state.remedies
         return trainer_config(
             self.job,
@@ -144,6 +145,7 @@ class Round:
             schema=self._schema(),
             skipped_steps=remedies.skipped_steps,
             rejected_checkpoints=remedies.rejected_checkpoints,
+            retriever_addresses=retriever_addresses,
         )
 
     def upgrade_required(self) -> str:

@@ -18,7 +18,7 @@ from .metadata import Manifest
 from .network_policy import render_network_policy
 from .preflight_pod import render_preflight_pod
 from .ray_cluster import render_ray_cluster
-from .retriever import render_deployment, render_service
+from .retriever import render_deployment, render_service, service_address
 from .token_secret import NAME_DIGITS
 
 SECRET_DIGEST = "0" * NAME_DIGITS
@@ -40,12 +40,16 @@ def render_first_attempt(
         "networkpolicy": render_network_policy(metadata, settings, spec),
         "preflight": render_preflight_pod(metadata, settings, preflight),
     }
+    addresses = {}
     for name, managed in spec.retrieval.managed.items():
+        service = names.retriever_name(metadata.name, metadata.uid, name)
+        addresses[name] = service_address(metadata.namespace, service)
         start = StartRetriever(plan, name, managed)
         manifests[f"retriever-{name}-service"] = render_service(metadata, name)
         manifests[f"retriever-{name}"] = render_deployment(metadata, settings, start)
+    submitted = trainer_config(job, resolved, facts=facts, retriever_addresses=addresses)
     token_secret = names.token_secret_name(metadata.name, SECRET_DIGEST)
     return manifests | {
         "raycluster": render_ray_cluster(metadata, settings, cluster, token_secret),
-        "configmap": render_config_map(metadata, config=config),
+        "configmap": render_config_map(metadata, config=submitted),
     }

@@ -1,13 +1,10 @@
 """Managed retrievers: a Deployment and a Service per endpoint."""
 
-from collections.abc import Mapping
-
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.retrieval import SERVED_PATHS, ManagedRetriever, RetrievalEndpoint
+from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import PodRole
-from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import StartRetriever
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.path_fields import lies_in, volume_of
@@ -75,23 +72,9 @@ def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
     }
 
 
-def with_retriever_urls(config: TrainerConfig, services: Mapping[str, str]) -> TrainerConfig:
-    """Return the configuration with the URLs of managed retrievers filled in.
-
-    `services` maps endpoints to the names of their Services.
-    """
-    job = config.attempt
-
-    def with_url(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
-        if endpoint.managed is None:
-            return endpoint
-        host = f"{services[endpoint.name]}.{job.namespace}.svc:{names.RETRIEVER_PORT}"
-        url = f"http://{host}{SERVED_PATHS[endpoint.protocol]}"
-        return endpoint.model_copy(update={"url": url, "managed": None})
-
-    endpoints = [with_url(each) for each in config.retrieval.endpoints]
-    retrieval = config.retrieval.model_copy(update={"endpoints": endpoints})
-    return config.model_copy(update={"retrieval": retrieval})
+def service_address(namespace: str, service: str) -> str:
+    """Return the base URL of a managed retriever's Service."""
+    return f"http://{service}.{namespace}.svc:{names.RETRIEVER_PORT}"
 
 
 def _metadata(job: Metadata, endpoint: str) -> Manifest:

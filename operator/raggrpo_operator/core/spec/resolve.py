@@ -14,7 +14,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.resources import Device
-from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_api.spec.retrieval import SERVED_PATHS, RetrievalEndpoint, RetrievalMode
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.status.job_status import Pinned
 from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_hash, schema_digest
@@ -93,12 +93,14 @@ def trainer_config(
     schema: str = "",
     skipped_steps: Sequence[int] = (),
     rejected_checkpoints: Sequence[str] = (),
+    retriever_addresses: Mapping[str, str] | None = None,
 ) -> TrainerConfig:
     """Render the configuration of attempt `number`.
 
     `pinned` holds what Auto chose in an earlier attempt (precision, attention) and replaces Auto.
     `schema` is the digest of the schema the image knows; empty: this release's.
-    `config_hash` covers everything but the identity, `resume_hash` what a checkpoint depends on.
+    `retriever_addresses` are base URLs of managed retrievers by endpoint. `config_hash` covers
+    everything but the identity, these URLs included; `resume_hash` what a checkpoint depends on.
     """
     spec = mitigated(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     rows = facts.rows if facts else 0
@@ -111,6 +113,7 @@ def trainer_config(
         number=number,
         resume_hash=content_hash(resume_values(spec)),
     )
+    spec = _with_retriever_urls(spec, retriever_addresses or {})
     blocks = {
         name: getattr(spec, name)
         for name in JobSpec.model_fields
@@ -216,6 +219,20 @@ def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     if model.attention is Attention.AUTO and pinned.attention in set(Attention):
         model = model.model_copy(update={"attention": Attention(pinned.attention)})
     return spec.model_copy(update={"training": training, "model": model})
+
+
+def _with_retriever_urls(spec: JobSpec, addresses: Mapping[str, str]) -> JobSpec:
+    """Return the spec with managed endpoints replaced by the URLs of their running retrievers."""
+
+    def resolved(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
+        if endpoint.managed is None or endpoint.name not in addresses:
+            return endpoint
+        url = addresses[endpoint.name] + SERVED_PATHS[endpoint.protocol]
+        return endpoint.model_copy(update={"url": url, "managed": None})
+
+    endpoints = [resolved(each) for each in spec.retrieval.endpoints]
+    retrieval = spec.retrieval.model_copy(update={"endpoints": endpoints})
+    return spec.model_copy(update={"retrieval": retrieval})
 
 
 def _get(values: Any, path: str) -> Any:

@@ -1,6 +1,6 @@
 """Turns cluster objects into what `decide` reads. Pure: values in, values out."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from raggrpo_api import names
 from raggrpo_api.fields.base import ClusterNumber
 from raggrpo_api.fields.text import one_line
-from raggrpo_api.job import Metadata, RagGrpoJob
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.status.reasons import ConditionReason
@@ -20,6 +20,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     PreflightObserved,
     RetrieverObserved,
 )
+from raggrpo_operator.core.manifests.retriever import service_address
 from raggrpo_operator.core.spec.images import image_id
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.cluster_objects import (
@@ -259,32 +260,25 @@ def observed_retrievers(
     deployments: Collection[Manifest], pods: Collection[Manifest]
 ) -> tuple[RetrieverObserved, ...]:
     """Return the job's managed retrievers as `decide` reads them."""
-    named = ((labels_of(each).get(names.LABEL_RETRIEVER), each) for each in deployments)
-    return tuple(_retriever(n, each, pods) for n, each in named if n and not is_being_deleted(each))
+    return tuple(_retriever(n, each, pods) for n, each in _by_endpoint(deployments))
 
 
-def service_names(
-    job: Metadata, endpoints: Collection[str], deployments: Collection[Manifest]
-) -> dict[str, str]:
-    """Return the names of managed retrievers' Services, which are those of their Deployments.
+def service_names(deployments: Collection[Manifest]) -> dict[str, str]:
+    """Return the names of managed retrievers' Services, which are those of their Deployments."""
+    return {endpoint: _name(each) for endpoint, each in _by_endpoint(deployments)}
 
-    One that an earlier release started keeps its name.
-    """
-    found = {}
-    for endpoint in endpoints:
-        own = names.retriever_name(job.name, job.uid, endpoint)
-        known = {
-            _name(each)
-            for each in deployments
-            if labels_of(each).get(names.LABEL_RETRIEVER) == endpoint
-        }
-        found[endpoint] = own if own in known or not known else min(known)
-    return found
+
+def _by_endpoint(deployments: Collection[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    for each in deployments:
+        endpoint = labels_of(each).get(names.LABEL_RETRIEVER)
+        if endpoint and not is_being_deleted(each):
+            yield endpoint, each
 
 
 def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObserved:
+    address = service_address(deployment["metadata"]["namespace"], _name(deployment))
     if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
-        return RetrieverObserved(name, is_ready=True)
+        return RetrieverObserved(name, address, is_ready=True)
     for pod in pods:
         template = labels_of(pod).get("pod-template-hash", "")
         if not _is_of(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
@@ -294,10 +288,10 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
             code = ended.get("exitCode")
             words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-            return RetrieverObserved(name, problem=one_line(words, 1000), cause=cause)
+            return RetrieverObserved(name, address, problem=one_line(words, 1000), cause=cause)
         if (problem := start_problem(pod)) is not None:
-            return RetrieverObserved(name, problem=problem.message)
-    return RetrieverObserved(name, problem="starting")
+            return RetrieverObserved(name, address, problem=problem.message)
+    return RetrieverObserved(name, address, problem="starting")
 
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:

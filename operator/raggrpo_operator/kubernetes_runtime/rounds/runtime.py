@@ -27,7 +27,6 @@ from raggrpo_operator.core.lifecycle.actions import (
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
-from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.errors import (
     AccessDenied,
     NameTaken,
@@ -298,11 +297,9 @@ class KubernetesRuntime:
         found, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None or found != number:
             raise TransientError(f"there is no Ray cluster {number}")
-        children, managed = self._context.children, config.retrieval.managed
-        services = service_names(job.metadata, managed, self._deployments())
-        config = with_retriever_urls(config, services)
+        children = self._context.children
         text = config_json(config)
-        await children.keep_services(job.metadata, services)
+        await children.keep_services(job.metadata, service_names(self._deployments()))
         await children.record(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(

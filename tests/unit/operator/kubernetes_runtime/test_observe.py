@@ -219,7 +219,8 @@ def test_of_two_preflights_the_newer_counts() -> None:
 
 def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
     def make_deployment(name: str, ready: int) -> Manifest:
-        metadata = {"name": f"small-r-{name}", "labels": {names.LABEL_RETRIEVER: name}}
+        labels = {names.LABEL_RETRIEVER: name}
+        metadata = {"name": f"small-r-{name}", "namespace": "research", "labels": labels}
         return {"metadata": metadata, "status": {"readyReplicas": ready}}
 
     crashed = container(last=ended("Error", 3))
@@ -234,10 +235,12 @@ def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
         [foreign, pod],
     )
 
-    assert good == RetrieverObserved("good", is_ready=True)
+    address = "http://small-r-good.research.svc:8000"
+    assert good == RetrieverObserved("good", address, is_ready=True)
     assert bad.cause is Cause.DATA_ERROR
     assert "no such corpus" in bad.problem
-    assert new == RetrieverObserved("new", problem="starting")
+    address = "http://small-r-new.research.svc:8000"
+    assert new == RetrieverObserved("new", address, problem="starting")
 
 
 def after_an_attempt(cause: Cause | None) -> JobStatus:
@@ -307,23 +310,12 @@ def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
     assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
 
 
-def test_a_retriever_of_an_earlier_release_keeps_its_services_name() -> None:
-    job = make_job().metadata
+def test_service_of_a_retriever_has_the_name_of_its_deployment() -> None:
+    labels = {names.LABEL_RETRIEVER: "kb"}
+    serving = {"metadata": {"name": "small-r-kb", "labels": labels}}
+    going = {"metadata": {"name": "old", "labels": labels, "deletionTimestamp": "2026-11-21"}}
 
-    def make_deployment(name: str, endpoint: str) -> Manifest:
-        return {"metadata": {"name": name, "labels": {names.LABEL_RETRIEVER: endpoint}}}
-
-    ours = names.retriever_name("small", job.uid, "new")
-    there = [
-        make_deployment("small-r-kb", "kb"),
-        make_deployment("a", "new"),
-        make_deployment(ours, "new"),
-    ]
-    assert service_names(job, ["kb", "new", "later"], there) == {
-        "kb": "small-r-kb",
-        "new": ours,
-        "later": names.retriever_name("small", job.uid, "later"),
-    }
+    assert service_names([serving, going]) == {"kb": "small-r-kb"}
 
 
 def running(image_id: str, kind: str = "worker", name: str = "w") -> Manifest:

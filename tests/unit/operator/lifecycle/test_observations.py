@@ -31,7 +31,7 @@ def test_a_queue_holds_back_the_pods_of_a_cluster(
 
 
 def test_nothing_is_claimed_that_nobody_saw() -> None:
-    cluster, retriever = ClusterObserved(1), RetrieverObserved("kb")
+    cluster, retriever = ClusterObserved(1), RetrieverObserved("kb", "http://kb")
     attempt = AttemptObserved(1, SubmissionStatus.FAILED)
     told = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
     told += [retriever.is_ready, retriever.has_ended, attempt.is_out_of_memory]

@@ -170,7 +170,7 @@ def test_a_job_whose_target_is_reached_is_complete(target: int) -> None:
 
 def test_managed_retrievers_are_stopped_with_a_complete_job() -> None:
     target = {"training.totalSteps": 27}
-    kept = (RetrieverObserved("kb", is_ready=True),)
+    kept = (RetrieverObserved("kb", "http://kb", is_ready=True),)
     assert ended(Cause.SUCCEEDED, changes=target, retrievers=kept).actions == (StopRetrievers(),)
 
 

@@ -18,7 +18,6 @@ from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
-from raggrpo_operator.core.manifests.retriever import with_retriever_urls
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret, secret_name
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.parse import parse_job
@@ -522,27 +521,6 @@ def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_por
     namespace = operator["from"][0]["namespaceSelector"]["matchLabels"]
     assert namespace == {"kubernetes.io/metadata.name": "raggrpo-system"}
     assert [port["port"] for port in scrapers["ports"]] == [8090]
-
-
-def test_managed_endpoints_get_the_address_of_their_service() -> None:
-    managed = {"corpus": "/mnt/runs/corpus.jsonl"}
-    given = [
-        {"name": "kb", "managed": managed},
-        {"name": "chat", "protocol": "RagChat", "managed": managed},
-        {"name": "own", "url": "http://own/retrieve"},
-    ]
-    job = make_clustered_job(make_job({"retrieval.endpoints": given}))
-    config = trainer_config(job, resolve(job), number=1)
-
-    services = {"kb": "small-r-kb-1", "chat": "small-r-chat-1"}
-    endpoints = with_retriever_urls(config, services).retrieval.endpoints
-
-    assert [endpoint.url for endpoint in endpoints] == [
-        "http://small-r-kb-1.research.svc:8000/retrieve",
-        "http://small-r-chat-1.research.svc:8000/chat",
-        "http://own/retrieve",
-    ]
-    assert all(endpoint.managed is None for endpoint in endpoints)
 
 
 @pytest.mark.row("E11")

@@ -433,3 +433,26 @@ def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
 def test_recovery_is_the_operators_and_no_part_of_the_configuration() -> None:
     patient = make_job({"recovery": {"maxRestarts": 3}})
     assert config_of(patient).attempt.config_hash == config_of(make_job()).attempt.config_hash
+
+
+def test_managed_endpoints_get_the_urls_of_their_retrievers_before_hashing() -> None:
+    managed = {"corpus": "/mnt/runs/corpus.jsonl"}
+    given = [
+        {"name": "kb", "managed": managed},
+        {"name": "chat", "protocol": "RagChat", "managed": managed},
+        {"name": "own", "url": "http://own/retrieve"},
+    ]
+    job = make_job({"retrieval.endpoints": given})
+    addresses = {"kb": "http://kb:8000", "chat": "http://chat:8000"}
+
+    config = config_of(job, retriever_addresses=addresses)
+
+    assert [endpoint.url for endpoint in config.retrieval.endpoints] == [
+        "http://kb:8000/retrieve",
+        "http://chat:8000/chat",
+        "http://own/retrieve",
+    ]
+    assert not config.retrieval.managed
+    unresolved = config_of(job).attempt
+    assert config.attempt.config_hash != unresolved.config_hash
+    assert config.attempt.resume_hash == unresolved.resume_hash
