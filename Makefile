@@ -38,7 +38,8 @@ demo: setup ## a cluster, the operator and a small CPU job on this machine, foll
 test: setup ## all tests that need neither a GPU nor a cluster
 	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/runs/test_job_lifecycle.py tests/local/runs/test_restart.py \
-	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15
+	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15 \
+	  --cov --cov-report=term:skip-covered --cov-report=xml:.cache/coverage.xml
 
 chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
 	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check
@@ -103,15 +104,18 @@ verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/python -m raggrpo_api.schema.crd --check
+	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/draw_packages.py --check
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-generate: setup ## write the CRD and the chart's copy from the models
+generate: setup ## write the CRD, its copy in the chart and docs/reference from the code
 	$(BIN)/python -m raggrpo_api.schema.crd
+	$(BIN)/python scripts/write_reference.py
 
 picture: setup ## draw the packages and their imports into docs/internals/packages.md
 	$(BIN)/python scripts/draw_packages.py

@@ -1,4 +1,4 @@
-"""What comes into a build is pinned, and the hosted workflow runs what `.ci/run` runs."""
+"""Inputs of a build are pinned, and hosted CI runs every step of `.ci/run`."""
 
 import re
 import subprocess
@@ -15,15 +15,23 @@ LOCKS = sorted(set((ROOT / "requirements").glob("*.txt")) - {ROOT / "requirement
 HOSTS = [f"{name}.io" for name in ("docker", "ghcr", "quay", "gcr")] + [
     f"{name}.org" for name in ("pypi", "pythonhosted", "proxy.golang")
 ]
+PREPARATION = {"setup", "programs", "kind-down"}
+"""Targets of `.ci/run` that other targets run as well, or that only clean up."""
 
 
 @pytest.mark.row("E13")
-def test_the_hosted_workflow_runs_what_every_change_must_pass() -> None:
-    assert ".ci/run" in [step.get("run") for step in WORKFLOW["jobs"]["test"]["steps"]]
+def test_hosted_jobs_run_every_target_of_ci_run() -> None:
+    targets = set(re.findall(r"\bmake ([\w-]+)", (ROOT / ".ci/run").read_text())) - PREPARATION
+    hosted = {step["run"] for step in STEPS if "run" in step}
+    assert len(targets) > 4
+    assert {f"make {target}" for target in targets} <= hosted
+
+
+def test_release_needs_all_other_jobs() -> None:
     assert set(WORKFLOW["jobs"]["release"]["needs"]) == set(WORKFLOW["jobs"]) - {"release"}
 
 
-def test_every_action_is_pinned_by_commit_and_says_its_version() -> None:
+def test_actions_are_pinned_by_commit_with_their_version() -> None:
     text = (ROOT / ".github/workflows/ci.yml").read_text()
     used = re.findall(r"uses: (\S+)(.*)", text)
     assert len(used) == len([step for step in STEPS if "uses" in step])
@@ -32,56 +40,69 @@ def test_every_action_is_pinned_by_commit_and_says_its_version() -> None:
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", version), action
 
 
-def test_only_a_release_may_do_more_than_read() -> None:
+def test_jobs_are_read_only_except_release() -> None:
     assert WORKFLOW["permissions"] == {}
     jobs = WORKFLOW["jobs"]
     assert {jobs[name]["permissions"]["contents"] for name in jobs} == {"read"}
-    wide = [name for name in jobs if len(jobs[name]["permissions"]) > 1]
-    assert wide == ["release"]
+    assert [name for name in jobs if len(jobs[name]["permissions"]) > 1] == ["release"]
     assert jobs["release"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
 
 
-def test_no_text_of_somebody_else_is_run_as_a_command() -> None:
-    """An expression inside `run` would be pasted into the shell."""
+def test_run_steps_contain_no_expressions() -> None:
+    """GitHub pastes an expression inside `run` into the shell."""
     assert [step["run"] for step in STEPS if "${{" in step.get("run", "")] == []
 
 
 def test_images_are_built_on_a_digest_scanned_signed_and_attested() -> None:
-    said = str(STEPS)
-    assert said.count("scripts/base_image.sh") == 2
+    steps = str(STEPS)
+    assert steps.count("scripts/base_image.sh") == 2
     for word in ("scan-action", "cosign sign", "cosign attest", "attest-build-provenance"):
-        assert word in said
+        assert word in steps
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
-def test_every_locked_package_has_a_hash(lock: Path) -> None:
+def test_locked_packages_have_hashes(lock: Path) -> None:
     entries = re.split(r"\n(?=\S)", re.sub(r"^\s*#.*\n", "", lock.read_text(), flags=re.MULTILINE))
     assert [each for each in entries if "==" in each and "--hash=sha256:" not in each] == []
 
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile", "trainer_image/Dockerfile"])
-def test_nothing_is_installed_without_hashes_but_our_own_wheel(file: str) -> None:
+def test_pip_installs_require_hashes_except_for_our_wheel(file: str) -> None:
     text = re.sub(r"\\\n", " ", (ROOT / file).read_text())
     commands = re.split(r"&&|\n|;", text)
     for command in (each for each in commands if re.search(r"\bpip\b.* install ", each)):
-        own = re.search(r"\*\.whl|-e \.", command)
-        assert "--require-hashes" in command or own, command
+        is_our_wheel = re.search(r"\*\.whl|-e \.", command)
+        assert "--require-hashes" in command or is_our_wheel, command
 
 
-def test_no_file_names_a_host_of_packages_or_images() -> None:
-    """The machine says where packages come from; `tests/tools/kind` names a Debian package."""
+def test_files_name_no_package_or_image_host() -> None:
+    """Indexes are configured per machine; `tests/tools/kind` names a Debian package."""
     pattern = "|".join(rf"\b{re.escape(host)}\b" for host in HOSTS)
-    found = subprocess.run(
+    matches = subprocess.run(
         ["git", "grep", "-lIE", pattern, "--", ":!tests/tools/kind"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert found.stdout == ""
+    assert matches.stdout == ""
 
 
 @pytest.mark.row("E13")
-def test_what_the_threat_model_says_is_shown_by_tests_that_exist() -> None:
+def test_threat_model_names_existing_tests() -> None:
     named = re.findall(
         r"`((?:tests|scripts|\.github)/[\w./-]+)`", (ROOT / "SECURITY.md").read_text()
     )
     assert len(named) > 8
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_dependabot_watches_actions_python_and_docker() -> None:
+    config = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())
+    ecosystems = {update["package-ecosystem"] for update in config["updates"]}
+    assert ecosystems == {"github-actions", "pip", "docker"}
+
+
+def test_packages_ship_their_types() -> None:
+    packages = re.findall(
+        r'"((?:operator|trainer_image)/\w+)"', (ROOT / "pyproject.toml").read_text()
+    )
+    assert packages
+    assert [each for each in packages if not (ROOT / each / "py.typed").exists()] == []
