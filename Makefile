@@ -1,4 +1,4 @@
-# Every target works on a fresh clone: it sets up its own environment first.
+# Every target works on a fresh clone; it sets up the environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -18,7 +18,7 @@ IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION)
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## make the environment in .venv from the hashed lock
+setup: $(SETUP) ## create the environment in .venv from the hashed lock
 
 $(SETUP): pyproject.toml requirements/uv.txt requirements/dev.txt
 	@$(PYTHON) scripts/check_machine.py
@@ -28,24 +28,24 @@ $(SETUP): pyproject.toml requirements/uv.txt requirements/dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-* && touch $(SETUP)
 
-quickstart: setup ## train the small retrieval job for real on this machine
+quickstart: setup ## train a small retrieval job on this machine
 	$(BIN)/python -m raggrpo_quickstart --dir $(DIR)/input
 	$(BIN)/raggrpo run crds/samples/quickstart.yaml --dir $(DIR) --mount quickstart=$(DIR)
 
-demo: setup ## a cluster, the operator and a small CPU job on this machine, followed to its end
+demo: setup ## create a kind cluster, install the operator and run a small CPU job
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/demo.py
 
-test: setup ## all tests that need neither a GPU nor a cluster
-	# Two runs at a time, one thread each, the longest files first: on two cores more only waits.
+test: setup ## run all tests that need neither a GPU nor a cluster
+	# Two workers with one thread each, the longest files first.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/runs/test_job_lifecycle.py tests/local/runs/test_restart.py \
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15 \
 	  --cov --cov-report=term:skip-covered --cov-report=xml:.cache/coverage.xml
 
-chart-test: setup ## tests of the Helm chart (needs Go, which builds Helm)
+chart-test: setup ## test the Helm chart (needs Go to build Helm)
 	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check
 	$(BIN)/python -m pytest tests/chart --durations=10
 
-checkov: setup $(CHECKOV) ## static security checks of the rendered chart and of what a job makes
+checkov: setup $(CHECKOV) ## run static security checks on the rendered chart and a job's objects
 	$(BIN)/python tests/tools/kind/go_programs.py helm
 	PYTHONPATH=tests $(BIN)/python tests/chart/static_security.py .cache/checkov/bin/checkov
 
@@ -57,49 +57,49 @@ $(CHECKOV) $(SBOM):
 	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r $<
 	touch $@
 
-api-test: setup ## tests against a real API server without nodes (needs Go, no Docker)
+api-test: setup ## test against a real API server without nodes (needs Go)
 	$(BIN)/python tests/tools/kind/go_programs.py kube etcd kuberay-config helm
 	$(BIN)/python -m pytest tests/api --durations=10
 
-programs: ## the programs that the test clusters need, built into the cache (needs Go)
+programs: ## build the programs of the test clusters into the cache (needs Go)
 	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm crd-check registry kuberay kuberay-config
 
-kind-up: setup ## a kind cluster with KubeRay; starts Docker, builds what no registry gives
+kind-up: setup ## create a kind cluster with KubeRay; starts Docker if needed
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up
 
-kind-down: setup ## delete that cluster; caches stay
+kind-down: setup ## delete that cluster; keep its caches
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py down
 
-# One at a time: where two jobs fill the node, an operator that is killed finds no room to come back.
+# One test at a time: with two jobs the node has no room for a restarted operator.
 e2e: SELECTED = tests/e2e -m "not long"
-e2e: kind-up ## tests on that cluster, with KubeRay and the real trainer
+e2e: kind-up ## test on that cluster, with KubeRay and the real trainer
 e2e-full: SELECTED = tests/e2e --ignore tests/e2e/drills --results-table docs/internals/cluster-tests.md
-e2e-full: kind-up ## the same with those that take longer; writes docs/internals/cluster-tests.md
+e2e-full: kind-up ## run also the long tests; write docs/internals/cluster-tests.md
 drills-cluster: export KIND_CLUSTER = raggrpo-two
 drills-cluster: export KIND_NODES = 2
 drills-cluster: SELECTED = tests/e2e/drills -n 3 --drills-table docs/internals/cluster-drills.md
-drills-cluster: kind-up ## every kind of loss on a cluster of two nodes; writes docs/internals/cluster-drills.md (long)
+drills-cluster: kind-up ## inject every kind of loss on a cluster of two nodes; write docs/internals/cluster-drills.md (long)
 e2e e2e-full drills-cluster:
 	$(BIN)/python tests/tools/kind/go_programs.py helm
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/images.py
 	$(BIN)/python -m pytest $(SELECTED) --durations=10
 
-fuzz: setup ## 200,000 steps of random lives of a job, with every failure at every moment (long)
+fuzz: setup ## run 200,000 random rounds of a job with failures at every point (long)
 	RAGGRPO_FUZZ_STEPS=200000 $(BIN)/python -m pytest tests/scenario/adversarial/test_state_machine.py -q --timeout 0
 
-fuzz-answers: setup ## 3,000 hostile answers of each kind that a job's pods can give (long)
+fuzz-answers: setup ## parse 3,000 adversarial responses of each kind that pods can give (long)
 	RAGGRPO_FUZZ_ANSWERS=3000 $(BIN)/python -m pytest tests/unit/operator/test_fuzz_answers.py -q --timeout 0
 
-fuzz-specs: setup ## 3,000 hostile specs from parsing to manifests, and how long they take (long)
+fuzz-specs: setup ## parse, resolve and render 3,000 adversarial specs (long)
 	RAGGRPO_FUZZ_SPECS=3000 $(BIN)/python -m pytest tests/scenario/adversarial/test_adversarial_specs.py -q -s --timeout 0
 
-mutants: setup ## a seeded sample of mutants of core, arithmetic and checkpoints; SEED, COUNT, MUTATED=core, WITHIN=rules (long)
+mutants: setup ## measure the mutation score; SEED, COUNT, MUTATED=core, WITHIN=rules (long)
 	nice -n 15 $(BIN)/python scripts/mutants.py --seed $(or $(SEED),1) --count $(or $(COUNT),100) --within "$(WITHIN)" $(MUTATED)
 
-test-fast: setup ## the tests without Ray, vLLM and training
+test-fast: setup ## run the tests without Ray, vLLM and training
 	$(BIN)/python -m pytest tests/unit tests/golden tests/scenario -m "not long" -q
 
-verify: setup ## format, lint, types, layers, generated files
+verify: setup ## check format, lint, types, layers, words and generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -109,7 +109,7 @@ verify: setup ## format, lint, types, layers, generated files
 	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/draw_packages.py --check
 
-fmt: setup ## format and fix what can be fixed
+fmt: setup ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -117,42 +117,42 @@ generate: setup ## write the CRD, its copy in the chart and docs/reference from 
 	$(BIN)/python -m raggrpo_api.schema.crd
 	$(BIN)/python scripts/write_reference.py
 
-picture: setup ## draw the packages and their imports into docs/internals/packages.md
+picture: setup ## draw the import graph into docs/internals/packages.md
 	$(BIN)/python scripts/draw_packages.py
 
-golden: setup ## rewrite the golden files; read the diff
+golden: setup ## rewrite the golden files; review the diff
 	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden
 
-drill: setup ## kill every process at every kind of moment, writes docs/internals/drills.md; hang, S3 (long)
+drill: setup ## kill every process at every stage; write docs/internals/drills.md (long)
 	PYTHONPATH=tests $(BIN)/python tests/local/drills/drill.py --table docs/internals/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
-gpu: ## speed, memory and exactness of the policy's step on one GPU, see docs/internals/gpu.md; needs torch, transformers, pydantic, pytest
+gpu: ## test and measure the policy step on one GPU (needs torch, transformers, pydantic, pytest)
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . tests/gpu
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
 
-models: setup ## measure every causal family of transformers in small, writes docs/reference/models.md (minutes)
+models: setup ## check every causal model family; write docs/reference/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.engines.model_families --table docs/reference/models.md
 	$(BIN)/python -m pytest tests/unit/trainer/policy/test_layout_check.py tests/local/engines/test_model_families.py -m long -q
 
-bench: setup ## training throughput against TRL, monitoring overhead
+bench: setup ## measure throughput against TRL, and monitoring overhead
 	PYTHONPATH=tests $(BIN)/python tests/bench/training/train_throughput.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/training/monitoring_overhead.py
 
-lock: setup ## resolve requirements/*.txt anew from pyproject.toml
+lock: setup ## update the lock files in requirements/ from pyproject.toml
 	scripts/lock.sh $(BIN)/uv
 
-wheel: setup ## the one wheel that both images are made of, in dist/
+wheel: setup ## build the wheel of both images in dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -t wheel -d dist
 
-sbom: setup $(SBOM) ## bills of materials of both images' Python packages in dist/, as CycloneDX holds them valid
+sbom: setup $(SBOM) ## write CycloneDX bills of materials of both images to dist/
 	mkdir -p dist
 	for of in operator=operator trainer=trainer-$(DEVICE); do \
 	  .cache/sbom/bin/cyclonedx-py requirements requirements/$${of#*=}.txt --pyproject pyproject.toml \
 	    --output-reproducible --validate -o dist/sbom-$${of%=*}.cdx.json; done
 
-images: wheel ## docker images raggrpo/operator and raggrpo/trainer; DEVICE=cpu for machines without GPUs
+images: wheel ## build the Docker images; DEVICE=cpu for machines without GPUs
 	docker build $(IMAGE_ARGS) -t raggrpo/operator:$(VERSION) .
 	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 

@@ -1,4 +1,4 @@
-"""Lists what this machine lacks for `make setup`. Standard library only: it runs before setup."""
+"""List what `make setup` needs and this machine lacks. Standard library only; runs before setup."""
 
 import platform
 import shutil
@@ -8,31 +8,33 @@ GIB = 1024**3
 
 
 def problems() -> list[str]:
-    """Return everything that is missing, with its remedy."""
-    found = []
+    """Return one line for each missing requirement, with its remedy."""
+    missing = []
     if sys.version_info < (3, 11) or sys.version_info >= (3, 13):
-        found.append(
+        missing.append(
             f"Python {platform.python_version()}: 3.11 or 3.12 is needed; "
             "name one with `make PYTHON=python3.11 ...`"
         )
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        found.append(f"{platform.system()} {platform.machine()}: only Linux on x86-64 is built for")
+        missing.append(
+            f"{platform.system()} {platform.machine()}: only Linux on x86-64 is supported"
+        )
     for module, package in (("venv", "python3-venv"), ("ensurepip", "python3-venv")):
         try:
             __import__(module)
         except ImportError:
-            found.append(f"Python's {module} is missing: install the package {package}")
+            missing.append(f"Python's {module} is missing: install the package {package}")
     if shutil.which("git") is None:
-        found.append("git is missing: install the package git")
+        missing.append("git is missing: install the package git")
     free = shutil.disk_usage(".").free / GIB
     if free < 9:
-        found.append(f"{free:.0f} GiB of free disk: the environment needs 8 GiB")
+        missing.append(f"{free:.0f} GiB of free disk: the environment needs 8 GiB")
     shm = shutil.disk_usage("/dev/shm").free / GIB
     if shm < 0.5:
-        found.append(
+        missing.append(
             f"{shm:.1f} GiB of free /dev/shm: 0.5 GiB are needed (docker run --shm-size=2g)"
         )
-    return found
+    return missing
 
 
 if __name__ == "__main__":

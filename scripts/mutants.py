@@ -1,10 +1,10 @@
-"""Mutation score of the pure core and of the trainer's arithmetic: a seeded sample, survivors told.
+"""Measure the mutation score of core, arithmetic and checkpoints; print surviving mutants.
 
 A mutant is one small change of one expression or statement. It is written into a copy of the
-packages that comes first on the path, never into the work tree, and the tests that enter the
-changed function run against it, the quickest first, until one fails. Which tests enter which
-function is recorded once by running all of them on a copy whose functions tell. Each run is a
-fork of a process that has imported the libraries; as many forks run as there are cores.
+packages that comes first on the path, never into the work tree. The tests that call the changed
+function run against it, the fastest first, until one fails. Which tests call which function is
+recorded once, by running all of them against an instrumented copy. Each run is a fork of a
+process that has imported the libraries; one fork runs per core.
 
 Usage: python scripts/mutants.py [--seed N] [--count N] [--within TEXT] [GROUP ...]
 """
@@ -26,26 +26,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entering import ROOT, SEEN, SEEN_CODE, Chosen, Recorder, run_tests, telling
-from forks import FAILED, Job, in_forks
+from forked_jobs import FAILED, Job, in_forks
 from mutations import Mutant, mutants
+from traced_tests import (
+    ROOT,
+    TRACE_CODE,
+    TRACE_MODULE,
+    Recorder,
+    Selection,
+    instrumented,
+    run_tests,
+)
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 LIBRARIES = ("hypothesis", "pydantic", "yaml", "aiohttp", "pytest_asyncio.plugin", "pytest_timeout")
-FEWER = {
+SMALL_FUZZ_RUNS = {
     "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "1000",
     "KILL_POINTS": "6",
 }  # fmt: skip
-"""Random cases of one test, that it may be among those of many mutants."""
-FIRST = 25
-"""Tests that are tried, after those of the same package, before the others are collected."""
-ENOUGH_SECONDS = 120.0
-"""Processor time of one mutant's tests in the clean run; a function that all enter has minutes."""
+"""Random cases per test, few enough to repeat them for many mutants."""
+FIRST_TESTS = 25
+"""Tests of other packages to run before all the others are collected."""
+MAX_SECONDS = 120.0
+"""CPU seconds of the tests selected for one mutant, as measured on the unchanged code."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """What is mutated (files or folders) and by which tests."""
+    """Files or folders to mutate, and the tests that must notice."""
 
     base: str
     mutated: tuple[str, ...]
@@ -80,12 +88,12 @@ GROUPS = {
 
 
 def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
-    """Return which tests enter which function, how long each takes, and those that fail."""
-    base = scratch / "telling"
+    """Return which tests call which function, how long each test takes, and which fail."""
+    base = scratch / "instrumented"
     shutil.copytree(ROOT / group.base, base)
-    (base / f"{SEEN}.py").write_text(SEEN_CODE)
+    (base / f"{TRACE_MODULE}.py").write_text(TRACE_CODE)
     for file in files:
-        (base / file).write_text(telling(file, (base / file).read_text()))
+        (base / file).write_text(instrumented(file, (base / file).read_text()))
     tests = [f for place in group.tests for f in sorted((ROOT / place).rglob("test_*.py"))]
     parts = [[str(f.relative_to(ROOT)) for f in tests[n::8]] for n in range(8)]
 
@@ -95,46 +103,46 @@ def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
     for _, code in in_forks([(partial(work, part), 3600) for part in parts if part], scratch):
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             sys.exit(f"the tests cannot run on the unchanged code: {code}")
-    entered: defaultdict[str, list[str]] = defaultdict(list)
-    whole: dict[str, Any] = {"entered": entered, "seconds": {}, "failed": []}
-    for told in (json.loads(one.read_text()) for one in scratch.glob("*.json")):
-        whole["seconds"] |= told["seconds"]
-        whole["failed"] += told["failed"]
-        for where, names in told["entered"].items():
-            entered[where] += names
+    callers: defaultdict[str, list[str]] = defaultdict(list)
+    whole: dict[str, Any] = {"callers": callers, "seconds": {}, "failed": []}
+    for recording in (json.loads(one.read_text()) for one in scratch.glob("*.json")):
+        whole["seconds"] |= recording["seconds"]
+        whole["failed"] += recording["failed"]
+        for where, names in recording["callers"].items():
+            callers[where] += names
     return whole
 
 
 def score(name: str, group: Group, seed: int, count: int, within: str, scratch: Path) -> None:
-    """Run a sample of those files of a group whose path holds a text, and print its survivors."""
+    """Test a sample of a group's mutants in files whose path contains `within`; print survivors."""
     for library in group.libraries:
         importlib.import_module(library)
     sys.pycache_prefix = f"{scratch}/bytecode"
     base = ROOT / group.base
-    found = [base / one for one in group.mutated]
-    paths = [f for at in found for f in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
+    places = [base / one for one in group.mutated]
+    paths = [f for at in places for f in (sorted(at.rglob("*.py")) if at.is_dir() else [at])]
     files = [f.relative_to(base).as_posix() for f in paths]
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
     skipped = {line.split("  # ")[0] for line in lines}
     every = [m for file in files for m in mutants(base, file)]
     for gone in {s for s in skipped if s.split(" ")[0] in files} - {m.key for m in every}:
-        print(f"  {EQUIVALENT.name} names what is no mutant: {gone}")
+        print(f"  {EQUIVALENT.name}: no such mutant: {gone}")
     every = [m for m in every if m.key not in skipped and within in m.path]
 
-    began = time.monotonic()
+    started = time.monotonic()
     clean = record(group, files, scratch)
-    print(f"{name}: {len(every)} mutants; clean run {time.monotonic() - began:.0f} s", flush=True)
+    print(f"{name}: {len(every)} mutants; clean run {time.monotonic() - started:.0f} s", flush=True)
     seconds, broken = clean["seconds"], set(clean["failed"])
     if broken:
-        print(f"  these fail unchanged and are left out: {', '.join(sorted(broken))}")
+        print(f"  skipped, because they fail on the unchanged code: {', '.join(sorted(broken))}")
 
     def reaching(mutant: Mutant) -> set[str]:
-        """Those of a module's body are the tests of whoever imports from it."""
+        """Return the tests that call a mutant; for a module's body, those of all that import it."""
         users, module = [mutant.path], Path(mutant.path).stem
         if not mutant.function:
             users += [f for f in files if f"{module} import " in (base / f).read_text()]
         where = [f"{user}:{mutant.function}" for user in users]
-        return {test for place in where for test in clean["entered"].get(place, [])}
+        return {test for place in where for test in clean["callers"].get(place, [])}
 
     sample = random.Random(seed).sample(every, min(count, len(every)))
     jobs: list[Job] = []
@@ -147,7 +155,7 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     for number, code in in_forks(jobs, scratch):
         mutant = sample[number]
         if code == FAILED:
-            sys.exit(f"its tests could not run: {mutant}")
+            sys.exit(f"the tests of this mutant could not run: {mutant}")
         killed = code != pytest.ExitCode.OK
         scores[str(Path(mutant.path).parent)].append(killed)
         if not killed:
@@ -156,14 +164,14 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
         print(f"  {package}: {sum(results)} of {len(results)}")
     results = [r for some in scores.values() for r in some]
     share = sum(results) / max(len(results), 1)
-    took = time.monotonic() - began
+    took = time.monotonic() - started
     print(
         f"{name}: {sum(results)} of {len(results)} killed, {share:.1%} (seed {seed}, {took:.0f} s)"
     )
 
 
 def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
-    """Return the quickest test of each file, then the second of each, and so on."""
+    """Return the fastest test of each file, then the second fastest of each, and so on."""
     within: defaultdict[str, int] = defaultdict(int)
     places = {}
     for test in sorted(tests, key=lambda t: seconds[t]):
@@ -173,30 +181,30 @@ def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
 
 
 def _stages(mutant: Mutant, tests: set[str], seconds: dict[str, float]) -> list[list[str]]:
-    """Return the tests in the order in which they are tried, as many as there is time for."""
+    """Return the tests to run, in order, within the time limit."""
     package = f"/{Path(mutant.path).parent.name}/"
     near: list[str] = []
     far: list[str] = []
-    left = ENOUGH_SECONDS
+    remaining = MAX_SECONDS
     ordered = _ordered(tests, seconds)
     for test in sorted(ordered, key=lambda test: package not in test):
-        left -= seconds[test]
-        if left > 0:
+        remaining -= seconds[test]
+        if remaining > 0:
             (near if package in test else far).append(test)
-    return [near, far[:FIRST], far[FIRST:]]
+    return [near, far[:FIRST_TESTS], far[FIRST_TESTS:]]
 
 
 def _try(base: Path, mutant: Mutant, number: int, stages: list[list[str]], folder: Path) -> int:
-    """Return 0 if no test notices the mutant."""
+    """Return 0 if no test fails on the mutant."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns("__pycache__"))
     changed = folder / mutant.path
     changed.write_text(mutant.text)
-    # Bytecode is matched by second and size, which it may share with the mutant before it.
+    # Bytecode is matched by second and size, which two mutants may share.
     os.utime(changed, (number, number))
     for tests in filter(None, stages):
         files = dict.fromkeys(test.split("::")[0] for test in tests)
-        code = run_tests(folder, files, Chosen(tests))
+        code = run_tests(folder, files, Selection(tests))
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
     return 0
@@ -207,7 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100, help="mutants per group")
-    parser.add_argument("--within", default="", help="only files whose path holds this text")
+    parser.add_argument("--within", default="", help="only files whose path contains this text")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     given = parser.parse_args()
     unknown = set(given.groups) - set(GROUPS)
@@ -215,7 +223,7 @@ def main() -> None:
         parser.error(f"unknown group {', '.join(sorted(unknown))}: choose from {', '.join(GROUPS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.chdir(ROOT)
-    os.environ |= {"OMP_NUM_THREADS": "1"} | FEWER
+    os.environ |= {"OMP_NUM_THREADS": "1"} | SMALL_FUZZ_RUNS
     with tempfile.TemporaryDirectory(prefix="raggrpo-mutants-") as scratch:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{scratch}/hypothesis"
         for name in given.groups or GROUPS:

@@ -1,4 +1,4 @@
-"""Mutants of a file: each is one small change of one expression or statement."""
+"""Mutants of a file; each is one small change of one expression or statement."""
 
 import ast
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one place: the file's text with it, and how a person reads it."""
+    """One change, with the whole text of the changed file."""
 
     path: str
     line: int
     function: int
-    """Line of the innermost function around it, 0 for a module's or a class's body."""
+    """Line of the innermost enclosing function; 0 in the body of a module or class."""
     name: str
-    """Of that function or class."""
+    """Name of that function or class."""
     before: str
     after: str
     text: str
@@ -27,7 +27,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Without the line, which moves."""
+        """Identifies the mutant without its line, which changes with every edit."""
         return f"{self.path} {self.name}: {self.before} -> {self.after}"
 
 
@@ -41,11 +41,11 @@ _TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what may stand in the node's place."""
+    """Yield replacements of a node."""
     new: Any = deepcopy(node)
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
-            return  # mypy shows that it is never reached
+            return  # mypy proves that it is unreachable
         case ast.Constant(value=bool() as value):
             yield ast.Constant(not value)
         case ast.Constant(value=int() | float() as number):
@@ -100,15 +100,15 @@ def mutants(base: Path, path: str) -> Iterator[Mutant]:
             name = node.name
         for new in changes(node):
             at: Any = node
-            begin = starts[at.lineno - 1] + at.col_offset
+            start = starts[at.lineno - 1] + at.col_offset
             end = starts[at.end_lineno - 1] + at.end_col_offset
             after = ast.unparse(ast.fix_missing_locations(new))
             put = after if isinstance(new, ast.stmt | ast.Constant) else f"({after})"
-            changed = (data[:begin] + put.encode() + data[end:]).decode()
+            changed = (data[:start] + put.encode() + data[end:]).decode()
             try:
                 compile(changed, path, "exec")
             except (SyntaxError, ValueError):
-                continue  # inside an f-string, whose places are not those of the file
+                continue  # inside an f-string, whose offsets are not those of the file
             yield Mutant(path, at.lineno, function, name, ast.unparse(node), after, changed)
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "type_params"):

@@ -67,18 +67,18 @@ seccompProfile: {type: RuntimeDefault}
 - apiGroups: [raggrpo.io]
   resources: [raggrpojobs/status]
   verbs: [patch]
-# Created once and never changed: queueing systems write into it.
+# Created once and never updated, because queueing systems write to it.
 - apiGroups: [ray.io]
   resources: [rayclusters]
   verbs: [get, list, watch, create, delete]
-# Preflight pods are created and deleted, all others only seen.
+# Preflight pods are created and deleted; other pods are only watched.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, delete]
-# Tokens are written once and never read: even patch would return the whole Secret.
+# Tokens are written once and never read; even patch would return the whole Secret.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]

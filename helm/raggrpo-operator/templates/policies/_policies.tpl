@@ -1,5 +1,5 @@
-{{/* Whether admission policies are rendered. They are cluster objects, so not in namespaced mode by default;
-     where charts are rendered without a cluster no kind is known, and Kubernetes has them since 1.30. */}}
+{{/* Whether to render admission policies. They are cluster-scoped, so they are off in namespaced mode by default.
+     Without a cluster no API versions are known; Kubernetes has the kind since 1.30. */}}
 {{- define "raggrpo.hasPolicies" -}}
 {{- $enabled := toString .Values.admissionPolicies.enabled -}}
 {{- $kinds := .Capabilities.APIVersions -}}
@@ -19,7 +19,7 @@ labels:
   {{- include "raggrpo.labels" .root | nindent 2 }}
 {{- end -}}
 
-{{/* What follows a policy's spec: (dict "root" $ "part" "pods"). */}}
+{{/* Binding of a policy: (dict "root" $ "part" "pods"). */}}
 {{- define "raggrpo.policyBinding" -}}
 ---
 apiVersion: admissionregistration.k8s.io/v1

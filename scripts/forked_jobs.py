@@ -1,4 +1,4 @@
-"""Runs work in forks of this process, as many beside each other as there are cores."""
+"""Run jobs in forks of this process, one per core at a time."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 Job = tuple[Callable[[Path], int], float]
-"""What a fork does, given a folder that no other one uses meanwhile, and its processor seconds."""
+"""A function that takes a folder for exclusive use, and the limit of its CPU seconds."""
 FAILED = 70
-"""Exit code of work that raised."""
+"""Exit code of a job that raised."""
 
 
 def start(work: Callable[[], int], limit: float) -> int:
-    """Begin `work` in a process group of its own, whose leader exits with its result."""
+    """Start `work` in a new process group, whose leader exits with its result; return its pid."""
     child = os.fork()
     if child:
         return child
@@ -33,7 +33,7 @@ def start(work: Callable[[], int], limit: float) -> int:
 
 
 def in_forks(jobs: Sequence[Job], scratch: Path) -> Iterator[tuple[int, int]]:
-    """Yield number and exit code of each job as it ends, or the signal's number below 0."""
+    """Yield number and exit code of each finished job; the code is -N after signal N."""
     free = [scratch / str(n) for n in range(os.cpu_count() or 1)]
     waiting = list(enumerate(jobs))[::-1]
     running: dict[int, tuple[int, Path]] = {}
@@ -46,15 +46,15 @@ def in_forks(jobs: Sequence[Job], scratch: Path) -> Iterator[tuple[int, int]]:
             child, status = os.wait()
             if child in running:
                 number, folder = running.pop(child)
-                _end(child)
+                _kill_group(child)
                 free.append(folder)
                 yield number, os.waitstatus_to_exitcode(status)
-    finally:  # also if we were stopped: our signals don't reach the children's groups
+    finally:  # signals to this process do not reach the groups of its children
         for child in running:
-            _end(child)
+            _kill_group(child)
 
 
-def _end(child: int) -> None:
-    """End what is left of a child's group."""
+def _kill_group(child: int) -> None:
+    """Kill the remaining processes of a child's group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
