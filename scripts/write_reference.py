@@ -19,7 +19,6 @@ os.environ.update(TERM="dumb", NO_COLOR="1", COLUMNS="100")
 
 import click
 from prometheus_client.metrics_core import Metric
-from raggrpo_api.status.reasons import ConditionReason
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
@@ -27,6 +26,7 @@ from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.kubectl.app import app as kubectl_app
 from raggrpo_cli.main import app
