@@ -13,26 +13,39 @@ class ConditionReason(StrEnum):
 
     # Accepted; a False condition has the reason of a rule
     VALID = "Valid"
+    """The spec passed all rules."""
     INVALID = "InvalidSpec"
+    """The spec breaks a rule that is not named otherwise."""
 
     # PreflightPassed; a False condition may have the ID of a check
     RUNNING = "Running"
+    """The preflight pod is running."""
     PASSED = "Passed"
+    """All checks passed."""
     NO_RESULT = "NoResult"
+    """The preflight pod ended without a result."""
 
     # RetrieverReady
     RETRIEVER_NOT_READY = "RetrieverNotReady"
+    """A managed retriever is loading its index."""
 
     # ClusterReady
     PROVISIONING = "Provisioning"
+    """The RayCluster exists; its pods are starting."""
     HEAD_RETURN_TIMEOUT = "HeadReturnTimeout"
+    """A replaced head did not become ready in time; the job gets a new cluster."""
 
     # Why pods do not start: PreflightPassed, ClusterReady
     UNSCHEDULABLE = "Unschedulable"
+    """No node fits a pod."""
     SCHEDULING_GATED = "SchedulingGated"
+    """A scheduling gate holds a pod back."""
     IMAGE_PULL_FAILED = "ImagePullFailed"
+    """An image cannot be pulled."""
     CONTAINER_START_FAILED = "ContainerStartFailed"
+    """A container cannot be created, for example because a Secret is missing."""
     CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
+    """A container exits repeatedly."""
     REPLICA_FAILURE = "ReplicaFailure"
     """KubeRay could not create a pod."""
     PODS_NOT_READY = "PodsNotReady"
@@ -40,63 +53,103 @@ class ConditionReason(StrEnum):
 
     # Progressing; a False condition may have the cause for which the attempt is being stopped
     STARTING = "Starting"
+    """The attempt is starting."""
     TRAINING = "Training"
+    """The attempt is training."""
     VERIFYING_SUCCESS = "VerifyingSuccess"
+    """The driver succeeded; the operator is reading its last progress."""
     WAITING_FOR_EVIDENCE = "WaitingForEvidence"
+    """The attempt ended; the operator is waiting for the pod status that explains it."""
     RESTARTING = "Restarting"
+    """The next attempt is about to start."""
     TARGET_RAISED = "TargetRaised"
+    """The target step was raised while the attempt was ending."""
     UPGRADE_REQUIRED = "UpgradeRequired"
+    """The trainer image is too old for a field that the job uses."""
     FAILED = "Failed"
+    """The job failed."""
     COMPLETE = "Complete"
+    """The job reached its target step."""
 
     # WaitingForEndpoint
     WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
+    """A service does not respond, but may still be working."""
     ENDPOINT_DOWN = "EndpointDown"
+    """A service is down."""
     ENDPOINT_RECOVERED = "EndpointRecovered"
+    """The service responds again."""
     ATTEMPT_ENDED = "AttemptEnded"
+    """The attempt ended, so the condition no longer applies."""
 
     # ResumeVerified
     NOT_YET_REPORTED = "NotYetReported"
+    """The attempt has not reported its first step yet."""
     VERIFIED = "Verified"
+    """The attempt started from the newest checkpoint."""
     OLDER_CHECKPOINT = "OlderCheckpoint"
+    """The attempt started from an older checkpoint, for a recorded reason."""
     RESUME_MISMATCH = "ResumeMismatch"
+    """The attempt started from an older checkpoint without a recorded reason."""
 
     # CheckpointHealthy
     SAVED = "Saved"
+    """The newest checkpoint is complete."""
     BACKUP_FAILED = "BackupFailed"
+    """The newest backup failed; the next one will be tried."""
 
     # SlowingDown, HostMemoryGrowing, PolicyMismatch, Stalled
     STEP_TIME_INCREASED = "StepTimeIncreased"
+    """Steps are slower than the baseline allows."""
     STEP_TIME_STABLE = "StepTimeStable"
+    """Step times are within the limit."""
     MEMORY_GROWING = "MemoryGrowing"
+    """Host memory is projected to exceed its limit."""
     MEMORY_STABLE = "MemoryStable"
+    """Host memory is not projected to exceed its limit."""
     LOGPROBS_DIFFER = "LogprobsDiffer"
+    """The mean difference exceeds the limit."""
     LOGPROBS_AGREE = "LogprobsAgree"
+    """The mean difference is within the limit."""
     STALLED = "Stalled"
+    """No progress within the deadline."""
     MAKING_PROGRESS = "MakingProgress"
+    """Steps or stages are advancing."""
 
     # Suspended
     SUSPENDED = "Suspended"
+    """`spec.suspend` is true."""
     NOT_SUSPENDED = "NotSuspended"
+    """The job may run."""
     QUEUED = "Queued"
     """A queueing system, not the user, holds the job back."""
     ADMITTED = "Admitted"
+    """The queueing system admitted the job."""
 
     # Complete
     TARGET_REACHED = "TargetReached"
+    """The target step was reached."""
 
     # Ready
     READY = "Ready"
+    """The job is complete."""
     NOT_READY = "NotReady"
+    """The job is not complete."""
 
     # Reconciling
     RECONCILED = "Reconciled"
+    """The last reconcile succeeded."""
     INTERNAL_ERROR = "InternalError"
+    """A bug in the operator; the message has the error."""
     ACCESS_DENIED = "AccessDenied"
+    """The API server or the Ray head denied access."""
     NAME_CONFLICT = "NameConflict"
+    """An object with the required name belongs to someone else."""
     NOT_FOUND = "NotFound"
+    """An object that the operator needs does not exist."""
     CLUSTER_ERROR = "ClusterError"
+    """A call failed and is retried."""
     REQUEST_REJECTED = "RequestRejected"
+    """The API server rejected a request."""
 
 
 POD_START_REASONS = frozenset(
