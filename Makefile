@@ -108,6 +108,7 @@ verify: setup ## check format, lint, types, layers, words and generated files
 	$(BIN)/python -m raggrpo_api.schema.crd --check
 	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/draw_packages.py --check
+	$(BIN)/python scripts/feature_rows.py --check
 
 fmt: setup ## format the code and apply automatic fixes
 	$(BIN)/ruff format .

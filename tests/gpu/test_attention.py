@@ -32,7 +32,7 @@ def inputs(heads: int, groups: int, size: int, dtype: torch.dtype) -> list[Tenso
     ]
 
 
-@pytest.mark.row("A32")
+@pytest.mark.row("A32", "G4")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("heads", "groups", "size"), [(14, 2, 64), (12, 2, 128), (4, 4, 256)])
 def test_flash_kernels_and_their_gradients_are_as_exact_as_their_data_type(

@@ -25,6 +25,8 @@ from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import FakeRay, Script, fake_ray
 from tools.kind.api_server import ApiServer, running_api_server
 
+FEATURE_ROWS = ("E4",)
+"""Rows of docs/features.md that this benchmark measures."""
 VICTIM_NAMESPACE = "victim"
 LIMIT_SECONDS = 2.0
 PAUSE_SECONDS = 0.2

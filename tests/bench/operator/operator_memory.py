@@ -24,6 +24,8 @@ from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
 from support.fakes.fake_ray import fake_ray
 from tools.kind.api_server import ApiServer, running_api_server
 
+FEATURE_ROWS = ("E10",)
+"""Rows of docs/features.md that this benchmark measures."""
 VALUES = Path(__file__).parents[3] / "helm" / "raggrpo-operator" / "values.yaml"
 ENV_VALUE = 1800
 PASSAGE_TEMPLATE = 10_000

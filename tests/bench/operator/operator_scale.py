@@ -45,6 +45,8 @@ from support.processes.ports import free_port
 from tools.kind.api_server import PLAYERS, ApiServer, running_api_server
 from tools.kind.program import Program
 
+FEATURE_ROWS = ("G9",)
+"""Rows of docs/features.md that this benchmark measures."""
 RUNNER = Path(__file__).parents[2] / "support" / "operator" / "operator_under_test.py"
 NAMESPACE = "scale"
 STEPS = 1_000

@@ -21,6 +21,8 @@ from bench.recovery.recovery_phases import PHASES, Recovery, Strike, has_recover
 from local.drills.drill import Run
 from raggrpo_api.trainer.history import Record
 
+FEATURE_ROWS = ("G5",)
+"""Rows of docs/features.md that this benchmark measures."""
 STEPS_BETWEEN = 3
 STEPS_EACH = 40
 """More than one attempt trains before it is struck."""

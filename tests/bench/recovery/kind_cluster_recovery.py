@@ -65,6 +65,8 @@ from tools.kind.training_job import (
     write_model_and_data,
 )
 
+FEATURE_ROWS = ("G6", "G7", "G8")
+"""Rows of docs/features.md that this benchmark measures."""
 STEPS, STEPS_FIRST, EVERY = 100, 6, 4
 """A job's target, its steps before each strike, and its steps between checkpoints."""
 ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7

@@ -27,6 +27,8 @@ from bench.training.train_throughput import environment, judge, run_job, seconds
 from bench.training.workload import Workload, write_model, write_prompts
 from bench.training.workload_job import job_of
 
+FEATURE_ROWS = ("G2",)
+"""Rows of docs/features.md that this benchmark measures."""
 MEDIAN_SECONDS = 5.6
 PASSAGE_TOKENS, QUESTION_TOKENS = 256, 128
 

@@ -30,6 +30,8 @@ from bench.training.workload import TINY, Workload, write_model, write_prompts
 from bench.training.workload_job import THREADS, job_of
 from raggrpo_api.trainer.history import Record, read_history
 
+FEATURE_ROWS = ("G1",)
+"""Rows of docs/features.md that this benchmark measures."""
 OURS = "ours"
 SYSTEMS = {
     OURS: "raggrpo run",
