@@ -1,8 +1,8 @@
 """Lists the tests of each row of docs/features.md: `feature_rows.py [--check] [ROW ...]`.
 
 Tests name their rows with `@pytest.mark.row("B13")`; benchmarks with a module constant
-`FEATURE_ROWS = ("G1",)`. The files are parsed, not imported. `--check` exits with code 1 if a row that is
-done or partly done has no test, or if a marker names a row that the page does not have.
+`FEATURE_ROWS = ("G1",)`. The files are parsed, not imported. `--check` exits with code 1 if a row
+that is done or partly done has no test, or if a marker names a row that the page does not have.
 """
 
 import argparse
