@@ -10,7 +10,7 @@ ROWS = {
     for line in PAGE.read_text().splitlines()
     if line.startswith("| `") and (cells := [cell.strip() for cell in line.strip("|").split("|")])
 }
-WORDS = {Restart.WARM: "warm", Restart.NEW: "new", Restart.NEVER: "ends"}
+WORDS = {Restart.WARM: "warm", Restart.NEW: "new cluster", Restart.NEVER: "failed"}
 
 
 def test_every_cause_has_its_row_with_a_remedy() -> None:
@@ -37,5 +37,5 @@ def test_rows_name_every_exit_code() -> None:
 def _policy(cause: Cause) -> tuple[str, str]:
     policy = POLICIES[cause]
     if policy.restart is Restart.NEVER:
-        return "ends", "–"
+        return "failed", "–"
     return WORDS[policy.restart], "yes" if policy.is_counted else "no"

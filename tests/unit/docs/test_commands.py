@@ -1,0 +1,87 @@
+"""Every command of README.md and docs/start is executed by a test or a CI step."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raggrpo_operator.local_runtime.job_folder import JobFolder, State
+from support.builders.jobs import a_job
+from support.doc_commands import (
+    CLUSTER_PAGE,
+    PAGES,
+    ROOT,
+    RUN_BY_UNIT_TEST,
+    RUN_ELSEWHERE,
+    commands,
+    commands_of_api_test,
+)
+from tools.kind.go_programs import KUBERAY
+
+WRITTEN = {page: commands(page) for page in PAGES}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A folder like a clone of the repository after `make quickstart`."""
+    for name in ("crds", "docs", "helm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    folder = JobFolder(tmp_path / "raggrpo-jobs" / "quickstart")
+    folder.path.parent.mkdir()
+    folder.acquire()
+    folder.save_job(a_job({"checkpoint.path": str(tmp_path / "checkpoints")}))
+    folder.save(State(uid="u"))
+    folder.release()
+    return tmp_path
+
+
+def test_each_command_is_executed_somewhere() -> None:
+    executed = {*RUN_BY_UNIT_TEST, *RUN_ELSEWHERE, *commands_of_api_test()}
+    unmapped = {
+        page.name: lines
+        for page in PAGES
+        if (lines := [c for c in WRITTEN[page] if c not in executed])
+    }
+    assert unmapped == {}
+
+
+def test_tables_name_commands_of_pages_only() -> None:
+    written = {command for lines in WRITTEN.values() for command in lines}
+
+    assert [each for each in (*RUN_BY_UNIT_TEST, *RUN_ELSEWHERE) if each not in written] == []
+
+
+@pytest.mark.parametrize("command", RUN_ELSEWHERE)
+def test_named_file_executes_the_command(command: str) -> None:
+    file, *texts = RUN_ELSEWHERE[command]
+    source = (ROOT / file).read_text(encoding="utf-8")
+
+    assert [text for text in texts if text not in source] == []
+
+
+@pytest.mark.parametrize("command", RUN_BY_UNIT_TEST)
+def test_local_command_succeeds(command: str, workspace: Path) -> None:
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        cwd=workspace,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_versions_are_those_of_this_release() -> None:
+    text = CLUSTER_PAGE.read_text(encoding="utf-8")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    [version] = [line.split('"')[1] for line in project.splitlines() if line.startswith("version")]
+
+    assert f"?ref={KUBERAY}" in text
+    assert f"raggrpo/trainer:{version}" in text
+    manifest = (ROOT / "docs" / "start" / "manifests" / "demo-volume.yaml").read_text()
+    assert f"image: raggrpo/trainer:{version}" in manifest
