@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.doc_commands import CLUSTER_PAGE, ROOT, commands_of_api_test
+from support.docs.commands import CLUSTER_PAGE, ROOT, commands_of_api_test
 from tools.kind.api_server import ApiServer
 from tools.kind.go_programs import tool_folder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
-from support.builders.jobs import a_job
-from support.doc_commands import (
+from support.builders.operator.jobs import a_job
+from support.docs.commands import (
     CLUSTER_PAGE,
     PAGES,
     ROOT,

@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGE_PATH = re.compile(r"\bdocs/[\w./-]+\.(?:md|yaml|png)\b")
+SOURCE_PATH = re.compile(r"\b(?:tests|scripts|crds|helm)/[\w./-]+\.(?:py|sh|yaml|txt)\b")
 BINARY = {".png", ".ico", ".parquet"}
 
 
@@ -52,6 +53,16 @@ def test_page_paths_in_text_and_code_exist() -> None:
         for file in tracked_files()
         if file.suffix not in BINARY
         for path in PAGE_PATH.findall(file.read_text(encoding="utf-8", errors="ignore"))
+        if not (ROOT / path).exists()
+    ]
+    assert missing == []
+
+
+def test_source_paths_in_pages_exist() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {path}"
+        for page in tracked_files("*.md")
+        for path in SOURCE_PATH.findall(page.read_text(encoding="utf-8"))
         if not (ROOT / path).exists()
     ]
     assert missing == []

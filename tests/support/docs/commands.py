@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLUSTER_PAGE = ROOT / "docs" / "start" / "first-cluster-job.md"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md")))
 _BLOCK = re.compile(r"^```(?:sh|console|bash)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -17,7 +17,7 @@ RUN_BY_UNIT_TEST = (
 )
 """Executed by tests/unit/docs/test_commands.py."""
 _CI, _RELEASE = ".ci/run", ".github/workflows/ci.yml"
-_KIND, _LEARNING = "tests/tools/kind/kind_cluster.py", "tests/bench/quickstart_learning.py"
+_KIND, _LEARNING = "tests/tools/kind/kind_cluster.py", "tests/bench/training/quickstart_learning.py"
 RUN_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "make quickstart": (_RELEASE, "run: make quickstart"),
     "make test": (_CI, "\nmake test\n"),
