@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
-from support.builders.operator.jobs import a_job
+from support.builders.operator.jobs import make_job
 from support.docs.commands import (
     CLUSTER_PAGE,
     PAGES,
@@ -32,7 +32,7 @@ def workspace(tmp_path: Path) -> Path:
     folder = JobFolder(tmp_path / "raggrpo-jobs" / "quickstart")
     folder.path.parent.mkdir()
     folder.acquire()
-    folder.save_job(a_job({"checkpoint.path": str(tmp_path / "checkpoints")}))
+    folder.save_job(make_job({"checkpoint.path": str(tmp_path / "checkpoints")}))
     folder.save(State(uid="u"))
     folder.release()
     return tmp_path
