@@ -54,8 +54,8 @@ async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
 
     for _ in range(20):
         clock.now += DURATION_SECONDS - 1
-        assert await first._take()
-        assert not await second._take()
+        assert await first._acquire_or_renew()
+        assert not await second._acquire_or_renew()
 
 
 async def test_a_released_lease_is_free_at_once() -> None:
@@ -108,9 +108,9 @@ async def test_a_leader_that_was_replaced_notices_it() -> None:
     kube, clock = FakeKube(), Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
-    await second._take()
+    await second._acquire_or_renew()
     clock.now += DURATION_SECONDS
-    assert await second._take()
+    assert await second._acquire_or_renew()
     async with asyncio.timeout(5):
         await first.keep()
 
@@ -121,15 +121,15 @@ async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
     kube, clock = FakeKube(), Clock()
     await make_lease(kube, clock, "gone").acquire()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
-    assert not await first._take()
-    assert not await second._take()
+    assert not await first._acquire_or_renew()
+    assert not await second._acquire_or_renew()
     clock.now += DURATION_SECONDS
     read = await kube.get(LEASES, "here", "operator")
 
-    assert await first._take()
+    assert await first._acquire_or_renew()
     with pytest.raises(Conflict):  # what the second would write rests on the old version
         await kube.apply(second._lease(read))
-    assert not await second._take()
+    assert not await second._acquire_or_renew()
 
 
 @pytest.mark.parametrize("transitions", [1, 2])
