@@ -15,7 +15,7 @@ class ConditionReason(StrEnum):
     VALID = "Valid"
     """The spec passed all rules."""
     INVALID = "InvalidSpec"
-    """The spec breaks a rule that is not named otherwise."""
+    """The spec is invalid; `Accepted` has the rule."""
 
     # PreflightPassed; a False condition may have the ID of a check
     RUNNING = "Running"
@@ -73,7 +73,7 @@ class ConditionReason(StrEnum):
 
     # WaitingForEndpoint
     WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
-    """A service does not respond, but may still be working."""
+    """The job waits for a service that is down."""
     ENDPOINT_DOWN = "EndpointDown"
     """A service is down."""
     ENDPOINT_RECOVERED = "EndpointRecovered"
