@@ -324,14 +324,13 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
     return 1 if failed else 0
 
 
-PAGE = """# Drills: every process killed at every kind of moment
+PAGE = """# Drills on one machine
 
 `make drill` writes this page. Each row is a run of 12 steps on one machine with real Ray, vLLM,
-FSDP2 (1 rank, FP32) and BM25 retrieval, with a checkpoint every 3 steps, in which one process was
-ended by SIGKILL (Ctrl-C: SIGINT) at one moment: somewhere in a step, while step 6 was being saved,
-or between two steps. `run` is `raggrpo run` itself; it and Ctrl-C are followed by a second
-`raggrpo run`. Every run reached step 12; its exported parameters are compared with those of an
-undisturbed run, byte by byte. At commit {commit}.
+FSDP2 (1 rank, FP32) and BM25 retrieval, and a checkpoint every 3 steps. One process is killed by
+SIGKILL (Ctrl-C: SIGINT) during a step, while step 6 is saved, or between two steps. `run` is
+`raggrpo run`; it and Ctrl-C are followed by a second `raggrpo run`. Every run reached step 12.
+*parameters* compares the exported model with that of an undisturbed run, byte by byte.
 
 {table}"""
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-PAGE = """# Tests on a real cluster
+PAGE = """# Tests on a cluster
 
-`make e2e-full` writes this page: all tests of `tests/e2e` on a kind cluster with real KubeRay, the
-operator from its chart, and jobs with FSDP2 ranks, vLLM and retrieval on CPU in its pods. Seconds
-include what a test waits for first, such as the start of a job that several tests share.
+`make e2e-full` writes this page: all tests of `tests/e2e` on a kind cluster with KubeRay, the
+operator installed from its chart, and jobs with FSDP2 ranks, vLLM and retrieval on CPU. Seconds
+include setup, such as the start of a job that several tests share.
 
-Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes.
+Commit {commit}: {passed} of {total} passed, {minutes:.0f} minutes.
 
 | file | test | result | s |
 |---|---|---|---|
@@ -23,20 +23,20 @@ Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes.
 
 DRILL = "drill"
 """Name of the property in which a drill tells how it went."""
-DRILLS_PAGE = """# Drills on a real cluster
+DRILLS_PAGE = """# Drills on a cluster
 
-`make drills-cluster` writes this page. Each row is a job of its own on a kind cluster with real
-KubeRay: 14 steps of at least a second, FSDP2 rank, driver and vLLM in pods, a checkpoint every 4
-steps. Something is done to it after step 5, or a fault strikes inside the trainer. A row passes
-when the job ends Succeeded at step 14, its attempts ended and began again as named, no more steps
-were lost than may be, the exported history holds each step once, and neither two attempts nor two
-Ray clusters of the job were ever there together. Steps are lost when they were done and had to be
-repeated; seconds are those of the whole test, with seeding a volume and the job's start.
+`make drills-cluster` writes this page. Each row is a separate job on a kind cluster with KubeRay:
+14 steps of at least a second, FSDP2 rank, driver and vLLM in pods, a checkpoint every 4 steps.
+After step 5 something is done to the job, or a fault is injected into the trainer. A row passes if
+the job succeeds at step 14, attempts end with the causes shown, no more steps are lost than
+allowed, the exported history has each step once, and two attempts or Ray clusters of the job never
+exist at the same time. Lost steps had to be repeated. Seconds are those of the whole test,
+including setup.
 
-The cluster has two nodes. The node drained is that of head and driver; the job goes on with both
+The cluster has two nodes. The drained node is that of head and driver; the job continues with both
 on the other one.
 
-Commit {commit}, {passed} of {total} passed, {minutes:.0f} minutes of tests.
+Commit {commit}: {passed} of {total} passed, {minutes:.0f} minutes of tests.
 
 | done to the job | attempts ended | next one on | lost steps | result | s |
 |---|---|---|---|---|---|
