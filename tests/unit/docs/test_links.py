@@ -8,6 +8,15 @@ ROOT = Path(__file__).parents[3]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGE_PATH = re.compile(r"\bdocs/[\w./-]+\.(?:md|yaml|png)\b")
 SOURCE_PATH = re.compile(r"\b(?:tests|scripts|crds|helm)/[\w./-]+\.(?:py|sh|yaml|txt)\b")
+SOURCE_ROOTS = (
+    ".",
+    "helm/raggrpo-operator",
+    "operator",
+    "operator/raggrpo_operator",
+    "operator/raggrpo_operator/kubernetes_runtime",
+    "trainer_image",
+    "trainer_image/raggrpo_trainer",
+)
 BINARY = {".png", ".ico", ".parquet"}
 
 
@@ -66,3 +75,17 @@ def test_source_paths_in_pages_exist() -> None:
         if not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+def test_modules_named_in_architecture_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`([\w-]+(?:/[\w.-]+)+/?)`", page))
+    modules = set(re.findall(r"`(\w+\.py)`", page)) - {path.name for path in tracked_files("*.py")}
+
+    assert [path for path in sorted(paths) if not is_source(path)] == []
+    assert modules == set()
+
+
+def is_source(path: str) -> bool:
+    """Return whether the path exists below one of the packages' folders."""
+    return any((ROOT / root / path).exists() for root in SOURCE_ROOTS)
