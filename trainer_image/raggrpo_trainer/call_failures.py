@@ -1,32 +1,32 @@
-"""`CallFailed`: a call to a service or to user code that returned nothing usable, and why."""
+"""`CallFailed`: a call to a service or to user code failed, with its cause."""
 
 from enum import StrEnum
 
 
 class FailureCause(StrEnum):
-    """Why a retrieval or reward call returned nothing usable."""
+    """Why a call returned no usable result."""
 
     TIMEOUT = "Timeout"
     CONNECTION_REFUSED = "ConnectionRefused"
-    """Nothing listens there, or there is no route."""
+    """Nothing listens at the address, or there is no route to it."""
     CONNECTION_LOST = "ConnectionLost"
-    """The connection broke before the answer was complete."""
+    """The connection broke before the response was complete."""
     DNS_FAILURE = "DnsFailure"
     TLS_FAILURE = "TlsFailure"
     HTTP_STATUS = "HttpStatus"
     SERVICE_ERROR = "ServiceError"
-    """The answer came with a good status, but says that something went wrong."""
+    """The response has a status of 2xx but reports an error."""
     BAD_JSON = "BadJson"
     MISSING_FIELD = "MissingField"
-    """A field of the answer is missing or has the wrong type."""
+    """A field of the response is missing or has the wrong type."""
     RAISED = "Raised"
-    """A Python reward raised an exception."""
+    """User code raised an exception."""
     NOT_A_NUMBER = "NotANumber"
-    """A reward was NaN, infinite or not a number at all."""
+    """The result is NaN, infinite or not a number."""
 
 
 class CallFailed(Exception):
-    """One call failed; the caller adds the source as a SampleFailed."""
+    """One call failed."""
 
     def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
         super().__init__(f"{cause}: {detail}")

@@ -1,24 +1,24 @@
-"""Failures that cost one sample its passages or its reward; the rest of the step continues."""
+"""Failed calls of one sample, with their source. The rest of the step continues."""
 
 from .call_failures import CallFailed, FailureCause
 
 
 class SampleFailed(CallFailed):
-    """One sample lost its passages or its reward; the rest of the step continues."""
+    """A sample has no passages or no reward because a call failed."""
 
     def __init__(
         self, source: str, cause: FailureCause, detail: str, *, transient: bool = False
     ) -> None:
         super().__init__(cause, detail, transient=transient)
         self.source = source
-        """What failed, for messages: "endpoint actor-8b", "reward Python"."""
+        """What was called, for messages: "endpoint actor-8b", "reward Python"."""
 
     def __str__(self) -> str:
         return f"{self.source}: {self.cause}: {self.detail}"
 
 
 def source_of(endpoint: str) -> str:
-    """Return how an endpoint is named to people."""
+    """Return the name of an endpoint as a source, for messages."""
     return f"endpoint {endpoint}"
 
 

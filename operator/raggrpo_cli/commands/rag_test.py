@@ -67,7 +67,7 @@ def lines(test: EndpointTest) -> Iterator[str]:
     """Yield the output lines for one endpoint."""
     yield f"endpoint {test.name} ({test.url})"
     if test.failure:
-        yield f"  FAILED {test.failure}; check that the service runs, its URL and its headers"
+        yield f"  FAILED {test.failure}; check that the service is running, its url and headers"
         return
     yield f"  first call {test.first_seconds:.3f} s"
     yield from map(_variant, test.variants)

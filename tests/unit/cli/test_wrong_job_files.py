@@ -246,7 +246,7 @@ MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = 
             "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
-            "endpoint down": ["endpoint kb", "ConnectionRefused", "check that the service runs"],
+            "endpoint down": ["endpoint kb", "ConnectionRefused", "the service is running"],
             "reward": ["no_such_module", "check reward.functions[].python"]}),
     "bad data": (make_job_with_bad_data, DATA,
         {"unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],

@@ -1,4 +1,4 @@
-"""Tasks that outlive the coroutine that started them and end with their owner."""
+"""Tasks that outlive the coroutine that started them; their owner cancels them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Keeps references to running tasks, because the event loop holds only weak ones."""
+    """References to running tasks; the event loop itself keeps only weak ones."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -21,7 +21,7 @@ class BackgroundTasks:
         return task
 
     async def close(self) -> None:
-        """Cancel the tasks still running and wait for them to end."""
+        """Cancel the running tasks and wait until they have finished."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

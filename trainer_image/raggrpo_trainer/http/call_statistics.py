@@ -1,4 +1,4 @@
-"""What a service's calls took and why some failed."""
+"""Latencies and failures of the calls to one service."""
 
 import math
 from collections import Counter, deque
@@ -12,7 +12,7 @@ MAX_LATENCIES = 4096
 
 @dataclass(frozen=True)
 class CallSummary:
-    """Calls to one service: number answered, latency percentiles in seconds, failures by cause."""
+    """Calls to one service: number answered, latency percentiles (seconds), failures by cause."""
 
     answered: int
     p50: float
@@ -23,19 +23,19 @@ class CallSummary:
 
 @dataclass
 class CallStatistics:
-    """Collects failures and the latencies of the last 4,096 answered requests of one service."""
+    """Failures, and the latencies of the last MAX_LATENCIES answered calls of one service."""
 
     answered: int = 0
     failures: Counter[FailureCause] = field(default_factory=Counter)
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))
 
     def record(self, seconds: float) -> None:
-        """Count an answered request."""
+        """Record the latency of an answered call."""
         self.answered += 1
         self._seconds.append(seconds)
 
     def summary(self) -> CallSummary:
-        """Return nearest-rank percentiles; NaN until something has been answered."""
+        """Return the summary with nearest-rank percentiles; NaN if no call was answered."""
         ordered = sorted(self._seconds)
         p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
         return CallSummary(self.answered, p50, p95, p99, dict(self.failures))

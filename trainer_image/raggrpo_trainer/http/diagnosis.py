@@ -1,4 +1,4 @@
-"""What went wrong with a call, as people are told, and whether it may pass. Does no I/O."""
+"""Diagnose failed calls: cause, detail, and whether a retry may succeed. Does no I/O."""
 
 import ssl
 from datetime import UTC, datetime
@@ -11,66 +11,69 @@ from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
-from .pool import Answer
+from .pool import HttpResponse
 
-PASSING: Final = frozenset({408, 425, 429})
-"""Statuses below 500 of a request that may be answered later."""
-CODES: Final = ("code", "status", "status_code", "statusCode")
-ERRORS: Final = ("error", "errors")
-WORDS: Final = ("message", "msg", "detail", "error", "errors", "reason", "description", "type")
-"""Where services say what went wrong, best first."""
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
+"""Statuses below 500 after which a retry may succeed."""
+CODE_FIELDS: Final = ("code", "status", "status_code", "statusCode")
+ERROR_FIELDS: Final = ("error", "errors")
+MESSAGE_FIELDS: Final = (
+    "message", "msg", "detail", "error", "errors", "reason", "description", "type",
+)  # fmt: skip
+"""Fields in which services describe an error, most specific first."""
 MAX_ERROR_DEPTH: Final = 3
 
 
 def is_transient_status(status: int) -> bool:
-    """Return whether a request with this status may be answered later."""
-    return status >= 500 or status in PASSING
+    """Return whether a retry after this status may succeed."""
+    return status >= 500 or status in TRANSIENT_STATUSES
 
 
-def redirect_target(answer: Answer, url: str) -> str:
-    """Return where a redirect of `url` leads, empty if nowhere.
+def redirect_target(response: HttpResponse, url: str) -> str:
+    """Return where a redirect of `url` leads, or "" if the response is none.
 
-    Without query and credentials; of the same server the path alone.
+    The target has no query and no credentials; on the same server it is the path alone.
     """
-    if not 300 <= answer.status < 400 or not answer.location:
+    if not 300 <= response.status < 400 or not response.location:
         return ""
     try:
-        asked, goal = urlsplit(url), urlsplit(urljoin(url, answer.location))
-        host, port = goal.hostname or "", goal.port
+        source = urlsplit(url)
+        target = urlsplit(urljoin(url, response.location))
+        host, port = target.hostname or "", target.port
     except ValueError:
         return ""
-    if (goal.scheme, goal.netloc) == (asked.scheme, asked.netloc):
-        return goal.path
-    at = f"[{host}]" if ":" in host else host
-    return f"{goal.scheme}://{at}{f':{port}' if port else ''}{goal.path}"
+    if (target.scheme, target.netloc) == (source.scheme, source.netloc):
+        return target.path
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"{target.scheme}://{bracketed}{f':{port}' if port else ''}{target.path}"
 
 
-def is_html(answer: Answer) -> bool:
-    """Return whether an answer is an HTML page, as balancers show during maintenance."""
-    return "html" in answer.content_type.lower() or answer.body.lstrip()[:1] == b"<"
+def is_html(response: HttpResponse) -> bool:
+    """Return whether a response is an HTML page, as load balancers send during maintenance."""
+    return "html" in response.content_type.lower() or response.body.lstrip()[:1] == b"<"
 
 
-def retry_after_seconds(answer: Answer) -> float:
-    """Return the seconds that `Retry-After` (RFC 9110, section 10.2.3) asks to wait, else 0."""
-    if not is_transient_status(answer.status):
+def retry_after_seconds(response: HttpResponse) -> float:
+    """Return the delay that `Retry-After` requests (RFC 9110, section 10.2.3), or 0."""
+    if not is_transient_status(response.status):
         return 0.0
-    told = answer.retry_after.strip()
-    if told.isascii() and told.isdigit():
-        return float(told[:9])
+    value = response.retry_after.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
     try:
-        when = parsedate_to_datetime(told)
+        date = parsedate_to_datetime(value)
     except ValueError:
         return 0.0
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
 
 
 def reported_error(value: Any) -> CallFailed | None:
-    """Return what an answer of a good status says went wrong, None if it says nothing."""
+    """Return the error that a response of status 2xx reports in its body, or None."""
     if not isinstance(value, dict):
         return None
-    codes = [_code(value.get(name)) for name in CODES]
+    codes = [_code(value.get(name)) for name in CODE_FIELDS]
     code = next((each for each in codes if each >= 400), 0)
     if code or value.get("success") is False or has_error(value):
         return service_error(value, code)
@@ -78,20 +81,20 @@ def reported_error(value: Any) -> CallFailed | None:
 
 
 def has_error(value: Any) -> bool:
-    """Return whether a value names an error, whatever else it holds."""
+    """Return whether a JSON value has a non-empty error field."""
     if not isinstance(value, dict):
         return False
-    named = [value.get(name) for name in ERRORS]
+    errors = [value.get(name) for name in ERROR_FIELDS]
     # Some services always send the object, with a code of 0 and no message.
-    return any(any(each.values()) if isinstance(each, dict) else each for each in named)
+    return any(any(each.values()) if isinstance(each, dict) else each for each in errors)
 
 
-def service_error(said: Any, code: int = 0) -> CallFailed:
-    """Return the failure of a call that a service tells of in its answer."""
-    words = " ".join(_words(said, MAX_ERROR_DEPTH).split()) or "no reason is given"
-    told = f"the service answers with an error: {f'{code} ' if code else ''}{words}"
+def service_error(body: Any, code: int = 0) -> CallFailed:
+    """Return the failure for an error that a service reports in its body."""
+    message = " ".join(_message(body, MAX_ERROR_DEPTH).split()) or "no reason given"
+    detail = f"the service reports an error: {f'{code} ' if code else ''}{message}"
     transient = code < 600 and is_transient_status(code)
-    return CallFailed(FailureCause.SERVICE_ERROR, told, transient=transient)
+    return CallFailed(FailureCause.SERVICE_ERROR, detail, transient=transient)
 
 
 def _code(value: Any) -> int:
@@ -100,43 +103,43 @@ def _code(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _words(said: Any, levels: int) -> str:
-    """Return the words of an error: a text, or that of the first usual name inside."""
-    if isinstance(said, str):
-        return said
-    if isinstance(said, list) and said and levels:
-        return _words(said[0], levels - 1)
-    if isinstance(said, dict) and levels:
-        inside = (_words(said.get(name), levels - 1) for name in WORDS)
-        return next((words for words in inside if words), "")
+def _message(body: Any, depth: int) -> str:
+    """Return the text of an error, or of its first message field, at most `depth` levels down."""
+    if isinstance(body, str):
+        return body
+    if isinstance(body, list) and body and depth:
+        return _message(body[0], depth - 1)
+    if isinstance(body, dict) and depth:
+        messages = (_message(body.get(name), depth - 1) for name in MESSAGE_FIELDS)
+        return next((message for message in messages if message), "")
     return ""
 
 
 def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
-    """Return the cause and one line of detail, without the URL: its query may hold a key."""
-    cause, why = FailureCause.CONNECTION_LOST, str(error)
+    """Return the cause and one line of detail, without the URL: its query may contain a key."""
+    cause, detail = FailureCause.CONNECTION_LOST, str(error)
     match error:
         case aiohttp.ClientConnectorDNSError(os_error=fault):
-            cause, why = FailureCause.DNS_FAILURE, str(fault)
+            cause, detail = FailureCause.DNS_FAILURE, str(fault)
         case (
             aiohttp.ClientSSLError(os_error=ConnectionError() | ssl.SSLEOFError() as fault)
             | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
         ):
-            why = f"the TLS handshake was cut off ({fault}), as by a balancer without a server"
+            detail = f"TLS handshake interrupted ({fault}), as by a load balancer without a backend"
         case aiohttp.ClientSSLError(os_error=fault):
-            cause, why = FailureCause.TLS_FAILURE, str(fault)
+            cause, detail = FailureCause.TLS_FAILURE, str(fault)
         case aiohttp.ClientConnectorError(os_error=fault):
-            cause, why = FailureCause.CONNECTION_REFUSED, str(fault)
+            cause, detail = FailureCause.CONNECTION_REFUSED, str(fault)
         case aiohttp.ClientOSError(__cause__=OSError() as fault):
-            why = str(fault)
-        case aiohttp.ClientError(__cause__=ContentEncodingError(message=why)):
+            detail = str(fault)
+        case aiohttp.ClientError(__cause__=ContentEncodingError(message=detail)):
             cause = FailureCause.BAD_JSON
-        case aiohttp.ClientError(__cause__=HttpProcessingError(message=why)):
+        case aiohttp.ClientError(__cause__=HttpProcessingError(message=detail)):
             pass
-        case aiohttp.ClientResponseError(message=why):
+        case aiohttp.ClientResponseError(message=detail):
             pass
         case aiohttp.ServerDisconnectedError():
-            why = "Server disconnected without sending a response."
+            detail = "Server disconnected without sending a response."
         case aiohttp.InvalidURL():
-            why = "the URL is not valid"
-    return cause, " ".join(why.split()) or type(error).__name__
+            detail = "invalid URL"
+    return cause, " ".join(detail.split()) or type(error).__name__

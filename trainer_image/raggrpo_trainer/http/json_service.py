@@ -1,4 +1,4 @@
-"""Exchange JSON with one HTTP service: retries, limits, outages; knows no protocol.
+"""Exchange JSON with one HTTP service: retries, limits, outages. Must not know its protocol.
 
 Every failure is a CallFailed with its cause. Header values must never appear in a message.
 """
@@ -26,32 +26,32 @@ from .diagnosis import (
     redirect_target,
     retry_after_seconds,
 )
-from .pool import Answer, HttpPool, proxy_for
+from .pool import HttpPool, HttpResponse, proxy_for
 from .responses import ResponseTooLarge, decode_response
 from .service_gate import OutageListener, ServiceGate
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 400
-"""An excerpt with what is to be done about it."""
-SECRET_LENGTH = 8
+"""An excerpt with its remedy."""
+MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
-"""Outages in a row that a call meets before it is asked without others of its kind beside it."""
+"""Outages in a row after which a call is retried without other such calls in parallel."""
 MAX_SERIAL_OUTAGES = 5
-"""Outages while a call was asked alone before it is taken for their cause."""
+"""Outages during serial retries of a call after which the call counts as their cause."""
 
-# A separate generator: retries must not advance the random numbers used in training.
+# A separate generator: retries must not advance the process's random numbers.
 _jitter = random.Random()
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and after what delay a call is retried; the delay doubles, with ± 50 % jitter."""
+    """Number of retries and the first delay; the delay doubles, with ± 50 % jitter."""
 
     retries: int = 2
     first_delay_seconds: float = 0.5
 
     def delay_seconds(self, retry: int) -> float:
-        """Return the delay before retry number `retry`, counted from 0."""
+        """Return the delay before retry number `retry`, counting from 0."""
         return self.first_delay_seconds * 2.0**retry * _jitter.uniform(0.5, 1.5)
 
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: a JSON body (None: none), and a URL in place of the service's own if not empty."""
+    """One call: a JSON body (None for none), and a URL that replaces the service's if not empty."""
 
     body: Any
     method: str = "POST"
@@ -71,21 +71,21 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What a service needs so that its calls wait while it is down."""
+    """What a JsonService needs to let its calls wait during outages."""
 
     name: str
-    """As people are told: `endpoint kb`."""
+    """Name of the service in messages, such as `endpoint kb`."""
     outages: OutageListener
     tasks: BackgroundTasks
 
     @classmethod
     def of(cls, name: str, outages: OutageListener | None, tasks: BackgroundTasks) -> Self | None:
-        """Return this, or None where outages are nobody's concern."""
+        """Return the options, or None without a listener."""
         return None if outages is None else cls(name, outages, tasks)
 
 
 class JsonService:
-    """One HTTP service that answers requests with JSON, or with a stream of JSON events."""
+    """One HTTP service that responds with JSON, or with a stream of JSON events."""
 
     def __init__(
         self,
@@ -98,26 +98,27 @@ class JsonService:
         retry: RetryPolicy,
         gate: GateOptions | None = None,
     ) -> None:
-        """With `gate`, calls wait for a service that is down; else they fail after retries."""
+        """With `gate`, calls wait while the service is down; otherwise they fail after retries."""
         self.statistics = CallStatistics()
         self._http = http
-        self._url, self._proxy = url, proxy_for(url)
-        # A Secret created from a file often ends in a newline, which headers must not contain.
+        self._url = url
+        self._proxy = proxy_for(url)
+        # A Secret created from a file often ends with a newline, which headers must not contain.
         self._headers = {name: value.strip() for name, value in headers.items()}
         self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(max_concurrency)
-        self._one_by_one = asyncio.Lock()
+        self._serial_lock = asyncio.Lock()
         self._retry = retry
         self._gate: ServiceGate | None = None
         if gate is not None:
-            self._gate = ServiceGate(gate.name, self._answers, gate.outages, gate.tasks)
-        self._answered: Request | None = None  # the first request that was answered
-        self._asked = Request({})
-        self._not_before = 0.0  # the loop's time, as answers with Retry-After ask
+            self._gate = ServiceGate(gate.name, self._probe, gate.outages, gate.tasks)
+        self._first_answered: Request | None = None
+        self._last_sent = Request({})
+        self._not_before = 0.0  # event loop time, from Retry-After
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages, without its query string, where some services expect their key."""
+        """The URL for messages, without its query, which may contain a key."""
         return shown_url(self._url)
 
     async def post(
@@ -126,32 +127,35 @@ class JsonService:
         parse: Callable[[Any], T],
         retry: RetryPolicy | None = None,
     ) -> T:
-        """Return the parsed answer; retry transient failures. Raises CallFailed.
+        """Return the parsed response; retry transient failures. Raises CallFailed.
 
-        What fails while the service is down is asked again as soon as it is up. Calls that meet
-        one outage after the other go one by one, which shows whether one of them is the cause.
+        Calls that fail during an outage are retried when the service is up again. Calls that meet
+        several outages in a row are retried one at a time, which shows if one of them causes the
+        outages.
         """
         retry = retry or self._retry
-        failed = outages = felled = 0
+        failures = outages = serial_outages = 0
         while True:
-            is_alone = outages >= OUTAGES_BEFORE_SERIAL
-            async with self._one_by_one if is_alone else nullcontext():
+            is_serial = outages >= OUTAGES_BEFORE_SERIAL
+            async with self._serial_lock if is_serial else nullcontext():
                 try:
                     return self.parse(await self._post(request), parse)
                 except CallFailed as failure:
-                    was_down = felled < MAX_SERIAL_OUTAGES and await self._was_down(failure, failed)
-                    if not was_down and (not failure.transient or failed == retry.retries):
+                    was_down = serial_outages < MAX_SERIAL_OUTAGES and await self._wait_if_down(
+                        failure, is_first=failures == 0
+                    )
+                    if not was_down and (not failure.transient or failures == retry.retries):
                         self.statistics.failures[failure.cause] += 1
                         raise
             if was_down:
                 outages += 1
-                felled += is_alone
+                serial_outages += is_serial
             else:
-                await asyncio.sleep(max(retry.delay_seconds(failed), self._pause_seconds()))
-                failed += 1
+                await asyncio.sleep(max(retry.delay_seconds(failures), self._requested_delay()))
+                failures += 1
 
     async def post_once(self, request: Request, timeout_seconds: float) -> Any:
-        """Post without retries, even to a service that is known to be down. Raises CallFailed."""
+        """Post once without retries, even if the service is known to be down. Raises CallFailed."""
         async with self._slots:
             started = time.monotonic()
             response = await self._send(request, timeout_seconds)
@@ -159,106 +163,108 @@ class JsonService:
         self.statistics.record(seconds)
         if self._gate is not None:
             self._gate.record_latency(seconds)
-        answer = self._json_in(response, request)
-        self._answered = self._answered or request
-        return answer
+        value = self._decode(response, request)
+        self._first_answered = self._first_answered or request
+        return value
 
-    def parse(self, answer: Any, parse: Callable[[Any], T]) -> T:
-        """Return a parsed answer. Raises CallFailed, without secrets in what it quotes."""
+    def parse(self, value: Any, parse: Callable[[Any], T]) -> T:
+        """Return `parse(value)`. Raises CallFailed with header values masked."""
         try:
-            return parse(answer)
+            return parse(value)
         except CallFailed as failure:
-            told = self._without_secrets(failure.detail, DETAIL_CHARACTERS)
-            raise CallFailed(failure.cause, told, transient=failure.transient) from None
+            detail = self._without_secrets(failure.detail, DETAIL_CHARACTERS)
+            raise CallFailed(failure.cause, detail, transient=failure.transient) from None
 
     async def _post(self, request: Request) -> Any:
-        """Post once, as soon as the service is not known to be down, and tell the gate."""
+        """Post once when the service is not known to be down; report the outcome to the gate."""
         if self._gate is None:
             return await self.post_once(request, self._timeout_seconds)
         await self._gate.wait_until_up()
-        self._asked = request
-        watched = self._gate.start_hang_timer()
+        self._last_sent = request
+        hang_timer = self._gate.start_hang_timer()
         try:
-            answer = await self.post_once(request, self._timeout_seconds)
+            value = await self.post_once(request, self._timeout_seconds)
         except CallFailed as failure:
-            if not failure.transient:  # it is up, and rejected this one request
+            if not failure.transient:  # the service is up and rejects this request
                 self._gate.record_response()
             raise
         finally:
-            watched.cancel()
+            hang_timer.cancel()
         self._gate.record_response()
-        return answer
+        return value
 
-    async def _was_down(self, failure: CallFailed, failed: int) -> bool:
-        """Return whether the service was down when a call failed that had failed so often."""
+    async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
+        """Return whether the call failed because of an outage; wait for its end if so."""
         if self._gate is None or not failure.transient:
             return False
-        return await self._gate.wait_if_down(str(failure), is_first=failed == 0)
+        return await self._gate.wait_if_down(str(failure), is_first=is_first)
 
-    async def _answers(self) -> bool:
-        """Return whether the service answers a request, beside the calls in flight."""
+    async def _probe(self) -> bool:
+        """Return whether the service responds to a request, outside the concurrency limit."""
         try:
-            await asyncio.sleep(self._pause_seconds())
-            asked = self._answered or self._asked
-            self._json_in(await self._send(asked, self._timeout_seconds), asked)
+            await asyncio.sleep(self._requested_delay())
+            request = self._first_answered or self._last_sent
+            self._decode(await self._send(request, self._timeout_seconds), request)
         except CallFailed as failure:
             return not failure.transient
         return True
 
-    def _pause_seconds(self) -> float:
-        """Return how long the service has asked to be left alone, at most a call's limit."""
+    def _requested_delay(self) -> float:
+        """Return the remaining seconds of Retry-After, at most the timeout of a call."""
         return max(0.0, self._not_before - asyncio.get_running_loop().time())
 
-    def _json_in(self, response: Answer, request: Request) -> Any:
-        pause = min(retry_after_seconds(response), self._timeout_seconds)
-        self._not_before = max(self._not_before, asyncio.get_running_loop().time() + pause)
+    def _decode(self, response: HttpResponse, request: Request) -> Any:
+        delay = min(retry_after_seconds(response), self._timeout_seconds)
+        self._not_before = max(self._not_before, asyncio.get_running_loop().time() + delay)
         if not 200 <= response.status < 300:
-            told = self._excerpt(response)
-            if moved := self._without_secrets(redirect_target(response, request.url or self._url)):
-                told = f"the service has moved to {moved}; write that as its url"
+            detail = self._excerpt(response)
+            target = self._without_secrets(redirect_target(response, request.url or self._url))
+            if target:
+                detail = f"the service has moved to {target}; set its url to that"
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
-                f"{response.status}{':' if moved else ''} {told}",
+                f"{response.status}{':' if target else ''} {detail}",
                 transient=is_transient_status(response.status),
             )
         if not response.body.strip():
-            told = f"{response.status}: the answer has no content"
-            raise CallFailed(FailureCause.BAD_JSON, told)
+            raise CallFailed(FailureCause.BAD_JSON, f"{response.status}: empty response body")
         try:
             return decode_response(response.body, response.content_type)
         except json.JSONDecodeError as error:
-            # A service that has spoken JSON is behind a balancer which speaks for it meanwhile.
-            transient = self._answered is not None and is_html(response)
-            told = self._excerpt(response)
-            raise CallFailed(FailureCause.BAD_JSON, told, transient=transient) from error
+            # HTML from a service that sent JSON before comes from its load balancer.
+            transient = self._first_answered is not None and is_html(response)
+            detail = self._excerpt(response)
+            raise CallFailed(FailureCause.BAD_JSON, detail, transient=transient) from error
         except ValueError as error:
             raise CallFailed(FailureCause.BAD_JSON, self._without_secrets(str(error))) from error
 
-    async def _send(self, request: Request, timeout_seconds: float) -> Answer:
-        url, headers, content = request.url or self._url, self._headers, None
+    async def _send(self, request: Request, timeout_seconds: float) -> HttpResponse:
+        url = request.url or self._url
+        headers = self._headers
+        content = None
         if request.body is not None:
-            content = json.dumps(request.body)  # escapes lone surrogates, which are no valid UTF-8
+            content = json.dumps(request.body)  # escapes lone surrogates, which are not valid UTF-8
             headers = {"content-type": "application/json"} | headers
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._http.send(request.method, url, content, headers, self._proxy)
         except TimeoutError as error:
             raise CallFailed(
-                FailureCause.TIMEOUT, f"no answer in {timeout_seconds:g} s", transient=True
+                FailureCause.TIMEOUT, f"no response within {timeout_seconds:g} s", transient=True
             ) from error
         except ResponseTooLarge as error:
             raise CallFailed(FailureCause.BAD_JSON, str(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            cause, why = cause_and_detail(error)
+            cause, detail = cause_and_detail(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
-            detail = self._without_secrets(why)
-            raise CallFailed(cause, detail, transient=transient) from None  # it contains the URL
+            detail = self._without_secrets(detail)
+            raise CallFailed(cause, detail, transient=transient) from None  # hides the URL
 
-    def _excerpt(self, answer: Answer) -> str:
-        return repr(self._without_secrets(answer.text))
+    def _excerpt(self, response: HttpResponse) -> str:
+        return repr(self._without_secrets(response.text))
 
     def _without_secrets(self, text: str, limit: int = EXCERPT_CHARACTERS) -> str:
-        """Return the start of `text` with any header values in it masked."""
+        """Return the first `limit` characters of `text` with header values masked."""
         for secret in _secrets_in(self._headers.values()):
             text = text.replace(secret, "***")
         return text[:limit]
@@ -266,4 +272,6 @@ class JsonService:
 
 def _secrets_in(values: Iterable[str]) -> list[str]:
     # In "Bearer abc…" the scheme is not secret, and masking short words would garble messages.
-    return [word for value in values for word in value.split() if len(word) >= SECRET_LENGTH]
+    return [
+        word for value in values for word in value.split() if len(word) >= MIN_SECRET_CHARACTERS
+    ]

@@ -1,4 +1,4 @@
-"""HTTP connections for many concurrent calls; knows neither services nor retries."""
+"""A pool of HTTP connections. Must not know about services or retries."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
 from .responses import MAX_RESPONSE_BYTES, ResponseTooLarge
 
 IDLE_SECONDS = 4.0
-"""How long an idle connection stays open; many servers close theirs after 5 s."""
+"""Keep-alive of an idle connection; many servers close theirs after 5 s."""
 
-TOLD = ("content-type", "location", "retry-after")
-"""The headers of an answer that matter."""
+RESPONSE_HEADERS = ("content-type", "location", "retry-after")
+"""The headers that HttpResponse has fields for, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A service's answer, whatever its status."""
+class HttpResponse:
+    """An HTTP response of any status."""
 
     status: int
     body: bytes
@@ -31,15 +31,15 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body, with what cannot be decoded replaced."""
+        """The body as text; undecodable bytes are replaced."""
         try:
             return self.body.decode(self.encoding, errors="replace")
-        except LookupError:  # the service names an encoding that nobody knows
+        except LookupError:  # the service names an unknown encoding
             return self.body.decode(errors="replace")
 
 
 class HttpPool:
-    """Keeps connections open; concurrency and time limits are up to the caller."""
+    """Keeps connections open. The caller limits concurrency and time."""
 
     async def send(
         self,
@@ -48,12 +48,12 @@ class HttpPool:
         content: str | None,
         headers: Mapping[str, str],
         proxy: str | None,
-    ) -> Answer:
-        """Send a request and return the answer.
+    ) -> HttpResponse:
+        """Send a request and return the response.
 
-        Raises ClientError, OSError, TooLarge, or ValueError for a header.
+        Raises ClientError, OSError, TooLarge, or ValueError for an invalid header.
         """
-        for _ in range(2):  # lets the loop notice connections closed by their server
+        for _ in range(2):  # lets the loop notice connections that their server has closed
             await asyncio.sleep(0)
         async with self._session.request(
             method,
@@ -63,9 +63,9 @@ class HttpPool:
             proxy=proxy,
             allow_redirects=False,
         ) as response:
-            body = await _bounded(response)
-            told = [response.headers.get(name, "") for name in TOLD]
-            return Answer(response.status, body, response.charset or "utf-8", *told)
+            body = await _read_bounded(response)
+            headers_read = [response.headers.get(name, "") for name in RESPONSE_HEADERS]
+            return HttpResponse(response.status, body, response.charset or "utf-8", *headers_read)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -81,24 +81,26 @@ class HttpPool:
         )
 
 
-async def _bounded(response: ClientResponse) -> bytes:
-    """Return the decoded body; it is not read further than the limit."""
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        size += len(part)
+async def _read_bounded(response: ClientResponse) -> bytes:
+    """Return the decompressed body. Raises ResponseTooLarge beyond MAX_RESPONSE_BYTES."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
         if size > MAX_RESPONSE_BYTES:
             response.close()
             raise ResponseTooLarge
-        parts.append(part)
-    return b"".join(parts)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy configured in the environment for a URL.
+    """Return the proxy that the environment configures for a URL, or None.
 
-    aiohttp itself would look it up in a thread on every call, and send credentials from ~/.netrc.
+    aiohttp itself would look it up in a thread for every call and send credentials from ~/.netrc.
     """
-    address, proxies = urlsplit(url), getproxies()
+    address = urlsplit(url)
+    proxies = getproxies()
     proxy = proxies.get(address.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(address.hostname or ""):
         return None

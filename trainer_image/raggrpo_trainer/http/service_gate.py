@@ -1,9 +1,9 @@
-"""Finds out whether a service is down, and holds its calls back until it answers again.
+"""Detect that a service is down, and let its calls wait until it responds again.
 
-A call that fails is asked after: a request that the service has answered before is sent again. If
-that fails too, or most calls have failed lately, the service is down, and nobody's call counts as
-failed. If it is answered, the service is up and the failure is that call's own. The circuit
-breaker of Nygard, Release It! (2nd ed. 2018, ch. 5), but with calls that wait instead of failing.
+A failed call triggers a probe: a request that the service has answered before. If the probe fails
+too, or most recent calls have failed, the service is down and its calls do not count as failed.
+If the probe succeeds, the service is up and the call itself is at fault. This is the circuit
+breaker of Nygard, Release It! (2nd ed. 2018, ch. 5), with calls that wait instead of failing.
 """
 
 import asyncio
@@ -20,17 +20,18 @@ log = logging.getLogger(__name__)
 
 MIN_PROBE_INTERVAL_SECONDS = 0.5
 MAX_PROBE_INTERVAL_SECONDS = 5.0
-"""Between two probes: how late the end of an outage may be noticed."""
+"""Bounds of the interval between probes; the upper one delays the end of an outage."""
 HANG_SECONDS = 20.0
 HANG_FACTOR = 3.0
-"""A service is quiet after max(20 s, factor × its slowest recent answer) without any answer."""
+"""A service hangs if it sends no response for max(seconds, factor × its slowest recent one)."""
 RECENT_SECONDS = 60.0
 RECENT_CALLS = 64
 MIN_CALLS = 10
-"""Calls that say something about a service; of fewer, each may be special."""
+"""Minimum number of recent calls to evaluate the failure ratio of."""
 DOWN_FAILURE_RATIO = 0.75
+"""Share of failed recent calls at which a service counts as down without a probe."""
 
-# A separate generator: probes must not advance the random numbers used in training.
+# A separate generator: probes must not advance the process's random numbers.
 _jitter = random.Random()
 
 
@@ -45,7 +46,7 @@ class OutageListener(Protocol):
 
 
 class ServiceGate:
-    """One service's gate: open while it answers."""
+    """The gate of one service, open while the service responds."""
 
     def __init__(
         self,
@@ -54,14 +55,15 @@ class ServiceGate:
         outages: OutageListener,
         tasks: BackgroundTasks,
     ) -> None:
-        """`probe` sends one request and returns whether the service answered, whatever it said."""
-        self._name, self._probe, self._outages, self._tasks = name, probe, outages, tasks
+        """`probe` sends one request and returns whether the service responds at all."""
+        self._name, self._probe = name, probe
+        self._outages, self._tasks = outages, tasks
         self._is_up = asyncio.Event()
         self._is_up.set()
-        self._checking: asyncio.Task[bool] | None = None
-        self._last_answer = -math.inf
-        self._seconds: deque[float] = deque(maxlen=RECENT_CALLS)
-        self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT_CALLS)
+        self._check: asyncio.Task[bool] | None = None
+        self._last_response = -math.inf
+        self._latencies: deque[float] = deque(maxlen=RECENT_CALLS)
+        self._outcomes: deque[tuple[float, bool]] = deque(maxlen=RECENT_CALLS)
 
     async def wait_until_up(self) -> None:
         """Wait until the service is not known to be down."""
@@ -69,79 +71,79 @@ class ServiceGate:
             await self._is_up.wait()
 
     def record_latency(self, seconds: float) -> None:
-        """Note how long an answer took: what is usual for one service is a hang of another."""
-        self._seconds.append(seconds)
+        """Record the latency of a response; the hang timeout depends on it."""
+        self._latencies.append(seconds)
 
     def record_response(self) -> None:
-        """Note that a call was answered, whatever the answer said."""
-        self._last_answer = _now()
-        self._recent.append((self._last_answer, True))
+        """Record that the service responded to a call, even with an error."""
+        self._last_response = _now()
+        self._outcomes.append((self._last_response, True))
         self._is_up.set()
 
     async def wait_if_down(self, cause: str, *, is_first: bool = True) -> bool:
-        """Return whether a call failed because the service was down, once it is up again.
+        """Return False if the service is up; otherwise wait until it is and return True.
 
-        `is_first`: the call has not failed by itself yet; only that says something about the
-        service.
+        `cause` is that of the failed call. Only a call's first failure counts towards the failure
+        ratio of the service.
         """
         if is_first:
-            self._recent.append((_now(), False))
-        return await asyncio.shield(self._check(cause, is_certain=self._mostly_fails()))
+            self._outcomes.append((_now(), False))
+        return await asyncio.shield(self._start_check(cause, is_certain=self._mostly_fails()))
 
     def start_hang_timer(self) -> asyncio.TimerHandle:
-        """Return a timer for a call that begins now; if it is not cancelled, the call is quiet."""
-        limit = max(HANG_SECONDS, HANG_FACTOR * max(self._seconds, default=0.0))
-        began = _now()
+        """Return a timer for a call that starts now, to be cancelled when the call returns."""
+        limit = max(HANG_SECONDS, HANG_FACTOR * max(self._latencies, default=0.0))
+        started = _now()
 
-        def quiet() -> None:
-            if self._last_answer < began:
-                self._check(f"Timeout: no answer for {limit:.0f} s", is_certain=True)
+        def check() -> None:
+            if self._last_response < started:
+                self._start_check(f"Timeout: no response for {limit:.0f} s", is_certain=True)
 
-        return asyncio.get_running_loop().call_later(limit, quiet)
+        return asyncio.get_running_loop().call_later(limit, check)
 
-    def _check(self, cause: str, *, is_certain: bool) -> "asyncio.Task[bool]":
-        """Return the check that is under way, or a new one; its result is whether it was down."""
-        if self._checking is None or self._checking.done():
-            self._checking = self._tasks.start(self._until_answered(cause, is_certain=is_certain))
-        return self._checking
+    def _start_check(self, cause: str, *, is_certain: bool) -> "asyncio.Task[bool]":
+        """Return the running check, or a new one; its result is whether the service was down."""
+        if self._check is None or self._check.done():
+            self._check = self._tasks.start(self._run_check(cause, is_certain=is_certain))
+        return self._check
 
-    async def _until_answered(self, cause: str, *, is_certain: bool) -> bool:
+    async def _run_check(self, cause: str, *, is_certain: bool) -> bool:
         if not is_certain and await self._probe():
             return False
-        began = _now()
+        started = _now()
         log.warning("%s is down: %s; its calls wait", self._name, cause)
         self._is_up.clear()
         self._outages.mark_down(self._name, cause)
         try:
-            await self._until_up()
+            await self._wait_for_response()
         finally:
             self._is_up.set()
-            self._recent.clear()
+            self._outcomes.clear()
             self._outages.mark_up(self._name)
-        log.info("%s answers again after %.0f s", self._name, _now() - began)
+        log.info("%s is up again after %.0f s", self._name, _now() - started)
         return True
 
-    async def _until_up(self) -> None:
-        """Wait for an answer to a probe, or to a call that was in flight."""
-        probing = self._tasks.start(self._probe_until_answered())
-        answered = self._tasks.start(self._is_up.wait())
+    async def _wait_for_response(self) -> None:
+        """Wait for a response to a probe or to a call in flight."""
+        probes = self._tasks.start(self._probe_until_up())
+        response = self._tasks.start(self._is_up.wait())
         try:
-            await asyncio.wait({probing, answered}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({probes, response}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            probing.cancel()
-            answered.cancel()
+            probes.cancel()
+            response.cancel()
 
-    async def _probe_until_answered(self) -> None:
-        pause = MIN_PROBE_INTERVAL_SECONDS
+    async def _probe_until_up(self) -> None:
+        interval = MIN_PROBE_INTERVAL_SECONDS
         while True:
-            await asyncio.sleep(pause * _jitter.uniform(0.8, 1.2))
+            await asyncio.sleep(interval * _jitter.uniform(0.8, 1.2))
             if await self._probe():
                 return
-            pause = min(2 * pause, MAX_PROBE_INTERVAL_SECONDS)
+            interval = min(2 * interval, MAX_PROBE_INTERVAL_SECONDS)
 
     def _mostly_fails(self) -> bool:
         since = _now() - RECENT_SECONDS
-        outcomes = [answered for when, answered in self._recent if when >= since]
+        outcomes = [is_answered for when, is_answered in self._outcomes if when >= since]
         failed = outcomes.count(False)
         return len(outcomes) >= MIN_CALLS and failed >= DOWN_FAILURE_RATIO * len(outcomes)
 

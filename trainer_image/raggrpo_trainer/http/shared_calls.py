@@ -1,4 +1,4 @@
-"""Equal calls share one answer, in flight or answered. Knows no HTTP."""
+"""Share the result of equal calls, in flight or completed. Must not know about HTTP."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,28 +13,28 @@ T = TypeVar("T")
 
 
 class SharedCalls(Generic[Key, T]):
-    """Keeps the answers of the `most` calls asked for last; a failed one is made again."""
+    """An LRU cache of `max_results` calls by key; failed calls are not cached."""
 
-    def __init__(self, tasks: BackgroundTasks, most: int) -> None:
-        self._tasks, self._most = tasks, most
-        self._answers: OrderedDict[Key, asyncio.Task[T]] = OrderedDict()
+    def __init__(self, tasks: BackgroundTasks, max_results: int) -> None:
+        self._tasks, self._max_results = tasks, max_results
+        self._calls: OrderedDict[Key, asyncio.Task[T]] = OrderedDict()
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._answers
+        return key in self._calls
 
     async def get(self, key: Key, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer kept for the key, else that of a call made now."""
-        task = self._answers.get(key)
+        """Return the result for `key`; start `call` if it is neither cached nor in flight."""
+        task = self._calls.get(key)
         if task is None:
-            task = self._answers[key] = self._tasks.start(call())
-            task.add_done_callback(partial(self._forget_failure, key))
-            if len(self._answers) > self._most:
-                self._answers.popitem(last=False)
-        self._answers.move_to_end(key)
-        # Shielded: one who gives up must not take the answer from the others.
+            task = self._calls[key] = self._tasks.start(call())
+            task.add_done_callback(partial(self._drop_failure, key))
+            if len(self._calls) > self._max_results:
+                self._calls.popitem(last=False)
+        self._calls.move_to_end(key)
+        # Shielded: cancelling one caller must not cancel the call for the others.
         return await asyncio.shield(task)
 
-    def _forget_failure(self, key: Key, done: asyncio.Task[T]) -> None:
+    def _drop_failure(self, key: Key, done: asyncio.Task[T]) -> None:
         failed = done.cancelled() or done.exception() is not None
-        if failed and self._answers.get(key) is done:
-            del self._answers[key]
+        if failed and self._calls.get(key) is done:
+            del self._calls[key]

@@ -197,7 +197,7 @@ async def _call(
         what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
         if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
             return _Answer(what, failure)
-        told = f"{what}; check that the service runs, its URL and its headers"
+        told = f"{what}; check that the service is running, its url and headers"
         return _Answer(told, failure)
     seconds = time.monotonic() - began
     told = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"

@@ -1,10 +1,9 @@
-"""Which services are down, and whether the step waits for them. Knows no HTTP.
+"""`Outages`: the services that are down, and the time steps wait for them.
 
-    with outages.waited_for():     # the step needs answers now
+    with outages.reporting():     # the step needs the services now
         await collect(batch)
 
-Services that are down while nothing waits for them, as when passages are fetched ahead, are not
-reported: the step goes on without them.
+Outages outside such a block, as while passages are prefetched, delay nothing and are not reported.
 """
 
 import time
@@ -14,21 +13,22 @@ from datetime import UTC, datetime
 
 from raggrpo_api.trainer.progress import EndpointOutage
 
-NAME_LENGTH, CAUSE_LENGTH = 128, 256
-"""Characters that `Progress` takes."""
+MAX_NAME_CHARACTERS = 128
+MAX_CAUSE_CHARACTERS = 256
+"""Limits of `EndpointOutage`."""
 
 Report = Callable[[Sequence[EndpointOutage]], None]
 Needs = Callable[[str], bool]
-"""Whether the step cannot go on without a service."""
+"""Whether the step needs the service of this name."""
 
 
 def every_service(_: str) -> bool:
-    """Need each that is down."""
+    """Need every service."""
     return True
 
 
 class Outages:
-    """The services that are down, told to `report` whenever the step begins or ends to wait."""
+    """Tracks outages; calls `report` with those the step waits for whenever they change."""
 
     def __init__(
         self,
@@ -36,56 +36,57 @@ class Outages:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._report, self._clock, self._wall_clock = report, clock, wall_clock
+        self._report = report
+        self._clock, self._wall_clock = clock, wall_clock
         self._down: dict[str, EndpointOutage] = {}
-        self._stretches: list[Needs] = []
-        """Of waiting, and what each needs."""
-        self._since: float | None = None
+        self._needs: list[Needs] = []
+        """One for each open `reporting` block."""
+        self._waiting_since: float | None = None
         self._waited = 0.0
 
     @property
     def waited_seconds(self) -> float:
-        """How long the step has waited for services in all."""
-        now = 0.0 if self._since is None else self._clock() - self._since
-        return self._waited + now
+        """Total seconds that steps have waited for services."""
+        current = 0.0 if self._waiting_since is None else self._clock() - self._waiting_since
+        return self._waited + current
 
     def working_time(self) -> float:
-        """Return a clock's reading (seconds) that stands still while the step waits."""
+        """Return a clock reading in seconds; the clock is paused while a step waits."""
         return self._clock() - self.waited_seconds
 
     def mark_down(self, name: str, cause: str) -> None:
-        """Note that a service is down; what is noted already keeps its time."""
+        """Record that a service is down; a known outage keeps its start."""
         if name not in self._down:
             since = self._wall_clock().isoformat(timespec="seconds")
             self._down[name] = EndpointOutage(
-                name=name[:NAME_LENGTH], since=since, cause=cause[:CAUSE_LENGTH]
+                name=name[:MAX_NAME_CHARACTERS], since=since, cause=cause[:MAX_CAUSE_CHARACTERS]
             )
-            self._tell()
+            self._update()
 
     def mark_up(self, name: str) -> None:
-        """Note that a service answers again."""
+        """Record that a service is up again."""
         if self._down.pop(name, None) is not None:
-            self._tell()
+            self._update()
 
     @contextmanager
     def reporting(self, needs: Needs = every_service) -> Iterator[None]:
-        """Mark a stretch in which the step cannot go on without the services that it needs."""
-        self._stretches.append(needs)
-        self._tell()
+        """Report outages of the services that the step needs within the block."""
+        self._needs.append(needs)
+        self._update()
         try:
             yield
         finally:
-            self._stretches.remove(needs)
-            self._tell()
+            self._needs.remove(needs)
+            self._update()
 
-    def _tell(self) -> None:
-        told = tuple(
+    def _update(self) -> None:
+        waiting_for = tuple(
             outage
             for name, outage in self._down.items()
-            if any(needs(name) for needs in self._stretches)
+            if any(needs(name) for needs in self._needs)
         )
-        if told and self._since is None:
-            self._since = self._clock()
-        elif not told and self._since is not None:
-            self._waited, self._since = self.waited_seconds, None
-        self._report(told)
+        if waiting_for and self._waiting_since is None:
+            self._waiting_since = self._clock()
+        elif not waiting_for and self._waiting_since is not None:
+            self._waited, self._waiting_since = self.waited_seconds, None
+        self._report(waiting_for)

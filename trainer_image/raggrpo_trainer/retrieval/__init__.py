@@ -1,1 +1,4 @@
-"""Retrieval endpoints: their protocols, a client, and a stand-alone load test."""
+"""Retrieval endpoints: client, protocols, response mapping, and a stand-alone load test.
+
+`response_mapping` reads passages from a response of any shape, by the endpoint's `response` field.
+"""

@@ -1,7 +1,7 @@
-"""Query retrieval endpoints for passages while many samples are being generated.
+"""Query the retrieval endpoints of a job for many samples concurrently.
 
-A failed call affects only its sample and raises RetrievalFailed. This module counts latencies and
-failure causes but must not decide whether the run continues.
+A failed call affects only its sample and raises RetrievalFailed. Records latencies and failure
+causes; must not decide whether the run continues.
 """
 
 import asyncio
@@ -41,17 +41,18 @@ logger = logging.getLogger(__name__)
 
 BATCH_QUERIES = 64
 BATCH_WINDOW_SECONDS = 0.005
-CACHED_ANSWERS = 10_000  # per endpoint; 30 MiB at three passages of 1 KiB each
-WARM_UP_PAUSE_SECONDS = 1.0
+CACHED_QUERIES = 10_000
+"""Per endpoint; 30 MiB with three passages of 1 KiB each."""
+WARM_UP_RETRY_SECONDS = 1.0
 WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
-"""The answer to one query, best passage first."""
+"""The result of one query, best passage first."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Seconds until the first answer, including retries, and for the call after it."""
+    """Seconds until the first response, including retries, and of the call after it."""
 
     first_seconds: float
     next_seconds: float
@@ -60,8 +61,8 @@ class WarmUp:
 class RetrievalClient:
     """All endpoints of a job over one connection pool; an async context manager.
 
-    Equal queries to an endpoint share one call and then its cached answer. Callers waiting for
-    the same call therefore share its failure too. `cache: false` on the endpoint disables both.
+    Equal queries to an endpoint share one call and then its cached result. Callers that wait for
+    the same call share its failure, too. `cache: false` of the endpoint disables both.
     """
 
     def __init__(
@@ -71,14 +72,15 @@ class RetrievalClient:
         *,
         log_calls: bool = False,
         retry: RetryPolicy = RetryPolicy(),
-        cached_answers: int = CACHED_ANSWERS,
+        cached_queries: int = CACHED_QUERIES,
         outages: OutageListener | None = None,
     ) -> None:
-        """`headers`: by endpoint name, secrets resolved. `log_calls`: monitoring.debug.ragCalls.
+        """`headers` by endpoint name, secrets resolved; `log_calls` is monitoring.debug.ragCalls.
 
-        With `outages`, calls wait for an endpoint that is down instead of failing.
+        With `outages`, calls wait while an endpoint is down instead of failing.
         """
-        self._log_calls, self._outages = log_calls, outages
+        self._log_calls = log_calls
+        self._outages = outages
         self._tasks = BackgroundTasks()
         self._http = HttpPool()
         self._endpoints = {
@@ -94,7 +96,7 @@ class RetrievalClient:
                     gate=GateOptions.of(source_of(endpoint.name), outages, self._tasks),
                 ),
                 self._tasks,
-                cached_answers,
+                cached_queries,
             )
             for endpoint in spec.endpoints
         }
@@ -118,15 +120,15 @@ class RetrievalClient:
     ) -> Passages:
         """Return the passages for a query, or for a context with the actor's `fields`.
 
-        `sample` is the id used in log lines; `columns` are values that templates may name.
+        `sample` is the sample's name in log lines; `columns` are values that templates may name.
         Raises RetrievalFailed.
         """
-        asked = self._endpoints[endpoint]
-        query = asked.query(context, fields or {}, columns or {})
-        status = "remembered" if asked.remembers(query) else "asked"
+        target = self._endpoints[endpoint]
+        query = target.query(context, fields or {}, columns or {})
+        status = "cached" if target.has_cached(query) else "called"
         started = time.monotonic()
         try:
-            passages = await asked.ask(query)
+            passages = await target.retrieve(query)
         except RetrievalFailed as failure:
             self._log(endpoint, sample, started, f"{failure.cause}: {failure.detail}")
             raise
@@ -135,62 +137,63 @@ class RetrievalClient:
 
     async def call_once(self, endpoint: str, query: Query) -> Passages:
         """Make one call without cache, batching or retries. Raises CallFailed."""
-        asked = self._endpoints[endpoint]
-        return await asked.call_once(query, asked.spec.timeout_seconds)
+        target = self._endpoints[endpoint]
+        return await target.call_once(query, target.spec.timeout_seconds)
 
     async def warm_up(
         self, endpoint: str, limit_seconds: float, columns: Columns | None = None
     ) -> WarmUp:
-        """Ask until the first answer arrives, then once more, and return both durations.
+        """Call until the first response arrives, then once more, and return both durations.
 
-        `columns`: those of any sample, for templates that name some. A cold service is slow to
-        answer at first, so the first answer may take the whole limit.
-        Raises TrainerError with the endpoint's name, URL, status and the start of its body: at
-        the limit, unless calls wait for an endpoint that is down.
+        `columns` are those of any sample, for templates that name some. The first response of a
+        cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
+        when the limit is exceeded, or after a failure that is not transient. With `outages`,
+        waits without a limit for an endpoint that is down.
         """
-        asked = self._endpoints[endpoint]
+        target = self._endpoints[endpoint]
         fields: dict[str, str] = {}
-        if asked.spec.role is EndpointRole.ACTOR:
+        if target.spec.role is EndpointRole.ACTOR:
             fields = dict.fromkeys(self._actor_fields, WARM_UP_TEXT)
-        query = asked.query(WARM_UP_TEXT, fields, columns or {})
+        query = target.query(WARM_UP_TEXT, fields, columns or {})
         started = time.monotonic()
         try:
-            await self._ask_until_answered(asked, query, limit_seconds)
-            answered = time.monotonic()
-            await asked.call_once(query, asked.spec.timeout_seconds)
+            await self._call_until_success(target, query, limit_seconds)
+            first_response = time.monotonic()
+            await target.call_once(query, target.spec.timeout_seconds)
         except CallFailed as failure:
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"{source_of(endpoint)} ({asked.service.shown_url}) gave no usable answer for "
+                f"{source_of(endpoint)} ({target.service.shown_url}) sent no usable response for "
                 f"{time.monotonic() - started:.0f} s: {failure.cause}: {failure.detail}; "
-                "check that the service runs, its URL and its headers",
+                "check that the service is running, its url and headers",
             ) from failure
-        return WarmUp(answered - started, time.monotonic() - answered)
+        return WarmUp(first_response - started, time.monotonic() - first_response)
 
     def summaries(self) -> dict[str, CallSummary]:
-        """Return each endpoint's latencies (seconds) and failures so far."""
+        """Return the latencies (seconds) and failures of each endpoint so far."""
         return {
             name: endpoint.service.statistics.summary()
             for name, endpoint in self._endpoints.items()
         }
 
-    async def _ask_until_answered(
-        self, asked: "_Endpoint", query: Query, limit_seconds: float
+    async def _call_until_success(
+        self, target: "_Endpoint", query: Query, limit_seconds: float
     ) -> None:
-        outages, source = self._outages, source_of(asked.spec.name)
+        outages = self._outages
+        source = source_of(target.spec.name)
         deadline = time.monotonic() + limit_seconds
         while True:
-            left = limit_seconds if outages else max(deadline - time.monotonic(), 0.0)
+            timeout = limit_seconds if outages else max(deadline - time.monotonic(), 0.0)
             try:
-                await asked.call_once(query, left)
+                await target.call_once(query, timeout)
                 break
             except CallFailed as failure:
-                is_late = time.monotonic() + WARM_UP_PAUSE_SECONDS > deadline
-                if not failure.transient or (is_late and not outages):
+                is_timed_out = time.monotonic() + WARM_UP_RETRY_SECONDS > deadline
+                if not failure.transient or (is_timed_out and not outages):
                     raise
                 if outages:
                     outages.mark_down(source, str(failure))
-            await asyncio.sleep(WARM_UP_PAUSE_SECONDS)
+            await asyncio.sleep(WARM_UP_RETRY_SECONDS)
         if outages:
             outages.mark_up(source)
 
@@ -201,42 +204,42 @@ class RetrievalClient:
 
 
 class _Endpoint:
-    """One endpoint: batches if its protocol supports it, caches answers if the job allows it."""
+    """One endpoint; batches queries if its protocol can, caches results unless `cache` is false."""
 
     def __init__(
         self,
         spec: RetrievalEndpoint,
         service: JsonService,
         tasks: BackgroundTasks,
-        cached_answers: int,
+        cached_queries: int,
     ) -> None:
         self.spec = spec
         self.service = service
-        self._named = column_names(spec)
+        self._columns = column_names(spec)
         self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
-            self._ask_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
+            self._call_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
-        self._answers: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_answers)
+        self._cache: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_queries)
 
     def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
-        """Keep only what the templates name, so that equal requests share an answer."""
-        named = {name: columns[name] for name in self._named & columns.keys()}
+        """Return the query with only the columns that templates name: equal requests are shared."""
+        named = {name: columns[name] for name in self._columns & columns.keys()}
         return Query.of(context, fields, named)
 
-    def remembers(self, query: Query) -> bool:
-        return query in self._answers
+    def has_cached(self, query: Query) -> bool:
+        return query in self._cache
 
-    async def ask(self, query: Query) -> Passages:
+    async def retrieve(self, query: Query) -> Passages:
         if not self.spec.cache:
-            return await self._ask_anew(query)
-        return await self._answers.get(query, lambda: self._ask_anew(query))
+            return await self._call(query)
+        return await self._cache.get(query, lambda: self._call(query))
 
     async def call_once(self, query: Query, timeout_seconds: float) -> Passages:
-        answer = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
-        [passages] = self.service.parse(answer, lambda each: parse_response(self.spec, each, 1))
+        response = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
+        [passages] = self.service.parse(response, lambda each: parse_response(self.spec, each, 1))
         return passages
 
-    async def _ask_anew(self, query: Query) -> Passages:
+    async def _call(self, query: Query) -> Passages:
         match self.spec.protocol:
             case EndpointProtocol.SEARCH_R1:
                 return await self._batcher.submit(query)
@@ -246,17 +249,17 @@ class _Endpoint:
             case _:
                 assert_never(self.spec.protocol)
 
-    async def _ask_batch(self, queries: Sequence[Query]) -> list[Passages | BaseException]:
+    async def _call_batch(self, queries: Sequence[Query]) -> list[Passages | BaseException]:
         if len(queries) > 1:
             try:
                 return [*await self._post(queries, ONE_TRY)]
             except RetrievalFailed as failure:
                 # One bad query must not fail the others in its batch.
-                logger.debug("asking %d queries one by one: %s", len(queries), failure)
-        each = await asyncio.gather(
+                logger.debug("calling %d queries one by one: %s", len(queries), failure)
+        outcomes = await asyncio.gather(
             *(self._post([query]) for query in queries), return_exceptions=True
         )
-        return [outcome if isinstance(outcome, BaseException) else outcome[0] for outcome in each]
+        return [each if isinstance(each, BaseException) else each[0] for each in outcomes]
 
     async def _post(
         self, queries: Sequence[Query], retry: RetryPolicy | None = None
@@ -264,7 +267,7 @@ class _Endpoint:
         try:
             return await self.service.post(
                 request_for(self.spec, queries),
-                lambda answer: parse_response(self.spec, answer, len(queries)),
+                lambda response: parse_response(self.spec, response, len(queries)),
                 retry,
             )
         except CallFailed as failure:

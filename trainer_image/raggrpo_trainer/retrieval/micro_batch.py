@@ -1,4 +1,4 @@
-"""Combine queries that many coroutines ask at about the same time into a few calls."""
+"""Combine queries that many coroutines submit at about the same time into a few calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,10 +19,10 @@ class _Batch(Generic[Q]):
 
 
 class MicroBatcher(Generic[Q, A]):
-    """A batch is sent `window_seconds` after its first query, or as soon as it is full.
+    """Sends a batch `window_seconds` after its first query, or when it has `max_size` queries.
 
     `call` returns one outcome per query, in order; an exception among them is raised in the
-    coroutine that asked that query.
+    coroutine that submitted that query.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class MicroBatcher(Generic[Q, A]):
         self._outcomes: asyncio.Task[Sequence[A | BaseException]]
 
     async def submit(self, query: Q) -> A:
-        """Return the answer to `query`, asked as part of a batch."""
+        """Submit `query` as part of a batch and return its result."""
         if self._open is None:
             self._open = _Batch()
             self._outcomes = self._tasks.start(self._run(self._open))

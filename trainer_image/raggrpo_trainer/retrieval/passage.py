@@ -1,4 +1,4 @@
-"""What is asked of an endpoint and what comes back. No logic of any protocol."""
+"""`Query` and `Passage`: what endpoints receive and return, independent of their protocol."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage returned by an endpoint; `score` is 1.0 if the answer had none."""
+    """A passage returned by an endpoint; `score` is 1.0 if the response has none."""
 
     id: str
     text: str
@@ -17,24 +17,24 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query or dialogue context; for role Actor also the fields the policy wrote."""
+    """A query or a dialogue context; for role Actor with the fields that the policy generated."""
 
     context: str
     fields: tuple[tuple[str, str], ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
-    """The sample's columns that templates name, each as JSON text so that equal ones compare."""
+    """The sample's columns that templates name, as JSON text, which makes queries hashable."""
 
     @classmethod
     def of(cls, context: str, fields: Mapping[str, str], columns: Mapping[str, Any]) -> Self:
-        """Return the query with its columns as JSON texts."""
+        """Return a query with its columns encoded as JSON."""
         texts = ((name, json.dumps(value)) for name, value in sorted(columns.items()))
         return cls(context, tuple(fields.items()), tuple(texts))
 
     @property
     def text(self) -> str:
-        """The query for protocols without fields: the fields' values, then the context."""
+        """The query as one text, for protocols without fields: field values, then context."""
         return "\n".join([*(value for _, value in self.fields), self.context])
 
 
 Columns = Mapping[str, Any]
-"""A sample's columns by name, JSON values."""
+"""Columns of a sample by name; JSON values."""

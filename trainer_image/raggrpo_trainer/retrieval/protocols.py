@@ -1,4 +1,4 @@
-"""The retrieval protocols' wire formats: request bodies and answers. Does no I/O."""
+"""Wire formats of the retrieval protocols: requests and responses. Does no I/O."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,65 +36,65 @@ from .response_mapping import map_response
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
     """Return the request for `queries`; RagChat and Http take exactly one.
 
-    `extraBody` adds fields but cannot override the protocol's own. Raises CallFailed if a
-    placeholder has no value, which preflight has found out before.
+    `extraBody` adds fields but cannot override those of the protocol. Raises CallFailed if a
+    placeholder has no value; preflight rejects such jobs.
     """
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
-            own: dict[str, Any] = {
+            body: dict[str, Any] = {
                 "queries": [query.text for query in queries],
                 "topk": endpoint.top_k,
                 "return_scores": True,
             }
         case EndpointProtocol.RAG_CHAT:
             [query] = queries
-            own = {
+            body = {
                 "context": query.context,
                 **dict(query.fields),
                 "score_threshold": endpoint.score_threshold,
                 "top_k": endpoint.top_k,
             }
         case EndpointProtocol.HTTP:
-            return _templated(endpoint, queries)
+            return _http_request(endpoint, queries)
         case _:
             assert_never(endpoint.protocol)
     if not endpoint.extra_body:
-        return Request(own)
-    return Request({**fill_template(endpoint.extra_body, _values(endpoint, queries)), **own})
+        return Request(body)
+    return Request({**fill_template(endpoint.extra_body, _values(endpoint, queries)), **body})
 
 
 def parse_response(
-    endpoint: RetrievalEndpoint, answer: Any, num_queries: int
+    endpoint: RetrievalEndpoint, response: Any, num_queries: int
 ) -> list[tuple[Passage, ...]]:
-    """Return each query's passages, in the endpoint's order.
+    """Return the passages of each query, in the endpoint's order.
 
-    Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]};
-    RagChat and Http: by `response`, else by the usual names, such as {"results": [{"id", "text",
+    Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]}.
+    RagChat and Http: by `response`, else by default paths, such as {"results": [{"id", "text",
     "score"}, ...]}. Raises CallFailed: MissingField, or ServiceError if there are no passages and
-    the answer says why.
+    the response reports an error.
     """
     try:
-        found = _parsed(endpoint, answer, num_queries)
+        passages = _parsed(endpoint, response, num_queries)
     except CallFailed:
-        if said := reported_error(answer):
-            raise said from None
+        if error := reported_error(response):
+            raise error from None
         raise
-    if not any(found) and (said := reported_error(answer)):
-        raise said
-    return found
+    if not any(passages) and (error := reported_error(response)):
+        raise error
+    return passages
 
 
 def _parsed(
-    endpoint: RetrievalEndpoint, answer: Any, num_queries: int
+    endpoint: RetrievalEndpoint, response: Any, num_queries: int
 ) -> list[tuple[Passage, ...]]:
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
-            return _search_r1(require_object(answer), num_queries)
+            return _search_r1(require_object(response), num_queries)
         case EndpointProtocol.RAG_CHAT:
-            return [map_response(answer, endpoint.response, needs_score=_weighs(endpoint))]
+            return [map_response(response, endpoint.response, needs_score=_needs_score(endpoint))]
         case EndpointProtocol.HTTP:
-            found = map_response(answer, endpoint.response, needs_score=_weighs(endpoint))
-            return [found[: endpoint.top_k]]
+            passages = map_response(response, endpoint.response, needs_score=_needs_score(endpoint))
+            return [passages[: endpoint.top_k]]
         case _:
             assert_never(endpoint.protocol)
 
@@ -104,12 +104,12 @@ def column_names(endpoint: RetrievalEndpoint) -> frozenset[str]:
     return frozenset(placeholders([endpoint.extra_body, endpoint.body, endpoint.url]))
 
 
-def _weighs(endpoint: RetrievalEndpoint) -> bool:
-    """Return whether scores count: RagScore weighs results by them."""
+def _needs_score(endpoint: RetrievalEndpoint) -> bool:
+    """Return whether results need scores: the reward RagScore weights results by them."""
     return endpoint.role is not EndpointRole.RETRIEVER
 
 
-def _templated(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
+def _http_request(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
     [query] = queries
     values = _values(endpoint, [query])
     quoted = {name: quote(_as_text(value), safe="") for name, value in values.items()}
@@ -119,7 +119,7 @@ def _templated(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request
 
 
 def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, Any]:
-    """Return the values of placeholders; several queries share what belongs to no one query."""
+    """Return the values of placeholders; a batch has only those that all its queries share."""
     shared = {
         "top_k": endpoint.top_k,
         "score_threshold": endpoint.score_threshold,
@@ -129,14 +129,14 @@ def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, 
         return shared
     [query] = queries
     columns = {name: json.loads(text) for name, text in query.columns}
-    own = {"context": query.context, **columns, **dict(query.fields), "question": query.text}
-    return own | shared
+    values = {"context": query.context, **columns, **dict(query.fields), "question": query.text}
+    return values | shared
 
 
 def fill_template(
     template: Any, values: Mapping[str, Any], fill: Callable[..., Any] = filled
 ) -> Any:
-    """Return a template filled. Raises CallFailed with a placeholder that has no value."""
+    """Return `fill(template, values)`. Raises CallFailed if a placeholder has no value."""
     try:
         return fill(template, values)
     except KeyError as error:
@@ -149,18 +149,18 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _search_r1(answer: Mapping[str, Any], num_queries: int) -> list[tuple[Passage, ...]]:
+def _search_r1(response: Mapping[str, Any], num_queries: int) -> list[tuple[Passage, ...]]:
     try:
-        lists = _SearchR1Answer.model_validate(answer).result
+        lists = _SearchR1Response.model_validate(response).result
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CallFailed(FailureCause.MISSING_FIELD, f"{place}: {first['msg']}") from error
+        path = ".".join(str(key) for key in first["loc"])
+        raise CallFailed(FailureCause.MISSING_FIELD, f"{path}: {first['msg']}") from error
     if len(lists) != num_queries:
         raise CallFailed(
             FailureCause.MISSING_FIELD, f"result: {len(lists)} lists for {num_queries} queries"
         )
-    return [tuple(found.passage() for found in each) for each in lists]
+    return [tuple(hit.passage() for hit in hits) for hits in lists]
 
 
 class _Document(BaseModel):
@@ -169,12 +169,12 @@ class _Document(BaseModel):
     id: str = ""
     text: str = Field(validation_alias=AliasChoices("contents", "text"))
 
-    def scored(self, score: float) -> Passage:
+    def with_score(self, score: float) -> Passage:
         # Without ids, the text itself identifies a passage.
         return Passage(self.id or self.text, self.text, score)
 
 
-class _Found(BaseModel):
+class _Hit(BaseModel):
     document: _Document
     score: FiniteFloat = 1.0
 
@@ -184,15 +184,15 @@ class _Found(BaseModel):
         return item if isinstance(item, dict) and "document" in item else {"document": item}
 
     def passage(self) -> Passage:
-        return self.document.scored(self.score)
+        return self.document.with_score(self.score)
 
 
-class _SearchR1Answer(BaseModel):
-    result: list[list[_Found]]
+class _SearchR1Response(BaseModel):
+    result: list[list[_Hit]]
 
     @field_validator("result", mode="before")
     @classmethod
-    def _leave_out_null(cls, lists: Any) -> Any:
+    def _drop_null(cls, lists: Any) -> Any:
         if not isinstance(lists, list):
             return lists
         return [

@@ -1,4 +1,4 @@
-"""`python -m …retrieval.rag_test SECONDS MOST`: test RAG endpoints with and without load.
+"""`python -m …retrieval.rag_test SECONDS MAX_IN_FLIGHT`: test endpoints with and without load.
 
 Reads the configuration from RAGGRPO_CONFIG and writes the result to standard output as JSON.
 """
@@ -30,51 +30,54 @@ from raggrpo_trainer.sample_failures import RetrievalFailed
 from .client import RetrievalClient
 from .passage import Query
 
-MORE = 1.1
-"""Throughput gain below which additional concurrent calls only add latency."""
-PAUSE_SECONDS = 0.1
-"""After a failed call, so that a refusing service is not hammered."""
-INTERRUPTED = 130
+MIN_THROUGHPUT_GAIN = 1.1
+"""Throughput ratio below which more concurrent calls only add latency."""
+FAILURE_DELAY_SECONDS = 0.1
+"""Delay after a failed call, which keeps the load on a failing service low."""
+EXIT_INTERRUPTED = 130
 
 
 async def rag_test(
-    config: TrainerConfig, env: Mapping[str, str], *, seconds: float, most: int
+    config: TrainerConfig, env: Mapping[str, str], *, seconds: float, max_in_flight: int
 ) -> RagTest:
-    """Measure the endpoints one after another with queries from the job's data.
+    """Test the endpoints one after another with queries from the job's data.
 
-    `seconds` is the duration of each load level, `most` the maximum number of calls in flight.
-    Raises TrainerError for unreadable data and missing secrets.
+    `seconds` is the duration of each load level. Raises TrainerError for unreadable data and
+    missing secrets.
     """
     headers = endpoint_headers(config.retrieval, env)
     prompts = read_prompts(config.data.train_files, config.data, config.retrieval)
     tests = [_Test(config, endpoint, headers, prompts) for endpoint in config.retrieval.external]
-    return RagTest(endpoints=[await test.run(seconds, most) for test in tests])
+    return RagTest(endpoints=[await test.run(seconds, max_in_flight) for test in tests])
 
 
 def variants(
     endpoint: RetrievalEndpoint, query: Query
 ) -> Iterator[tuple[str, Query, RetrievalEndpoint]]:
-    """Yield (name, query, settings), each differing from the job's in at most one way (pure)."""
-    yield "as the job asks", query, endpoint
+    """Yield (name, query, endpoint) variants, each with at most one setting changed. Pure."""
+    yield "as configured", query, endpoint
     if endpoint.top_k > 1:
         yield "topK 1", query, endpoint.model_copy(update={"top_k": 1})
     if endpoint.protocol is EndpointProtocol.RAG_CHAT and endpoint.score_threshold:
-        open_to_all = endpoint.model_copy(update={"score_threshold": 0.0})
-        yield "scoreThreshold 0", query, open_to_all
+        without_threshold = endpoint.model_copy(update={"score_threshold": 0.0})
+        yield "scoreThreshold 0", query, without_threshold
     if query.fields:
-        yield "context alone", Query(query.context, columns=query.columns), endpoint
+        yield "context only", Query(query.context, columns=query.columns), endpoint
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
-    """Return the calls in flight at which throughput levels off, 0 if it never does (pure)."""
+    """Return the calls in flight at which throughput saturates, or 0 if it does not. Pure."""
     for number, level in enumerate(levels[:-1]):
-        if all(each.per_second < MORE * level.per_second for each in levels[number + 1 :]):
+        if all(
+            each.per_second < MIN_THROUGHPUT_GAIN * level.per_second
+            for each in levels[number + 1 :]
+        ):
             return level.in_flight
     return 0
 
 
 class _Test:
-    """One endpoint and the queries the job would send it."""
+    """The test of one endpoint, with the queries that the job would send it."""
 
     def __init__(
         self,
@@ -83,82 +86,87 @@ class _Test:
         headers: Mapping[str, Mapping[str, str]],
         prompts: Sequence[Prompt],
     ) -> None:
-        self._config, self._endpoint, self._headers = config, endpoint, headers
+        self._config, self._endpoint = config, endpoint
+        self._headers = headers
         self._prompts = prompts
 
-    async def run(self, seconds: float, most: int) -> EndpointTest:
+    async def run(self, seconds: float, max_in_flight: int) -> EndpointTest:
         name, url = self._endpoint.name, self._endpoint.shown_url
-        first = await self._one("first", self._query(0), self._endpoint)
+        first = await self._call_once("first", self._query(0), self._endpoint)
         if first.failure:
             return EndpointTest(name=name, url=url, failure=first.failure)
         levels: list[LoadLevel] = []
-        in_flight, numbers = 1, count(1)
-        while in_flight <= most:
+        in_flight = 1
+        numbers = count(1)
+        while in_flight <= max_in_flight:
             levels.append(await self._level(in_flight, seconds, numbers))
             if sum(levels[-1].failures.values()) > levels[-1].answered:
                 break  # more load would only show the same failure
             in_flight *= 2
-        tried = variants(self._endpoint, self._query(0))
         return EndpointTest(
             name=name,
             url=url,
             first_seconds=first.seconds,
-            variants=[await self._one(*each) for each in tried],
+            variants=[
+                await self._call_once(*variant)
+                for variant in variants(self._endpoint, self._query(0))
+            ],
             levels=levels,
             saturates_at=saturation(levels),
             step=await self._step(),
         )
 
-    async def _one(self, name: str, query: Query, endpoint: RetrievalEndpoint) -> Variant:
+    async def _call_once(self, name: str, query: Query, endpoint: RetrievalEndpoint) -> Variant:
         async with self._client(endpoint) as client:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 passages = await client.call_once(endpoint.name, query)
             except CallFailed as failure:
                 return Variant(name=name, failure=str(failure))
-            return Variant(name=name, passages=len(passages), seconds=time.monotonic() - began)
+            return Variant(name=name, passages=len(passages), seconds=time.monotonic() - started)
 
     async def _level(self, in_flight: int, seconds: float, numbers: Iterator[int]) -> LoadLevel:
-        found = CallStatistics()
+        statistics = CallStatistics()
         endpoint = self._endpoint.model_copy(update={"max_concurrency": in_flight})
 
-        async def ask_until(client: RetrievalClient, end: float) -> None:
-            while (asked := time.monotonic()) < end:
+        async def call_until(client: RetrievalClient, end: float) -> None:
+            while (started := time.monotonic()) < end:
                 try:
                     await client.call_once(endpoint.name, self._query(next(numbers)))
                 except CallFailed as failure:
-                    found.failures[failure.cause] += 1
-                    await asyncio.sleep(PAUSE_SECONDS)
+                    statistics.failures[failure.cause] += 1
+                    await asyncio.sleep(FAILURE_DELAY_SECONDS)
                 else:
-                    found.record(time.monotonic() - asked)
+                    statistics.record(time.monotonic() - started)
 
         async with self._client(endpoint) as client:
-            began = time.monotonic()
-            callers = (ask_until(client, began + seconds) for _ in range(in_flight))
+            start = time.monotonic()
+            callers = (call_until(client, start + seconds) for _ in range(in_flight))
             await asyncio.gather(*callers)
-            lasted = time.monotonic() - began
-        summary = found.summary()
+            duration = time.monotonic() - start
+        summary = statistics.summary()
         p50, p95, p99 = (
             value if summary.answered else None for value in (summary.p50, summary.p95, summary.p99)
         )
         return LoadLevel(
             in_flight=in_flight,
             answered=summary.answered,
-            per_second=summary.answered / lasted,
+            per_second=summary.answered / duration,
             p50=p50,
             p95=p95,
             p99=p99,
-            failures={str(cause): number for cause, number in summary.failures.items()},
+            failures={str(cause): count for cause, count in summary.failures.items()},
         )
 
     async def _step(self) -> StepTest:
-        """Ask one step's queries with the job's own batching, retries and cache."""
-        size, failed = self._config.data.train_batch_size, Counter[str]()
+        """Send the queries of one step with the job's batching, retries and cache."""
+        size = self._config.data.train_batch_size
+        failures: Counter[str] = Counter()
         in_reward = self._config.retrieval.mode is RetrievalMode.REWARD
-        number = size * (self._config.rollout.n if in_reward else 1)
-        queries = [self._query(each // (number // size), each) for each in range(number)]
+        samples = self._config.rollout.n if in_reward else 1
+        queries = [self._query(i // samples, i) for i in range(size * samples)]
         async with self._client(self._endpoint) as client:
-            began = time.monotonic()
+            started = time.monotonic()
             calls = (
                 client.retrieve(
                     self._endpoint.name,
@@ -169,41 +177,44 @@ class _Test:
                 )
                 for i, q in enumerate(queries)
             )
-            for ended in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(ended, RetrievalFailed):
-                    failed[str(ended.cause)] += 1
-                elif isinstance(ended, BaseException):
-                    raise ended
-            seconds = time.monotonic() - began
-        return StepTest(questions=number, seconds=seconds, failures=dict(failed))
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(outcome, RetrievalFailed):
+                    failures[str(outcome.cause)] += 1
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+            seconds = time.monotonic() - started
+        return StepTest(questions=len(queries), seconds=seconds, failures=dict(failures))
 
     def _client(self, endpoint: RetrievalEndpoint) -> RetrievalClient:
         spec = self._config.retrieval.model_copy(update={"endpoints": [endpoint]})
         return RetrievalClient(spec, self._headers)
 
     def _query(self, number: int, sample: int | None = None) -> Query:
-        """Return a prompt's query; an actor's fields differ from sample to sample."""
-        prompt, spec = self._prompts[number % len(self._prompts)], self._config.retrieval
+        """Return the query of a prompt; the fields of an actor differ between samples."""
+        prompt = self._prompts[number % len(self._prompts)]
+        spec = self._config.retrieval
         context = prompt.context or prompt.query
         if spec.mode is not RetrievalMode.REWARD:
             return Query.of(prompt.query, {}, {**prompt.columns, "context": prompt.context})
         if self._endpoint.role is not EndpointRole.ACTOR:
             return Query.of(context, {}, prompt.columns)
-        words = f"{prompt.query} {number if sample is None else sample}"
-        return Query.of(context, dict.fromkeys(spec.actor_output.fields, words), prompt.columns)
+        text = f"{prompt.query} {number if sample is None else sample}"
+        return Query.of(context, dict.fromkeys(spec.actor_output.fields, text), prompt.columns)
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
     """Run the test and write the result."""
-    seconds, most = float(arguments[0]), int(arguments[1])
+    seconds = float(arguments[0])
+    in_flight = int(arguments[1])
     try:
-        found = asyncio.run(rag_test(read_config(env), env, seconds=seconds, most=most))
+        config = read_config(env)
+        result = asyncio.run(rag_test(config, env, seconds=seconds, max_in_flight=in_flight))
     except TrainerError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        return INTERRUPTED
-    sys.stdout.write(found.model_dump_json(by_alias=True) + "\n")
+        return EXIT_INTERRUPTED
+    sys.stdout.write(result.model_dump_json(by_alias=True) + "\n")
     return 0
 
 

@@ -1,7 +1,9 @@
-"""Find the passages in an answer of any shape, by the job's mapping or by the usual names.
+"""Read passages from a response of any shape, by the endpoint's `response` mapping. Does no I/O.
 
-An answer that does not fit is shown by its keys and types, never by its values, and a mapping
-that fits it is proposed. Does no I/O.
+`response` gives the paths of the list of results and of text, id and score in each result. Paths
+that it leaves out are tried from a list of default names (ITEMS_PATHS, `default_fields`). If a
+response does not match, the error shows its keys and types, never its values, and suggests a
+mapping that does.
 """
 
 import re
@@ -27,165 +29,169 @@ from .passage import Passage
 
 ITEMS_PATHS = ("results", "result", "hits.hits", "hits", "documents", "docs", "passages", "items",
          "matches", "data", "data.results", "$")  # fmt: skip
-"""The usual names, best first."""
+"""Default paths of the list of results, most specific first."""
 
 MAX_ITEMS = 1000
-SHOWN_CHARACTERS = 480
-SHOWN_KEYS = 12
-SHOWN_LEVELS = 5
-PROPOSED_LEVELS = 6
-IN_ITEM_LEVELS = 3
+MAX_SHAPE_CHARACTERS = 480
+MAX_SHAPE_KEYS = 12
+MAX_SHAPE_DEPTH = 5
+MAX_ITEMS_DEPTH = 6
+MAX_FIELD_DEPTH = 3
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_@:-]{1,64}")
 
 
 class MappingMismatch(CallFailed):
-    """An answer in which the mapping finds nothing; `shape` shows it whole."""
+    """A response without results at the mapped paths; `shape` has its keys and types."""
 
-    def __init__(self, problem: "_Unfit", answer: Any, *, needs_score: bool = False) -> None:
-        proposal = suggested_mapping(answer, needs_score=needs_score)
-        self.shape = shape(answer)
-        remedy = f"set {as_spec(proposal)}; " if proposal else ""
-        shown = self.shape[:SHOWN_CHARACTERS]
-        if problem.place > 1:  # the results before it fit
-            shown = f"{shape(problem.item)[:SHOWN_CHARACTERS]} as result {problem.place}"
-        super().__init__(FailureCause.MISSING_FIELD, f"{problem}; {remedy}received {shown}")
+    def __init__(self, problem: "_Mismatch", response: Any, *, needs_score: bool = False) -> None:
+        suggestion = suggested_mapping(response, needs_score=needs_score)
+        self.shape = shape(response)
+        remedy = f"set {as_spec(suggestion)}; " if suggestion else ""
+        received = self.shape[:MAX_SHAPE_CHARACTERS]
+        if problem.number > 1:  # the results before it match
+            received = f"{shape(problem.item)[:MAX_SHAPE_CHARACTERS]} as result {problem.number}"
+        super().__init__(FailureCause.MISSING_FIELD, f"{problem}; {remedy}received {received}")
 
 
-class _Unfit(ValueError):
-    """What is missing, and in which result (counted from 1; 0: in none)."""
+class _Mismatch(ValueError):
+    """A missing field, and the number of the result that lacks it, from 1; 0 if there is none."""
 
-    def __init__(self, problem: str, item: Any = None, place: int = 0) -> None:
+    def __init__(self, problem: str, item: Any = None, number: int = 0) -> None:
         super().__init__(problem)
-        self.item, self.place = item, place
+        self.item, self.number = item, number
 
 
 def map_response(
-    answer: Any, mapping: ResponseMapping, *, needs_score: bool = False
+    response: Any, mapping: ResponseMapping, *, needs_score: bool = False
 ) -> tuple[Passage, ...]:
-    """Return an answer's passages in its order.
+    """Return the passages in a response, in its order.
 
-    Of a stream, the results of all events that the mapping fits are joined; if it fits none, it is
-    applied to `{"events": [...]}`. `needs_score`: a result without a score does not fit. Raises
-    DoesNotFit, or CallFailed (ServiceError) if the stream tells of an error.
+    For a stream, the results of all events that match the mapping are merged; if none matches, the
+    mapping is applied to `{"events": [...]}`. With `needs_score`, a result without a score is a
+    mismatch. Raises MappingMismatch, or CallFailed (ServiceError) if the stream reports an error.
     """
-    if not isinstance(answer, Stream):
-        return _passages(answer, mapping, needs_score)
-    for said in answer.errors:
-        raise service_error(said)
-    fits, joined = False, tuple[Passage, ...]()
-    for event in answer.events:
+    if not isinstance(response, Stream):
+        return _passages(response, mapping, needs_score)
+    for error_body in response.errors:
+        raise service_error(error_body)
+    has_match = False
+    merged: tuple[Passage, ...] = ()
+    for event in response.events:
         if has_error(event) and (error := reported_error(event)):
             raise error
         try:
-            found = _read(event, mapping, needs_score)
-        except _Unfit:
-            found = ()
+            passages = _read(event, mapping, needs_score)
+        except _Mismatch:
+            passages = ()
         else:
-            fits = True
-        if not found and (error := reported_error(event)):
+            has_match = True
+        if not passages and (error := reported_error(event)):
             raise error
-        joined = _joined_with(joined, found)
-    return joined if fits else _passages({"events": answer.events}, mapping, needs_score)
+        merged = _merged(merged, passages)
+    return merged if has_match else _passages({"events": response.events}, mapping, needs_score)
 
 
 def shape(value: Any) -> str:
-    """Return the keys and types of a JSON value, without any of its values."""
-    return _shape(value.events if isinstance(value, Stream) else value, SHOWN_LEVELS)
+    """Return the keys and types of a JSON value as text, without its values."""
+    return _shape(value.events if isinstance(value, Stream) else value, MAX_SHAPE_DEPTH)
 
 
-def suggested_mapping(answer: Any, *, needs_score: bool = False) -> ResponseMapping | None:
-    """Return a mapping that fits an answer, or None if it holds no list of texts."""
+def suggested_mapping(response: Any, *, needs_score: bool = False) -> ResponseMapping | None:
+    """Return a mapping that matches a response, or None if it contains no list of texts."""
     best, longest = None, 0
-    for path, items in _lists(answer, "$", PROPOSED_LEVELS):
-        leaves = dict(_leaves(items[0], "", IN_ITEM_LEVELS))
-        text, length = guess_text_path(leaves, path)
+    for items_path, items in _lists(response, "$", MAX_ITEMS_DEPTH):
+        leaves = dict(_leaves(items[0], "", MAX_FIELD_DEPTH))
+        text, length = guess_text_path(leaves, items_path)
         if length <= longest:
             continue
         mapping = ResponseMapping(
-            items=path,
-            id=guess_id_path({at: each for at, each in leaves.items() if at != text}),
+            items=items_path,
+            id=guess_id_path({path: leaf for path, leaf in leaves.items() if path != text}),
             text=text,
             score=guess_score_path(
-                {at: each for at, each in leaves.items() if parse_number(each) is not None}
+                {path: leaf for path, leaf in leaves.items() if parse_number(leaf) is not None}
             ),
         )
         try:
-            _read(answer, mapping, needs_score)
-        except _Unfit:
+            _read(response, mapping, needs_score)
+        except _Mismatch:
             continue
         best, longest = mapping, length
     return best
 
 
 def as_spec(mapping: ResponseMapping) -> str:
-    """Return a mapping as one writes it in a job."""
+    """Return a mapping as it is written in a job."""
     fields = {name: path for name, path in mapping.model_dump().items() if path}
     return f"response: {{{', '.join(f'{name}: {_quoted(p)}' for name, p in fields.items())}}}"
 
 
-def _passages(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
+def _passages(response: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
     try:
-        return _read(answer, mapping, needs_score)
-    except _Unfit as error:
-        raise MappingMismatch(error, answer, needs_score=needs_score) from None
+        return _read(response, mapping, needs_score)
+    except _Mismatch as error:
+        raise MappingMismatch(error, response, needs_score=needs_score) from None
 
 
-def _read(answer: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
-    """Return the passages. Raises _Unfit naming what is missing and where."""
-    problem: _Unfit | None = None
+def _read(response: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
+    """Return the passages. Raises _Mismatch with the first missing field."""
+    problem: _Mismatch | None = None
     for path in [mapping.items] if mapping.items else ITEMS_PATHS:
-        items = _items(path, answer)
+        items = _items(path, response)
         if items is None:
             continue
         passages: list[Passage] = []
-        for place, item in enumerate(items, 1):
+        for number, item in enumerate(items, 1):
             if item is None:
                 continue
             try:
                 passages.append(_passage(item, mapping, needs_score))
             except ValueError as error:
-                which = f"result {place} of {len(items)}" if passages else "a result"
-                seen = place if passages else 0
-                problem = problem or _Unfit(f"{path}: {which} {error}", item, seen)
+                which = f"result {number} of {len(items)}" if passages else "a result"
+                mismatch = _Mismatch(f"{path}: {which} {error}", item, number if passages else 0)
+                problem = problem or mismatch
                 break
         else:
             return tuple(passages)
-    raise problem or _Unfit(f"no list of results at {mapping.items or 'a usual name'}")
+    raise problem or _Mismatch(f"no list of results at {mapping.items or 'a default path'}")
 
 
-def _items(path: str, answer: Any) -> list[Any] | None:
-    """Return the results at a path, the lists that `[*]` leads to joined; None if it is no list."""
-    found = values_at(path, answer)
-    lists = [each for each in found if isinstance(each, list)]
-    if "[*]" in path and found and not lists:
-        return found[:MAX_ITEMS]
+def _items(path: str, response: Any) -> list[Any] | None:
+    """Return the list of results at a path, lists below `[*]` concatenated, or None."""
+    values = values_at(path, response)
+    lists = [value for value in values if isinstance(value, list)]
+    if "[*]" in path and values and not lists:
+        return values[:MAX_ITEMS]
     if not lists:
         return None
     return [item for each in lists for item in each][:MAX_ITEMS]
 
 
 def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
-    """Return one result. Raises ValueError naming what it lacks."""
+    """Return one result. Raises ValueError with the missing field."""
     text = _first(item, mapping.text, TEXT_PATHS)
     match text:
-        case [str() as only]:  # a field of several values that has one
-            text = only
+        case [str() as single]:  # a multi-valued field with one value
+            text = single
     if not isinstance(text, str):
-        raise ValueError(f"has no text at {mapping.text or 'a usual name'}")
-    key = _first(item, mapping.id, ID_PATHS)
-    if mapping.id and not isinstance(key, str | int | float):
+        raise ValueError(f"has no text at {mapping.text or 'a default path'}")
+    id_ = _first(item, mapping.id, ID_PATHS)
+    if mapping.id and not isinstance(id_, str | int | float):
         raise ValueError(f"has no id at {mapping.id}")
-    found = _first(item, mapping.score, SCORE_PATHS)
-    score = parse_number(found)
-    if score is None and (mapping.score or needs_score or found is not None):
-        raise ValueError(f"has no finite score at {mapping.score or 'a usual name'}")
+    raw_score = _first(item, mapping.score, SCORE_PATHS)
+    score = parse_number(raw_score)
+    if score is None and (mapping.score or needs_score or raw_score is not None):
+        raise ValueError(f"has no finite score at {mapping.score or 'a default path'}")
     # Without ids, the text itself identifies a passage.
-    given = str(key) if isinstance(key, str | int | float) else ""
-    return Passage(given or text, text, 1.0 if score is None else score)
+    key = str(id_) if isinstance(id_, str | int | float) else ""
+    return Passage(key or text, text, 1.0 if score is None else score)
 
 
-def _joined_with(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Return the later results if they repeat the earlier ones, else both without doubles."""
+def _merged(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:
+    """Return `later` if it repeats the results of `earlier`, else both without duplicates.
+
+    Some services send all results so far with each event, others only the new ones.
+    """
     if not later or len(later) < len(earlier):
         repeats = False
     else:
@@ -203,22 +209,23 @@ def _joined_with(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tu
     return (earlier + tuple(p for p in later if (p.id, p.text) not in known))[:MAX_ITEMS]
 
 
-def _first(item: Any, path: str, usual: tuple[str, ...]) -> Any:
-    for each in [path] if path else usual:
-        for value in values_at(each, item):
+def _first(item: Any, path: str, defaults: tuple[str, ...]) -> Any:
+    """Return the first value at `path`, or at one of the default paths without it."""
+    for candidate in [path] if path else defaults:
+        for value in values_at(candidate, item):
             if isinstance(value, str | int | float) and not isinstance(value, bool):
                 return value
             if value is None and not path:
                 continue
-            if each not in ("$", "document"):
+            if candidate not in ("$", "document"):
                 return value
     return None
 
 
-def _lists(value: Any, path: str, levels: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the non-empty lists of a JSON value with their paths, outer ones first."""
+def _lists(value: Any, path: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
+    """Yield path and items of the non-empty lists in a JSON value, outer ones first."""
     level = [(value, path)]
-    for _ in range(levels):
+    for _ in range(depth):
         below: list[tuple[Any, str]] = []
         for each, at in level:
             if isinstance(each, list) and each:
@@ -229,16 +236,16 @@ def _lists(value: Any, path: str, levels: int) -> Iterator[tuple[str, list[Any]]
         level = below
 
 
-def _leaves(item: Any, path: str, levels: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(item, dict) and levels:
+def _leaves(item: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(item, dict) and depth:
         for key, each in _plain_items(item):
-            yield from _leaves(each, _joined(path, key), levels - 1)
-    elif isinstance(item, list) and item and path and levels:
-        only = item[0]
-        if len(item) == 1 and isinstance(only, str):
-            yield path, only
-        elif isinstance(only, dict):
-            yield from _leaves(only, f"{path}[0]", levels - 1)
+            yield from _leaves(each, _joined(path, key), depth - 1)
+    elif isinstance(item, list) and item and path and depth:
+        first = item[0]
+        if len(item) == 1 and isinstance(first, str):
+            yield path, first
+        elif isinstance(first, dict):
+            yield from _leaves(first, f"{path}[0]", depth - 1)
     elif not isinstance(item, dict | list):
         yield path or "$", item
 
@@ -251,23 +258,23 @@ def _joined(path: str, key: str) -> str:
     return key if path in ("", "$") else f"{path}.{key}"
 
 
-def _shape(value: Any, levels: int) -> str:
+def _shape(value: Any, depth: int) -> str:
     match value:
-        case dict() if not levels:
+        case dict() if not depth:
             return "{…}"
         case dict():
             shown = [
-                f"{_key(k)}: {_shape(v, levels - 1)}" for k, v in [*value.items()][:SHOWN_KEYS]
+                f"{_key(k)}: {_shape(v, depth - 1)}" for k, v in [*value.items()][:MAX_SHAPE_KEYS]
             ]
-            return f"{{{', '.join([*shown, *(['…'] if len(value) > SHOWN_KEYS else [])])}}}"
+            return f"{{{', '.join([*shown, *(['…'] if len(value) > MAX_SHAPE_KEYS else [])])}}}"
         case []:
             return "[]"
         case list():
-            return f"[{len(value)} × {_shape(value[0], levels - 1) if levels else '…'}]"
+            return f"[{len(value)} × {_shape(value[0], depth - 1) if depth else '…'}]"
         case str():
             return "text"
         case bool():
-            return "true or false"
+            return "boolean"
         case None:
             return "null"
         case _:

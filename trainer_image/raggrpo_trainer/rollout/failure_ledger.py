@@ -16,7 +16,7 @@ class _Tally:
 
 
 class FailureLedger:
-    """Counts one step's calls and failures by source and cause, keeping an example of each."""
+    """Counts the calls and failures of one step by source and cause, with an example of each."""
 
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
@@ -24,7 +24,7 @@ class FailureLedger:
         self._failed: set[Hashable] = set()
 
     def record_success(self, sample: Hashable, source: str) -> None:
-        """Count a successful call to `source` (named as in SampleFailed)."""
+        """Count a successful call to `source`, named as in SampleFailed."""
         self._samples.add(sample)
         self._tallies.setdefault(source, _Tally()).calls += 1
 
@@ -39,15 +39,15 @@ class FailureLedger:
 
     @property
     def ratio(self) -> float:
-        """Share of samples with a failed call; 0 if there were no samples."""
+        """Share of samples with a failed call; 0 without samples."""
         return len(self._failed) / len(self._samples) if self._samples else 0.0
 
     def causes(self, source: str) -> dict[FailureCause, int]:
-        """Return how many calls to `source` failed, by cause."""
+        """Return the number of failed calls to `source` by cause."""
         return dict(self._tallies.get(source, _Tally()).causes)
 
     def message(self) -> str:
-        """Return a sentence per failing source: number of failures, causes and one example."""
+        """Return one clause per failing source: number of failures, causes, and an example."""
         return "; ".join(
             _sentence(source, tally) for source, tally in self._tallies.items() if tally.causes
         )

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request, RetryPolicy
-from raggrpo_trainer.http.pool import Answer, HttpPool
+from raggrpo_trainer.http.pool import HttpPool, HttpResponse
 from support.processes.simulated_time import simulated
 from support.servers.faulty_server import Received, Respond, serving
 
@@ -57,7 +57,7 @@ async def test_a_redirect_names_where_to_and_the_remedy_but_no_secret(
     location: str, shown: str
 ) -> None:
     failure = await failure_of(answering(307, location=location))
-    assert failure.detail == f"307: the service has moved to {shown}; write that as its url"
+    assert failure.detail == f"307: the service has moved to {shown}; set its url to that"
     assert not failure.transient
 
 
@@ -70,7 +70,7 @@ async def test_a_redirect_to_nowhere_is_told_by_its_status() -> None:
 async def test_an_answer_without_content_is_told_so(status: int) -> None:
     failure = await failure_of(answering(status))
     assert failure.cause is FailureCause.BAD_JSON
-    assert failure.detail == f"{status}: the answer has no content"
+    assert failure.detail == f"{status}: empty response body"
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
@@ -121,11 +121,11 @@ class Busy(HttpPool):
     def __init__(self, retry_after: str) -> None:
         self.retry_after, self.asked_at = retry_after, list[float]()
 
-    async def send(self, *_: object) -> Answer:
+    async def send(self, *_: object) -> HttpResponse:
         self.asked_at.append(asyncio.get_running_loop().time())
         if len(self.asked_at) == 1:
-            return Answer(429, b"", "utf-8", retry_after=self.retry_after)
-        return Answer(200, b"{}", "utf-8")
+            return HttpResponse(429, b"", "utf-8", retry_after=self.retry_after)
+        return HttpResponse(200, b"{}", "utf-8")
 
 
 @pytest.mark.parametrize(

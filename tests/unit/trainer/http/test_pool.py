@@ -4,7 +4,7 @@ import pytest
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
-from raggrpo_trainer.http.pool import Answer, HttpPool, proxy_for
+from raggrpo_trainer.http.pool import HttpPool, HttpResponse, proxy_for
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "nobody-knows"])
 def test_a_text_can_be_shown_whatever_encoding_its_service_names(encoding: str) -> None:
-    assert Answer(500, b"down \xff", encoding).text == "down \ufffd"
+    assert HttpResponse(500, b"down \xff", encoding).text == "down \ufffd"

@@ -17,7 +17,7 @@ from raggrpo_trainer.http.json_service import (
     Request,
     RetryPolicy,
 )
-from raggrpo_trainer.http.pool import Answer, HttpPool
+from raggrpo_trainer.http.pool import HttpPool, HttpResponse
 from raggrpo_trainer.http.service_gate import HANG_SECONDS
 from raggrpo_trainer.progress.outages import Outages
 from support.processes.simulated_time import simulated
@@ -41,7 +41,7 @@ class FakePool(HttpPool):
         content: str | None,
         headers: Mapping[str, str],
         proxy: str | None,
-    ) -> Answer:
+    ) -> HttpResponse:
         content = content or f"{method} {url}"
         now = asyncio.get_running_loop().time()
         self.asked.append((round(now, 2), content))
@@ -49,9 +49,9 @@ class FakePool(HttpPool):
         if isinstance(done, Exception):
             raise done
         if isinstance(done, int):
-            return Answer(done, b"no", "utf-8")
+            return HttpResponse(done, b"no", "utf-8")
         await asyncio.sleep(done)
-        return Answer(200, content.encode(), "utf-8")
+        return HttpResponse(200, content.encode(), "utf-8")
 
 
 class World:
@@ -228,7 +228,7 @@ def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
 
     assert answers(simulated(scenario())) == ["a", "b"]
     assert world.told[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
-    assert world.causes[0] == "Timeout: no answer for 20 s"
+    assert world.causes[0] == "Timeout: no response for 20 s"
 
 
 def test_a_service_that_is_always_slow_is_not_down() -> None:

@@ -701,7 +701,7 @@ async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_
             await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
     assert check.state is FAILED
-    assert "ServiceError: the service answers with an error: 401 token expired" in check.evidence
+    assert "ServiceError: the service reports an error: 401 token expired" in check.evidence
 
 
 @pytest.mark.row("A4")

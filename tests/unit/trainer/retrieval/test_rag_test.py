@@ -78,7 +78,7 @@ async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
 
     async with serving(slow) as server:
         config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
-        [found] = (await rag_test(config, {}, seconds=0.3, most=5)).endpoints
+        [found] = (await rag_test(config, {}, seconds=0.3, max_in_flight=5)).endpoints
 
     assert [each.in_flight for each in found.levels] == [1, 2, 4]
     assert found.saturates_at == sum(each.in_flight for each in found.levels)
@@ -109,11 +109,11 @@ async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -
         actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": server.url}
         reference = {**actor, "name": "reference", "role": "Reference"}
         config = make_config(tmp_path, "Reward", actor, reference)
-        found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
+        found = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
 
     told = [{v.name: v.passages for v in each.variants} for each in found]
-    assert told[0] == {"as the job asks": 0, "topK 1": 0, "scoreThreshold 0": 1, "context alone": 0}
-    assert told[1] == {"as the job asks": 0, "topK 1": 0, "scoreThreshold 0": 1}
+    assert told[0] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1, "context only": 0}
+    assert told[1] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1}
     # A step scores n samples of each prompt; their contexts are equal, the actor's fields are not.
     assert [each.step.questions for each in found if each.step] == [PROMPTS * N] * 2
     of_actor = [r.body for r in server.requests if "rewritten_query" in r.body]
@@ -128,7 +128,7 @@ async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) ->
 
     async with serving(weak) as server:
         config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
-        [found] = (await rag_test(config, {}, seconds=0.05, most=8)).endpoints
+        [found] = (await rag_test(config, {}, seconds=0.05, max_in_flight=8)).endpoints
 
     [only] = found.levels
     assert (only.answered, only.p50, [*only.failures]) == (0, None, ["HttpStatus"])
@@ -141,7 +141,7 @@ async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Pat
     there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
         config = make_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
-        found = (await rag_test(config, {}, seconds=0.05, most=1)).endpoints
+        found = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
 
     assert [each.failure.partition(":")[0] for each in found] == ["", "DnsFailure"]
     assert (found[1].levels, found[1].step) == ([], None)
@@ -151,7 +151,7 @@ async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
-        await rag_test(make_config(tmp_path, "Prompt", kb), {}, seconds=1, most=1)
+        await rag_test(make_config(tmp_path, "Prompt", kb), {}, seconds=1, max_in_flight=1)
 
 
 async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert lines[0] == f"endpoint kb ({server.url})"
-    assert lines[2].startswith("  as the job asks      1 passages in ")
+    assert lines[2].startswith("  as configured        1 passages in ")
     assert [line.split()[0] for line in lines[5:7]] == ["1", "2"]
     assert lines[-1].startswith(f"  one step asks {PROMPTS} questions: ")
     assert max(map(len, lines)) <= 100
@@ -185,5 +185,5 @@ async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
     assert refused.returncode == 15
     assert "  FAILED ConnectionRefused: " in refused.stdout
     assert refused.stdout.splitlines()[1].endswith(
-        "check that the service runs, its URL and its headers"
+        "check that the service is running, its url and headers"
     )

@@ -390,7 +390,7 @@ async def test_null_results_are_left_out() -> None:
 async def test_a_result_without_text_is_told_with_its_place_and_its_own_shape() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
-    assert "results: result 2 of 2 has no text at a usual name" in caught.value.detail
+    assert "results: result 2 of 2 has no text at a default path" in caught.value.detail
     assert "received {id: number, title: text} as result 2" in caught.value.detail
 
 

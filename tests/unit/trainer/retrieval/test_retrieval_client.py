@@ -134,7 +134,7 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
 @pytest.mark.parametrize(
     ("respond", "cause", "detail", "tries"),
     [
-        (silent, FailureCause.TIMEOUT, "no answer in 0.2 s", 3),
+        (silent, FailureCause.TIMEOUT, "no response within 0.2 s", 3),
         (always("boom", 500), FailureCause.HTTP_STATUS, "500 '\"boom\"'", 3),
         (always("slow down", 429), FailureCause.HTTP_STATUS, "429 '\"slow down\"'", 3),
         (always("no", 404), FailureCause.HTTP_STATUS, "404 '\"no\"'", 1),
@@ -143,13 +143,13 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
         (
             always({}),
             FailureCause.MISSING_FIELD,
-            "no list of results at a usual name; received {}",
+            "no list of results at a default path; received {}",
             1,
         ),
         (
             always(ANSWER_WITHOUT_SCORE),
             FailureCause.MISSING_FIELD,
-            "results: a result has no finite score at a usual name; received "
+            "results: a result has no finite score at a default path; received "
             "{results: [1 × {id: text, text: text}]}",
             1,
         ),
@@ -311,7 +311,7 @@ async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
 
 
 async def test_the_cache_forgets_what_was_not_asked_for_longest() -> None:
-    async with asking(chat, client={"cached_answers": 2}) as (server, client):
+    async with asking(chat, client={"cached_queries": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
     assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
@@ -421,7 +421,9 @@ async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body
             await client.warm_up("actor-8b", limit_seconds=20)
 
     assert refusal.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
-    assert str(refusal.value).startswith(f"endpoint actor-8b ({server.url}) gave no usable answer")
+    assert str(refusal.value).startswith(
+        f"endpoint actor-8b ({server.url}) sent no usable response"
+    )
     assert 'HttpStatus: 401 \'{"error":"bad token"}\'; check' in str(refusal.value)
     assert "hidden" not in str(refusal.value)
     assert len(server.requests) == 1
@@ -473,8 +475,8 @@ async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
         f"rag call actor-8b sample 17/{n}" for n in range(3)
     ]
     assert [line.partition(" s ")[2] for line in lines] == [
-        "asked, 1 passages",
-        "remembered, 1 passages",
+        "called, 1 passages",
+        "cached, 1 passages",
         "HttpStatus: 400 'bad Bearer ***'",
     ]
     assert "secret-token" not in caplog.text + str(failure)

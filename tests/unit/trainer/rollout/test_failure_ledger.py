@@ -8,7 +8,7 @@ def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
     for sample in range(28):
         ledger.record_success(sample, "endpoint actor-8b")
     for sample in range(28, 36):
-        failure = RetrievalFailed("actor-8b", FailureCause.TIMEOUT, "no answer in 30 s")
+        failure = RetrievalFailed("actor-8b", FailureCause.TIMEOUT, "no response within 30 s")
         ledger.record_failure(sample, failure)
     for sample in range(36, 40):
         ledger.record_failure(
@@ -17,7 +17,7 @@ def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
 
     assert ledger.message() == (
         "endpoint actor-8b: 12 of 40 calls failed (Timeout 8, HttpStatus 4), "
-        "e.g. sample 28: no answer in 30 s"
+        "e.g. sample 28: no response within 30 s"
     )
     assert ledger.ratio == 12 / 40
     assert ledger.causes("endpoint actor-8b") == {
@@ -30,13 +30,13 @@ def test_message_has_an_example_of_the_commonest_cause() -> None:
     ledger = FailureLedger()
     for sample in range(5):
         ledger.record_failure(
-            sample, RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer in 30 s")
+            sample, RetrievalFailed("kb", FailureCause.TIMEOUT, "no response within 30 s")
         )
     ledger.record_failure(5, RetrievalFailed("kb", FailureCause.HTTP_STATUS, "500 'boom'"))
 
     assert ledger.message() == (
         "endpoint kb: 6 of 6 calls failed (Timeout 5, HttpStatus 1), "
-        "e.g. sample 0: no answer in 30 s"
+        "e.g. sample 0: no response within 30 s"
     )
 
 
