@@ -11,7 +11,7 @@ from typing import Final
 
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_trainer.rollout.validation import ValidationResult
+from raggrpo_trainer.exchange.validation_result import ValidationResult
 
 METRICS: Final[Mapping[BestBy, str]] = {
     BestBy.REWARD: "reward_mean",

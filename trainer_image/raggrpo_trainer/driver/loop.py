@@ -32,6 +32,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
@@ -40,7 +41,7 @@ from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts
-from raggrpo_trainer.rollout.validation import ValidationResult, Validator
+from raggrpo_trainer.rollout.validation import Validator
 from raggrpo_trainer.weights.backend import weight_transfer_backend
 
 from .checkpoint_score import (

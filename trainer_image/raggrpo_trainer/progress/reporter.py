@@ -24,6 +24,7 @@ from raggrpo_api.trainer.progress import (
     SkippedCheckpoint,
     Stage,
 )
+from raggrpo_trainer.exchange.validation_result import ValidationResult
 
 from .reporting_thread import Publish, ReportingThread, utc_now
 from .step_probes import Probe
@@ -32,7 +33,6 @@ from .step_record import StepRecord
 if TYPE_CHECKING:
     from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
     from raggrpo_trainer.checkpoint.folder import Checkpoint
-    from raggrpo_trainer.rollout.validation import ValidationResult
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Reporter:
             done = self._progress.backup_step if each.failure else each.step
             self._update(backup_step=done, backup_failure=each.failure[:MAX_MESSAGE])
 
-    def report_validation(self, when: str, step: int, result: "ValidationResult") -> None:
+    def report_validation(self, when: str, step: int, result: ValidationResult) -> None:
         """Report a validation `before`, `during` or `after` training."""
         self._event("validation", when=when, **{**asdict(result), "step": step})
 

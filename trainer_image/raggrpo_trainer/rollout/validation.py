@@ -1,28 +1,16 @@
 """Validation on held-out prompts: one greedy completion each, exact match beside the reward."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.exchange.validation_result import ValidationResult
 
 from .collect import Collector
 from .samples import Rollouts, Sampling
 
 GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationResult:
-    """Means over the held-out prompts that could be scored."""
-
-    exact_match: float
-    reward_mean: float
-    num_samples: int
-    num_failed: int
-    control_exact_match: float | None = None
-    """Exact match with swapped passages; near chance if the policy relies on retrieval."""
 
 
 class Validator:

@@ -14,10 +14,10 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.driver.checkpoint_score import metrics_of, score_of, validation_due
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.driver.stop_signal import Stopped
+from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
-from raggrpo_trainer.rollout.validation import ValidationResult
 from support.builders.trainer.checkpoints import make_claim
 from support.builders.trainer.reports import Published, make_config
 from support.fakes.fake_training_loop import make_parts

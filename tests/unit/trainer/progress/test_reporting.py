@@ -256,7 +256,7 @@ def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
 
 
 def make_validation() -> Any:
-    from raggrpo_trainer.rollout.validation import ValidationResult
+    from raggrpo_trainer.exchange.validation_result import ValidationResult
 
     return ValidationResult(
         exact_match=0.5, reward_mean=0.6, num_samples=10, num_failed=0, control_exact_match=0.1

@@ -1,0 +1,15 @@
+"""The result of a validation, which the driver reports and scores checkpoints by."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """Means over the held-out prompts that could be scored."""
+
+    exact_match: float
+    reward_mean: float
+    num_samples: int
+    num_failed: int
+    control_exact_match: float | None = None
+    """Exact match with swapped passages; near chance if the policy relies on retrieval."""
