@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from raggrpo_operator.core.lifecycle.actions import PodPlan
-from raggrpo_operator.core.lifecycle.launch import create_cluster
+from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.sizing.size import size
 from support.builders.operator.jobs import make_job

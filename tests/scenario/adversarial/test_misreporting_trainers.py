@@ -12,7 +12,7 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import status_to_json
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.trainer.progress import Progress
-from raggrpo_operator.core.lifecycle.following import STOP_SECONDS
+from raggrpo_operator.core.lifecycle.during_attempt.follow import STOP_SECONDS
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of
 from raggrpo_operator.core.text.status_text import render_status

@@ -28,6 +28,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartRetriever,
     SubmitAttempt,
 )
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
@@ -35,7 +36,6 @@ from raggrpo_operator.core.lifecycle.observed import (
     PreflightObserved,
     RetrieverObserved,
 )
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY

@@ -7,7 +7,7 @@ import pytest
 
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
-from raggrpo_operator.core.lifecycle.deadline import stopped_when_last_seen
+from raggrpo_operator.core.lifecycle.deadlines.active_deadline import stopped_when_last_seen
 from raggrpo_operator.core.state.clocks import LOOK_SECONDS
 from raggrpo_operator.core.state.conditions import get_condition
 from support.fakes.fake_runtime import CRASH, T0, Scenario, make_scenario, until_step

@@ -35,6 +35,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
@@ -44,7 +45,6 @@ from raggrpo_operator.core.lifecycle.observed import (
     RetrieverObserved,
     SubmissionStatus,
 )
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY

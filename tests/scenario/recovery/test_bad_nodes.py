@@ -9,7 +9,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
-from raggrpo_operator.core.lifecycle.bad_nodes import avoided_nodes
+from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import avoided_nodes
 from support.fakes.fake_runtime import CRASH, Attempt, FakeRuntime, Fault, Scenario, make_scenario
 
 

@@ -17,9 +17,9 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopAttempt,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.failures import POLICIES
-from raggrpo_operator.core.lifecycle.following import FOLLOW_SECONDS
-from raggrpo_operator.core.lifecycle.readiness import OUTAGE_PAUSE_SECONDS
+from raggrpo_operator.core.lifecycle.after_attempt.classification import POLICIES
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import OUTAGE_PAUSE_SECONDS
+from raggrpo_operator.core.lifecycle.during_attempt.follow import FOLLOW_SECONDS
 from raggrpo_operator.core.text.status_text import render_status
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import (

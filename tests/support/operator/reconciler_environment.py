@@ -12,7 +12,7 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus, PreflightStatus, status_to_json
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve

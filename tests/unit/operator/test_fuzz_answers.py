@@ -26,7 +26,7 @@ from raggrpo_api.trainer.progress import (
     SkippedCheckpoint,
     Stage,
 )
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.errors import OperatorError
 from support.builders.operator.adversarial_answers import adversarial_answers, adversarial_value
 from support.builders.operator.jobs import make_job

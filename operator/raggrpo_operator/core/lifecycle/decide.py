@@ -20,11 +20,14 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
-from . import deadline, following, images, launch, outages, readiness, recovery
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
-from .failures import classify
+from .after_attempt import recovery
+from .after_attempt.classification import classify
+from .before_attempt import image_pinning, launch, preflight
+from .before_attempt.queueing import note_queue
+from .deadlines import active_deadline, outages
+from .during_attempt import follow
 from .observed import AttemptObserved, Observed, SubmissionStatus
-from .queueing import note_queue
 from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
 from .warnings import note_warnings
 
@@ -59,19 +62,19 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
     is_queued = note_queue(this)
-    deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
+    active_deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
     if _is_running(this.status):  # 3. an attempt is under way
         return _attend(this)
     if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
         this.condition(ConditionType.SUSPENDED, False, ConditionReason.NOT_SUSPENDED)
-    if late := deadline.exceeded(this):
-        return readiness.give_up(this, Cause.DEADLINE_EXCEEDED, late)
+    if late := active_deadline.exceeded(this):
+        return preflight.give_up(this, Cause.DEADLINE_EXCEEDED, late)
     this.look()
-    if (decision := readiness.preflight(this)) is not None:  # 5. checks and facts, before any GPU
+    if (decision := preflight.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
-    if (decision := readiness.retrievers(this)) is not None:  # 6. managed retrievers
+    if (decision := preflight.retrievers(this)) is not None:  # 6. managed retrievers
         return decision
     return launch.next_attempt(this)  # 7. start the next attempt
 
@@ -97,10 +100,10 @@ def _is_accepted(job: RagGrpoJob) -> bool:
 
 def _on_facts(this: Round) -> tuple[Violation, ...]:
     """Return what the rules find with the facts, if preflight read them for this spec."""
-    preflight = this.status.preflight
-    if preflight.known_facts is None or preflight.spec_hash != readiness.spec_hash(this.job):
+    last = this.status.preflight
+    if last.known_facts is None or last.spec_hash != preflight.spec_hash(this.job):
         return ()
-    facts, in_pods = preflight.known_facts, this.observed.in_pods
+    facts, in_pods = last.known_facts, this.observed.in_pods
     return violations(this.job, this.resolved, facts, in_pods=in_pods)
 
 
@@ -116,13 +119,13 @@ def _has_ended(this: Round) -> bool:
     failed = is_true(status, ConditionType.FAILED)
     if not complete and not failed:
         return False
-    preflight, retry = status.preflight, recovery.retry_asked(this.job)
+    last, retry = status.preflight, recovery.retry_asked(this.job)
     pinned, failure = status.pinned, get_condition(status, ConditionType.FAILED)
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
         or (failed and retry != status.retry)
         # Never begun: does the spec differ from the one that preflight judged?
-        or (failed and not status.attempt and preflight.spec_hash != readiness.spec_hash(this.job))
+        or (failed and not status.attempt and last.spec_hash != preflight.spec_hash(this.job))
     )
     if not reopened:
         return True
@@ -132,10 +135,10 @@ def _has_ended(this: Round) -> bool:
         pinned = replace(pinned, image_id="")
     if failed:
         this.condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
-        preflight = replace(preflight, spec_hash="")
+        last = replace(last, spec_hash="")
     this.status = replace(
         this.status,
-        preflight=preflight,
+        preflight=last,
         pinned=pinned,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
@@ -180,13 +183,13 @@ def _attend(this: Round) -> Decision:
     if cluster is not None and cluster.number < record.cluster:  # it appeared late: delete it first
         this.actions.append(DeleteCluster(cluster.number))
         return this.end(RELEASE_SECONDS)
-    readiness.keep_retrievers(this)
+    preflight.keep_retrievers(this)
     # Observations of an earlier attempt or cluster say nothing about this one.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt = attempt if attempt is not None and attempt.number == record.number else None
     progress = progress if progress is not None and progress.attempt == record.number else None
     is_waiting = record.started is None and attempt is None and intent is None
-    if is_waiting and (late := deadline.exceeded(this)):
+    if is_waiting and (late := active_deadline.exceeded(this)):
         waits = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
         return recovery.settle(this, Cause.DEADLINE_EXCEEDED, late + waits)
     if record.started is None:
@@ -206,14 +209,14 @@ def _attend(this: Round) -> Decision:
         intent=intent,
         total_steps=this.spec.training.total_steps,
     )
-    following.note_progress(this, attempt, progress)
+    follow.note_progress(this, attempt, progress)
     if ended is None:
         if own is not None:  # nodes may not have told it when the attempt began
-            images.pin_image(this, own)
+            image_pinning.pin_image(this, own)
             if own.is_ready:  # not told yet if its head was silent right after the submission
                 this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
-        return following.follow(this, progress)
-    message = following.why_stopped(this.status, ended.cause) or ended.message
+        return follow.follow(this, progress)
+    message = follow.why_stopped(this.status, ended.cause) or ended.message
     return recovery.settle(this, ended.cause, message, ended.short_of)
 
 

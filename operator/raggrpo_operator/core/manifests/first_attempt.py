@@ -7,8 +7,8 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
-from raggrpo_operator.core.lifecycle.launch import create_cluster, next_cluster
-from raggrpo_operator.core.lifecycle.readiness import spec_hash
+from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster, next_cluster
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 

@@ -9,7 +9,7 @@ from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
-from raggrpo_operator.core.lifecycle.launch import HEAD_RETURN_SECONDS
+from raggrpo_operator.core.sizing.grace import HEAD_RETURN_SECONDS
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS

@@ -1,4 +1,4 @@
-"""How long terminating pods give the driver for its last save. Pure; set when pods are created."""
+"""Grace periods: a driver saves before its pod is killed, Ray nodes wait for a lost head. Pure."""
 
 import math
 
@@ -6,6 +6,8 @@ from raggrpo_api.memory.arithmetic import CHECKPOINT_BYTES_PER_PARAMETER
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.job_status import JobStatus
 
+HEAD_RETURN_SECONDS = 60
+"""How long the nodes of a Ray cluster wait for a lost head before they exit."""
 LEAST_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES = 3

@@ -8,7 +8,7 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Stage
-from raggrpo_operator.core.lifecycle.stages import advice
+from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import advice
 from raggrpo_operator.core.state.conditions import get_condition
 
 from .sizing_text import INDENT, sizing_lines

@@ -9,7 +9,11 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import Remedies, RestartState
 from raggrpo_api.trainer.progress import CheckpointRef
-from raggrpo_operator.core.lifecycle.bad_nodes import aged, avoided_nodes, with_failure
+from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import (
+    aged,
+    avoided_nodes,
+    with_failure,
+)
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from support.fakes.fake_runtime import T0
 

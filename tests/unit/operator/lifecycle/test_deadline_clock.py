@@ -8,7 +8,7 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
-from raggrpo_operator.core.lifecycle.deadline import (
+from raggrpo_operator.core.lifecycle.deadlines.active_deadline import (
     exceeded,
     run_clock,
     seconds_left,

@@ -8,7 +8,7 @@ from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Failure, Progress, Stage
-from raggrpo_operator.core.lifecycle.failures import Ended, classify
+from raggrpo_operator.core.lifecycle.after_attempt.classification import Ended, classify
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,

@@ -14,7 +14,7 @@ from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.status.restart_state import Baseline, RetryState, SpentTime, WatchState
 from raggrpo_api.trainer.progress import CheckpointRef, EndpointOutage, Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster, DumpStacks, StopAttempt
-from raggrpo_operator.core.lifecycle.following import (
+from raggrpo_operator.core.lifecycle.during_attempt.follow import (
     FOLLOW_SECONDS,
     STOP_SECONDS,
     follow,

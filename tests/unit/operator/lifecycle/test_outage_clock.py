@@ -7,7 +7,7 @@ import pytest
 
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
-from raggrpo_operator.core.lifecycle.outages import outage_clock, stopped, told
+from raggrpo_operator.core.lifecycle.deadlines.outages import outage_clock, stopped, told
 from support.fakes.fake_runtime import T0
 
 BEGAN = WatchState(outage_since=T0, outage_step=5)

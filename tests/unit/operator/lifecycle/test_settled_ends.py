@@ -23,8 +23,7 @@ from raggrpo_api.status.restart_state import (
 )
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.actions import StopRetrievers
-from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, RetrieverObserved
-from raggrpo_operator.core.lifecycle.recovery import (
+from raggrpo_operator.core.lifecycle.after_attempt.recovery import (
     backoff,
     fail,
     longest_delay,
@@ -32,6 +31,7 @@ from raggrpo_operator.core.lifecycle.recovery import (
     retry_asked,
     settle,
 )
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, RetrieverObserved
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition

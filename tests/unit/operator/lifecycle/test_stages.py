@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.trainer.progress import Progress, Stage
-from raggrpo_operator.core.lifecycle.stages import GUIDES, advice, stage_limit
+from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import GUIDES, advice, stage_limit
 
 FIELD = re.compile(r"\b(?:[a-z]+)(?:\.[a-z][a-zA-Z]+)+\b")
 

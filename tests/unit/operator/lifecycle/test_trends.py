@@ -6,7 +6,7 @@ from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
-from raggrpo_operator.core.lifecycle.trends import baseline_of, memory_grows, slower
+from raggrpo_operator.core.lifecycle.during_attempt.trends import baseline_of, memory_grows, slower
 
 BASE = Baseline(
     step=10,

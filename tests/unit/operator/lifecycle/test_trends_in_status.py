@@ -11,9 +11,13 @@ from raggrpo_api.status.job_status import JobStatus, Pinned
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline, RestartState
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
+from raggrpo_operator.core.lifecycle.during_attempt.trends import (
+    degradation,
+    note_mismatch,
+    note_trends,
+)
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.lifecycle.trends import degradation, note_mismatch, note_trends
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition

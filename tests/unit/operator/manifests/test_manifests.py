@@ -16,7 +16,7 @@ from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.lifecycle.actions import PodPlan
-from raggrpo_operator.core.lifecycle.launch import create_cluster
+from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret, secret_name
 from raggrpo_operator.core.sizing.size import size

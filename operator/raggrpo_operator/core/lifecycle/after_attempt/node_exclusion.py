@@ -11,8 +11,7 @@ from raggrpo_api.spec.recovery import RecoverySpec
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import Remedies
-
-from .observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 
 MOST_NODES = 64
 """As many as status can hold; the ones that failed least recently are forgotten."""

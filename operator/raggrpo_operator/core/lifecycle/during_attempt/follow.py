@@ -9,16 +9,16 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.progress import CheckpointRef, Progress, SkippedCheckpoint, Stage
+from raggrpo_operator.core.lifecycle.actions import DeleteCluster, DumpStacks, StopAttempt
+from raggrpo_operator.core.lifecycle.deadlines import active_deadline, outages
+from raggrpo_operator.core.lifecycle.deadlines.watchdog import overdue, watch
+from raggrpo_operator.core.lifecycle.observed import AttemptObserved
+from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
 from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
 
-from . import deadline, outages
-from .actions import DeleteCluster, DumpStacks, StopAttempt
-from .observed import AttemptObserved
-from .round import Decision, Round
 from .trends import degradation, note_mismatch, note_trends
-from .watchdog import overdue, watch
 
 FOLLOW_SECONDS = 1.0
 STOP_SECONDS = 60.0
@@ -117,7 +117,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
         return _stop(this)
     if this.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
-    if over := deadline.exceeded(this):
+    if over := active_deadline.exceeded(this):
         return _intend(this, Cause.DEADLINE_EXCEEDED, over)
     if is_queued:  # recorded now: its pods may outlive the suspension
         return _intend(this, Cause.PREEMPTED, "saves and ends")

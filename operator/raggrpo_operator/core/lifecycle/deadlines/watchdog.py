@@ -9,7 +9,7 @@ from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.state.clocks import elapsed
 
 from .outages import outage_clock
-from .stages import advice, stage_limit
+from .stage_deadlines import advice, stage_limit
 
 ENOUGH_READS = 2
 """One read shows where the driver is, another that it is still there."""

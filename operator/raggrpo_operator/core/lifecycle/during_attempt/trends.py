@@ -14,11 +14,10 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Progress, Stage
+from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.sizing.size import pod
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.state.conditions import get_condition, is_true
-
-from .round import Round
 
 WARM_UP_STEPS = 10
 """Steps of an attempt before the baseline: caches fill and kernels are compiled in the first."""

@@ -9,8 +9,7 @@ import math
 from dataclasses import replace
 
 from raggrpo_api.status.job_status import JobStatus
-
-from .round import Round
+from raggrpo_operator.core.lifecycle.round import Round
 
 
 def run_clock(this: Round, *, is_held_back: bool) -> None:

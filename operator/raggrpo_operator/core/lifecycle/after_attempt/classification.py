@@ -7,8 +7,11 @@ from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Progress
-
-from .observed import AttemptObserved, ClusterObserved, SubmissionStatus
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    SubmissionStatus,
+)
 
 
 class Restart(StrEnum):

@@ -14,19 +14,19 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
+from raggrpo_operator.core.lifecycle.actions import DeletePreflight, StartPreflight, StartRetriever
+from raggrpo_operator.core.lifecycle.after_attempt import recovery
+from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_OF_EXIT
+from raggrpo_operator.core.lifecycle.deadlines import outages
+from raggrpo_operator.core.lifecycle.observed import DeviceObserved
+from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
+from raggrpo_operator.core.lifecycle.warnings import note_warnings
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.quantity import readable
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
-
-from . import outages, recovery
-from .actions import DeletePreflight, StartPreflight, StartRetriever
-from .failures import CAUSE_OF_EXIT
-from .observed import DeviceObserved
-from .round import POLL_SECONDS, Decision, Round
-from .warnings import note_warnings
 
 OF_GPU_MEMORY = frozenset(
     {

@@ -16,16 +16,16 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Remedies
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.progress import CheckpointRef
+from raggrpo_operator.core.lifecycle.actions import StopRetrievers
+from raggrpo_operator.core.lifecycle.deadlines import outages
+from raggrpo_operator.core.lifecycle.round import Decision, Round
+from raggrpo_operator.core.lifecycle.warnings import note_interval
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
 from raggrpo_operator.core.state.training_time import seconds_kept, with_ratios
 
-from . import outages
-from .actions import StopRetrievers
-from .bad_nodes import aged, avoided_nodes, with_failure
-from .failures import POLICIES, Restart
-from .repeated import is_hopeless, leaves_out_step, repetition, times_there
-from .round import Decision, Round
-from .warnings import note_interval
+from .classification import POLICIES, Restart
+from .node_exclusion import aged, avoided_nodes, with_failure
+from .repeated_failures import is_hopeless, leaves_out_step, repetition, times_there
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})

@@ -7,10 +7,9 @@ were loaded onto nodes, the name is all there is to ask for, and what comes is c
 from dataclasses import replace
 
 from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.spec.images import differs
-
-from .observed import ClusterObserved
-from .round import Round
 
 
 def pin_image(this: Round, cluster: ClusterObserved) -> None:

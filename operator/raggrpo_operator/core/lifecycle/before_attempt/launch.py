@@ -11,19 +11,23 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason
 from raggrpo_api.status.restart_state import Baseline
-from raggrpo_operator.core.sizing.grace import grace_seconds
+from raggrpo_operator.core.lifecycle.actions import (
+    CreateCluster,
+    DeleteCluster,
+    PodPlan,
+    SubmitAttempt,
+)
+from raggrpo_operator.core.lifecycle.after_attempt import recovery
+from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import aged, avoided_nodes
+from raggrpo_operator.core.lifecycle.deadlines import active_deadline
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.round import PODS_NOT_READY, Decision, Round
+from raggrpo_operator.core.sizing.grace import HEAD_RETURN_SECONDS, grace_seconds
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.state.conditions import get_condition
 
-from . import deadline, images, recovery
-from .actions import CreateCluster, DeleteCluster, PodPlan, SubmitAttempt
-from .bad_nodes import aged, avoided_nodes
-from .observed import ClusterObserved
+from . import image_pinning
 from .queueing import wait_in_queue
-from .round import PODS_NOT_READY, Decision, Round
-
-HEAD_RETURN_SECONDS = 60
-"""How long the nodes of a Ray cluster wait for their head before they end themselves."""
 
 SETTLE_SECONDS = 3
 """Until what pods say of themselves is told: by then all have said something, and it holds."""
@@ -41,7 +45,7 @@ def next_attempt(this: Round) -> Decision:
         wait = (due - this.now).total_seconds()
         # A clock that was set back doesn't prolong the delay.
         if 0 < wait <= recovery.longest_delay(this.spec.recovery):
-            return this.end(min(wait, deadline.seconds_left(this)) + 0.1)
+            return this.end(min(wait, active_deadline.seconds_left(this)) + 0.1)
     if why := this.upgrade_required():
         this.condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
         return this.end()
@@ -163,11 +167,11 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
         return recovery.settle(this, Cause.HEAD_LOST, message)
-    if images.is_untold(this, cluster):
+    if image_pinning.is_untold(this, cluster):
         return this.end(requeue_after=0.5)
-    if why := images.changed(this, cluster):
+    if why := image_pinning.changed(this, cluster):
         return recovery.settle(this, Cause.IMAGE_CHANGED, why)
-    images.pin_image(this, cluster)
+    image_pinning.pin_image(this, cluster)
     config = this.attempt_config({each.name: each.address for each in this.observed.retrievers})
     this.record = replace(this.record, config_hash=config.attempt.config_hash)
     this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)

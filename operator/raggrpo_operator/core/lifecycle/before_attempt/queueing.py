@@ -9,11 +9,10 @@ from dataclasses import replace
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_operator.core.lifecycle.after_attempt import recovery
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.state.conditions import get_condition
-
-from . import recovery
-from .observed import ClusterObserved
-from .round import Decision, Round
 
 
 def note_queue(this: Round) -> bool:

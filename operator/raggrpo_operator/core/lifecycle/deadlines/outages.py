@@ -12,10 +12,9 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
+from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.state.clocks import elapsed
 from raggrpo_operator.core.state.conditions import is_true
-
-from .round import Round
 
 REMEDY = "recovery.deadlines.outageSeconds gives it more time"
 

@@ -1,0 +1,1 @@
+"""What follows the end of an attempt: its cause, a restart or failure."""

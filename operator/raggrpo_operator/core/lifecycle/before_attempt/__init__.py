@@ -1,0 +1,1 @@
+"""What a job needs before an attempt runs: preflight, retrievers, a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Deadlines of a job, an attempt's stages and service outages."""
