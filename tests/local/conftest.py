@@ -1,4 +1,4 @@
-"""Fixtures of the tests with real processes."""
+"""Fixtures for tests with real processes."""
 
 import pickle
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from raggrpo_operator.local_runtime.processes import Processes
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Outcome:
-    """The run that drills are compared with: trained once, whichever worker needs it first."""
+    """Return the outcome of the reference run without faults, shared by all xdist workers."""
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
-    known = shared / "undisturbed.pickle"
+    cached = shared / "undisturbed.pickle"
     with FileLock(shared / "undisturbed.lock"):
-        if not known.exists():
+        if not cached.exists():
             run = Run(shared / "undisturbed")
-            known.write_bytes(pickle.dumps(run.finish(run.start())))
-    outcome: Outcome = pickle.loads(known.read_bytes())
+            cached.write_bytes(pickle.dumps(run.finish(run.start())))
+    outcome: Outcome = pickle.loads(cached.read_bytes())
     return outcome
 
 

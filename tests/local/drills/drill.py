@@ -1,9 +1,9 @@
-"""Kills every process of a real local run at every kind of moment and compares the result.
+"""Kill each process of a real local run at each kind of moment and compare the results.
 
-    python tests/local/drills/drill.py [--table docs/internals/drills.md] [--only driver/step]
+    PYTHONPATH=tests python tests/local/drills/drill.py [--table PAGE] [--only driver/step]
 
 Each run trains 12 steps of a tiny model with real Ray, vLLM, FSDP2 and BM25 retrieval, 1 rank,
-FP32. It must end at its target with bitwise the same parameters as an uninterrupted run.
+FP32. It must reach its last step with bitwise the same parameters as an uninterrupted run.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from tools.kind.results_table import commit_of
 STEPS = 12
 SAVE_EVERY = 3
 TEMPLATE = "{passages} {prompt} $A_SECRET $(A_SECRET) $$"
-"""Nothing on its way may expand what its author wrote."""
-REFUSALS = {
+"""Placeholders that no component between job file and trainer may expand."""
+REJECTIONS = {
     ExitCode.CONFIG_ERROR,
     ExitCode.DATA_ERROR,
     ExitCode.PREFLIGHT_FAILED,
@@ -48,37 +48,41 @@ REFUSALS = {
 DEADLINE_SECONDS = 400
 VICTIMS = ("driver", "rank", "engine", "head", "run", "ctrl-c")
 MOMENTS = ("step", "checkpoint", "between")
-HELD = {"step": "", "checkpoint": "pause@save=6:complete:4", "between": "slow-step@step=8:4"}
-"""Faults that hold the run still, so that the kill meets exactly that moment."""
+PAUSE_FAULTS = {
+    "step": "",
+    "checkpoint": "pause@save=6:complete:4",
+    "between": "slow-step@step=8:4",
+}
+"""Faults that pause the run at each moment, so that the kill happens then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """Result of a finished run."""
 
     weights: str
     """SHA-256 of the exported parameters."""
     summary: dict[str, Any]
     seconds: float
     left_over: list[str]
-    """Processes of the run that outlived it."""
+    """Command lines of the processes that outlived the run."""
 
     @property
     def causes(self) -> list[str]:
-        """Return why attempts ended, and what was replaced in place."""
-        found = []
+        """Return the causes of ended attempts and of replacements in place, oldest first."""
+        causes = []
         for attempt in reversed(self.summary["attempts"]):
-            found += [text.split(":")[0] for text in attempt.get("inPlace", [])]
+            causes += [text.split(":")[0] for text in attempt.get("inPlace", [])]
             if attempt["cause"] != "Succeeded":
-                found.append(attempt["cause"])
-        return found
+                causes.append(attempt["cause"])
+        return causes
 
 
 def make_input(folder: Path) -> Path:
-    """Write model, data, corpus and job file; returns the job file."""
+    """Write model, data, corpus and job file; return the path of the job file."""
     words = [*(f"w{i}" for i in range(60)), *(f"c{i}" for i in range(60))]
     model = write_word_model(folder / "model", words)
-    # Half of the vocabulary is right, so that an untrained model already earns varied rewards.
+    # Half of the vocabulary is a correct answer: an untrained model already earns varied rewards.
     answer = " ".join(f"c{i}" for i in range(60))
     rows = [{"prompt": f"w{i} ?", "answer": answer} for i in range(60)]
     write_rows(folder / "train.jsonl", rows)
@@ -124,16 +128,16 @@ def make_input(folder: Path) -> Path:
 
 
 class Run:
-    """One job folder and the `raggrpo run` processes on it."""
+    """A job folder and the `raggrpo run` processes that work on it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self._folder, self.dir, self.job = folder, folder / "job", make_input(folder)
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._marks: set[str] = set()
 
-    def asks(self, url: str) -> None:
-        """Take passages from this service; remembered answers would hide what happens to it."""
+    def use_retriever(self, url: str) -> None:
+        """Retrieve from the service at `url`, uncached so that its outages are noticed."""
         job = yaml.safe_load(self.job.read_text())
         job["spec"]["retrieval"]["endpoints"] = [{"name": "kb", "url": url, "cache": False}]
         self.job.write_text(yaml.safe_dump(job))
@@ -143,9 +147,9 @@ class Run:
         return self._marks
 
     def start(self, fault: str = "", *changes: str) -> "subprocess.Popen[str]":
-        """Start `raggrpo run` with `--set` changes; its output goes to a file.
+        """Start `raggrpo run` with `--set` changes; its output goes to run.log.
 
-        What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+        SIGINT is reset: a shell lets its background processes ignore it, and children inherit that.
         """
         log = (self._folder / "run.log").open("a")
         return subprocess.Popen(
@@ -160,24 +164,24 @@ class Run:
     def finish(self, process: "subprocess.Popen[str]") -> Outcome:
         code = process.wait(DEADLINE_SECONDS)
         if code != 0:
-            raise AssertionError(f"raggrpo run ended with {code}:\n{self.log()[-3000:]}")
+            raise AssertionError(f"raggrpo run exited with {code}:\n{self.log()[-3000:]}")
         weights = self._folder / "checkpoints" / "export" / "model.safetensors"
         return Outcome(
             weights=hashlib.sha256(weights.read_bytes()).hexdigest(),
             summary=json.loads((self.dir / "summary.json").read_text()),
-            seconds=time.monotonic() - self._began,
+            seconds=time.monotonic() - self._started,
             left_over=self.left_over(),
         )
 
-    def refused(self, job_folder: Path, *changes: str, endpoint: str = "") -> str:
-        """Run the job on another job folder; return what it says when it is refused."""
+    def rejection(self, job_folder: Path, *changes: str, endpoint: str = "") -> str:
+        """Run the job on another job folder, where it must be rejected; return its output."""
         command = self._command(job_folder, changes)
         command += ["--endpoint", endpoint] if endpoint else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-        assert done.returncode in REFUSALS, said
-        assert "Traceback" not in said
-        return said
+        output = done.stdout + done.stderr
+        assert done.returncode in REJECTIONS, output
+        assert "Traceback" not in output
+        return output
 
     def _command(self, job_folder: Path, changes: Sequence[str]) -> list[str]:
         command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(self.job)]
@@ -188,7 +192,7 @@ class Run:
         return (self._folder / "run.log").read_text()
 
     def status(self) -> dict[str, Any]:
-        """Return the job's status as the run keeps it."""
+        """Return the job status stored in the job folder; empty before the first write."""
         try:
             state = json.loads((self.dir / "state.json").read_text())
         except FileNotFoundError:
@@ -197,15 +201,15 @@ class Run:
         status: dict[str, Any] = state["status"]
         return status
 
-    def wait_for(self, condition: Callable[[dict[str, Any]], bool], what: str) -> None:
+    def wait_for(self, condition: Callable[[dict[str, Any]], bool], event: str) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition(self.status()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"never seen: {what}; {self.log()[-3000:]}")
+                raise AssertionError(f"never observed: {event}; {self.log()[-3000:]}")
             time.sleep(0.05)
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Yield the processes that carry a mark of this folder's runs."""
+        """Yield the processes whose environment carries the mark of a run on this folder."""
         for process in psutil.process_iter():
             try:
                 env = process.environ()
@@ -216,16 +220,16 @@ class Run:
                 yield process
 
     def left_over(self) -> list[str]:
-        """Return what is still alive a few seconds after the end."""
+        """Return the command lines of processes still alive 15 s after the run."""
         deadline = time.monotonic() + 15
-        while found := [" ".join(p.cmdline())[:80] for p in self.processes() if p.is_running()]:
+        while commands := [" ".join(p.cmdline())[:80] for p in self.processes() if p.is_running()]:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        return found
+        return commands
 
     def victim(self, name: str) -> psutil.Process:
-        """Return the process of the present attempt that plays this part."""
+        """Return the newest process with this role: driver, rank, engine or head."""
         titles = {
             "driver": r"raggrpo_trainer\b(?!\.)",
             "rank": "ray::RankActor",
@@ -233,26 +237,26 @@ class Run:
             "head": "gcs_server",
         }
         title = re.compile(titles[name])
-        found = [p for p in self.processes() if any(map(title.search, p.cmdline()))]
-        # Keepers carry the command of what they keep: the newest match is the process itself.
-        return max(found, key=lambda p: p.create_time())
+        matches = [p for p in self.processes() if any(map(title.search, p.cmdline()))]
+        # A keeper shows the command of its child: the newest match is the process itself.
+        return max(matches, key=lambda p: p.create_time())
 
 
 def true_condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the condition of this type if it is true, else nothing."""
-    found = (c for c in status.get("conditions", []) if c["type"] == kind)
-    return next((c for c in found if c["status"] == "True"), {})
+    """Return the condition of this type if it is True, else an empty dict."""
+    conditions = (c for c in status.get("conditions", []) if c["type"] == kind)
+    return next((c for c in conditions if c["status"] == "True"), {})
 
 
-def strike(run: Run, victim: str, moment: str) -> Outcome:
-    """Train with one process killed at one moment; `run` and `ctrl-c` are run a second time."""
-    process = run.start(HELD[moment])
+def run_drill(run: Run, victim: str, moment: str) -> Outcome:
+    """Train with one process killed at one moment; start a second run for `run` and `ctrl-c`."""
+    process = run.start(PAUSE_FAULTS[moment])
     match moment:
         case "step":
             run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= 4, "step 4")
             time.sleep(random.uniform(0.0, 0.3))
         case "checkpoint":
-            run.wait_for(_is_held_in_save, "the save of step 6")
+            run.wait_for(_is_paused_in_save, "the save of step 6")
         case "between":
             run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 7, "step 7")
     match victim:
@@ -265,7 +269,7 @@ def strike(run: Run, victim: str, moment: str) -> Outcome:
     return run.finish(process)
 
 
-def _is_held_in_save(status: dict[str, Any]) -> bool:
+def _is_paused_in_save(status: dict[str, Any]) -> bool:
     progress = status.get("progress", {})
     return progress.get("step", 0) == 6 and progress.get("stage") == "Checkpointing"
 
@@ -292,7 +296,7 @@ def lost_steps(outcome: Outcome) -> int:
 
 
 def main() -> int:
-    """Run the drills that were asked for; 1 when one of them changed the result."""
+    """Run the selected drills; return 1 if one of them changed the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, help="file that receives the table")
     parser.add_argument("--only", default="", help="VICTIM or VICTIM/MOMENT instead of all")
@@ -305,7 +309,7 @@ def main() -> int:
 
 
 def _drill(folder: Path, only: str, target: Path | None) -> int:
-    commit = commit_of(Path(__file__).parents[3])  # of what is tested, whatever comes meanwhile
+    commit = commit_of(Path(__file__).parents[3])  # before a commit during the drills
     plain = Run(folder / "undisturbed")
     undisturbed = plain.finish(plain.start())
     rows = []
@@ -313,7 +317,7 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
         for moment in MOMENTS:
             if not f"{victim}/{moment}".startswith(only):
                 continue
-            outcome = strike(Run(folder / f"{victim}-{moment}"), victim, moment)
+            outcome = run_drill(Run(folder / f"{victim}-{moment}"), victim, moment)
             rows.append((victim, moment, outcome))
             print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
     text = table(rows, undisturbed)

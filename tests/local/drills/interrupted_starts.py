@@ -1,9 +1,9 @@
-"""Starts runs side by side and interrupts each while it starts: nothing else may end one.
+"""Interrupt parallel runs during start-up and report any other cause of their end.
 
     PYTHONPATH=tests python tests/local/drills/interrupted_starts.py [--count 300] [--at-once 3]
 
-Each run is struck by Ctrl-C at a random moment between the attempt's submission and a few seconds
-later, and must tell of nothing but that. What else ended one is printed with the head's log.
+Each run receives SIGINT at a random moment within INTERRUPT_SECONDS of its submission and must
+report only the suspension. Other causes are printed with the log of the run.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from pathlib import Path
 
 from local.drills.drill import Run
 
-SECONDS = 15.0
-"""By then the driver has connected to the head and ranks and engines begin, on busy cores, too."""
+INTERRUPT_SECONDS = 15.0
+"""Time in which the driver connects to the head and starts ranks and engines, on busy CPUs too."""
 SUSPENDED = ["Suspended"]
 
 
 def interrupted(run: Run, after: float) -> list[str]:
-    """Start a run and interrupt it so many seconds after its submission; return what ended it."""
+    """Interrupt a run `after` seconds after its submission; return causes and leftovers."""
     process = run.start()
     run.wait_for(lambda s: s.get("phase") == "Starting" or bool(s.get("attempts")), "a start")
     time.sleep(after)
@@ -35,25 +35,25 @@ def interrupted(run: Run, after: float) -> list[str]:
 
 
 def main() -> int:
-    """Interrupt so many runs; 1 when one of them told of something else."""
+    """Return 1 if a run ended for another reason than its interruption."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--at-once", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="raggrpo-starts-"))
     counted: Counter[str] = Counter()
 
     def one(run: Run) -> None:
         try:
-            ends = interrupted(run, random.uniform(0, SECONDS))
+            ends = interrupted(run, random.uniform(0, INTERRUPT_SECONDS))
         except AssertionError as failure:
             ends = [str(failure)]
         counted[" + ".join(ends)] += 1
         if ends != SUSPENDED:
             print(f"{ends}\n{run.log()[-2000:]}", flush=True)
 
-    with ThreadPoolExecutor(given.at_once) as pool:
-        list(pool.map(one, [Run(folder / str(number)) for number in range(given.count)]))
+    with ThreadPoolExecutor(options.at_once) as pool:
+        list(pool.map(one, [Run(folder / str(number)) for number in range(options.count)]))
     shutil.rmtree(folder)
     print(", ".join(f"{count} {ends}" for ends, count in counted.items()))
     return int([*counted] != [*SUSPENDED])

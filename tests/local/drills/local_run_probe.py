@@ -1,4 +1,4 @@
-"""What others on the machine can reach and read of a real run while it lasts."""
+"""Probe of a running local job: its ports, its files, and access without its token."""
 
 import json
 import stat
@@ -16,37 +16,37 @@ from local.drills.drill import DEADLINE_SECONDS, Run
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 SUBMISSIONS = "/api/job_agent/jobs/"
-"""Of Ray's agent, which would run what it is sent."""
+"""Path of Ray's job agent, which executes submitted commands."""
 
 
 class LocalRunProbe:
-    """Somebody without the run's token, who looks at it several times a second."""
+    """Client without the token of the run, which polls it five times a second."""
 
     def __init__(self, run: Run, owned: Path) -> None:
         self._run = run
         self.owned = owned
-        """What exists once somebody has made the run execute a command."""
+        """File that exists once an unauthorized command was executed."""
         self.ports: dict[int, str] = {}
-        """Every port on which a process of the run listened, and whose it is."""
+        """Command of the listening process by port."""
         self.exposed: set[str] = set()
         """Listening sockets beyond the loopback interface."""
         self.answers: dict[str, set[int]] = {}
-        """HTTP statuses of what was asked without the token, by path."""
+        """HTTP statuses of requests without the token, by path; 0 for no HTTP."""
         self.modes: dict[Path, int] = {}
-        """Of Ray's temporary folder and of the weights in shared memory, which end with the run."""
+        """Modes of Ray's temporary folder and of shared-memory files; the run deletes both."""
 
-    def watch(self, process: "subprocess.Popen[str]", ask_after: int) -> None:
-        """Look until the process ends; ask once, when this step has been trained."""
+    def watch(self, process: "subprocess.Popen[str]", request_after: int) -> None:
+        """Poll until the process exits; send requests once, after step `request_after`."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
-            self._look()
+            self._record_state()
             step = self._run.status().get("progress", {}).get("step", 0)
-            if step >= ask_after and not self.answers:
-                self._ask_without_token()
+            if step >= request_after and not self.answers:
+                self._request_without_token()
             time.sleep(0.2)
 
-    def _look(self) -> None:
-        """Note what listens, and the modes of what will be gone at the end."""
+    def _record_state(self) -> None:
+        """Record listening sockets and the modes of temporary files."""
         programs = {}
         for process in self._run.processes():
             try:
@@ -65,42 +65,46 @@ class LocalRunProbe:
         if state["temp_dir"] and (temporary := Path(state["temp_dir"])).exists():
             self.modes[temporary] = mode_of(temporary)
         for process in programs:
-            self._look_at_shared_memory(Path(f"/proc/{process}/fd"))
+            self._record_shared_memory(Path(f"/proc/{process}/fd"))
 
-    def _look_at_shared_memory(self, open_files: Path) -> None:
-        """Note the modes of what a process has open of it: some of that has no name any more."""
-        with suppress(FileNotFoundError, ProcessLookupError):  # it is gone by now
+    def _record_shared_memory(self, open_files: Path) -> None:
+        """Record the modes of open shared-memory files, including unlinked ones."""
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process exited
             for each in open_files.iterdir():
                 path = each.readlink()
                 if path.parent == Path("/dev/shm") and path.name.startswith("raggrpo-"):
                     self.modes[path] = mode_of(each)
 
-    def _ask_without_token(self) -> None:
-        """Try to run a command through every port, and to read the progress."""
+    def _request_without_token(self) -> None:
+        """Submit a command to every port, and read progress and stop on the driver's server."""
         command = {"entrypoint": f"touch {self.owned}"}
-        asked: list[tuple[int, str, object]] = [(port, SUBMISSIONS, command) for port in self.ports]
+        requests: list[tuple[int, str, object]] = [
+            (port, SUBMISSIONS, command) for port in self.ports
+        ]
         for port, program in self.ports.items():
             if "_Server" in program:
-                asked += [(port, "/progress", None), (port, "/stop", {})]
-        with ThreadPoolExecutor(len(asked)) as threads:  # some ports never answer
-            for (_, path, _), status in zip(asked, threads.map(status_of, asked), strict=True):
+                requests += [(port, "/progress", None), (port, "/stop", {})]
+        with ThreadPoolExecutor(len(requests)) as threads:  # some ports never answer
+            for (_, path, _), status in zip(
+                requests, threads.map(status_of, requests), strict=True
+            ):
                 self.answers.setdefault(path, set()).add(status)
 
 
-def status_of(question: tuple[int, str, object]) -> int:
-    """Ask a port for a path; return the HTTP status, 0 if what listens there speaks no HTTP."""
-    port, path, body = question
+def status_of(request: tuple[int, str, object]) -> int:
+    """Return the HTTP status of a request to (port, path, body), or 0 if it gets no HTTP answer."""
+    port, path, body = request
     data = json.dumps(body).encode() if body is not None else None
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+    http_request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(http_request, timeout=5) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code
     except OSError:
         return 0
-    except Exception:  # a gRPC server's answer is no HTTP/1.1
+    except Exception:  # a gRPC server does not answer in HTTP/1.1
         return 0
 
 

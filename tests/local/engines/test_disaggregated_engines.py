@@ -1,11 +1,11 @@
-"""Engines that share nothing with the ranks: two of them, on policy and one step off it."""
+"""Runs with disaggregated engines: two of them on policy, and one step off policy."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.drills.drill import HELD, STEPS, Outcome, Run
+from local.drills.drill import PAUSE_FAULTS, STEPS, Outcome, Run
 from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.policy.loss import MISMATCH_TOLERANCE
 
@@ -20,7 +20,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.row("B31")
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_two_engines_apart_train_bitwise_like_one_beside_the_ranks(
+def test_two_disaggregated_engines_match_one_colocated_engine_bitwise(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
@@ -32,9 +32,9 @@ def test_two_engines_apart_train_bitwise_like_one_beside_the_ranks(
 
 @pytest.mark.row("B31")
 @pytest.mark.timeout(600)
-def test_one_step_off_is_corrected_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_off_policy_step_is_corrected_and_resumes_after_kill(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    process = run.start(f"{HELD['between']};slow-step@step=11:4@attempt=2", *ONE_OFF)
+    process = run.start(f"{PAUSE_FAULTS['between']};slow-step@step=11:4@attempt=2", *ONE_OFF)
     run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 7, "step 7")
     engines = [p for p in run.processes() if "ray::RolloutActor" in " ".join(p.cmdline())]
     run.victim("driver").kill()
@@ -49,10 +49,14 @@ def test_one_step_off_is_corrected_and_goes_on_after_a_kill(tmp_path: Path) -> N
     steps = history(tmp_path / "run")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     on_policy = {step["step"] for step in steps if step["mismatch_max"] <= MISMATCH_TOLERANCE}
-    # The first step of an attempt has none before it; others may wait for the newest weights.
-    begun = {each["fromStep"] + 1 for each in outcome.summary["attempts"]}
-    assert begun == {1, 8, 10}  # the ranks held step 7; step 9 was in the newest checkpoint
-    assert begun <= on_policy
+    # An attempt's first step is on policy; later steps may wait for the newest weights.
+    first_steps = {each["fromStep"] + 1 for each in outcome.summary["attempts"]}
+    assert first_steps == {
+        1,
+        8,
+        10,
+    }  # the reused ranks were at step 7; the newest checkpoint was of step 9
+    assert first_steps <= on_policy
     assert len(on_policy) < STEPS / 2
     weights = {step["step"]: abs(step["importance_mean"] - 1.0) for step in steps}
     assert max(weights[step] for step in on_policy) < 1e-9

@@ -1,4 +1,4 @@
-"""The rollout engine with real vLLM: what the trainer and exact restarts rely on."""
+"""Properties of the real vLLM engine that the trainer and exact restarts rely on."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     words = [f"t{i}" for i in range(254)]
     folder = tmp_path_factory.mktemp("model")
     write_word_model(folder, words, context=1024, tied=tied == "tied")
-    # The model's own sampling defaults: applied, they would show as a gap to the trainer.
+    # Sampling defaults of the model: if applied, they would show as a logprob gap.
     sampling = {"temperature": 0.3, "top_k": 2, "top_p": 0.5, "repetition_penalty": 1.8}
     (folder / "generation_config.json").write_text(json.dumps(sampling))
     cache = folder.with_name("vllm-cache")
@@ -43,14 +43,14 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return found | {"inspected": [each.name for each in cache.glob("modelinfos/*")]}
+    measurements = json.loads(done.stdout.strip().splitlines()[-1])
+    return measurements | {"inspected": [each.name for each in cache.glob("modelinfos/*")]}
 
 
 @pytest.mark.row("A21")
-def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(measured: Any) -> None:
+def test_engine_logprobs_match_trainer_before_and_after_weight_sync(measured: Any) -> None:
     assert measured["gap_before"] <= 1e-4
-    assert max(measured["gaps_after"]) <= 1e-4  # a stale prefix cache or tied head gives > 0.1
+    assert max(measured["gaps_after"]) <= 1e-4  # a stale prefix cache or an untied head gives > 0.1
     assert measured["changed"]
     assert measured["version"] == 2
 
@@ -59,44 +59,44 @@ def test_engine_agrees_with_the_trainers_model_before_and_after_every_update(mea
 def test_async_engine_loads_tensor_chunks(measured: Any) -> None:
     if "chunks" not in measured:
         pytest.skip("engines of CPUs read files")
-    assert measured["chunks"] > 2  # max(gaps_after), above, is also that of this update
+    assert measured["chunks"] > 2  # max(gaps_after) above covers this update, too
     assert measured["version_after_chunks"] == 3
 
 
-def test_an_engine_in_this_process_starts_no_other_that_imports_vllm_again(measured: Any) -> None:
+def test_in_process_engine_starts_no_model_inspection_process(measured: Any) -> None:
     assert measured["inspected"] == []
 
 
-def test_seeded_requests_give_the_same_completions_in_any_order(measured: Any) -> None:
+def test_seeded_requests_are_independent_of_order(measured: Any) -> None:
     assert measured["repeatable"]
     assert measured["order_free"]
 
 
 @pytest.mark.row("B31")
-def test_tokens_sampled_across_an_update_are_each_of_one_of_both_policies(measured: Any) -> None:
+def test_tokens_sampled_during_weight_sync_come_from_one_policy_each(measured: Any) -> None:
     assert measured["gap_across"] <= 1e-4
     before, after = measured["of_both"]
-    assert max(before, after) < 12 * 640 <= before + after  # both may agree on a token
+    assert max(before, after) < 12 * 640 <= before + after  # both policies may agree on a token
 
 
-def test_a_failed_update_leaves_the_engine_generating(measured: Any) -> None:
+def test_engine_generates_after_failed_weight_sync(measured: Any) -> None:
     assert measured["bad_update"] != "accepted"
     assert measured["alive_after_bad_update"]
 
 
-def test_a_stop_token_ends_the_completion_and_stays_in_it(measured: Any) -> None:
+def test_stop_token_ends_completion_and_is_included(measured: Any) -> None:
     assert measured["stop_reason"] == "stop"
     assert measured["stop_length"] <= 3
 
 
 @pytest.mark.row("D9")
-def test_the_token_that_completes_a_stop_text_stays_whole(measured: Any) -> None:
+def test_token_completing_stop_text_is_kept_whole(measured: Any) -> None:
     assert measured["halted"] == "stop"
     assert measured["keeps_the_whole_token"]
 
 
 @pytest.mark.row("D12")
-def test_a_dead_engine_tells_so_to_every_call_and_hangs_none(measured: Any) -> None:
+def test_dead_engine_fails_every_call_without_hanging(measured: Any) -> None:
     assert len(measured["dead"]) == 2
-    for told in measured["dead"]:
-        assert "EngineDeadError" in told or told == "std::bad_alloc"
+    for error in measured["dead"]:
+        assert "EngineDeadError" in error or error == "std::bad_alloc"

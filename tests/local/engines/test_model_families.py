@@ -1,4 +1,4 @@
-"""Families whose head or layers are special, in the real engine, before and after a weight sync."""
+"""Model families with special heads or layers, in the real engine before and after weight sync."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.row("D2")
 @pytest.mark.long
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "olmoe", "granite", "cohere", "gemma2"])
-def test_the_engine_computes_the_model_that_it_was_sent(model_type: str, tmp_path: Path) -> None:
+def test_engine_logprobs_match_synced_model_family(model_type: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "support.engines.engine_parity", model_type, str(tmp_path)]
     tests = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{tests}".strip(":")}

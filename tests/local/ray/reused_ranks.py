@@ -1,8 +1,8 @@
-"""Leaves real ranks of a tiny model behind and has another driver ask for them, in many states.
+"""Reuse of real ranks by a second driver, with the ranks in many states.
 
-    python tests/local/ray/reused_ranks.py FOLDER
+    PYTHONPATH=tests python tests/local/ray/reused_ranks.py FOLDER
 
-prints one JSON object: what came of each state. FOLDER needs a short path, for Ray's sockets.
+Prints one JSON object with the result for each state. FOLDER needs a short path for Ray's sockets.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ HELD = Position(3, Cursor(0, 12), "key", make_step(3).samples, {"generate": 1.5}
 
 
 class Cluster:
-    """Two ranks, and one driver after another that asks for them."""
+    """Two ranks and a sequence of drivers that request them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._model = folder, write_model(folder / "model")
@@ -42,10 +42,10 @@ class Cluster:
         self._config = make_config(folder, changes)
         self._epoch = 1
         self.reasons: list[str] = []
-        """Why ranks were not continued, newest last."""
+        """Logged reasons why ranks were not reused, newest last."""
 
     async def ranks(self) -> Ranks:
-        """Build the ranks as the first driver, and have them hold what the model's folder has."""
+        """Create the ranks as the first driver and load the model folder."""
         actors = [
             ray.remote(RankActor)
             .options(name=rank_name(1, rank), lifetime="detached", num_cpus=0)
@@ -57,24 +57,24 @@ class Cluster:
         await ranks.hold(HELD)
         return ranks
 
-    async def adopted(self, key: str = "key") -> tuple[Ranks, Held]:
-        """Ask for the ranks as the next driver."""
-        found = await self._asked(key)
-        assert found is not None, self.reasons
-        return found
+    async def reuse(self, key: str = "key") -> tuple[Ranks, Held]:
+        """Return the ranks and their record as the next driver."""
+        reused = await self._request(key)
+        assert reused is not None, self.reasons
+        return reused
 
-    async def refused(self, key: str = "key") -> str:
-        """Ask for ranks that cannot be continued, and return the reason."""
-        assert await self._asked(key) is None
+    async def rejection(self, key: str = "key") -> str:
+        """Request ranks that cannot be reused, and return the reason."""
+        assert await self._request(key) is None
         return self.reasons[-1]
 
-    async def _asked(self, key: str) -> tuple[Ranks, Held] | None:
+    async def _request(self, key: str) -> tuple[Ranks, Held] | None:
         self._epoch += 1
         older = OlderRanks.find(self._epoch)
         return await older.adopt(self._config, self._epoch, self._folder, lambda _: key, 0.0)
 
     async def ended(self) -> list[str]:
-        """End the ranks, and return those that are left."""
+        """End the ranks and return the names of those that remain."""
         await OlderRanks.find(self._epoch).end()
         return [name for name in ray.util.list_named_actors() if name.startswith("rank-")]
 
@@ -84,49 +84,49 @@ def _change_a_parameter(rank: Any) -> None:
 
 
 async def states(cluster: Cluster) -> dict[str, object]:
-    came: dict[str, object] = {}
+    results: dict[str, object] = {}
     first = await cluster.ranks()
     before = await first.checksums()
     await first.leave()
     left = [mark(info.process.pid) for info in first.infos]
-    came["marked as left"] = all(each.exists() for each in left)
-    ranks, held = await cluster.adopted()
-    came["marked once adopted"] = any(each.exists() for each in left)
-    came["held"] = held.position == HELD
-    came["same checksum"] = len(before) == 1 and await ranks.checksums() == before
+    results["marked as left"] = all(each.exists() for each in left)
+    ranks, held = await cluster.reuse()
+    results["marked once adopted"] = any(each.exists() for each in left)
+    results["held"] = held.position == HELD
+    results["same checksum"] = len(before) == 1 and await ranks.checksums() == before
     try:
         await first.step(uneven_groups(), replace(HELD, step=4))
     except TrainerError as error:
-        came["driver that was superseded"] = error.exit_code.name
+        results["driver that was superseded"] = error.exit_code.name
     await ranks.step(uneven_groups(), replace(HELD, step=4))
-    came["other checksum after a step"] = await ranks.checksums() != before
-    ranks, held = await cluster.adopted()
+    results["other checksum after a step"] = await ranks.checksums() != before
+    ranks, held = await cluster.reuse()
     record = held.record()
-    came["record"] = record is not None and (record.step, *record.seconds) == (
+    results["record"] = record is not None and (record.step, *record.seconds) == (
         4,
         "generate",
         "train",
     )
 
-    came["another key"] = await cluster.refused("other")
+    results["another key"] = await cluster.rejection("other")
     older_ranks.PATIENCE_SECONDS = 2.0
     waking = ranks.actors[1].__ray_call__.remote(lambda _: time.sleep(4.0))
-    came["one does not answer"] = await cluster.refused()
+    results["one does not answer"] = await cluster.rejection()
     await waking
     older_ranks.PATIENCE_SECONDS = 10.0
-    ranks, _ = await cluster.adopted()
+    ranks, _ = await cluster.reuse()
     await ranks.actors[1].__ray_call__.remote(_change_a_parameter)
-    came["another parameter"] = await cluster.refused()
+    results["another parameter"] = await cluster.rejection()
     await ranks.actors[1].__ray_call__.remote(lambda rank: setattr(rank, "_held", None))
-    came["one is in a step"] = await cluster.refused()
+    results["one is in a step"] = await cluster.rejection()
     await end_actor(ranks.actors[1], rank_name(1, 1))
-    came["one is lost"] = await cluster.refused()
-    came["left over"] = await cluster.ended()
-    return came
+    results["one is lost"] = await cluster.rejection()
+    results["left over"] = await cluster.ended()
+    return results
 
 
 class Reasons(logging.Handler):
-    """Collects what is said of ranks that are not continued."""
+    """Log handler that collects why ranks were not reused."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()

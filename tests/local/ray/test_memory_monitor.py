@@ -1,4 +1,4 @@
-"""What becomes of a rank that Ray's own memory monitor ends, with a real Ray."""
+"""A rank killed by the memory monitor of a real Ray."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ class Rank:
 
     load = save
 
-def told(work):
+def report(work):
     try:
         work()
     except TrainerError as error:
@@ -26,8 +26,8 @@ def told(work):
 ray.init(num_cpus=1, object_store_memory=80 * 1024**2, include_dashboard=False,
          log_to_driver=False, _temp_dir=sys.argv[1])
 ranks = Ranks([ray.remote(Rank).remote()], 1)
-told(lambda: ranks.save("nowhere"))
-told(lambda: asyncio.run(ranks.load("nowhere")))
+report(lambda: ranks.save("nowhere"))
+report(lambda: asyncio.run(ranks.load("nowhere")))
 ray.shutdown()
 """
 EVERY_PROCESS_IS_TOO_LARGE = {
@@ -37,8 +37,8 @@ EVERY_PROCESS_IS_TOO_LARGE = {
 }
 
 
-def test_a_rank_that_rays_monitor_ends_is_out_of_memory_and_no_bug() -> None:
-    # Ray's sockets need a shorter path than pytest's folders have.
+def test_rank_killed_by_ray_memory_monitor_is_out_of_memory() -> None:
+    # Ray's socket paths must be shorter than pytest's folders allow.
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as folder:
         ended = subprocess.run(
             [sys.executable, "-c", ATTEMPT, folder],

@@ -1,4 +1,4 @@
-"""What ranks must prove to a driver that finds them; whole runs are in `test_restart.py`."""
+"""Conditions under which a new driver reuses ranks; `test_restart.py` has whole runs."""
 
 import json
 import os
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-OLDER_RANKS = Path(__file__).with_name("reused_ranks.py")
+REUSED_RANKS = Path(__file__).with_name("reused_ranks.py")
 
 
 @pytest.mark.row("B10")
-def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
-    # Ray's sockets need a shorter path than pytest's folders have.
+def test_ranks_are_reused_only_with_matching_record_and_checksum() -> None:
+    # Ray's socket paths must be shorter than pytest's folders allow.
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as folder:
         ended = subprocess.run(
-            [sys.executable, str(OLDER_RANKS), folder],
+            [sys.executable, str(REUSED_RANKS), folder],
             env={
                 **os.environ,
                 "RAY_AUTH_MODE": "disabled",
@@ -29,7 +29,7 @@ def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
         )
 
     assert ended.returncode == 0, ended.stderr
-    came = json.loads(ended.stdout)
+    results = json.loads(ended.stdout)
     reasons = {
         "another key": "another configuration",
         "one does not answer": "TimeoutError",
@@ -37,9 +37,9 @@ def test_ranks_are_continued_only_if_they_prove_what_they_hold() -> None:
         "one is in a step": "in the middle of a step",
         "one is lost": "rank-1-1",
     }
-    told = {state: came.pop(state) for state in reasons}
-    assert all(reason in told[state] for state, reason in reasons.items()), told
-    assert came == {
+    reported = {state: results.pop(state) for state in reasons}
+    assert all(reason in reported[state] for state, reason in reasons.items()), reported
+    assert results == {
         "marked as left": True,
         "marked once adopted": False,
         "held": True,

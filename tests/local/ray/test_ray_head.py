@@ -52,7 +52,7 @@ def listening(mark: str) -> set[str]:
     }
 
 
-def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
+def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
     everything = warden.carriers(tree["mark"])
     programs = [" ".join(psutil.Process(pid).cmdline()) for pid in everything]
     addresses = listening(tree["mark"])
@@ -61,19 +61,19 @@ def test_nothing_of_ray_survives_run_and_warden(tree: dict[str, Any]) -> None:
     wait_for(lambda: not warden.carriers(tree["mark"]))
 
     assert len(everything) > 9  # gcs, raylet, agents, workers, driver, keepers
-    # When it fails to start in time, a head ends with it.
+    # A dashboard agent that fails to start in time ends the head.
     assert not any("ray.util.client.server" in program for program in programs)
     assert not any("dashboard.py" in program for program in programs)
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
-def test_warden_alone_suffices_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
+def test_warden_ends_ray_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
     os.kill(tree["keeper"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
     wait_for(lambda: not warden.carriers(tree["mark"]))
 
 
-async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_path: Path) -> None:
+async def test_ray_process_death_is_reported_and_ends_the_head(tmp_path: Path) -> None:
     processes = Processes()
     try:
         head = await ray_tree.start_tree(processes, tmp_path)
@@ -97,11 +97,11 @@ async def test_death_of_a_ray_process_is_named_and_takes_everything_along(tmp_pa
         (World(num_ranks=2, num_engines=1, cpus_per_engine=0.5), 5),
     ],
 )
-def test_head_accounts_for_all_ranks_and_engines(world: World, cpus: int) -> None:
+def test_logical_cpus_cover_all_ranks_and_engines(world: World, cpus: int) -> None:
     assert logical_cpus(world) == cpus
 
 
-def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
+def test_head_environment_drops_ray_address_of_user() -> None:
     other = {"RAY_ADDRESS": "ray://prod", "RAY_AUTH_TOKEN": "theirs", "RAY_AUTH_TOKEN_PATH": "/t"}
     env = head_env({**other, "RAY_AUTH_MODE": "disabled", "HOME": "/root"}, Path("/tmp/r"), "ours")
     assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & env.keys()
@@ -109,7 +109,7 @@ def test_environment_of_the_head_forgets_the_users_other_cluster() -> None:
     assert env["HOME"] == "/root"
 
 
-def test_temp_dir_is_short_enough_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temp_dir_fits_socket_path_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/var/tmp/" + "x" * 60)
     folder = make_temp_dir()
     folder.rmdir()

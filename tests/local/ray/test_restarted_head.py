@@ -1,4 +1,4 @@
-"""A head that is killed and begun again on the same address: what runs on other nodes lives on."""
+"""A head restarted on the same address: actors on other nodes survive."""
 
 import json
 import os
@@ -54,7 +54,7 @@ class TwoNodes:
     def start_head(self) -> Child:
         agent, store = str(self._agents[0]), {names.ENV_HEAD_STORE: str(self.folder / "heads/c1")}
         ports = ("--port", str(self._gcs), "--dashboard-port", str(self._dashboard))
-        # Of the one before: beside a living node on the same machine Ray takes it for alive.
+        # Of the previous head: with a live node on the same machine, Ray takes it for running.
         (self._temp_dir / RAY / "ray_current_cluster").unlink(missing_ok=True)
         more = ("--head", *ports, "--num-cpus", "0", "--temp-dir", str(self._temp_dir / RAY))
         return self._start("head", agent, more, {**self.env, **store})
@@ -68,12 +68,12 @@ class TwoNodes:
         return self.processes.start(name, command, env, self.folder / f"{name}.log")
 
     def answers(self) -> bool:
-        """Tell whether somebody listens where the head is looked for."""
+        """Return whether a process listens on the address of the head."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._gcs)) == 0
 
     def count(self) -> list[int]:
-        """Return how often an actor on the node has counted, and its process."""
+        """Return the counter of an actor on the node, and its process id."""
         command = [sys.executable, "-c", COUNT]
         ran = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, ran.stderr
@@ -93,7 +93,7 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
 
 
 @pytest.mark.row("B17", "G7")
-def test_what_runs_on_other_nodes_outlives_the_head(nodes: TwoNodes) -> None:
+def test_actors_on_other_nodes_survive_head_restart(nodes: TwoNodes) -> None:
     first = nodes.start_head()
     wait_for(nodes.answers)
     nodes.start_node()

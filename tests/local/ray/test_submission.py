@@ -1,4 +1,4 @@
-"""A real Ray head: what a submission carries arrives unchanged, and only its owner can submit."""
+"""Submissions to a real Ray head: unchanged configuration, and authentication."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeo
 
 
 def longest_text() -> str:
-    """A configuration of exactly the largest size, with everything that might be expanded."""
+    """Return a text of exactly the maximum size, with all forms that might be expanded."""
     given = {"text": REFERENCES + HOSTILE_TEXT}
     room = names.MAX_CONFIG_BYTES - len(
         json.dumps(given | {"more": ""}, ensure_ascii=False).encode()
@@ -53,7 +53,7 @@ def longest_text() -> str:
 
 @pytest.mark.row("E5")
 @pytest.mark.timeout(300)
-async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_submit(
+async def test_submission_needs_token_and_preserves_configuration(
     tmp_path: Path, processes: Processes
 ) -> None:
     text, temp_dir = longest_text(), make_temp_dir()
@@ -70,11 +70,11 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
     url = f"http://127.0.0.1:{dashboard}"
     jobs = RayJobs(HttpApi(session, url, TOKEN))
     try:
-        await submitted(jobs, seal(text) | {"FOLDER": str(tmp_path)})
+        await submit(jobs, seal(text) | {"FOLDER": str(tmp_path)})
         assert await jobs.ray_version() == version("ray")
         kept = await jobs.environment(SUBMISSION)
         log = temp_dir / RAY / names.ray_driver_log(SUBMISSION)
-        assert await ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
+        assert await wait_until_ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
         for token in ("", "guessed"):
             stranger = RayJobs(HttpApi(session, url, token))
             with pytest.raises(AccessDenied):
@@ -99,8 +99,8 @@ async def test_a_configuration_arrives_as_it_was_sealed_and_no_stranger_can_subm
     assert not (tmp_path / "owned").exists()
 
 
-async def submitted(jobs: RayJobs, env: dict[str, str]) -> None:
-    """Submit the program as soon as the head takes jobs."""
+async def submit(jobs: RayJobs, env: dict[str, str]) -> None:
+    """Submit the program as soon as the head accepts jobs."""
     entrypoint = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM)}"
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -108,19 +108,19 @@ async def submitted(jobs: RayJobs, env: dict[str, str]) -> None:
             return await jobs.submit(SUBMISSION, entrypoint, env, {})
         except OperatorError:
             assert time.monotonic() < deadline
-            await asyncio.sleep(0.3)  # no answer yet
+            await asyncio.sleep(0.3)  # not ready
 
 
-async def ended(jobs: RayJobs) -> SubmissionStatus:
+async def wait_until_ended(jobs: RayJobs) -> SubmissionStatus:
     while True:
-        found = await jobs.status(SUBMISSION, 1)
-        if found is not None and found.status.is_terminal:
-            return found.status
+        observed = await jobs.status(SUBMISSION, 1)
+        if observed is not None and observed.status.is_terminal:
+            return observed.status
         await asyncio.sleep(0.2)
 
 
 def asked(address: str, mode: dict[str, str]) -> str:
-    """Ask the head past Ray's HTTP API; return the answer or the error."""
+    """Connect to the head without Ray's HTTP API; return the output or the error."""
     env = {"RAY_AUTH_MODE": "token", **os.environ, **mode}
     command = [sys.executable, "-c", STRANGER, address]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)

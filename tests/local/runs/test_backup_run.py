@@ -1,4 +1,4 @@
-"""A job whose volume is lost, and then its S3 server too."""
+"""A job that loses its volume and later its S3 server."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.row("A27")
-def test_a_job_outlives_the_loss_of_its_volume_and_then_of_its_backup_server(
+def test_job_survives_loss_of_volume_and_later_of_backup_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with S3Server() as server:

@@ -1,4 +1,4 @@
-"""One job through its whole life: interrupted, continued, complete, raised, shared, looked at.
+"""Lifecycle of one job: interrupted, resumed, complete, extended, and probed from outside.
 
 Real Ray, vLLM, FSDP2 and retrieval; a second rank joins for the last steps.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from local.drills.drill import TEMPLATE, Outcome, Run, strike
+from local.drills.drill import TEMPLATE, Outcome, Run, run_drill
 from local.drills.local_run_probe import SUBMISSIONS, LocalRunProbe, mode_of
 
 WIDER = ("spec.training.totalSteps=15", "spec.resources.ranks=2")
@@ -20,120 +20,124 @@ pytestmark = pytest.mark.timeout(1500)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """What was seen of one job, run by run."""
+class Lifecycle:
+    """Outcomes and observations of one job, run by run."""
 
     run: Run
     interrupted: Outcome
-    again: Outcome
-    refused_meanwhile: str
-    raised: Outcome
-    seen: LocalRunProbe
-    refused_changes: list[str]
+    second_run: Outcome
+    concurrent_rejection: str
+    extended: Outcome
+    probe: LocalRunProbe
+    change_rejections: list[str]
 
 
 def loads_in_attempt(status: dict[str, Any], number: int) -> bool:
-    """Tell whether the attempt's driver holds the checkpoint folder and its ranks load."""
+    """Return whether the driver of this attempt has claimed the checkpoint folder."""
     return status.get("attempt") == number and status["progress"]["stage"] == "LoadingModel"
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
     folder = tmp_path_factory.mktemp("life")
     run = Run(folder / "run")
-    interrupted = strike(run, "ctrl-c", "between")
-    again = run.finish(run.start())
+    interrupted = run_drill(run, "ctrl-c", "between")
+    second_run = run.finish(run.start())
 
-    time_to_look = "slow-step@step=14:3@attempt=3"
-    process = run.start(time_to_look, *WIDER)
-    seen = LocalRunProbe(run, folder / "owned")
+    slow_step = "slow-step@step=14:3@attempt=3"
+    process = run.start(slow_step, *WIDER)
+    probe = LocalRunProbe(run, folder / "owned")
     with ThreadPoolExecutor(1) as thread:
-        watched = thread.submit(seen.watch, process, ask_after=13)
+        watched = thread.submit(probe.watch, process, request_after=13)
         run.wait_for(lambda s: loads_in_attempt(s, 3), "attempt 3")
-        refused_meanwhile = run.refused(folder / "other")
+        concurrent_rejection = run.rejection(folder / "other")
         watched.result()
-    raised = run.finish(process)
+    extended = run.finish(process)
 
     folders = (run.dir, folder / "other")
-    changes = [run.refused(each, *WIDER, "spec.training.seed=5") for each in folders]
-    return Life(run, interrupted, again, refused_meanwhile, raised, seen, changes)
+    rejections = [run.rejection(each, *WIDER, "spec.training.seed=5") for each in folders]
+    return Lifecycle(
+        run, interrupted, second_run, concurrent_rejection, extended, probe, rejections
+    )
 
 
 @pytest.mark.row("A30")
-def test_an_interrupted_job_loses_no_step_and_changes_no_parameter(
-    request: pytest.FixtureRequest, life: Life
+def test_interrupted_job_loses_no_step_and_changes_no_parameter(
+    request: pytest.FixtureRequest, lifecycle: Lifecycle
 ) -> None:
-    assert life.interrupted.causes == ["Suspended"]
-    assert life.interrupted.summary["attempts"][-1]["lostSteps"] == 0
-    # Asked for this late, the other worker has trained it meanwhile.
+    assert lifecycle.interrupted.causes == ["Suspended"]
+    assert lifecycle.interrupted.summary["attempts"][-1]["lostSteps"] == 0
+    # Requested here, after another xdist worker had time to train it.
     undisturbed: Outcome = request.getfixturevalue("undisturbed")
-    assert life.interrupted.weights == undisturbed.weights
+    assert lifecycle.interrupted.weights == undisturbed.weights
 
 
-def test_a_complete_job_is_left_alone(life: Life) -> None:
-    assert "is complete" in life.run.log()
-    assert len(life.again.summary["attempts"]) == len(life.interrupted.summary["attempts"])
+def test_complete_job_is_not_restarted(lifecycle: Lifecycle) -> None:
+    assert "is complete" in lifecycle.run.log()
+    assert len(lifecycle.second_run.summary["attempts"]) == len(
+        lifecycle.interrupted.summary["attempts"]
+    )
 
 
 @pytest.mark.row("B20")
-def test_a_raised_target_trains_on_with_more_ranks_from_the_checkpoint_of_one(life: Life) -> None:
-    assert life.raised.causes == ["Suspended"]
-    assert life.raised.summary["step"] == 15
-    assert life.raised.left_over == []
+def test_raised_total_steps_resumes_on_more_ranks(lifecycle: Lifecycle) -> None:
+    assert lifecycle.extended.causes == ["Suspended"]
+    assert lifecycle.extended.summary["step"] == 15
+    assert lifecycle.extended.left_over == []
 
 
-def test_nobody_else_may_have_the_folder_meanwhile(life: Life) -> None:
-    assert "is in use by job drill" in life.refused_meanwhile
+def test_checkpoint_folder_in_use_is_rejected(lifecycle: Lifecycle) -> None:
+    assert "is in use by job drill" in lifecycle.concurrent_rejection
 
 
-def test_another_configuration_is_told_from_job_folder_and_checkpoint(life: Life) -> None:
-    for said in life.refused_changes:
-        assert re.search(r"training\.seed.*0.*5", said), said
+def test_changed_seed_is_rejected_by_job_folder_and_checkpoint(lifecycle: Lifecycle) -> None:
+    for output in lifecycle.change_rejections:
+        assert re.search(r"training\.seed.*0.*5", output), output
 
 
 @pytest.mark.row("E6")
-def test_everything_listens_on_the_loopback_interface_only(life: Life) -> None:
-    programs = " ".join(life.seen.ports.values())
+def test_processes_listen_on_loopback_only(lifecycle: Lifecycle) -> None:
+    programs = " ".join(lifecycle.probe.ports.values())
     for expected in ("gcs_server", "raylet", "RankActor", "_Server", "raggrpo_retriever"):
         assert expected in programs
-    assert life.seen.exposed == set()
+    assert lifecycle.probe.exposed == set()
 
 
 @pytest.mark.row("E6")
-def test_nobody_without_the_token_can_run_read_or_stop_anything(life: Life) -> None:
+def test_requests_without_token_are_unauthorized(lifecycle: Lifecycle) -> None:
     for path in (SUBMISSIONS, "/progress", "/stop"):
-        assert 401 in life.seen.answers[path], path
-        assert not {status for status in life.seen.answers[path] if 200 <= status < 400}, path
-    assert not life.seen.owned.exists()
+        assert 401 in lifecycle.probe.answers[path], path
+        assert not {status for status in lifecycle.probe.answers[path] if 200 <= status < 400}, path
+    assert not lifecycle.probe.owned.exists()
 
 
 @pytest.mark.row("E6")
-def test_only_checkpoints_can_be_read_by_others(life: Life) -> None:
-    job, checkpoints = life.run.dir, life.run.dir.parent / "checkpoints"
+def test_other_users_can_read_checkpoints_only(lifecycle: Lifecycle) -> None:
+    job, checkpoints = lifecycle.run.dir, lifecycle.run.dir.parent / "checkpoints"
     private = {path: mode_of(path) for path in (job, *job.rglob("*"), checkpoints / "logs")}
-    modes = private | life.seen.modes
+    modes = private | lifecycle.probe.modes
     assert {p: oct(m) for p, m in modes.items() if m & 0o077} == {}
 
     marker = next(checkpoints.rglob("COMPLETE"))
     assert mode_of(marker) == 0o644
     assert mode_of(marker.parent) == 0o755
-    assert any("-weights-" in path.name for path in life.seen.modes)
+    assert any("-weights-" in path.name for path in lifecycle.probe.modes)
 
 
-def test_a_template_is_saved_as_its_author_wrote_it(life: Life) -> None:
-    saved = list((life.run.dir.parent / "checkpoints").rglob("meta.json"))
+def test_prompt_template_is_saved_unexpanded(lifecycle: Lifecycle) -> None:
+    saved = list((lifecycle.run.dir.parent / "checkpoints").rglob("meta.json"))
     assert saved
     for meta in saved:
         assert json.loads(meta.read_text())["resume_values"]["retrieval.promptTemplate"] == TEMPLATE
 
 
 @pytest.mark.row("A4")
-def test_a_preflight_waits_for_a_service_that_is_down_and_names_it_at_its_deadline(
+def test_preflight_waits_for_endpoint_and_reports_it_at_deadline(
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path / "run")
     shorter = "recovery.deadlines.outageSeconds=2"
-    said = run.refused(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")
-    assert "failed (EndpointDown): waited" in said
-    assert "endpoint kb (http://127.0.0.1:9/retrieve): ConnectionRefused" in said
+    output = run.rejection(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")
+    assert "failed (EndpointDown): waited" in output
+    assert "endpoint kb (http://127.0.0.1:9/retrieve): ConnectionRefused" in output
     assert run.left_over() == []

@@ -1,4 +1,4 @@
-"""The minimal sample, unchanged, on a folder that stands in for its claim."""
+"""The unchanged minimal sample, with a local folder in place of its volume claim."""
 
 import json
 import os
@@ -36,13 +36,13 @@ def fill(claim: Path) -> None:
 
 @pytest.mark.row("B32")
 @pytest.mark.timeout(600)
-def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> None:
+def test_minimal_sample_requires_mount_then_trains_and_exports(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     fill(claim)
 
-    refused = run(tmp_path)
-    assert refused.returncode in (2, 3, 4)
-    assert "--mount work=" in refused.stdout + refused.stderr
+    rejected = run(tmp_path)
+    assert rejected.returncode in (2, 3, 4)
+    assert "--mount work=" in rejected.stdout + rejected.stderr
 
     settings = ("training.totalSteps=2", "monitoring.mode=Full", "monitoring.wandb.project=demo")
     sets = [word for setting in settings for word in ("--set", setting)]
@@ -52,9 +52,11 @@ def test_it_asks_for_its_mount_and_then_trains_and_exports(tmp_path: Path) -> No
     summary = json.loads((tmp_path / "job" / "summary.json").read_text())
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
     log_dir = claim / "checkpoints" / "minimal" / "logs"
-    for record in read_history(log_dir):  # rewards that are all equal leave nothing to compute
+    for record in read_history(log_dir):  # no positions if all rewards are equal
         assert (record["train_tflops"] > 0) == (record["num_positions"] > 0)
-        assert record["rank_memory_bytes"] > 2**28  # torch itself, which the driver does without
+        assert (
+            record["rank_memory_bytes"] > 2**28
+        )  # size of torch, which the driver does not import
     shown = offline_run(log_dir)
     assert (shown.project, shown.name) == ("demo", "minimal")
     assert {p["step"] for p in shown.history if "train_tflops" in p} == {1, 2}

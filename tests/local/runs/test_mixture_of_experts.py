@@ -1,4 +1,4 @@
-"""A whole job of a mixture of experts: checked, trained, saved and continued."""
+"""A job with a mixture-of-experts model: preflight, training, checkpoint and resume."""
 
 import os
 import subprocess
@@ -27,10 +27,10 @@ def run(folder: Path, claim: Path, *settings: str) -> None:
 
 
 @pytest.mark.row("A21", "D2")
-def test_a_mixture_of_experts_trains_as_its_engine_computes_and_goes_on(tmp_path: Path) -> None:
+def test_mixture_of_experts_trains_and_resumes(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     write_word_model(claim / "model", WORDS, context=2048, experts=4)
-    half = WORDS[:8]  # so that an untrained model is right every other time
+    half = WORDS[:8]  # an untrained model is right half of the time
     write_rows(claim / "train.jsonl", [{"prompt": f"{w} ?", "answer": half} for w in WORDS * 16])
     settings = (
         "resources.device=CPU",

@@ -1,4 +1,4 @@
-"""A killed run ends as an undisturbed one: real Ray, vLLM, FSDP2 and retrieval, 1 rank, FP32."""
+"""Interrupted runs match an undisturbed one: real Ray, vLLM, FSDP2 and retrieval, 1 rank, FP32."""
 
 import random
 import signal
@@ -18,7 +18,7 @@ def best(outcome: Outcome) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(900)
-def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed: Outcome) -> None:
+def test_undisturbed_run_saves_exports_and_exits_cleanly(undisturbed: Outcome) -> None:
     summary = undisturbed.summary
     assert summary["phase"] == "Succeeded"
     assert summary["step"] == summary["totalSteps"] == 12
@@ -32,7 +32,7 @@ def test_undisturbed_run_learns_saves_exports_and_leaves_no_process(undisturbed:
 
 @pytest.mark.row("A27", "A33", "B9", "B10", "B29", "G5")
 @pytest.mark.timeout(900)
-def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
+def test_lost_drivers_rank_and_engine_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
@@ -47,8 +47,8 @@ def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
 
         def is_trained(status: dict[str, Any], number: int = number, step: int = step) -> bool:
             newest = (status.get("attempts") or [{}])[0]
-            has_begun = newest.get("number") == number and newest.get("fromStep") is not None
-            return has_begun and status["progress"]["step"] >= step
+            has_started = newest.get("number") == number and newest.get("fromStep") is not None
+            return has_started and status["progress"]["step"] >= step
 
         run.wait_for(is_trained, f"step {step} of attempt {number}")
         time.sleep(random.uniform(0.0, 0.7))
@@ -77,7 +77,7 @@ def test_drivers_rank_and_engine_lost_and_a_false_success_change_no_parameter(
 @pytest.mark.row("B7", "B17")
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_head_and_run_killed_and_the_newest_checkpoint_truncated_change_no_parameter(
+def test_killed_head_and_run_and_truncated_checkpoint_change_no_parameter(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The sales flow as one real run: the actor's fields, two RagChat services, RagScore and Format."""
+"""The sales flow in one real run: actor fields, two RagChat services, RagScore and Format."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from support.servers.faulty_server import FaultyServer, Received, serving
 STEPS, PROMPTS, N = 3, 8, 4
 SECRET = "Bearer only-the-services-see-this"
 QUERIES = {"rates": 0.75, "terms": 0.25, "weather": 0.0, "broken": None}
-"""What an actor may ask, and its RagScore: shares of 0.6 + 0.2. `broken` is answered 500."""
+"""Queries of an actor and their RagScore (shares of 0.6 + 0.2). `broken` is answered with 500."""
 REFERENCE = [
     {"id": "rates", "text": "4 % a year", "score": 0.6},
     {"id": "terms", "text": "five years", "score": 0.2},
@@ -36,29 +36,29 @@ FIELDS = ("user_profile", "rewritten_query", "history_summary")
 
 @dataclass(frozen=True)
 class SalesRun:
-    """What a finished run left, and what its services received."""
+    """Files of a finished run and requests received by its services."""
 
     outcome: Outcome
     folder: Path
     actor: FaultyServer
     reference: FaultyServer
     outputs: dict[str, list[str]]
-    """What each sample wrote, in the order of steps."""
+    """Output of each sample, in order of steps."""
     rewards: dict[str, list[float]]
     log: str
     metrics_page: str
-    """The newest that was seen while the run lasted."""
+    """Newest metrics page observed during the run."""
 
-    def asked(self, server: FaultyServer) -> list[dict[str, Any]]:
-        """Return the bodies of the calls that were made for samples.
+    def request_bodies(self, server: FaultyServer) -> list[dict[str, Any]]:
+        """Return the bodies of the calls made for samples.
 
-        The first call is preflight's, with the first row's context; then the trainer warms up.
+        The first call comes from preflight, the next ones from the warm-up.
         """
         return [r.body for r in server.requests[1:] if r.body["context"] != WARM_UP_TEXT]
 
 
 def write_snippet_model(folder: Path) -> None:
-    """Make whole fields tokens: an untrained model writes all three about every other time."""
+    """Write a model whose tokens are whole fields: untrained, it writes all three half the time."""
     values = {
         "user_profile": ["buyer", "student", "owner", "seller"],
         "rewritten_query": list(QUERIES),
@@ -108,19 +108,19 @@ def make_sales_job(folder: Path, actor: str, reference: str) -> Path:
     return path
 
 
-async def finds_what_was_asked(received: Received) -> Response:
+async def answer_query(received: Received) -> Response:
     query = received.body["rewritten_query"]
     if query == "broken":
         return JSONResponse({"error": "out of luck"}, 500)
     return JSONResponse({"results": [{"id": query, "text": query, "score": 0.9}]})
 
 
-async def finds_all(_: Received) -> Response:
+async def answer_all(_: Received) -> Response:
     return JSONResponse({"results": REFERENCE})
 
 
 async def _scrape(run: Run, pages: list[str]) -> None:
-    """Add what the metrics page shows, time and again, to `pages`."""
+    """Append the metrics page to `pages` every time it can be read."""
     port = ""
     async with httpx.AsyncClient(trust_env=False) as http:
         while True:
@@ -140,7 +140,7 @@ def _progress_port(run: Run) -> str:
 
 
 async def _one_run(folder: Path) -> SalesRun:
-    async with serving(finds_what_was_asked) as actor, serving(finds_all) as reference:
+    async with serving(answer_query) as actor, serving(answer_all) as reference:
         run = Run(folder)
         run.job = make_sales_job(folder, actor.url, reference.url)
         process = run.start()
@@ -166,13 +166,13 @@ def sales(tmp_path_factory: pytest.TempPathFactory) -> SalesRun:
 
 
 def query_of(output: str) -> str | None:
-    """Return the actor's query where all three fields are there: the first of each counts."""
-    found = [re.search(rf"<{name}>(\w+)</{name}>", output) for name in FIELDS]
-    return found[1][1] if all(found) and found[1] else None
+    """Return the actor's query if all three fields exist; the first of each counts."""
+    fields = [re.search(rf"<{name}>(\w+)</{name}>", output) for name in FIELDS]
+    return fields[1][1] if all(fields) and fields[1] else None
 
 
 def reward_of(output: str) -> float | None:
-    """Return a sample's reward worked by hand; None where its call fails."""
+    """Return the hand-computed reward of a sample, or None if its call fails."""
     query = query_of(output)
     if query is None:
         return 0.0
@@ -182,7 +182,7 @@ def reward_of(output: str) -> float | None:
 
 @pytest.mark.row("B32")
 @pytest.mark.timeout(600)
-def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> None:
+def test_sales_flow_succeeds_and_exits_cleanly(sales: SalesRun) -> None:
     assert sales.outcome.summary["phase"] == "Succeeded"
     assert sales.outcome.summary["step"] == STEPS
     assert sales.outcome.causes == []
@@ -190,15 +190,15 @@ def test_the_run_reaches_its_target_and_leaves_no_process(sales: SalesRun) -> No
 
 
 @pytest.mark.timeout(600)
-def test_every_kind_of_output_was_written(sales: SalesRun) -> None:
+def test_sales_flow_samples_cover_all_output_kinds(sales: SalesRun) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
     assert set(written) == {None, *QUERIES}
-    assert len(written) >= STEPS * PROMPTS * N  # and a few of the self-check
+    assert len(written) >= STEPS * PROMPTS * N  # plus completions of the self-check
 
 
 @pytest.mark.row("A11")
 @pytest.mark.timeout(600)
-def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun) -> None:
+def test_rewards_match_hand_computed_values(sales: SalesRun) -> None:
     for sample, outputs in sales.outputs.items():
         expected = [r for text in outputs if (r := reward_of(text)) is not None]
         assert sorted(sales.rewards.get(sample, [])) == pytest.approx(sorted(expected)), sample
@@ -206,31 +206,36 @@ def test_every_sample_has_the_reward_that_is_worked_out_by_hand(sales: SalesRun)
 
 @pytest.mark.row("A13")
 @pytest.mark.timeout(600)
-def test_only_output_that_parses_is_asked_for_and_a_failing_call_costs_its_sample_alone(
+def test_unparsable_output_is_not_retrieved_and_failed_call_drops_one_sample(
     sales: SalesRun,
 ) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
-    bodies = sales.asked(sales.actor)
+    bodies = sales.request_bodies(sales.actor)
 
     for query, score in QUERIES.items():
         calls = sum(body["rewritten_query"] == query for body in bodies)
-        tries = 1 if score is not None else 3  # a 500 is tried again twice
+        tries = 1 if score is not None else 3  # a 500 is retried twice
         assert calls == tries * written.count(query), query
     steps = read_history(sales.folder / "checkpoints" / "logs")
     assert [step["step"] for step in steps] == [1, 2, 3]
     lost = written.count("broken")
     assert lost > 0
-    assert lost - 4 <= sum(step["num_failed"] for step in steps) <= lost  # the self-check has 4
+    assert (
+        lost - 4 <= sum(step["num_failed"] for step in steps) <= lost
+    )  # the self-check makes 4 calls
 
 
 @pytest.mark.row("A29")
 @pytest.mark.timeout(600)
-def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_metrics_page(
+def test_endpoint_calls_appear_in_history_status_report_and_metrics(
     sales: SalesRun,
 ) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
     failed = {"actor-8b": {"HttpStatus": written.count("broken")}, "reference-32b": {}}
-    asked = {"actor-8b": sales.asked(sales.actor), "reference-32b": sales.asked(sales.reference)}
+    asked = {
+        "actor-8b": sales.request_bodies(sales.actor),
+        "reference-32b": sales.request_bodies(sales.reference),
+    }
     status = json.loads((sales.folder / "job" / "state.json").read_text())["status"]
     shown = {each["name"]: float(each["value"]) for each in status["progress"]["metrics"]}
     report = (sales.folder / "job" / "report.html").read_text()
@@ -239,19 +244,19 @@ def test_calls_of_each_endpoint_are_seen_in_history_status_report_and_on_the_met
 
     for name, failures in failed.items():
         answered = newest[name]["answered"]
-        assert answered == len(asked[name]) + 2  # it was warmed
+        assert answered == len(asked[name]) + 2  # from the warm-up
         assert newest[name]["failures"] == failures
         assert shown[f"retrieval/{name}/failures"] == sum(failures.values())
         assert shown[f"retrieval/{name}/p95"] == pytest.approx(newest[name]["p95"], rel=1e-4)
-        told = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
-        assert f'<td>{name}</td><td class="n">{answered}</td><td>{told}</td>' in report
+        shown = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
+        assert f'<td>{name}</td><td class="n">{answered}</td><td>{shown}</td>' in report
         series = f'raggrpo_retrieval_calls_total{{endpoint="{name}",job="sales-flow",outcome='
         assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
 
 
 @pytest.mark.row("A11")
 @pytest.mark.timeout(600)
-def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRun) -> None:
+def test_log_level_applies_to_driver_rank_and_engine(sales: SalesRun) -> None:
     for process in (
         r"INFO raggrpo_trainer\.progress\.reporter: exported the model of step 3 to",
         r"DEBUG raggrpo_trainer\.ranks\.rank_actor: rank 0 trained step 3",
@@ -263,24 +268,24 @@ def test_driver_rank_and_engine_write_what_the_log_level_asks_for(sales: SalesRu
 
 @pytest.mark.row("A14")
 @pytest.mark.timeout(600)
-def test_required_fields_extra_body_and_headers_arrive(sales: SalesRun) -> None:
+def test_requests_carry_required_fields_extra_body_and_headers(sales: SalesRun) -> None:
     common = {"score_threshold": 0.5, "top_k": 3, "tenant_id": "acme"}
     contexts = {f"dialogue {i}" for i in range(PROMPTS)}
-    for body in sales.asked(sales.actor):
+    for body in sales.request_bodies(sales.actor):
         assert {name: body[name] for name in common} == common
         assert set(body) == {"context", *FIELDS, *common}
         assert body["context"] in contexts
         assert all(body[name] for name in FIELDS)
-    for body in sales.asked(sales.reference):
+    for body in sales.request_bodies(sales.reference):
         assert body == {"context": body["context"], **common}
-    assert {body["context"] for body in sales.asked(sales.reference)} <= contexts
+    assert {body["context"] for body in sales.request_bodies(sales.reference)} <= contexts
     received = [*sales.actor.requests, *sales.reference.requests]
     assert {r.headers["authorization"] for r in received} == {SECRET}
 
 
 @pytest.mark.row("C15")
 @pytest.mark.timeout(600)
-def test_the_secret_is_written_nowhere(sales: SalesRun) -> None:
+def test_secret_header_is_not_written_to_disk(sales: SalesRun) -> None:
     files = [path for path in sales.folder.rglob("*") if path.is_file()]
     assert any(path.name == "driver.log" for path in files)
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

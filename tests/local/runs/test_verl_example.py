@@ -1,4 +1,4 @@
-"""verl's published example, from its files and its script: imported, validated and trained."""
+"""Import, validate and train verl's published examples from their scripts and data files."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def raggrpo(*words: object) -> "subprocess.CompletedProcess[str]":
 def trained(
     folder: Path, overrides: list[str], sets: list[str], script: Path | None = None
 ) -> dict[str, object]:
-    """Import verl's script with overrides, validate the job, run it; return its summary."""
+    """Import a verl script with overrides, validate and run the job; return its summary."""
     home, job = folder / "home", folder / "job.yaml"
     if script is None:
         script = folder / "run.sh"
@@ -62,7 +62,7 @@ def trained(
 
 
 @pytest.mark.row("D5")
-def test_the_gsm8k_example_trains_on_its_own_files(tmp_path: Path) -> None:
+def test_gsm8k_example_trains_on_its_parquet_files(tmp_path: Path) -> None:
     data = tmp_path / "home" / "data" / "gsm8k"
     rows = [gsm8k_row(f"{word} ?", word, i) for i, word in enumerate(WORDS)]
     write_parquet(data / "train.parquet", rows)
@@ -74,7 +74,7 @@ def test_the_gsm8k_example_trains_on_its_own_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D5")
-def test_the_search_examples_file_trains_with_system_prompt_and_several_answers(
+def test_search_example_trains_with_system_prompt_and_answer_list(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "home" / "data" / "searchR1_processed_direct"
@@ -92,7 +92,7 @@ def test_the_search_examples_file_trains_with_system_prompt_and_several_answers(
 
 
 @pytest.mark.row("D5")
-def test_a_script_with_configuration_and_search_tool_trains_with_the_tools_service(
+def test_search_tool_script_trains_with_imported_service(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "home" / "data" / "lookup"
@@ -127,5 +127,5 @@ def test_a_script_with_configuration_and_search_tool_trains_with_the_tools_servi
     [history] = (tmp_path / "home" / "checkpoints").rglob("metrics.e1.jsonl")
     records = [json.loads(line) for line in history.read_text().splitlines()]
     calls = [record["retrieval"]["search"] for record in records if "retrieval" in record]
-    assert calls[-1]["answered"] > 2  # the warm-up alone asks twice
+    assert calls[-1]["answered"] > 2  # the warm-up makes two calls
     assert calls[-1]["failures"] == {}

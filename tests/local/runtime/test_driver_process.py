@@ -1,4 +1,4 @@
-"""Drivers of a local run as processes, with programs that stand in for the trainer."""
+"""Driver processes of a local run, with other programs in place of the trainer."""
 
 import asyncio
 import os
@@ -18,13 +18,13 @@ from support.processes.waiting import wait_for
 
 COUNTS_SIGNALS = """
 import signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
 print("ready", flush=True)
-while not told:
+while not signals:
     time.sleep(0.01)
 time.sleep(0.5)
-print(len(told))
+print(len(signals))
 sys.exit(1)
 """
 STUBBORN = """
@@ -68,7 +68,7 @@ def wait_until_ready(head: RayHead) -> None:
         ("import os; os.kill(os.getpid(), 9)", SubmissionStatus.FAILED, -9, ""),
     ],
 )
-async def test_how_a_driver_ended_is_told_with_its_last_lines(
+async def test_driver_exit_is_reported_with_last_log_lines(
     head: RayHead,
     processes: Processes,
     program: str,
@@ -76,12 +76,17 @@ async def test_how_a_driver_ended_is_told_with_its_last_lines(
     code: int,
     said: str,
 ) -> None:
-    found = end_of(make_driver(processes, head, program))
+    observed = end_of(make_driver(processes, head, program))
 
-    assert (found.number, found.status, found.exit_code, found.message) == (3, status, code, said)
+    assert (observed.number, observed.status, observed.exit_code, observed.message) == (
+        3,
+        status,
+        code,
+        said,
+    )
 
 
-async def test_a_driver_knows_its_head_and_what_it_was_given(
+async def test_driver_receives_head_address_and_environment(
     head: RayHead, processes: Processes
 ) -> None:
     names = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "MORE")
@@ -92,7 +97,7 @@ async def test_a_driver_knows_its_head_and_what_it_was_given(
     assert driver_log(head.temp_dir, 3).read_text() == "127.0.0.1:1 token more\n"
 
 
-async def test_a_driver_is_asked_to_stop_once(head: RayHead, processes: Processes) -> None:
+async def test_driver_receives_one_stop_signal(head: RayHead, processes: Processes) -> None:
     driver = make_driver(processes, head, COUNTS_SIGNALS)
     wait_until_ready(head)
     driver.stop()
@@ -103,7 +108,7 @@ async def test_a_driver_is_asked_to_stop_once(head: RayHead, processes: Processe
     assert driver_log(head.temp_dir, 3).read_text().split() == ["ready", "1"]
 
 
-async def test_a_driver_that_does_not_stop_is_killed(
+async def test_driver_is_killed_when_stop_times_out(
     head: RayHead, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
@@ -117,7 +122,7 @@ async def test_a_driver_that_does_not_stop_is_killed(
     assert end_of(driver).status is SubmissionStatus.STOPPED
 
 
-async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: Processes) -> None:
+async def test_driver_exit_ends_its_descendants(head: RayHead, processes: Processes) -> None:
     program = (
         "import subprocess; made = subprocess.Popen(['sleep', '1000'], env={}); print(made.pid)"
     )
@@ -127,12 +132,12 @@ async def test_whatever_a_driver_started_ends_with_it(head: RayHead, processes: 
     assert not psutil.pid_exists(nameless)
 
 
-async def test_a_driver_can_be_ended_without_being_asked(
+async def test_driver_can_be_killed_without_stop_signal(
     head: RayHead, processes: Processes
 ) -> None:
     driver = make_driver(processes, head, STUBBORN)
     wait_until_ready(head)
 
-    driver.end()
+    driver.terminate()
 
     assert driver.observe().exit_code == -9

@@ -15,7 +15,7 @@ def is_checking(job: LocalJob) -> bool:
 
 
 def checking(folder: Path) -> tuple[LocalJob, "subprocess.Popen[str]"]:
-    """Start a run whose checks hang, and wait until they do."""
+    """Start a run whose checks hang and wait until they hang."""
     job = LocalJob(folder)
     process = job.start(hang=True)
     job.wait_for(lambda: is_checking(job), process)
@@ -26,7 +26,7 @@ def checking(folder: Path) -> tuple[LocalJob, "subprocess.Popen[str]"]:
 @pytest.mark.parametrize(
     ("check", "exit_code"), [("DataColumns", 3), ("RetrievalReachable", 4), ("RewardCode", 5)]
 )
-def test_failed_check_ends_the_run_with_its_code_and_evidence(
+def test_failed_check_sets_exit_code_and_prints_evidence(
     check: str, exit_code: int, tmp_path: Path
 ) -> None:
     job = LocalJob(tmp_path)
@@ -39,7 +39,7 @@ def test_failed_check_ends_the_run_with_its_code_and_evidence(
     assert warden.carriers(job.state["mark"]) == []
 
 
-def test_failed_run_is_begun_again_by_the_next(tmp_path: Path) -> None:
+def test_next_run_restarts_after_failed_check(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     job.run(check="Paths", evidence="first", exit_code=4)
     code, output = job.run(check="Paths", evidence="second", exit_code=4)
@@ -47,14 +47,16 @@ def test_failed_run_is_begun_again_by_the_next(tmp_path: Path) -> None:
     assert "Paths: second" in output
 
 
-def test_preflight_that_breaks_ends_the_run_with_its_words(tmp_path: Path) -> None:
+def test_preflight_crash_fails_run_with_its_output(tmp_path: Path) -> None:
     code, output = LocalJob(tmp_path).run(broken=True)
     assert code == 4, output
     assert "preflight is broken on order" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_during_the_checks_suspends_at_once(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_during_preflight_suspends_immediately(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     job, process = checking(tmp_path)
     process.send_signal(number)
     code, output = job.end_of(process)
@@ -64,14 +66,14 @@ def test_signal_during_the_checks_suspends_at_once(number: signal.Signals, tmp_p
     assert warden.carriers(job.state["mark"]) == []
 
 
-def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+def test_run_under_nohup_ignores_hangup(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     job.signals = "--ignore-signal=HUP"
     process = job.start(hang=True)
     job.wait_for(lambda: is_checking(job), process)
 
     process.send_signal(signal.SIGHUP)
-    time.sleep(2)  # what suspended it would be told within a moment
+    time.sleep(2)  # a suspension would be printed at once
     goes_on = is_checking(job)
     process.send_signal(signal.SIGTERM)
 
@@ -79,7 +81,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     assert goes_on
 
 
-def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_next_run_continues_after_kill_during_preflight(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     kill(process)
     job.wait_until_gone()
@@ -89,7 +91,7 @@ def test_kill_during_the_checks_leaves_nothing_and_the_next_run_goes_on(tmp_path
     assert "Paths: next" in output
 
 
-def test_second_run_on_a_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
+def test_second_run_on_job_folder_is_rejected_with_pid(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     code, output = job.run(hang=True)
     process.send_signal(signal.SIGINT)
@@ -100,11 +102,11 @@ def test_second_run_on_a_folder_is_refused_and_names_the_first(tmp_path: Path) -
     assert "--dir" in output
 
 
-def test_display_that_nobody_reads_any_more_does_not_stop_the_saving(tmp_path: Path) -> None:
+def test_closed_output_does_not_prevent_saving(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     assert process.stdout is not None
 
-    process.stdout.close()  # like a terminal that is gone
+    process.stdout.close()  # like a closed terminal
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 130
     assert JobFolder(job.dir).load().status.phase == "Suspended"

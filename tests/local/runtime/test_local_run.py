@@ -8,7 +8,7 @@ from support.processes.ray_tree import kill_gcs
 
 
 @pytest.mark.row("A16", "B10", "B16")
-def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -> None:
+def test_run_recovers_from_driver_crash_and_lost_head(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     process = job.start(crash_at={"1": 7}, steps_per_second=4)
     attempts = job.checkpoints / "logs" / "attempts"
@@ -43,7 +43,7 @@ def test_crash_and_lost_head_are_recovered_and_nothing_is_left(tmp_path: Path) -
 
 
 @pytest.mark.row("A30", "B23")
-def test_run_can_be_interrupted_killed_and_continued(tmp_path: Path) -> None:
+def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     job = LocalJob(tmp_path, {"training": {"totalSteps": 60}})
 
     stubborn = job.start(ignores_stop=True, steps_per_second=2)

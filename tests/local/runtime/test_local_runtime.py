@@ -51,7 +51,7 @@ CORPUS = '{"id": "1", "contents": "a passage"}\n'
 
 
 class Clock:
-    """A clock that tests move."""
+    """Clock that tests advance."""
 
     now = 0.0
 
@@ -90,10 +90,10 @@ async def observed_retriever(
 ) -> RetrieverObserved:
     deadline = time.monotonic() + 60
     while True:
-        [found] = (await runtime.observe(job)).retrievers
-        if until(found):
-            return found
-        assert time.monotonic() < deadline, found
+        [retriever] = (await runtime.observe(job)).retrievers
+        if until(retriever):
+            return retriever
+        assert time.monotonic() < deadline, retriever
         await asyncio.sleep(0.05)
 
 
@@ -102,26 +102,24 @@ def is_there(path: str) -> bool:
 
 
 def make_head(tmp_path: Path, processes: Processes) -> RayHead:
-    """A head whose Ray never starts."""
+    """Return a head whose Ray never starts."""
     child = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     [port] = free_ports(1)
     return RayHead(1, child, tmp_path / "raggrpo-x", port, {"RAY_AUTH_TOKEN": "token"})
 
 
-async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_retriever_restart_keeps_its_port(tmp_path: Path, processes: Processes) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(CORPUS)
     runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
 
     await runtime.perform(job, start_kb(job))
     await runtime.perform(job, start_kb(job))
-    ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    ready = await observed_retriever(runtime, job, lambda retriever: retriever.is_ready)
     warden.sweep(f"{processes.mark}.retriever-kb")
-    dead = await observed_retriever(runtime, job, lambda found: found.has_ended)
+    dead = await observed_retriever(runtime, job, lambda retriever: retriever.has_ended)
     await runtime.perform(job, start_kb(job))
-    again = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    again = await observed_retriever(runtime, job, lambda retriever: retriever.is_ready)
     await runtime.perform(job, StopRetrievers())
 
     assert ready.problem == ""
@@ -133,7 +131,7 @@ async def test_retriever_gets_ready_is_known_to_the_trainer_and_keeps_its_port(
 
 @pytest.mark.row("D8")
 @pytest.mark.parametrize("index", ["Dense", "Hybrid"])
-async def test_a_retriever_that_embeds_answers_the_trainers_calls(
+async def test_dense_retriever_answers_trainer_calls(
     tmp_path: Path, processes: Processes, index: str
 ) -> None:
     model = write_embedding_model(tmp_path / "e5", ["tea", "sky", "is", "hot", "blue", "query:"])
@@ -148,35 +146,35 @@ async def test_a_retriever_that_embeds_answers_the_trainers_calls(
     runtime = make_runtime(tmp_path, processes)
 
     await runtime.perform(job, start_kb(job))
-    ready = await observed_retriever(runtime, job, lambda found: found.is_ready)
+    ready = await observed_retriever(runtime, job, lambda retriever: retriever.is_ready)
     config = trainer_config(job, resolve(job), retriever_addresses={"kb": ready.address})
     async with RetrievalClient(config.retrieval, {}) as client:
-        found = [[p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts]
+        passages = [
+            [p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts
+        ]
     await runtime.perform(job, StopRetrievers())
 
-    truth = load_index(resolve(job).spec.retrieval.managed["kb"])  # kept, so not built again
+    truth = load_index(resolve(job).spec.retrieval.managed["kb"])  # cached, so not rebuilt
     expected = [[h.passage.contents for h in hits] for hits in truth.search(texts, 2)]
-    assert found == expected
+    assert passages == expected
     assert len(list((tmp_path / "checkpoints" / "indexes").iterdir())) == 1
 
 
-async def test_retriever_that_refuses_its_corpus_says_that_starting_again_is_no_use(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_rejected_corpus_is_data_error(tmp_path: Path, processes: Processes) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1"}\n')
     runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
 
     await runtime.perform(job, start_kb(job))
-    found = await observed_retriever(runtime, job, lambda found: found.has_ended)
+    retriever = await observed_retriever(runtime, job, lambda retriever: retriever.has_ended)
 
-    assert found.cause is Cause.DATA_ERROR
-    assert "line 1" in found.problem
+    assert retriever.cause is Cause.DATA_ERROR
+    assert "line 1" in retriever.problem
 
 
 @contextmanager
 def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Listen where Ray's GCS and raylet would."""
+    """Listen on the ports of Ray's GCS and raylet."""
     folder = head.temp_dir / RAY
     (folder / "session_latest" / "sockets").mkdir(parents=True)
     with socket.socket() as gcs, socket.socket(socket.AF_UNIX) as raylet:
@@ -189,7 +187,7 @@ def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
+async def test_driver_failure_is_reported_only_while_head_answers(
     gone: int, processes: Processes, tmp_path: Path
 ) -> None:
     clock = Clock()
@@ -202,16 +200,16 @@ async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
             driver = Driver(processes, head, 1, {}, (sys.executable, "-c", "exit(7)"))
             runtime._driver = driver
             wait_for(lambda: driver.observe().status.is_terminal)
-            told = await runtime.observe(job)
+            observed = await runtime.observe(job)
             listening[gone].close()
             torn = [await runtime.observe(job) for _ in range(MIN_SILENT_POLLS)]
             clock.now += LOST_SECONDS
             lost = await runtime.observe(job)
         await runtime.close()
 
-    assert told.head_answers
-    assert told.attempt is not None
-    assert told.attempt.exit_code == 7
+    assert observed.head_answers
+    assert observed.attempt is not None
+    assert observed.attempt.exit_code == 7
     for seen in torn:
         assert (seen.attempt, seen.head_answers) == (None, False)
         assert seen.cluster is not None
@@ -221,7 +219,7 @@ async def test_a_drivers_failure_is_told_only_while_its_heads_servers_answer(
     assert lost.cluster.message == "the Ray head has not answered for 5 s"
 
 
-async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Processes) -> None:
+async def test_unstarted_head_is_lost_after_deadline(tmp_path: Path, processes: Processes) -> None:
     clock = Clock()
     runtime, job = make_runtime(tmp_path, processes, clock=clock), make_job()
     runtime._head = make_head(tmp_path, processes)
@@ -238,7 +236,9 @@ async def test_a_head_that_does_not_start_is_lost(tmp_path: Path, processes: Pro
     ]
 
 
-async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: Processes) -> None:
+async def test_unobserved_time_does_not_count_as_head_silence(
+    tmp_path: Path, processes: Processes
+) -> None:
     clock = Clock()
     runtime, job = make_runtime(tmp_path, processes, clock=clock), make_job()
     runtime._head = make_head(tmp_path, processes)
@@ -251,7 +251,7 @@ async def test_time_when_nobody_looked_is_no_silence(tmp_path: Path, processes: 
     assert not cluster.is_lost
 
 
-async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Processes) -> None:
+async def test_dead_head_is_lost_with_its_signal(tmp_path: Path, processes: Processes) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job()
     head = runtime._head = make_head(tmp_path, processes)
     warden.sweep(head.child.mark)
@@ -265,7 +265,7 @@ async def test_dead_head_is_lost_with_the_signal(tmp_path: Path, processes: Proc
     assert not observed.head_answers
 
 
-async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
+async def test_cluster_of_killed_run_is_lost_until_deleted(
     tmp_path: Path, processes: Processes
 ) -> None:
     status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
@@ -278,22 +278,22 @@ async def test_cluster_of_a_killed_run_is_lost_until_it_is_deleted(
     assert (await runtime.observe(job)).cluster is None
 
 
-async def test_ended_attempts_cluster_is_not_sought(tmp_path: Path, processes: Processes) -> None:
+async def test_cluster_of_ended_attempt_is_not_observed(
+    tmp_path: Path, processes: Processes
+) -> None:
     ended = AttemptRecord(number=3, cluster=2, cause=Cause.SUSPENDED)
     runtime = make_runtime(tmp_path, processes, JobStatus(attempt=3, attempts=[ended]))
     assert (await runtime.observe(make_job())).cluster is None
 
 
-async def test_submitting_without_a_head_is_trouble(tmp_path: Path, processes: Processes) -> None:
+async def test_submit_without_head_raises(tmp_path: Path, processes: Processes) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job()
     config = trainer_config(job, resolve(job), number=1)
     with pytest.raises(OperatorError, match="there is no Ray head"):
         await runtime.perform(job, SubmitAttempt(config, 1))
 
 
-async def test_configuration_that_is_too_large_for_the_environment_is_refused(
-    tmp_path: Path, processes: Processes
-) -> None:
+async def test_oversized_configuration_is_rejected(tmp_path: Path, processes: Processes) -> None:
     files = [f"/mnt/runs/{'x' * 240}/{'y' * 240}{n}.jsonl" for n in range(64)]
     changes = {"data.trainFiles": files, "data.validationFiles": files}
     runtime, job = make_runtime(tmp_path, processes), make_job(changes)
@@ -304,7 +304,7 @@ async def test_configuration_that_is_too_large_for_the_environment_is_refused(
     assert not caught.value.retryable
 
 
-async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
+async def test_creating_cluster_twice_starts_one_head(tmp_path: Path, processes: Processes) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job({"resources.device": "CPU"})
 
     create = CreateCluster(make_plan(job), 1, "small-c1", ray_version="", grace_seconds=30)
@@ -323,7 +323,7 @@ async def test_creating_it_twice_starts_one_head(tmp_path: Path, processes: Proc
     assert warden.carriers(f"{processes.mark}.c1") == []
 
 
-def test_next_run_ends_what_a_killed_one_left(tmp_path: Path, processes: Processes) -> None:
+def test_next_run_ends_processes_of_killed_run(tmp_path: Path, processes: Processes) -> None:
     processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))

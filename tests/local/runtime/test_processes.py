@@ -22,11 +22,11 @@ DEADLINE_SECONDS = 60
 
 
 class Owner:
-    """A run in a process of its own."""
+    """A run in a separate process."""
 
     def __init__(self, logs: Path, *options: str) -> None:
         self.process = subprocess.Popen(
-            # The tests' own caller may ignore SIGHUP, as nohup does; children inherit that.
+            # The caller of the tests may ignore SIGHUP, as nohup does; children inherit that.
             ["env", "--default-signal", sys.executable, process_tree.__file__, str(logs), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -58,11 +58,13 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     owner.close()
 
 
-def test_mark_variable_is_the_contracts() -> None:
+def test_mark_variable_matches_contract() -> None:
     assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
 
 
-def test_child_gets_the_mark_and_tells_its_exit_code(processes: Processes, tmp_path: Path) -> None:
+def test_child_inherits_mark_and_exit_code_is_observed(
+    processes: Processes, tmp_path: Path
+) -> None:
     command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
     child = processes.start("probe", command, os.environ, tmp_path / "probe.log")
     wait_for(lambda: child.exit_code() is not None)
@@ -70,26 +72,26 @@ def test_child_gets_the_mark_and_tells_its_exit_code(processes: Processes, tmp_p
     assert child.log_tail() == f"{processes.mark}.probe"
 
 
-def test_exit_code_tells_the_signal(processes: Processes, tmp_path: Path) -> None:
+def test_exit_code_encodes_signal(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sh", "-c", "kill -9 $$"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert exit_text(child.exit_code() or 0) == "signal 9 (SIGKILL)"
 
 
-def test_command_that_is_unknown_is_named_in_its_log(processes: Processes, tmp_path: Path) -> None:
+def test_unknown_command_is_named_in_log(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["/no/such/program"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert child.exit_code() == 127
     assert "/no/such/program" in child.log_tail()
 
 
-def test_log_folder_that_cannot_be_made_is_trouble(processes: Processes, tmp_path: Path) -> None:
+def test_unwritable_log_folder_raises(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OperatorError, match="starting probe"):
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
 
 
-def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path) -> None:
+def test_ending_one_child_keeps_the_others(processes: Processes, tmp_path: Path) -> None:
     first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
     second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
     processes.terminate(first)
@@ -97,7 +99,7 @@ def test_ending_one_child_spares_the_others(processes: Processes, tmp_path: Path
     assert second.exit_code() is None
 
 
-def test_command_that_ends_takes_descendants_along(processes: Processes, tmp_path: Path) -> None:
+def test_command_exit_ends_its_descendants(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & exit 5"]
     child = processes.start("family", command, os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
@@ -105,7 +107,7 @@ def test_command_that_ends_takes_descendants_along(processes: Processes, tmp_pat
     assert warden.carriers(child.mark) == []
 
 
-def test_a_stopped_child_ignoring_signals_is_ended(processes: Processes, tmp_path: Path) -> None:
+def test_stopped_child_ignoring_signals_is_killed(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
     processes.terminate(child)
@@ -113,11 +115,11 @@ def test_a_stopped_child_ignoring_signals_is_ended(processes: Processes, tmp_pat
 
 
 def warden_of(processes: Processes) -> int:
-    """Return its process id; the environment of a process in its exec reads as empty."""
+    """Return the pid of the warden. During exec the environment of a process reads as empty."""
     mark = f"{processes.mark}.warden"
     wait_for(lambda: warden.carriers(mark) != [])
-    [found] = warden.carriers(mark)
-    return found
+    [pid] = warden.carriers(mark)
+    return pid
 
 
 def test_lost_warden_is_replaced(processes: Processes) -> None:
@@ -126,13 +128,13 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
     os.kill(first, signal.SIGKILL)
 
     def is_replaced() -> bool:
-        processes.ensure_warden()  # as every round does: one that is still ending counts as alive
+        processes.ensure_warden()  # repeated as in every round: an exiting warden counts as alive
         return warden.carriers(f"{processes.mark}.warden") not in ([], [first])
 
     wait_for(is_replaced)
 
 
-def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
+def test_sweep_scans_twice_before_reporting_clean(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = processes.start("sleeper", ["sleep", "1000"], os.environ, tmp_path / "log")
@@ -147,7 +149,7 @@ def test_a_sweep_looks_again_before_it_says_that_nothing_is_left(
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
-def test_nothing_survives_the_kill_of(victims: str, owner: Owner) -> None:
+def test_children_exit_when_killed(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden, "keeper": owner.keeper}
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
@@ -155,7 +157,7 @@ def test_nothing_survives_the_kill_of(victims: str, owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "warden run"])
-def test_keeper_also_ends_descendants_without_the_mark(victims: str, owner: Owner) -> None:
+def test_keeper_ends_descendants_without_mark(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden}
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
@@ -163,12 +165,12 @@ def test_keeper_also_ends_descendants_without_the_mark(victims: str, owner: Owne
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_nothing_survives_a_run_that_a_signal_ends(number: signal.Signals, owner: Owner) -> None:
+def test_children_exit_when_run_is_signaled(number: signal.Signals, owner: Owner) -> None:
     owner.process.send_signal(number)
     wait_for(owner.is_gone)
 
 
-def test_these_tests_need_no_caller_that_lets_hangups_end_them(tmp_path: Path) -> None:
+def test_process_tests_pass_under_nohup(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
         owner = Owner(tmp_path)
@@ -182,13 +184,13 @@ def test_these_tests_need_no_caller_that_lets_hangups_end_them(tmp_path: Path) -
 
 
 def signals(pid: int, *masks: str) -> int:
-    """Return which signals these masks of a process hold, bit n - 1 for signal n."""
+    """Return the union of signal masks of a process; bit n - 1 stands for signal n."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    found = dict(line.split(":\t", 1) for line in lines)
-    return functools.reduce(operator.or_, (int(found[mask], 16) for mask in masks))
+    fields = dict(line.split(":\t", 1) for line in lines)
+    return functools.reduce(operator.or_, (int(fields[mask], 16) for mask in masks))
 
 
-def test_children_live_in_sessions_of_their_own(processes: Processes, tmp_path: Path) -> None:
+def test_children_run_in_their_own_sessions(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sleep", "1000"], os.environ, tmp_path / "log")
     guard = warden_of(processes)
     sessions = {os.getsid(pid) for pid in (child.process.pid, guard, os.getpid())}
@@ -210,17 +212,17 @@ def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
     assert owner.keeper in warden.carriers(owner.mark)
 
 
-def test_nothing_survives_an_exception(tmp_path: Path) -> None:
+def test_children_exit_after_exception(tmp_path: Path) -> None:
     owner = Owner(tmp_path, "raise")
     wait_for(owner.is_gone)
     owner.close()
 
 
-def test_free_ports_differ_and_lie_where_ray_allows_its_gcs() -> None:
+def test_free_ports_are_distinct_and_allowed_for_gcs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-        found = [port for _ in range(10) for port in free_ports(50)]
+        ports = [port for _ in range(10) for port in free_ports(50)]
 
         assert not is_free(taken)
-    assert all(len(set(found[i : i + 50])) == 50 for i in range(0, 500, 50))
-    assert all(not 10_002 <= port <= 19_999 for port in found)
+    assert all(len(set(ports[i : i + 50])) == 50 for i in range(0, 500, 50))
+    assert all(not 10_002 <= port <= 19_999 for port in ports)

@@ -1,4 +1,4 @@
-"""A real run whose rewards are a judge and an HTTP service; both go down in mid-run."""
+"""A real run with a judge and an HTTP reward service; both have an outage during the run."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ from support.servers.faulty_server import Received, Respond, serving
 
 STEPS, PROMPTS, N = 3, 8, 4
 ANSWERED = 40
-"""Calls before a service's outage: preflight's, the self-check's and the first step's."""
+"""Calls before the outage of a service: preflight, self-check and first step."""
 DOWN_SECONDS = 5.0
 WORDS = ["good", "bad", "fair", "poor"]
 
 
 @dataclass
 class Outages:
-    """Answers by `respond` but for one outage of some seconds."""
+    """Answers with `respond`, except during one outage."""
 
     respond: Respond
     first: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Outages:
 
 
 def grade(completion: str) -> int:
-    """Return the judge's grade, 0 to 10."""
+    """Return the grade of the judge, 0 to 10."""
     return min(completion.split().count("good"), 10)
 
 
@@ -59,7 +59,7 @@ async def judge(received: Received) -> Response:
     return JSONResponse({"choices": [{"message": {"role": "assistant", "content": said}}]})
 
 
-async def counts_words(received: Received) -> Response:
+async def count_words(received: Received) -> Response:
     return JSONResponse({"score": len(received.body["completion"].split()) / 8})
 
 
@@ -92,7 +92,7 @@ def make_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
 
 
 async def make_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
-    judged, counted = Outages(judge), Outages(counts_words)
+    judged, counted = Outages(judge), Outages(count_words)
     async with serving(judged) as first, serving(counted) as second:
         run = Run(folder)
         run.job = make_judged_job(folder, first.url, second.url)
@@ -102,7 +102,7 @@ async def make_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
 
 @pytest.mark.row("D10", "D14")
 @pytest.mark.timeout(600)
-async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sample(
+async def test_judged_job_waits_for_reward_services_without_losing_samples(
     tmp_path: Path,
 ) -> None:
     outcome, judged, counted = await make_judged_run(tmp_path / "run")
@@ -113,7 +113,7 @@ async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sam
     [attempt] = outcome.summary["attempts"]
     assert attempt["waitingSeconds"] >= DOWN_SECONDS / 2
     for service in (judged, counted):
-        assert WARM_UP_TEXT in json.dumps(service.first)  # preflight's own sample
+        assert WARM_UP_TEXT in json.dumps(service.first)  # the sample of preflight
         assert service.refused > 0
         assert service.answered >= STEPS * PROMPTS * N
     steps = read_history(tmp_path / "run" / "checkpoints" / "logs")
@@ -126,6 +126,6 @@ async def test_a_job_with_a_judge_waits_for_its_reward_services_and_loses_no_sam
     outputs = re.findall(r"sample (\d+/\d+) output '(.*)'", log)
     rewards = re.findall(r"sample (\d+/\d+) reward (\S+)", log)
     expected = [(s, grade(text) / 10 + len(text.split()) / 16) for s, text in outputs]
-    told = [(sample, float(reward)) for sample, reward in rewards]
-    assert len(told) == len(expected) >= STEPS * PROMPTS * N
-    assert sorted(r for _, r in told) == pytest.approx(sorted(r for _, r in expected))
+    logged = [(sample, float(reward)) for sample, reward in rewards]
+    assert len(logged) == len(expected) >= STEPS * PROMPTS * N
+    assert sorted(r for _, r in logged) == pytest.approx(sorted(r for _, r in expected))

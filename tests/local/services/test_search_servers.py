@@ -1,4 +1,4 @@
-"""Protocol Http against search servers that are not ours, by the recipes of the docs page."""
+"""Protocol Http against third-party search servers, with the recipes from the docs."""
 
 import re
 from pathlib import Path
@@ -24,14 +24,14 @@ TEXTS = (
 
 
 def make_recipe(host: str, url: str) -> RetrievalEndpoint:
-    """Return the page's endpoint that names a host, with the address of a real server."""
+    """Return the documented endpoint for `host`, with the URL of a real server."""
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     [[raw]] = [yaml.safe_load(block) for block in blocks if f"//{host}:" in block]
     raw["url"] = re.sub(rf"http://{host}:\d+", url, raw["url"])
     return RetrievalEndpoint.model_validate(raw)
 
 
-async def found(endpoint: RetrievalEndpoint, *queries: str) -> list[tuple[Passage, ...]]:
+async def search(endpoint: RetrievalEndpoint, *queries: str) -> list[tuple[Passage, ...]]:
     async with RetrievalClient(RetrievalSpec(endpoints=[endpoint]), {}) as client:
         return [await client.retrieve("kb", query, sample="1") for query in queries]
 
@@ -55,10 +55,10 @@ def fill_txtai(url: str) -> None:
 
 
 @pytest.mark.row("D7")
-async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
+async def test_weaviate_recipe_returns_passages(tmp_path: Path) -> None:
     with weaviate(tmp_path) as url:
         fill_weaviate(url)
-        tea, loans, quoted, nothing = await found(
+        tea, loans, quoted, nothing = await search(
             make_recipe("weaviate", url), "tea leaves", "loans", '"quoted" {braces}', "zzz"
         )
     assert [each.text for each in tea] == [TEXTS[0]]
@@ -70,10 +70,10 @@ async def test_weaviate_answers_by_the_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D7")
-async def test_txtai_answers_by_the_recipe(tmp_path: Path) -> None:
+async def test_txtai_recipe_returns_passages(tmp_path: Path) -> None:
     with txtai(tmp_path) as url:
         fill_txtai(url)
-        tea, quoted, nothing = await found(
+        tea, quoted, nothing = await search(
             make_recipe("txtai", url), "tea & leaves", '"quoted" {braces}', "zzz"
         )
     assert [(each.id, each.text) for each in tea] == [("p0", TEXTS[0])]

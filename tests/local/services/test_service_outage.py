@@ -1,6 +1,6 @@
-"""A real run whose retrieval service goes down and comes back: it waits, its result is the same.
+"""A real run during outages of its retrieval service: it waits and its result is the same.
 
-Real Ray, vLLM, FSDP2 and the bundled retriever as somebody else's service, 1 rank, FP32.
+Real Ray, vLLM, FSDP2 and the bundled retriever as an external service, 1 rank, FP32.
 """
 
 import subprocess
@@ -18,13 +18,13 @@ from local.drills.drill import Outcome, Run, true_condition
 from support.processes.ports import free_port
 
 UP_SECONDS = 60
-HELD = "slow-step@step=3:2,slow-step@step=6:2,slow-step@step=9:2"
-"""Steps take a tenth of a second: without a pause the run is over before the service is down."""
-PARTS = ("driver", "rank", "engine", "head")
+SLOW_STEPS = "slow-step@step=3:2,slow-step@step=6:2,slow-step@step=9:2"
+"""Steps take 0.1 s: without pauses the run ends before the service is down."""
+ROLES = ("driver", "rank", "engine", "head")
 
 
 class Service:
-    """A retriever that does not belong to the job."""
+    """A retriever outside the job."""
 
     def __init__(self, corpus: Path) -> None:
         self._port = free_port()
@@ -55,10 +55,10 @@ class Service:
 
 @contextmanager
 def start_run_with_service(folder: Path) -> Iterator[tuple[Run, Service]]:
-    """The drill's job, whose passages come from a service that is up."""
+    """Yield a run of the drill job and its external, running retriever."""
     run = Run(folder)
     service = Service(folder / "corpus.jsonl")
-    run.asks(service.url)
+    run.use_retriever(service.url)
     service.start()
     try:
         yield run, service
@@ -67,12 +67,12 @@ def start_run_with_service(folder: Path) -> Iterator[tuple[Run, Service]]:
 
 
 def waiting(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the condition if it is true, else nothing."""
+    """Return the condition WaitingForEndpoint if it is True, else an empty dict."""
     return true_condition(status, "WaitingForEndpoint")
 
 
-def outage(run: Run, service: Service, seconds: float) -> dict[str, Any]:
-    """Let the service be down until the run has waited so long; return the status then."""
+def interrupt_service(run: Run, service: Service, seconds: float) -> dict[str, Any]:
+    """Stop the service until the run has waited `seconds`; return the status at that time."""
     service.kill()
     run.wait_for(lambda status: bool(waiting(status)), "WaitingForEndpoint")
     time.sleep(seconds)
@@ -82,28 +82,26 @@ def outage(run: Run, service: Service, seconds: float) -> dict[str, Any]:
     return status
 
 
-def at_step(run: Run, step: int) -> None:
+def wait_for_step(run: Run, step: int) -> None:
     run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= step, f"step {step}")
 
 
 @pytest.mark.row("D10")
 @pytest.mark.timeout(900)
-def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
-    undisturbed: Outcome, tmp_path: Path
-) -> None:
+def test_flapping_service_costs_only_waiting_time(undisturbed: Outcome, tmp_path: Path) -> None:
     with start_run_with_service(tmp_path / "run") as (run, service):
-        process = run.start(HELD)
-        at_step(run, 2)
-        during = outage(run, service, seconds=8)
+        process = run.start(SLOW_STEPS)
+        wait_for_step(run, 2)
+        during = interrupt_service(run, service, seconds=8)
         for step in (5, 8):
-            at_step(run, step)
-            outage(run, service, seconds=0)
+            wait_for_step(run, step)
+            interrupt_service(run, service, seconds=0)
         outcome = run.finish(process)
 
-    told = waiting(during)["message"]
-    assert "endpoint kb" in told
-    assert "since" in told
-    assert "Connection" in told  # refused, or broken by the end of the service
+    message = waiting(during)["message"]
+    assert "endpoint kb" in message
+    assert "since" in message
+    assert "Connection" in message  # refused or reset
     assert during["progress"]["stage"] == "WaitingForEndpoint"
     assert outcome.causes == []
     [attempt] = outcome.summary["attempts"]
@@ -115,20 +113,18 @@ def test_a_service_that_is_down_and_then_flaps_costs_waiting_time_alone(
 @pytest.mark.row("D10")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_ten_minutes_without_the_service_cost_ten_minutes_alone(
-    undisturbed: Outcome, tmp_path: Path
-) -> None:
-    """The limits of stages and steps are far shorter than the outage, as they are by default."""
+def test_ten_minute_outage_costs_only_waiting_time(undisturbed: Outcome, tmp_path: Path) -> None:
+    """The deadlines of stages and steps are much shorter than the outage, as by default."""
     with start_run_with_service(tmp_path / "run") as (run, service):
-        process = run.start(HELD, "recovery.deadlines.firstStepSeconds=120")
-        at_step(run, 2)
-        before = [run.victim(part).pid for part in PARTS]
-        during = outage(run, service, seconds=600)
-        kept = [run.victim(part).pid for part in PARTS]
+        process = run.start(SLOW_STEPS, "recovery.deadlines.firstStepSeconds=120")
+        wait_for_step(run, 2)
+        before = [run.victim(role).pid for role in ROLES]
+        during = interrupt_service(run, service, seconds=600)
+        after = [run.victim(role).pid for role in ROLES]
         outcome = run.finish(process)
 
     assert during["progress"]["stage"] == "WaitingForEndpoint"
-    assert kept == before
+    assert after == before
     assert outcome.causes == []
     [attempt] = outcome.summary["attempts"]
     assert 600 <= attempt["waitingSeconds"] <= 620

@@ -1,4 +1,4 @@
-"""A real run whose retrieval service becomes slow: it says so, and restarts if it was asked to."""
+"""A real run whose retrieval service becomes slow, with restartWhenDegraded."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ CHANGES = (
     "recovery.restartWhenDegraded=true",
 )
 QUICK, SLOW = 1.0, 5.0
-"""Seconds of an answer. The rest of a step takes a fraction, whose noise is then no trend."""
+"""Response times in seconds; the rest of a step is shorter, so that its noise is no trend."""
 
 
 @dataclass
 class Search:
-    """A Search-R1 server that takes as long as it is told to."""
+    """A Search-R1 server with an adjustable response time."""
 
     seconds: float = QUICK
 
     async def __call__(self, received: Received) -> Response:
         await asyncio.sleep(self.seconds)
-        found = [[{"document": {"contents": f"{q} c1"}}] for q in received.body["queries"]]
-        return JSONResponse({"result": found})
+        results = [[{"document": {"contents": f"{q} c1"}}] for q in received.body["queries"]]
+        return JSONResponse({"result": results})
 
 
 def has_baseline(status: dict[str, Any]) -> bool:
@@ -40,27 +40,27 @@ def has_baseline(status: dict[str, Any]) -> bool:
 
 
 def slowing_down(status: dict[str, Any]) -> str:
-    """Return the condition's message while it is true."""
+    """Return the message of SlowingDown if it is True, else an empty string."""
     return str(true_condition(status, "SlowingDown").get("message", ""))
 
 
 @pytest.mark.row("A25")
-async def test_the_stage_that_grew_is_named_and_the_job_goes_on_from_where_it_was(
+async def test_slow_retrieval_stage_is_named_and_job_restarts_without_loss(
     tmp_path: Path,
 ) -> None:
     search = Search()
     async with serving(search) as server:
         run = Run(tmp_path / "run")
-        run.asks(server.url)
+        run.use_retriever(server.url)
         process = run.start("", *CHANGES)
         await asyncio.to_thread(run.wait_for, has_baseline, "a baseline")
         search.seconds = SLOW
         await asyncio.to_thread(run.wait_for, lambda s: bool(slowing_down(s)), "SlowingDown")
-        told = slowing_down(run.status())
+        message = slowing_down(run.status())
         search.seconds = QUICK
         outcome = await asyncio.to_thread(run.finish, process)
 
-    assert "retrieve grew from " in told
+    assert "retrieve grew from " in message
     assert outcome.causes == ["Degraded"]
     first, second = reversed(outcome.summary["attempts"])
     assert first["lostSteps"] == 0

@@ -1,4 +1,4 @@
-"""Reward Judge against vLLM's own OpenAI-compatible server, with the quickstart's model on CPU."""
+"""Reward Judge against vLLM's OpenAI-compatible server with the quickstart model on CPU."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ PLAIN_CHAT = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 
 @contextmanager
 def vllm_server(folder: Path) -> Iterator[str]:
-    """Serve the quickstart's model as `grader`; yields the URL of its chat completions."""
+    """Serve the quickstart model as `grader`; yield the URL of its chat completions."""
     prepare = [sys.executable, "-m", "raggrpo_quickstart", "--dir", str(folder), "--steps", "1"]
     subprocess.run(prepare, check=True)
     template = folder / "chat.jinja"
@@ -68,10 +68,10 @@ def rewards_by(url: str, **judge: object) -> Rewards:
 
 
 @pytest.mark.row("D14")
-async def test_a_model_served_by_vllm_grades_completions(tmp_path: Path) -> None:
+async def test_vllm_served_judge_grades_completions(tmp_path: Path) -> None:
     sample = RewardSample("1/0", "What is the code?", "The code is 7.")
     with vllm_server(tmp_path) as url:
-        # A model this small grades only because it is made to write a grade.
+        # Guided decoding makes this small model write a grade.
         grades = {"structured_outputs": {"regex": "Grade: [0-9]"}}
         values = {"extraBody": grades, "scorePattern": r"Grade: (\d)", "highest": 9.0}
         async with rewards_by(url, **values) as rewards:
