@@ -14,11 +14,10 @@ from tools.kind.go_programs import only_one
 from tools.kind.images import REPOSITORY, Images, images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import MONITORING, install
-from tools.kind.results_table import commit_of, drills_page, page
+from tools.kind.results_table import drills_page, page
 from tools.kind.training_job import seed, write_model_and_data
 
 PAGES = {"--results-table": page, "--drills-table": drills_page}
-COMMIT = pytest.StashKey[str]()
 LOGS = REPOSITORY / ".cache" / "e2e-logs"
 
 
@@ -26,11 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in PAGES:
         parser.addoption(option, type=Path, help="file that receives the results as a page")
     parser.addoption("--repeat", type=int, default=1, help="run every drill so many times")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if any(config.getoption(option) for option in PAGES):
-        config.stash[COMMIT] = commit_of(REPOSITORY)  # of what is tested, whatever comes meanwhile
 
 
 def pytest_terminal_summary(
@@ -47,7 +41,7 @@ def pytest_terminal_summary(
             if isinstance(each, pytest.TestReport)
         ]
         reports.sort(key=lambda each: each.start)
-        target.write_text(written(reports, config.stash[COMMIT]), encoding="utf-8")
+        target.write_text(written(reports), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,6 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from support.builders.data.rows import write_rows
 from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.word_model import write_word_model
-from tools.kind.results_table import commit_of
 
 STEPS = 12
 SAVE_EVERY = 3
@@ -309,7 +308,6 @@ def main() -> int:
 
 
 def _drill(folder: Path, only: str, target: Path | None) -> int:
-    commit = commit_of(Path(__file__).parents[3])  # before a commit during the drills
     plain = Run(folder / "undisturbed")
     undisturbed = plain.finish(plain.start())
     rows = []
@@ -322,7 +320,7 @@ def _drill(folder: Path, only: str, target: Path | None) -> int:
             print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
     text = table(rows, undisturbed)
     if target is not None:
-        target.write_text(PAGE.format(commit=commit, table=text), encoding="utf-8")
+        target.write_text(PAGE.format(table=text), encoding="utf-8")
     failed = [o for _, _, o in rows if o.weights != undisturbed.weights or o.left_over]
     failed += [o for victim, _, o in rows if victim == "driver" and lost_steps(o)]
     return 1 if failed else 0

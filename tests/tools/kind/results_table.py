@@ -1,8 +1,9 @@
-"""Pages about test runs on a cluster: what was shown, on which commit, and its seconds."""
+"""Pages about test runs on a cluster: results, seconds, date and machine."""
 
-import subprocess
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ PAGE = """# Tests on a cluster
 operator installed from its chart, and jobs with FSDP2 ranks, vLLM and retrieval on CPU. Seconds
 include setup, such as the start of a job that several tests share.
 
-Commit {commit}: {passed} of {total} passed, {minutes:.0f} minutes.
+{date}, {cpus} CPUs: {passed} of {total} passed, {minutes:.0f} minutes.
 
 | file | test | result | s |
 |---|---|---|---|
@@ -36,7 +37,7 @@ including setup.
 The cluster has two nodes. The drained node is that of head and driver; the job continues with both
 on the other one.
 
-Commit {commit}: {passed} of {total} passed, {minutes:.0f} minutes of tests.
+{date}, {cpus} CPUs: {passed} of {total} passed, {minutes:.0f} minutes of tests.
 
 | done to the job | attempts ended | next one on | lost steps | result | s |
 |---|---|---|---|---|---|
@@ -44,7 +45,7 @@ Commit {commit}: {passed} of {total} passed, {minutes:.0f} minutes of tests.
 """
 
 
-def page(reports: Iterable[pytest.TestReport], commit: str) -> str:
+def page(reports: Iterable[pytest.TestReport]) -> str:
     """Return the page of the tests; one counts as passed when all of its phases did."""
     seconds, failed = _outcomes(reports)
     rows = []
@@ -52,10 +53,10 @@ def page(reports: Iterable[pytest.TestReport], commit: str) -> str:
         file, _, test = name.partition("::")
         words = test.removeprefix("test_").replace("_", " ").replace("|", "/")
         rows.append(f"| {Path(file).name} | {words} | {_result(name, failed)} | {duration:.0f} |")
-    return _filled(PAGE, commit, seconds, failed, rows)
+    return _filled(PAGE, seconds, failed, rows)
 
 
-def drills_page(reports: Sequence[pytest.TestReport], commit: str) -> str:
+def drills_page(reports: Sequence[pytest.TestReport]) -> str:
     """Return the page of the drills; one that told nothing has only its test's name."""
     seconds, failed = _outcomes(reports)
     told = {each.nodeid: value for each in reports for key, value in each.user_properties}
@@ -68,7 +69,7 @@ def drills_page(reports: Sequence[pytest.TestReport], commit: str) -> str:
             f"| {drill['name']} | {causes} | {tiers} | {drill['lost']} | {_result(name, failed)} "
             f"| {duration:.0f} |"
         )
-    return _filled(DRILLS_PAGE, commit, seconds, failed, rows)
+    return _filled(DRILLS_PAGE, seconds, failed, rows)
 
 
 def _outcomes(reports: Iterable[pytest.TestReport]) -> tuple[dict[str, float], set[str]]:
@@ -86,20 +87,12 @@ def _result(name: str, failed: set[str]) -> str:
     return "**failed**" if name in failed else "passed"
 
 
-def _filled(
-    text: str, commit: str, seconds: dict[str, float], failed: set[str], rows: list[str]
-) -> str:
+def _filled(text: str, seconds: dict[str, float], failed: set[str], rows: list[str]) -> str:
     return text.format(
-        commit=commit,
+        date=datetime.now(UTC).date(),
+        cpus=os.cpu_count(),
         passed=len(seconds) - len(failed),
         total=len(seconds),
         minutes=sum(seconds.values()) / 60,
         rows="\n".join(rows),
     )
-
-
-def commit_of(repository: Path) -> str:
-    """Return the commit, marked when the sources differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    ended = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
-    return ended.stdout.strip()
