@@ -397,7 +397,7 @@ def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from support.builders.trainer.reports import a_config, a_step
+from support.builders.trainer.reports import make_config, make_step
 from raggrpo_trainer.progress.reporter import Reporter
 
 seen = []
@@ -405,9 +405,9 @@ def publish(progress, metrics):
     if b'"step":3' in progress:
         print("published", flush=True)
 
-reporter = Reporter(a_config(Path(sys.argv[1])), 1, publish=publish)
+reporter = Reporter(make_config(Path(sys.argv[1])), 1, publish=publish)
 for step in (1, 2, 3):
-    reporter.report_step(a_step(step))
+    reporter.report_step(make_step(step))
 sys.stdin.read()
 """
 

@@ -164,9 +164,9 @@ OWNER = """
 import sys
 from pathlib import Path
 from raggrpo_trainer.progress.wandb_run import WandbRun
-from support.builders.trainer.reports import a_config
+from support.builders.trainer.reports import make_config
 
-run = WandbRun(a_config(Path(sys.argv[1]), {"monitoring.wandb.project": "sales"}))
+run = WandbRun(make_config(Path(sys.argv[1]), {"monitoring.wandb.project": "sales"}))
 sys.stdin.read()
 """
 
