@@ -16,7 +16,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A real kube-apiserver without nodes; both CRDs are installed."""
     with running_api_server(tmp_path_factory.mktemp("api-server")) as server:
         yield server
-        server.all_namespaces_end()
+        server.wait_for_deleted_namespaces()
 
 
 @pytest.fixture(scope="session")

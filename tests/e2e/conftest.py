@@ -10,7 +10,7 @@ import pytest
 
 from support.builders.data.rows import write_rows
 from tools.kind import kind_cluster
-from tools.kind.go_programs import only_one
+from tools.kind.go_programs import exclusive_lock
 from tools.kind.images import REPOSITORY, Images, images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import MONITORING, install
@@ -51,7 +51,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
     with one_at_a_time():
         found = kind_cluster.up()
     yield found
-    found.all_namespaces_end()
+    found.wait_for_deleted_namespaces()
     if request.session.testsfailed:
         kind_cluster.kind("export", "logs", str(LOGS), "--name", kind_cluster.NAME)
 
@@ -67,7 +67,7 @@ def operator(cluster: Kubernetes) -> Images:
 
 def one_at_a_time() -> AbstractContextManager[None]:
     """Several processes may run tests; Helm refuses what is installed meanwhile."""
-    return only_one(kind_cluster.kubeconfig().with_suffix(".lock"))
+    return exclusive_lock(kind_cluster.kubeconfig().with_suffix(".lock"))
 
 
 @pytest.fixture

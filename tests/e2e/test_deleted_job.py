@@ -41,13 +41,13 @@ def test_a_job_and_a_namespace_end_without_an_operator(
         for job in (deleted, orphan):
             cluster.apply(make_job(job.name, image, STEPS), namespace=job.namespace)
         for job in (deleted, orphan):
-            job.until(lambda status: status.get("phase") == "Starting", "driver")
+            job.wait_until(lambda status: status.get("phase") == "Starting", "driver")
             assert len(left_of(job)) > 5
 
         scale(cluster, 0)
         cluster.kubectl("delete", "namespace", other, "--wait=false")
         deleted.kubectl("delete", "rgj", "deleted", "--timeout=60s")
-        deleted.until_freed(90)
+        deleted.wait_until_freed(90)
         if left := left_of(deleted):
             deleted.kubectl("wait", *left, "--for=delete", "--timeout=30s")
         cluster.kubectl("wait", f"namespace/{other}", "--for=delete", "--timeout=90s")

@@ -7,7 +7,7 @@ import pytest
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import kill
-from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
+from tools.kind.training_job import TrainingJob, attempts, make_job, watch_ray_clusters
 
 STEPS = 24
 
@@ -19,12 +19,12 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
 ) -> None:
     job = TrainingJob(cluster, seeded, "lossy")
     resources = {"device": "CPU", "nodes": 2, "cpu": "300m"}
-    with lifetimes(cluster, seeded) as clusters:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(
             make_job("lossy", operator.trainer, STEPS, resources=resources), namespace=seeded
         )
 
-        status = job.until_done(5, attempt=1)
+        status = job.wait_for_steps(5, attempt=1)
         assert status["checkpoint"]["worldSize"] == 2
         shown = row(job)
         assert shown["PHASE"] == "Running"
@@ -35,11 +35,11 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         assert shown["RESTARTS"] == "0"
 
         job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
-        job.until_done(5, attempt=2)
+        job.wait_for_steps(5, attempt=2)
 
         job.kill_driver()
         kill(cluster)
-        job.until_done(1, attempt=3)
+        job.wait_for_steps(1, attempt=3)
         assert job.submissions() == {
             "lossy-a1": "FAILED",
             "lossy-a2": "FAILED",
@@ -47,7 +47,7 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         }
 
         job.kubectl("delete", "pod", job.pod("head"), "--wait=false")
-        status = job.until_complete()
+        status = job.wait_for_complete()
 
         assert attempts(status) == [
             (1, "WorkerLost", "First"),
@@ -64,10 +64,10 @@ def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
         assert [each["lostSteps"] for each in status["attempts"]] == [0, 0, 0, 0]
         assert status["restarts"]["total"] == 3
         assert row(job)["STEP"] == f"{STEPS}/{STEPS}"
-        job.until_freed(90)
+        job.wait_until_freed(90)
         assert clusters() == [f"{job.cluster_name(1)} {each}" for each in ("ADDED", "DELETED")]
 
-    found = job.on_volume(operator.trainer)
+    found = job.read_volume(operator.trainer)
     assert found["steps"] == list(range(1, STEPS + 1))
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(found["export"])
     job.patch(ttlSecondsAfterFinished=1)

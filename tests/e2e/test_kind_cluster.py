@@ -4,7 +4,7 @@ from typing import Any
 
 from tools.kind import kind_cluster
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_claim, make_pod, mounting
+from tools.kind.objects import make_claim, make_pod, with_claim
 
 MIB = 1024**2
 
@@ -32,7 +32,7 @@ def test_kuberay_runs(cluster: Kubernetes) -> None:
 def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
     cluster: Kubernetes, namespace: str
 ) -> None:
-    pod = mounting(make_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
+    pod = with_claim(make_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
     cluster.apply(make_claim("data"), namespace=namespace)
     assert output_of(cluster, namespace, pod) == "kept\n"
 

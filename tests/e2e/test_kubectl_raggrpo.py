@@ -11,7 +11,7 @@ from support.kubernetes.kubectl_plugin import command, kubectl_raggrpo
 from tools.kind.images import Images
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import CLAIM, MINUTES, TrainingJob, make_job
+from tools.kind.training_job import CLAIM, MAX_MINUTES, TrainingJob, make_job
 
 pytestmark = pytest.mark.long
 
@@ -27,13 +27,13 @@ def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume
 ) -> None:
     job = TrainingJob(cluster, seeded, "logged")
     cluster.apply(make_job("logged", operator.trainer, STEPS), namespace=seeded)
-    job.until_done(1, attempt=1)
+    job.wait_for_steps(1, attempt=1)
 
     followed = logs(job, "--follow")  # ends with the driver
 
     assert followed.returncode == 0, followed.stderr
     assert LAST in followed.stdout
-    job.until_complete()
+    job.wait_for_complete()
     job.kubectl("wait", "rayclusters", "--all", "--for=delete", "--timeout=90s")
     kept = logs(job)
     assert kept.returncode == 0, kept.stderr
@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_told_and_leaves_no_pod(
 ) -> None:
     job = TrainingJob(cluster, seeded, "silent")
     cluster.apply(make_job("silent", BASE_IMAGE, STEPS, suspend=True), namespace=seeded)
-    job.until(lambda status: status.get("phase") == "Suspended", "suspension")
+    job.wait_until(lambda status: status.get("phase") == "Suspended", "suspension")
     # As if an attempt had been lost before it wrote anything.
     record = {"number": 1, "cause": "HeadLost", "started": "2026-11-21T12:00:00Z"}
     cluster.write_status("rgj", "silent", {"attempt": 1, "attempts": [record]}, seeded)
@@ -81,7 +81,7 @@ def interrupted_while_reading(job: TrainingJob) -> None:
 def logs(job: TrainingJob, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return kubectl_raggrpo(
         "logs", job.name, "-n", job.namespace, *arguments, kubeconfig=job.cluster.kubeconfig,
-        seconds=60 * MINUTES,
+        seconds=60 * MAX_MINUTES,
     )  # fmt: skip
 
 

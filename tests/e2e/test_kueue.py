@@ -9,7 +9,14 @@ from raggrpo_operator.core.spec.quantity import parse_quantity
 from tools.kind import kueue
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import MINUTES, Status, TrainingJob, attempts, lifetimes, make_job
+from tools.kind.training_job import (
+    MAX_MINUTES,
+    Status,
+    TrainingJob,
+    attempts,
+    make_job,
+    watch_ray_clusters,
+)
 
 pytestmark = pytest.mark.long
 
@@ -30,47 +37,47 @@ def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
     cluster: Kubernetes, operator: Images, queue: None, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")
-    cluster.apply(kueue.make_local_queue(), kueue.make_rival("earlier"), namespace=seeded)
+    cluster.apply(kueue.make_local_queue(), kueue.make_competing_job("earlier"), namespace=seeded)
     until_admitted(job, "earlier")
     # Whatever spent the budget would end the job.
     spec = {"scheduling": {"queueName": kueue.QUEUE}, "recovery": {"maxRestarts": 0}}
-    with lifetimes(cluster, seeded) as clusters:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(make_job(job.name, operator.trainer, STEPS, **spec), namespace=seeded)
-        job.until(lambda status: status.get("phase") == "Queued", "wait for quota")
+        job.wait_until(lambda status: status.get("phase") == "Queued", "wait for quota")
         assert ray_pods(job) == ""
 
         job.kubectl("delete", "job", "earlier")
-        status = job.until_done(EVERY + 1, attempt=1)
+        status = job.wait_for_steps(EVERY + 1, attempt=1)
         assert status["checkpoint"]["step"] >= EVERY
-        kueue.until_used(cluster, cpu=requested_cpu(status))
+        kueue.wait_for_usage(cluster, cpu=requested_cpu(status))
         template = job.ray_cluster()["spec"]["headGroupSpec"]["template"]
-        assert template["spec"]["nodeSelector"] == kueue.FLAVOUR
+        assert template["spec"]["nodeSelector"] == kueue.FLAVOR
 
-        cluster.apply(kueue.make_rival("urgent", priority=kueue.HIGH), namespace=seeded)
+        cluster.apply(kueue.make_competing_job("urgent", priority=kueue.HIGH), namespace=seeded)
         until_admitted(job, "urgent")
         assert ray_pods(job) == "", "the quota was passed on before the pods were gone"
-        status = job.until(has_given_way, "way given")
+        status = job.wait_until(has_given_way, "way given")
         saved = status["checkpoint"]["step"]
         assert EVERY < saved == status["attempts"][-1]["toStep"] < STEPS
         assert status["restarts"].get("sinceProgress", 0) == 0
 
         job.kubectl("delete", "job", "urgent")
-        status = job.until_done(1, attempt=2)
+        status = job.wait_for_steps(1, attempt=2)
         assert status["attempts"][0]["fromStep"] == saved
-        status = job.until_complete()
+        status = job.wait_for_complete()
 
         assert attempts(status) == [(1, "Preempted", "First"), (2, "Succeeded", "NewCluster")]
         assert status["restarts"]["byCause"] == {"Preempted": 1}
-        job.until_freed(90)
+        job.wait_until_freed(90)
         assert clusters() == [f"{job.cluster_name(1)} {each}" for each in ("ADDED", "DELETED")]
-    kueue.until_used(cluster, cpu="0", memory="0")
-    assert job.on_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
+    kueue.wait_for_usage(cluster, cpu="0", memory="0")
+    assert job.read_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
 
 
 def until_admitted(job: TrainingJob, rival: str) -> None:
     goes = "--for=jsonpath={.spec.suspend}=false"
-    minutes = f"--timeout={MINUTES}m"
-    job.kubectl("wait", f"job/{rival}", goes, minutes, deadline=60 * MINUTES + 30)
+    minutes = f"--timeout={MAX_MINUTES}m"
+    job.kubectl("wait", f"job/{rival}", goes, minutes, deadline=60 * MAX_MINUTES + 30)
 
 
 def has_given_way(status: Status) -> bool:

@@ -3,10 +3,10 @@
 import pytest
 
 from raggrpo_api.names import ANNOTATION_RETRY, LABEL_JOB
-from tools.kind.images import OTHER_RAY, Images, give_name, in_registry, with_other_ray
-from tools.kind.jobs import condition, has_ended, status_when
+from tools.kind.images import OTHER_RAY, Images, build_other_ray_image, push_to_registry, retag
+from tools.kind.jobs import condition, has_ended, wait_for_status
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
+from tools.kind.training_job import TrainingJob, attempts, make_job, watch_ray_clusters
 
 pytestmark = pytest.mark.long
 
@@ -21,31 +21,33 @@ END_SECONDS = 240
 def test_another_ray_never_continues_a_job(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
-    other = with_other_ray(operator.trainer)
-    give_name(NAME, operator.trainer)
+    other = build_other_ray_image(operator.trainer)
+    retag(NAME, operator.trainer)
     job = TrainingJob(cluster, seeded, "stays")
 
     def ask_for(image: str) -> None:
         job.patch(suspend=False, image=image)
         job.kubectl("annotate", "--overwrite", "rgj", job.name, f"{ANNOTATION_RETRY}={image[-63:]}")
-        status_when(cluster, seeded, job.name, lambda status: not has_ended(status), END_SECONDS)
+        wait_for_status(
+            cluster, seeded, job.name, lambda status: not has_ended(status), END_SECONDS
+        )
 
-    with lifetimes(cluster, seeded) as seen:
+    with watch_ray_clusters(cluster, seeded) as seen:
         cluster.apply(make_job(job.name, NAME, STEPS), namespace=seeded)
-        job.until_done(2, attempt=1)
+        job.wait_for_steps(2, attempt=1)
         began_with = job.status()["pinned"]["rayVersion"]
         job.patch(suspend=True)
-        job.until_freed(60)
+        job.wait_until_freed(60)
 
-        give_name(NAME, other)
+        retag(NAME, other)
         job.patch(suspend=False)
-        status = status_when(cluster, seeded, job.name, has_ended, END_SECONDS)
+        status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
         assert attempts(status)[-1][1] == "ImageChanged"
         told = condition(status, "Failed")["message"]
         assert f"has Ray {OTHER_RAY} now, this job began with {began_with}" in told
         for image in (other, NAME):
             ask_for(image)
-            status = status_when(cluster, seeded, job.name, has_ended, END_SECONDS)
+            status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
             assert status["phase"] == "Failed"
             told = condition(status, "Failed")["message"]
             assert f"the image has Ray {OTHER_RAY}, this job began with {began_with}" in told
@@ -53,7 +55,7 @@ def test_another_ray_never_continues_a_job(
         assert sum(each.endswith("ADDED") for each in seen()) == 2
 
     ask_for(operator.trainer)
-    done = job.until_complete()
+    done = job.wait_for_complete()
     assert done["pinned"]["rayVersion"] == began_with
     assert attempts(done) == [
         (1, "Suspended", "First"),
@@ -67,7 +69,7 @@ def test_another_ray_never_continues_a_job(
 def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
-    image = in_registry(operator.trainer)
+    image = push_to_registry(operator.trainer)
     job = TrainingJob(cluster, seeded, "pinned")
 
     def images() -> set[str]:
@@ -77,14 +79,14 @@ def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
         return set(job.kubectl("get", *of_job, path).split())
 
     cluster.apply(make_job(job.name, image, STEPS), namespace=seeded)
-    job.until_done(2, attempt=1)
+    job.wait_for_steps(2, attempt=1)
     assert images() == {image}
     name, _, digest = job.status()["pinned"]["imageId"].partition("@")
     assert (name, digest.partition(":")[0]) == (image.rpartition(":")[0], "sha256")
 
     job.patch(suspend=True)
-    job.until_freed(60)
+    job.wait_until_freed(60)
     job.patch(suspend=False)
-    job.until_done(2, attempt=2)
+    job.wait_for_steps(2, attempt=2)
     assert images() == {f"{image}@{digest}"}
-    assert attempts(job.until_complete())[-1] == (2, "Succeeded", "NewCluster")
+    assert attempts(job.wait_for_complete())[-1] == (2, "Succeeded", "NewCluster")

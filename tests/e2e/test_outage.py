@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tools.kind.images import Images
-from tools.kind.jobs import condition, status_when
+from tools.kind.jobs import condition, wait_for_status
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_pod, mounting
+from tools.kind.objects import make_pod, with_claim
 from tools.kind.training_job import (
     CLAIM,
     MOUNT,
     Status,
     TrainingJob,
     attempts,
-    lifetimes,
     make_job,
+    watch_ray_clusters,
 )
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.long]
@@ -47,7 +47,7 @@ class Service:
         ready = {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1}
         pod = make_pod(NAME, self._image, command, readinessProbe=ready)
         pod["metadata"]["labels"] = {"app": NAME}
-        self._cluster.apply(mounting(pod, CLAIM, MOUNT), namespace=self._namespace)
+        self._cluster.apply(with_claim(pod, CLAIM, MOUNT), namespace=self._namespace)
         self._kubectl("wait", f"pod/{NAME}", "--for=condition=Ready", "--timeout=120s")
 
     def kill(self) -> None:
@@ -82,11 +82,11 @@ def test_a_service_that_is_down_costs_waiting_time_alone(
     cluster: Kubernetes, operator: Images, seeded: str, service: Service
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")
-    with lifetimes(cluster, seeded) as clusters:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(_with_service(operator.trainer), namespace=seeded)
 
         # Before the first attempt it waits without a Ray cluster, and between checks without a pod.
-        status = status_when(cluster, seeded, job.name, is_waiting, NOTICED_SECONDS)
+        status = wait_for_status(cluster, seeded, job.name, is_waiting, NOTICED_SECONDS)
         told = condition(status, "WaitingForEndpoint")["message"]
         assert told.startswith("endpoint kb (http://kb:8000/retrieve): ")
         assert status["phase"] == "Preflight"
@@ -94,7 +94,7 @@ def test_a_service_that_is_down_costs_waiting_time_alone(
         assert clusters() == []
         service.start()
 
-        job.until_done(2, attempt=1)
+        job.wait_for_steps(2, attempt=1)
         pods = pods_of(job)
         status = _outage(cluster, job, service, OUTAGE_SECONDS)
         assert status["progress"]["stage"] == "WaitingForEndpoint"
@@ -102,18 +102,18 @@ def test_a_service_that_is_down_costs_waiting_time_alone(
         done = steps_done(status)
 
         for _ in range(FLAPS):
-            job.until(lambda now, done=done: steps_done(now) > done, "a further step")
+            job.wait_until(lambda now, done=done: steps_done(now) > done, "a further step")
             done = steps_done(_outage(cluster, job, service, 5))
 
         assert pods_of(job) == pods
-        status = job.until_complete()
+        status = job.wait_for_complete()
         assert attempts(status) == [(1, "Succeeded", "First")]
         assert status["restarts"]["total"] == 0
         assert float(status["waitingTimeRatio"]) > 0.3
-        job.until_freed(90)
+        job.wait_until_freed(90)
         name = job.cluster_name(1)
         assert clusters() == [f"{name} ADDED", f"{name} DELETED"]
-    assert job.on_volume(operator.trainer)["steps"] == list(range(1, STEPS + 1))
+    assert job.read_volume(operator.trainer)["steps"] == list(range(1, STEPS + 1))
 
 
 def test_the_deadline_of_outages_ends_a_job_that_waits_and_a_retry_goes_on(
@@ -123,10 +123,10 @@ def test_the_deadline_of_outages_ends_a_job_that_waits_and_a_retry_goes_on(
     job = TrainingJob(cluster, seeded, "patient")
     deadlines = {"deadlines": {"outageSeconds": 30}}
     cluster.apply(_with_service(operator.trainer, recovery=deadlines), namespace=seeded)
-    job.until_done(2, attempt=1)
+    job.wait_for_steps(2, attempt=1)
 
     service.kill()
-    status = status_when(
+    status = wait_for_status(
         cluster, seeded, job.name, lambda now: now.get("phase") == "Failed", NOTICED_SECONDS + 120
     )
 
@@ -134,10 +134,10 @@ def test_the_deadline_of_outages_ends_a_job_that_waits_and_a_retry_goes_on(
     assert failed["reason"] == "EndpointDown"
     assert "limit 30 s: endpoint kb since" in failed["message"]
     assert attempts(status) == [(1, "EndpointDown", "First")]
-    job.until_freed(120)
+    job.wait_until_freed(120)
     service.start()
     job.kubectl("annotate", "rgj", job.name, "raggrpo.io/retry=service-is-back")
-    status = job.until_complete()
+    status = job.wait_for_complete()
     [second, first] = status["attempts"]
     assert second["fromStep"] >= first["toStep"]
 
@@ -161,11 +161,13 @@ def _outage(
 ) -> dict[str, Any]:
     """Let the service be down until the job has waited so long; return the status by then."""
     service.kill()
-    status_when(cluster, job.namespace, job.name, is_waiting, NOTICED_SECONDS)
+    wait_for_status(cluster, job.namespace, job.name, is_waiting, NOTICED_SECONDS)
     time.sleep(seconds)
-    status = status_when(cluster, job.namespace, job.name, is_waiting, NOTICED_SECONDS)
+    status = wait_for_status(cluster, job.namespace, job.name, is_waiting, NOTICED_SECONDS)
     service.start()
-    status_when(cluster, job.namespace, job.name, lambda now: not is_waiting(now), NOTICED_SECONDS)
+    wait_for_status(
+        cluster, job.namespace, job.name, lambda now: not is_waiting(now), NOTICED_SECONDS
+    )
     return status
 
 

@@ -8,7 +8,7 @@ import pytest
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from tools.kind import kind_cluster
 from tools.kind.images import Images
-from tools.kind.jobs import make_small_job, pods_when_ready, status_when
+from tools.kind.jobs import make_small_job, wait_for_ready_pods, wait_for_status
 from tools.kind.kubernetes import Kubernetes
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
@@ -40,7 +40,7 @@ def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[
     def has_cluster(status: Mapping[str, Any]) -> bool:
         return bool(status.get("cluster", {}).get("name"))
 
-    status = status_when(cluster, shared, "gpu-shaped", has_cluster, SECONDS)
+    status = wait_for_status(cluster, shared, "gpu-shaped", has_cluster, SECONDS)
     yield {each["role"]: each for each in status["sizing"]["pods"]}
     cluster.kubectl("delete", "rgj", "gpu-shaped", "-n", shared)
 
@@ -51,7 +51,7 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
     found = {}
     for role in ON_CLUSTER:
         labels, number = f"{OF_JOB},raggrpo.io/role={role}", sizing[role].get("replicas", 1)
-        found[role] = pods_when_ready(cluster, shared, labels, number, SECONDS)
+        found[role] = wait_for_ready_pods(cluster, shared, labels, number, SECONDS)
     return found
 
 

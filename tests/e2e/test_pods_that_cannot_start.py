@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tools.kind.images import Images
-from tools.kind.jobs import condition, events_about, has_ended, make_small_job, status_when
+from tools.kind.jobs import condition, events_about, has_ended, make_small_job, wait_for_status
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.training_job import MOUNT
 
@@ -76,7 +76,7 @@ def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
 ) -> None:
     case = CASES[name]
 
-    status = status_when(cluster, applied, f"stuck-{name}", has_ended, END_SECONDS)
+    status = wait_for_status(cluster, applied, f"stuck-{name}", has_ended, END_SECONDS)
 
     failed = condition(status, "Failed")
     assert (status["phase"], failed["reason"]) == ("Failed", case.cause)

@@ -16,7 +16,7 @@ import pytest
 from support.builders.trainer.embedding_model import write_embedding_model
 from support.processes.waiting import wait_for
 from tools.kind.images import Images
-from tools.kind.jobs import condition, events_about, has_ended, make_small_job, status_when
+from tools.kind.jobs import condition, events_about, has_ended, make_small_job, wait_for_status
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.objects import make_pod
 from tools.kind.operator_release import RELEASE, SYSTEM
@@ -158,7 +158,7 @@ def running(
     job = make_small_job("searching", operator.trainer, changes)
     job["spec"]["env"].append({"name": "WRITTEN", "value": WRITTEN})
     cluster.apply(job, namespace=shared)
-    status = status_when(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)
+    status = wait_for_status(cluster, shared, "searching", has_checkpoint_or_end, START_SECONDS)
     assert status["phase"] == "Running", status
     of_job = ("-n", shared, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_job)["items"]
@@ -172,7 +172,7 @@ def running(
     cluster.kubectl("delete", "rgj", "searching", "-n", shared)
 
 
-def in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
+def run_in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
     """Return the beginning of a command that runs in the head's container."""
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_head)["items"]
@@ -264,7 +264,9 @@ def test_the_operator_may_create_secrets_not_see_one(cluster: Kubernetes, runnin
 
 def test_nothing_the_author_wrote_is_expanded(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching"
-    told = cluster.kubectl(*in_head(cluster, running), "python", "-c", AS_WRITTEN, folder).stdout
+    told = cluster.kubectl(
+        *run_in_head(cluster, running), "python", "-c", AS_WRITTEN, folder
+    ).stdout
 
     variable, template = json.loads(told)
     assert variable == WRITTEN
@@ -289,7 +291,7 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
 @pytest.mark.row("B13")
 def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching/logs/attempts/1"
-    told = cluster.kubectl(*in_head(cluster, running), "python", "-c", DUMP, folder)
+    told = cluster.kubectl(*run_in_head(cluster, running), "python", "-c", DUMP, folder)
 
     stacks: dict[str, str] = json.loads(told.stdout)
     assert stacks.keys() == {"driver", "rank-0", "engine-0"}
@@ -309,7 +311,7 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
 
     indexes = ("python", "-c", INDEXES, MOUNT)
-    kept = json.loads(cluster.kubectl(*in_head(cluster, running), *indexes).stdout)
+    kept = json.loads(cluster.kubectl(*run_in_head(cluster, running), *indexes).stdout)
     assert [files for _, files in kept.values()] == [["COMPLETE", "vectors.faiss"]]
 
     now = ("--grace-period=0", "--force", "--wait=false")
@@ -321,9 +323,9 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
         return any(condition(pod["status"], "Ready")["status"] == "True" for pod in others)
 
     wait_for(next_is_ready, 120)
-    again = json.loads(cluster.kubectl(*in_head(cluster, running), *indexes).stdout)
+    again = json.loads(cluster.kubectl(*run_in_head(cluster, running), *indexes).stdout)
     assert again == kept  # opened, not built anew
-    status = status_when(cluster, running.namespace, "searching", has_ended, END_SECONDS)
+    status = wait_for_status(cluster, running.namespace, "searching", has_ended, END_SECONDS)
     assert status["phase"] == "Succeeded", status
     assert condition(status, "RetrieverReady")["status"] == "True"
     assert status["progress"]["step"] == STEPS

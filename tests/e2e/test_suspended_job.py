@@ -22,7 +22,7 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     cluster.apply(
         make_job("calm", operator.trainer, STEPS, checkpoint=checkpoint), namespace=seeded
     )
-    job.until_done(2, attempt=1)
+    job.wait_for_steps(2, attempt=1)
     ours = [
         f"raycluster/{job.cluster_name(1)}",
         f"configmap/{job.record(1)}",
@@ -33,14 +33,14 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
         job.kubectl("annotate", each, f"{MARK}=yes")
 
     job.patch(suspend=True)
-    job.until_freed(60)
-    status = job.until(lambda status: status["phase"] == "Suspended", "suspension")
+    job.wait_until_freed(60)
+    status = job.wait_until(lambda status: status["phase"] == "Suspended", "suspension")
     saved = status["checkpoint"]["step"]
     assert saved == status["attempts"][0]["toStep"] == status["progress"]["step"]
 
     job.kubectl("delete", "configmap", job.record(1))
     job.patch(suspend=False)
-    status = job.until_done(1, attempt=2)
+    status = job.wait_for_steps(1, attempt=2)
     assert status["attempts"][0]["fromStep"] == saved
     assert status["restarts"].get("total", 0) == 0
     assert job.cluster.read("networkpolicy", job.policy(), "-n", seeded)["metadata"]["labels"][MARK]
@@ -48,7 +48,7 @@ def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
     job.kubectl("delete", "configmap", job.record(2))
     job.kubectl("wait", f"configmap/{job.record(2)}", "--for=create", "--timeout=60s")
     job.kubectl("delete", "raycluster", job.cluster_name(2), "--wait=false")
-    status = job.until_complete()
+    status = job.wait_for_complete()
 
     assert attempts(status) == [
         (1, "Suspended", "First"),

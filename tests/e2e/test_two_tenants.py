@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tools.kind.images import Images
-from tools.kind.jobs import condition, make_small_job, status_when
+from tools.kind.jobs import condition, make_small_job, wait_for_status
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_pod, mounting
+from tools.kind.objects import make_pod, with_claim
 from tools.kind.operator_release import PODS, RELEASE, SYSTEM
 from tools.kind.training_job import CLAIM, MOUNT, TrainingJob, make_job, seed
 
@@ -91,7 +91,7 @@ def victim(
         seed(cluster, namespace, model)
         cluster.apply(make_job("honest", operator.trainer, STEPS), namespace=namespace)
         job = TrainingJob(cluster, namespace, "honest")
-        yield job, dict(job.until_done(2, attempt=1))
+        yield job, dict(job.wait_for_steps(2, attempt=1))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_job_named_like_a_policy_changes_and_removes_nothing(
 
     before = policy()
     assert attacker.create(attacker.job("default-deny")) == ""
-    status_when(
+    wait_for_status(
         cluster,
         attacker.namespace,
         "default-deny",
@@ -161,7 +161,7 @@ def test_a_hostile_preflight_ends_its_own_job_and_shows_nothing_raw(
 ) -> None:
     assert attacker.create(attacker.hostile("flood", "preflight")) == ""
 
-    status = status_when(
+    status = wait_for_status(
         cluster,
         attacker.namespace,
         "flood",
@@ -184,11 +184,11 @@ def test_a_dripping_head_exempts_nobody_from_suspend(
 ) -> None:
     assert attacker.create(attacker.hostile("drip", "head")) == ""
     job = TrainingJob(cluster, attacker.namespace, "drip")
-    job.until(lambda status: bool((status.get("attempts") or [{}])[0].get("started")), "start")
+    job.wait_until(lambda status: bool((status.get("attempts") or [{}])[0].get("started")), "start")
 
     job.patch(suspend=True)
 
-    job.until_freed(SECONDS)
+    job.wait_until_freed(SECONDS)
 
 
 def test_what_runs_is_what_was_accepted_not_what_it_expands_to(
@@ -215,13 +215,13 @@ def test_what_runs_is_what_was_accepted_not_what_it_expands_to(
     )
     assert attacker.create(job) == ""
 
-    TrainingJob(cluster, attacker.namespace, "expand").until_complete()
+    TrainingJob(cluster, attacker.namespace, "expand").wait_for_complete()
 
     of_job = ("-n", attacker.namespace, "-l", "raggrpo.io/job-name=expand")
     [record] = cluster.read("configmaps", *of_job)["items"]
     assert json.loads(record["data"]["config.json"])["retrieval"]["promptTemplate"] == template
     search = ["sh", "-c", f"grep -rlF {SECRET} {MOUNT}/expand && exit 1 || echo nothing"]
-    pod = mounting(make_pod("search", attacker.trainer, search), CLAIM, MOUNT)
+    pod = with_claim(make_pod("search", attacker.trainer, search), CLAIM, MOUNT)
     cluster.apply(pod, namespace=attacker.namespace)
     done = "--for=jsonpath={.status.phase}=Succeeded"
     cluster.kubectl("wait", "pod/search", done, "--timeout=90s", "-n", attacker.namespace)
@@ -272,7 +272,7 @@ def test_the_victims_job_trains_to_its_end_undisturbed(
     restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
     counts = cluster.kubectl("get", "pods", "-n", SYSTEM, "-l", PODS, "-o", restarts).stdout
 
-    status = job.until_complete()
+    status = job.wait_for_complete()
 
     assert before["progress"]["step"] < STEPS
     assert (status["attempt"], status["progress"]["step"]) == (1, STEPS)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tools.kind.images import REPOSITORY, Images, operator_image
+from tools.kind.images import REPOSITORY, Images, build_operator_image
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import install, kill, leader
-from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
+from tools.kind.training_job import TrainingJob, attempts, make_job, watch_ray_clusters
 
 pytestmark = pytest.mark.long
 
@@ -70,17 +70,17 @@ def test_a_running_job_outlives_an_upgrade_and_the_leader(
 ) -> None:
     # Nothing may start from the image that the next release would give to new jobs.
     later = replace(replaceable_operator, trainer="raggrpo/trainer:never-made")
-    later = replace(later, operator=operator_image(next_sources))
+    later = replace(later, operator=build_operator_image(next_sources))
     job = TrainingJob(cluster, seeded, "steady")
-    with lifetimes(cluster, seeded) as clusters:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(make_job("steady", "", STEPS), namespace=seeded)
-        status = job.until_done(5, attempt=1)
+        status = job.wait_for_steps(5, attempt=1)
         assert status["pinned"]["image"].endswith(replaceable_operator.trainer)
 
         install(cluster, later, next_sources)
-        job.until_done(job.status()["attempts"][0]["toStep"] + 2, attempt=1)
+        job.wait_for_steps(job.status()["attempts"][0]["toStep"] + 2, attempt=1)
         job.kill_driver()
-        status = job.until_done(5, attempt=2)
+        status = job.wait_for_steps(5, attempt=2)
         assert status["attempts"][0]["tier"] == "WarmCluster"
         first, second = (record(job, number) for number in (1, 2))
         assert first["schemaDigest"] == second["schemaDigest"]
@@ -91,7 +91,7 @@ def test_a_running_job_outlives_an_upgrade_and_the_leader(
         killed = datetime.now(UTC)
         kill(cluster, before)
         job.kill_driver()
-        job.until_done(1, attempt=3)
+        job.wait_for_steps(1, attempt=3)
         after, since = leader(cluster)
         assert after != before
         assert (since - killed).total_seconds() < TAKEOVER_SECONDS

@@ -7,7 +7,7 @@ import pytest
 from raggrpo_api.trainer.preflight import CheckId
 from tools.kind import kind_cluster
 from tools.kind.images import Images
-from tools.kind.jobs import condition, has_ended, make_small_job, status_when
+from tools.kind.jobs import condition, has_ended, make_small_job, wait_for_status
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.training_job import MOUNT
 
@@ -45,7 +45,8 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
     jobs = [make_small_job(f"wrong-{name}", operator.trainer, WRONG[name]) for name in WRONG]
     cluster.apply(*jobs, namespace=shared)
     return {
-        name: status_when(cluster, shared, f"wrong-{name}", has_ended, SECONDS) for name in WRONG
+        name: wait_for_status(cluster, shared, f"wrong-{name}", has_ended, SECONDS)
+        for name in WRONG
     }
 
 

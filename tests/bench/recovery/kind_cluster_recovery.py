@@ -53,7 +53,7 @@ from tools.kind.go_programs import KUBERAY, CannotBuild, tool_folder
 from tools.kind.images import REPOSITORY, images
 from tools.kind.kind_cluster import BASE_IMAGE, CannotStart
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_pod, mounting
+from tools.kind.objects import make_pod, with_claim
 from tools.kind.operator_release import install
 from tools.kind.training_job import (
     CLAIM,
@@ -282,7 +282,7 @@ def prepared(limit: float, alone: bool) -> Iterator[Bench]:
         cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
     ):
         seed(cluster, namespace, write_model_and_data(Path(folder)))
-        reader = mounting(make_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
+        reader = with_claim(make_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
         cluster.apply(token_secret(), reader, namespace=namespace)
         cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
         yield Bench(cluster, namespace, made.trainer, limit, alone)

@@ -15,7 +15,7 @@ from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 from tools.kind.operator_release import kill, scale
 from tools.kind.results_table import DRILL
-from tools.kind.training_job import TrainingJob, attempts, lifetimes, make_job
+from tools.kind.training_job import TrainingJob, attempts, make_job, watch_ray_clusters
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +61,7 @@ def kill_driver_and_worker(job: TrainingJob) -> None:
 def kill_worker_and_the_next_one(job: TrainingJob) -> None:
     """End the pod that takes the first one's place while the next attempt waits for it."""
     kill_worker(job)
-    job.until(lambda status: status["attempt"] == 2, "the next attempt")
+    job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     kill_worker(job)
 
 
@@ -81,13 +81,13 @@ def kill_head_and_worker(job: TrainingJob) -> None:
 def kill_head_and_the_next_one(job: TrainingJob) -> None:
     """End the head that takes the first one's place while the next attempt waits for it."""
     kill_head(job)
-    job.until(lambda status: status["attempt"] == 2, "the next attempt")
+    job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     job.kubectl("wait", "pod", "-l", HEAD, "--for=condition=Ready", "--timeout=60s")
     kill_head(job)
 
 
 def kill_part_of_ray(job: TrainingJob) -> None:
-    job.in_head("pkill", "-KILL", "gcs_server")
+    job.run_in_head("pkill", "-KILL", "gcs_server")
 
 
 def kill_driver_and_operator(job: TrainingJob) -> None:
@@ -118,7 +118,7 @@ def delete_config_map(job: TrainingJob) -> None:
 
 def suspend_and_resume(job: TrainingJob) -> None:
     job.patch(suspend=True)
-    job.until_freed(60)
+    job.wait_until_freed(60)
     job.patch(suspend=False)
 
 
@@ -128,7 +128,7 @@ def drain_the_node(job: TrainingJob) -> None:
     drained = job.node_of("head")
     try:
         job.kubectl("drain", drained, of_job, "--delete-emptydir-data", "--force")
-        job.until_done(1, attempt=2)
+        job.wait_for_steps(1, attempt=2)
         assert job.node_of("head") != drained
     finally:
         job.kubectl("uncordon", drained)
@@ -214,15 +214,15 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     manifest = make_job(job.name, operator.trainer, STEPS, **drill.spec)
     faults, waits = manifest["spec"]["env"][0], "" if drill.act is nothing else WAITS
     faults["value"] = ";".join((faults["value"], drill.faults, waits))
-    with lifetimes(cluster, seeded) as clusters:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
         struck: set[str] = set()
         if drill.act is not nothing:
-            job.until_done(STRUCK, attempt=1)
+            job.wait_for_steps(STRUCK, attempt=1)
             struck = {job.pod("head"), job.pod("trainer")}
             drill.act(job)
-        status = job.until_complete()
-        job.until_freed(90)
+        status = job.wait_for_complete()
+        job.wait_until_freed(90)
         births_and_deaths = clusters()
 
     record = [*reversed(status["attempts"])]
@@ -238,7 +238,7 @@ def test_a_job_ends_at_its_target_whatever_is_lost(
     begun = [each for each in record if each["started"]]
     spans = [(begin(each), begin(each) + timedelta(seconds=each["seconds"])) for each in begun]
     assert all(end <= start + ONCE for (_, end), (start, _) in pairwise(spans)), spans
-    volume = job.on_volume(operator.trainer)
+    volume = job.read_volume(operator.trainer)
     assert volume["steps"] == [*range(1, STEPS + 1)]
     assert struck <= set(volume["logs_of"]), "the logs of a pod went with it"
 

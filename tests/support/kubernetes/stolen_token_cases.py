@@ -93,7 +93,7 @@ def in_metadata(**changes: Any) -> Callable[[Manifest], None]:
     return lambda thing: thing["metadata"].update(changes)
 
 
-def mounting(**source: Any) -> Callable[[Manifest], None]:
+def with_claim(**source: Any) -> Callable[[Manifest], None]:
     return lambda pod: pod["spec"]["volumes"].append({"name": "theirs", **source})
 
 

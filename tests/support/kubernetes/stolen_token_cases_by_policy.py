@@ -16,8 +16,8 @@ from support.kubernetes.stolen_token_cases import (
     in_spec,
     in_template,
     in_worker,
-    mounting,
     patch,
+    with_claim,
 )
 
 POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
@@ -51,12 +51,12 @@ BAD_PODS: Mapping[str, Callable[[Manifest], None]] = {
     "root in the container": in_context(runAsNonRoot=False, runAsUser=0),
     "a writable root": in_context(readOnlyRootFilesystem=False),
     "unconfined": in_context(seccompProfile={"type": "Unconfined"}),
-    "host path": mounting(**HOST),
-    "a Secret's volume": mounting(secret={"secretName": "theirs"}),
-    "a projected token": mounting(
+    "host path": with_claim(**HOST),
+    "a Secret's volume": with_claim(secret={"secretName": "theirs"}),
+    "a projected token": with_claim(
         projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}
     ),
-    "a ConfigMap besides the reward code": mounting(configMap={"name": "theirs"}),
+    "a ConfigMap besides the reward code": with_claim(configMap={"name": "theirs"}),
     "host network": in_spec(hostNetwork=True),
     "host process ids": in_spec(hostPID=True),
     "host IPC": in_spec(hostIPC=True),

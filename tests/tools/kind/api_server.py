@@ -1,7 +1,7 @@
-"""A real API server with etcd and without nodes: what must be fast and deterministic.
+"""A real API server with etcd and without nodes, for fast and deterministic tests.
 
-RBAC is on, every request is in the audit log, and the controller-manager collects garbage and
-ends namespaces. Tests play KubeRay and the kubelet: they write the statuses that these would.
+RBAC and the audit log are on; the controller-manager collects garbage and deletes namespaces.
+Tests write the statuses that KubeRay and the kubelet would write.
 """
 
 import json
@@ -45,44 +45,44 @@ AUDIT_POLICY = {
 
 @dataclass(kw_only=True)
 class ApiServer(Kubernetes):
-    """What a test may use of the running server."""
+    """A running server, as tests use it."""
 
     audit_log: Path
     programs: dict[str, Program] = field(default_factory=dict)
-    """By name, for tests that stop and start them."""
+    """Programs by name, for tests that stop and start them."""
 
     def audit_events(self) -> Iterator[dict[str, Any]]:
         """Yield the finished requests, oldest first: user, verb, objectRef, responseStatus."""
-        # A file of 100 MB is put aside as audit-<time>.log, which sorts before audit.log.
+        # Files of 100 MB are renamed to audit-<time>.log, which sorts before audit.log.
         for file in sorted(self.audit_log.parent.glob("audit*.log")):
             with file.open() as lines:
                 yield from map(json.loads, lines)
 
 
 PLAYERS = ("python-httpx", "kubectl", "kube-")
-"""User agents of everybody but the operator where tests play the rest of the cluster."""
+"""User agents of all clients except the operator."""
 
 
 @contextmanager
 def running_api_server(folder: Path) -> Iterator[ApiServer]:
-    """Run etcd, API server and controller-manager in `folder`; our CRD and KubeRay's are there.
+    """Run etcd, API server and controller-manager in `folder`, with our CRD and KubeRay's.
 
     Raises:
-        CannotBuild: A program is not in the cache and cannot be built.
-        DidNotStart: A program ended or stayed silent.
+        CannotBuild: A program cannot be built.
+        DidNotStart: A program exited or did not become ready.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     with ExitStack() as stack:
         etcd = _etcd(folder)
-        _run(stack, etcd, lambda: _answers(f"{_etcd_url(etcd)}/health"))
+        _run(stack, etcd, lambda: _responds(f"{_etcd_url(etcd)}/health"))
         server, api = _api_server(folder, _etcd_url(etcd))
         _run(stack, api, lambda: _is_ready(server))
         server.programs = {program.name: program for program in (etcd, api)}
-        _install_crds(server)  # before the garbage collector looks at what kinds there are
+        _install_crds(server)  # before the garbage collector discovers the kinds
         manager = _controller_manager(server)
         _run(stack, manager, lambda: _succeeds(server, "get", "sa", "default", "-n", "default"))
         server.programs[manager.name] = manager
-        log.info("API server ready after %.1f s", time.monotonic() - began)
+        log.info("API server ready after %.1f s", time.monotonic() - started)
         yield server
 
 
@@ -102,7 +102,7 @@ def _etcd(folder: Path) -> Program:
         f"--listen-peer-urls={peers}",
         f"--initial-advertise-peer-urls={peers}",
         f"--initial-cluster=default={peers}",
-        "--unsafe-no-fsync",  # nothing here outlives the tests
+        "--unsafe-no-fsync",  # data is discarded after the tests
         "--log-level=warn",
     ]
     return Program("etcd", command, folder / "etcd.log")
@@ -144,7 +144,7 @@ def _api_server(folder: Path, etcd_url: str) -> tuple[ApiServer, Program]:
         f"--service-account-signing-key-file={certificates / 'sa.key'}",
         f"--token-auth-file={folder / 'tokens.csv'}",
         "--authorization-mode=RBAC",
-        "--allow-privileged=true",  # as every cluster has it; what refuses such pods is looked at
+        "--allow-privileged=true",  # as in every cluster; tests check what rejects such pods
         f"--audit-policy-file={folder / 'audit.yaml'}",
         f"--audit-log-path={server.audit_log}",
         "--service-cluster-ip-range=10.0.0.0/16",
@@ -182,7 +182,7 @@ def _install_crds(server: ApiServer) -> None:
 
 def _is_ready(server: ApiServer) -> bool:
     authority = server.authority
-    if not authority.exists() or not _answers(f"{server.url}/readyz", ADMIN_TOKEN):
+    if not authority.exists() or not _responds(f"{server.url}/readyz", ADMIN_TOKEN):
         return False
     server.kubeconfig.write_text(
         yaml.safe_dump(kubeconfig_with(server.url, authority, ADMIN_TOKEN))
@@ -194,10 +194,10 @@ def _succeeds(server: ApiServer, *arguments: str) -> bool:
     return server.kubectl(*arguments, check=False).returncode == 0
 
 
-def _answers(url: str, token: str = "") -> bool:
+def _responds(url: str, token: str = "") -> bool:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        # Only whether it listens: the client that follows verifies the certificate.
+        # Checks only that the server listens; later clients verify the certificate.
         return httpx.get(url, headers=headers, verify=False, timeout=5).is_success
     except httpx.TransportError:
         return False

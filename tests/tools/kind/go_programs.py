@@ -1,8 +1,7 @@
-"""Builds the programs of the test clusters from Go modules, once for each version and recipe.
+"""Build the programs of the test clusters from Go modules, once per version and recipe.
 
 `python tests/tools/kind/go_programs.py kube etcd` prints a folder for each name. Standard library
-only. Go uses the machine's own module proxy; nothing here names one. What is built stays in the
-cache, so a second call takes no time.
+only. Go uses the module proxy that is configured on the machine. Results are cached.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from pathlib import Path
 log = logging.getLogger("tools")
 
 KUBERNETES = "v1.36.3"
-ETCD = "v3.6.8"  # these two are what kubeadm of this version names; CoreDNS 1.15 needs etcd 3.7
+ETCD = "v3.6.8"  # etcd and CoreDNS as in this version of kubeadm; CoreDNS 1.15 needs etcd 3.7
 COREDNS = "v1.14.2"
 CRICTL = "v1.36.0"
 KIND = "v0.33.0"
@@ -33,7 +32,7 @@ KUBERAY = "v1.6.2"
 KUEUE = "v0.16.2"
 WEAVIATE = "v1.35.2"
 REGISTRY = "v3.1.1"
-OLDEST_API = "v0.32.0"  # of the oldest Kubernetes that the chart takes
+OLDEST_API = "v0.32.0"  # of the oldest Kubernetes that the chart supports
 
 SOURCES = Path(__file__).parent / "go"
 KUBE_NAMES = (
@@ -45,31 +44,31 @@ KUBE_NAMES = (
     "kubeadm",
     "kubectl",
 )
-"""The programs that the one executable `kube` holds; it tells them apart by its own name."""
+"""Programs in the executable `kube`, which selects one by the name it is called by."""
 
 
 class CannotBuild(Exception):
-    """The machine lacks something, or a build failed; the message says what to do."""
+    """A build failed or a requirement is missing; the message has the remedy."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One thing to build: `build(folder)` puts it into an empty folder."""
+    """A program to build; `build(folder)` puts it into an empty folder."""
 
     version: str
     build: Callable[[Path], None]
     recipe: str
-    """Everything besides the version that changes the result."""
+    """Inputs other than the version that change the result."""
 
 
 def cache_root() -> Path:
-    """Return the folder that outlives clones and test runs."""
+    """Return the cache folder, which is shared by clones and test runs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "raggrpo"
 
 
 def tool_folder(name: str) -> Path:
-    """Return the folder of a tool, built first when the cache does not have it.
+    """Return the folder of a tool; build it if it is not in the cache.
 
     Raises:
         CannotBuild: Go is missing, or a build failed.
@@ -81,41 +80,41 @@ def tool_folder(name: str) -> Path:
         return folder
     _require_go()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(folder.with_name(f".{folder.name}.lock")):
-        if not folder.is_dir():  # another process may have built it meanwhile
+    with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():  # another process may have built it
             _build(name, tool, folder)
     return folder
 
 
 def _build(name: str, tool: Tool, folder: Path) -> None:
     log.info("building %s %s ...", name, tool.version)
-    began = time.monotonic()
+    started = time.monotonic()
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     tool.build(unfinished)
     unfinished.rename(folder)
-    log.info("built %s %s in %.0f s: %s", name, tool.version, time.monotonic() - began, folder)
+    log.info("built %s %s in %.0f s: %s", name, tool.version, time.monotonic() - started, folder)
 
 
 def _require_go() -> None:
     if shutil.which("go") is None:
         raise CannotBuild(
-            "Go is missing: it builds the test cluster's programs. Install Go 1.26 or newer "
+            "Go is missing; it builds the programs of the test cluster. Install Go 1.26 or newer "
             "(https://go.dev/doc/install, or a distribution's package) and put it on PATH"
         )
 
 
 @contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    """Let one process at a time in."""
+def exclusive_lock(lock: Path) -> Iterator[None]:
+    """Hold an exclusive lock of a file."""
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _go(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run Go at the lowest priority: a build must not starve what else runs here."""
+    """Run Go at the lowest priority, so that a build does not slow down tests."""
     quiet = ["nice", "-n", "19"]
     if shutil.which("ionice"):
         quiet += ["ionice", "-c3"]
@@ -149,7 +148,7 @@ def _install(package: str, version: str) -> Callable[[Path], None]:
 
 
 def _version_stamp() -> str:
-    """Return the linker's options that tell Kubernetes its version: image names come from it."""
+    """Return the linker options that set the version of Kubernetes, which image names contain."""
     minor = KUBERNETES.removeprefix("v").split(".")[1]
     values = {
         "gitVersion": KUBERNETES, "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean",
@@ -159,10 +158,10 @@ def _version_stamp() -> str:
 
 
 def _kubernetes_module() -> Path:
-    """Return a folder with one module that requires all programs of a node, so they agree."""
+    """Return the folder of one module that requires all programs of a node in matching versions."""
     folder = cache_root() / "sources" / f"kubernetes-{_digest(_KUBERNETES_RECIPE)}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(folder.with_name(f".{folder.name}.lock")):
+    with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(SOURCES, folder)
@@ -173,7 +172,7 @@ def _kubernetes_module() -> Path:
 
 
 def _write_kubernetes_go_mod(folder: Path) -> None:
-    """Upstream replaces its staging modules by folders that the module zip lacks: name versions."""
+    """Write go.mod with versions of the staging modules, which the module zip does not contain."""
     described = _go("mod", "download", "-json", f"k8s.io/kubernetes@{KUBERNETES}", folder=folder)
     upstream = Path(json.loads(described)["GoMod"]).read_text()
     published = KUBERNETES.replace("v1.", "v0.", 1)
@@ -214,7 +213,7 @@ _KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
 
 
 def _build_kuberay(folder: Path) -> None:
-    """`go install` asks for the module's version list, which a proxy may refuse; this does not."""
+    """Build without `go install`, which requests a version list that a proxy may reject."""
     _build_within(folder, _KUBERAY_MODULE, KUBERAY, _KUBERAY_MODULE, "manager")
 
 
@@ -244,7 +243,7 @@ def _build_registry(folder: Path) -> None:
 def _build_within(
     folder: Path, module: str, version: str, package: str, name: str, main: str = ""
 ) -> None:
-    """Build a package in a module of our own that requires another one."""
+    """Build a package in a temporary module that requires `module`."""
     own = folder / "module"
     own.mkdir()
     (own / "go.mod").write_text(
@@ -260,7 +259,7 @@ def _build_within(
 
 
 def _config_of(module: str, version: str) -> Callable[[Path], None]:
-    """KubeRay's and Kueue's modules carry CRDs, roles and deployment as a kustomization."""
+    """Return a function that copies a module's kustomization: CRDs, roles, deployment."""
 
     def copy(folder: Path) -> None:
         described = _go("mod", "download", "-json", f"{module}@{version}", folder=folder)

@@ -1,4 +1,4 @@
-"""The product's two images for a test cluster, tagged by what they are made of."""
+"""Build the two images for a test cluster, tagged by a hash of their inputs."""
 
 import hashlib
 import logging
@@ -31,7 +31,7 @@ OTHER_RAY = "2.59.0"
 DEVICE = "cpu"
 KEPT_IMAGES = 3
 FREE_GIB = 24
-"""The first trainer image: 7 GB in Docker, 3.5 packed in the registry, 3.5 and 7 in the node."""
+"""Disk space for the first trainer image: Docker, registry and node keep copies of it."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Images:
 
 
 def images() -> Images:
-    """Return both images, built where they are not there and loaded into the cluster.
+    """Build both images if they are missing, load them into the cluster and return their names.
 
     Raises:
-        CannotStart: A build failed or there is no room; the message says so.
+        CannotStart: A build failed, or the disk is full.
     """
     with _context(REPOSITORY) as context:
         requirements = f"trainer-{DEVICE}.txt"
@@ -56,21 +56,21 @@ def images() -> Images:
             _build(TRAINER, context, "trainer_image/Dockerfile", requirements, *device),
         )
     for node in nodes():
-        registry.forget(run, _gone_from_docker(registry.known_to(run, node)), [node])
+        registry.remove_images(run, _gone_from_docker(registry.images_on(run, node)), [node])
     load(names.operator, names.trainer)
     return names
 
 
-def operator_image(sources: Path) -> str:
-    """Return the operator's image of other sources, likewise."""
+def build_operator_image(sources: Path) -> str:
+    """Build and load the operator's image from other sources; return its name."""
     with _context(sources) as context:
         name = _build(OPERATOR, context, "Dockerfile", "operator.txt")
     load(name)
     return name
 
 
-def with_other_ray(trainer: str) -> str:
-    """Return the name of the trainer's image with `OTHER_RAY` in it, likewise."""
+def build_other_ray_image(trainer: str) -> str:
+    """Build and load the trainer's image with Ray `OTHER_RAY`; return its name."""
     name = f"{trainer}-ray-{OTHER_RAY}"
     if not has_image(name):
         pip = "/opt/pip/bin/pip --python /opt/raggrpo/bin/python install --no-cache-dir --quiet"
@@ -87,28 +87,28 @@ def with_other_ray(trainer: str) -> str:
     return name
 
 
-def in_registry(trainer: str) -> str:
-    """Return a name of the test cluster's registry for the trainer's image; no node has it yet.
+def push_to_registry(trainer: str) -> str:
+    """Push the trainer's image to the cluster's registry and return its name there.
 
-    It has a label of its own, so that nodes do not take it for the one that they have.
+    A label makes it another image than the one that the nodes have.
     """
-    name = f"{trainer}-labelled"
-    registry.forget(run, [f"{registry.INSIDE}/{name}"], nodes())
+    name = f"{trainer}-labeled"
+    registry.remove_images(run, [f"{registry.INSIDE}/{name}"], nodes())
     with tempfile.TemporaryDirectory() as context:
         Path(context, "Dockerfile").write_text(f"FROM {trainer}\nLABEL of=registry\n")
         run(["docker", "build", "-q", "-t", name, context])
-    return registry.offer(run, name)
+    return registry.push(run, name)
 
 
-def give_name(name: str, image: str) -> None:
-    """Let a name mean this image from now on, in Docker and in the cluster."""
+def retag(name: str, image: str) -> None:
+    """Move the tag `name` to an image, in Docker and in the cluster."""
     run(["docker", "tag", image, name])
     load(name)
 
 
 @contextmanager
 def _context(sources: Path) -> Iterator[Path]:
-    """Yield a folder with what the Dockerfiles take: the wheel and the locked requirements."""
+    """Yield a build context with the wheel and the locked requirements."""
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
         for name in ("Dockerfile", ".dockerignore", "trainer_image/Dockerfile"):
@@ -121,20 +121,20 @@ def _context(sources: Path) -> Iterator[Path]:
 
 
 def _build(image: str, context: Path, dockerfile: str, requirements: str, *arguments: str) -> str:
-    """Return the image's name with a tag that tells what it is made of, built when not there.
+    """Build an image if it is missing; return its name, with a hash of its inputs as tag.
 
-    Where no registry answers it begins with the image made of Debian's packages.
+    Without a registry the base image is the one built from Debian packages.
     """
     if builds_own_images():
         arguments = (*arguments, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}")
-    made_of = hashlib.sha256(str(arguments).encode())
+    digest = hashlib.sha256(str(arguments).encode())
     wheel = next((context / "dist").glob("*.whl"))
     for path in (context / dockerfile, context / "requirements" / requirements, wheel):
-        made_of.update(path.read_bytes())
-    name = f"{image}:test-{made_of.hexdigest()[:12]}"
+        digest.update(path.read_bytes())
+    name = f"{image}:test-{digest.hexdigest()[:12]}"
     if not has_image(name):
         if image == TRAINER and not has_image(TRAINER):
-            require_space(FREE_GIB, "the trainer's image until it is in the cluster")
+            require_space(FREE_GIB, "the trainer's image")
         with timed(f"image {name}"):
             file = str(context / dockerfile)
             run(["docker", "build", "-q", "-t", name, "-f", file, *arguments, str(context)])
@@ -143,20 +143,20 @@ def _build(image: str, context: Path, dockerfile: str, requirements: str, *argum
 
 
 def _gone_from_docker(known: list[str]) -> list[str]:
-    """Return those of our images of a node that this machine's Docker has removed since."""
+    """Return our images of a node that Docker no longer has."""
     ours = [each for each in known if "/raggrpo/" in each and ":test-" in each]
     return [each for each in ours if not has_image(each.partition("/")[2])]
 
 
 def _remove_older(image: str) -> None:
-    """Keep the newest few, which share layers: each other trainer takes 3 GB of the disk."""
-    found = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", image]).split()
-    for name in [each for each in found if ":test-" in each][KEPT_IMAGES:]:
+    """Remove all but the newest images; each trainer image takes 3 GB."""
+    names = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}", image]).split()
+    for name in [each for each in names if ":test-" in each][KEPT_IMAGES:]:
         run(["docker", "rmi", name])
 
 
 def main() -> None:
-    """Build and load both images, so that no test waits for them."""
+    """Build and load both images before the tests start."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         log.info("%s", images())

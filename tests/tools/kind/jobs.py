@@ -1,4 +1,4 @@
-"""Jobs of which something is wrong or special, and how a test waits for what they say."""
+"""Jobs for tests of a cluster, and functions that wait for their status."""
 
 import json
 import time
@@ -15,45 +15,45 @@ T = TypeVar("T")
 
 
 def make_small_job(name: str, image: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job on the seeded volume; keys of `changes` are places such as `spec.rollout.n`."""
+    """Return a job on the seeded volume; keys of `changes` are paths such as `spec.rollout.n`."""
     steps = changes.get("spec.training.totalSteps", STEPS)
     own = {"spec.checkpoint.path": f"{MOUNT}/{name}", "spec.resources.cpu": "100m"}
     return changed(make_job(name, image, steps), own | dict(changes))
 
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a condition, `Unknown` when it is not there."""
-    found = (each for each in status.get("conditions", []) if each["type"] == kind)
-    return next(found, {"type": kind, "status": "Unknown", "reason": "", "message": ""})
+    """Return a condition; its status is `Unknown` if it is missing."""
+    matches = (each for each in status.get("conditions", []) if each["type"] == kind)
+    return next(matches, {"type": kind, "status": "Unknown", "reason": "", "message": ""})
 
 
-def status_when(
+def wait_for_status(
     cluster: Kubernetes,
     namespace: str,
     name: str,
-    is_so: Callable[[Mapping[str, Any]], bool],
+    predicate: Callable[[Mapping[str, Any]], bool],
     seconds: float,
 ) -> dict[str, Any]:
-    """Wait until a job's status is so and return it.
+    """Wait until `predicate` is true for a job's status and return the status.
 
     Raises:
-        AssertionError: It was not so in time; the message is the status.
+        AssertionError: It was not true in time; the message has the status.
     """
 
     def read() -> dict[str, Any]:
         status: dict[str, Any] = cluster.read("rgj", name, "-n", namespace).get("status", {})
         return status
 
-    return _when(read, is_so, f"job {name}", seconds)
+    return _wait_for(read, predicate, f"job {name}", seconds)
 
 
-def pods_when_ready(
+def wait_for_ready_pods(
     cluster: Kubernetes, namespace: str, labels: str, number: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """Wait until so many pods with these labels are ready and return them.
+    """Wait until `number` pods with these labels are ready and return them.
 
     Raises:
-        AssertionError: They were not ready in time; the message is their statuses.
+        AssertionError: They were not ready in time; the message has their statuses.
     """
 
     def read() -> list[dict[str, Any]]:
@@ -64,15 +64,17 @@ def pods_when_ready(
         ready = [each for each in pods if condition(each["status"], "Ready")["status"] == "True"]
         return len(ready) == len(pods) == number
 
-    return _when(read, are_ready, f"pods {labels}", seconds)
+    return _wait_for(read, are_ready, f"pods {labels}", seconds)
 
 
-def _when(read: Callable[[], T], is_so: Callable[[T], bool], what: str, seconds: float) -> T:
+def _wait_for(
+    read: Callable[[], T], predicate: Callable[[T], bool], what: str, seconds: float
+) -> T:
     deadline = time.monotonic() + seconds
-    while not is_so(found := read()):
-        assert time.monotonic() < deadline, f"{what} after {seconds:.0f} s: {json.dumps(found)}"
+    while not predicate(value := read()):
+        assert time.monotonic() < deadline, f"{what} after {seconds:.0f} s: {json.dumps(value)}"
         time.sleep(POLL_SECONDS)
-    return found
+    return value
 
 
 def has_ended(status: Mapping[str, Any]) -> bool:
@@ -80,11 +82,11 @@ def has_ended(status: Mapping[str, Any]) -> bool:
 
 
 def events_about(cluster: Kubernetes, namespace: str, name: str) -> list[dict[str, Any]]:
-    """Return what the operator told about a job, oldest first."""
-    found = cluster.read("events.events.k8s.io", "-n", namespace)["items"]
+    """Return the Events of a job, oldest first."""
+    events = cluster.read("events.events.k8s.io", "-n", namespace)["items"]
     about = [
         each
-        for each in found
+        for each in events
         if each["regarding"]["kind"] == "RagGrpoJob" and each["regarding"]["name"] == name
     ]
     return sorted(about, key=lambda each: str(each["eventTime"]))

@@ -1,9 +1,9 @@
-"""A kind cluster with KubeRay, whether or not an image registry answers: `make kind-up`.
+"""Create a kind cluster with KubeRay, with or without an image registry: `make kind-up`.
 
-KIND_NODE_IMAGE decides where images come from. `stock`: kind's own node image and public images.
-`own`: everything is built here from Go modules and Debian packages. Any other value: that node
-image. Unset: `stock` where a registry answers, else `own`. A cluster that is there is used again.
-KIND_CLUSTER is its name, KIND_NODES how many nodes a new one gets.
+KIND_NODE_IMAGE selects the source of images. `stock`: kind's node image and public images. `own`:
+everything is built here from Go modules and Debian packages. Any other value: that node image.
+Unset: `stock` if a registry is reachable, else `own`. An existing cluster is reused. KIND_CLUSTER
+is its name, KIND_NODES the number of nodes of a new one.
 """
 
 import argparse
@@ -39,27 +39,29 @@ FIRST_NODE = f"{NAME}-control-plane"
 READY_SECONDS = 180
 PROBE_IMAGE = "hello-world"
 BASE_IMAGE = "debian:bookworm-slim"
-"""What images begin with where no registry answers; made from Debian's packages then."""
+"""Base image where no registry is reachable; built from Debian packages."""
 CONTAINERD = "/var/lib/containerd"
 AUDIT_LOG = "/var/log/kubernetes/audit.log"
-"""In the node; kind.yaml names it too."""
-VOLUMES, VOLUMES_FOLDER = 100, "/var/local/volumes"
-"""How many claims there may be until the cluster is deleted, and where nodes have their files."""
+"""Path in the node; also in kind.yaml."""
+MAX_VOLUMES = 100
+"""Claims that can be bound until the cluster is deleted."""
+VOLUMES_FOLDER = "/var/local/volumes"
+"""Folder of the volumes in the nodes."""
 SERVICES = "10.96.0.0/16"
-"""Addresses of Services; kind's default."""
+"""CIDR of Services; kind's default."""
 FREE_GIB = 8
-"""The node image, its layers and a cluster need so much."""
+"""Disk space for the node image, its layers and a cluster."""
 
 
 class CannotStart(Exception):
-    """The cluster cannot be had on this machine; the message says why and what to do."""
+    """The cluster cannot start on this machine; the message has cause and remedy."""
 
 
 def up() -> Kubernetes:
-    """Start Docker, the cluster and KubeRay, as far as they are not there.
+    """Start Docker, the cluster and KubeRay, unless they are running.
 
     Raises:
-        CannotStart: With the reason.
+        CannotStart: The cluster cannot start.
         CannotBuild: A program could not be built.
     """
     with timed("docker"):
@@ -67,7 +69,7 @@ def up() -> Kubernetes:
         require_space(FREE_GIB, "the cluster")
     own = builds_own_images()
     image = own_node_image() if own else _named_node_image()
-    if not _is_there():
+    if not _is_running():
         with timed(f"cluster {NAME} from {image or 'the stock node image'}"):
             _create(int(os.environ.get("KIND_NODES", "1")), image, own=own)
     cluster = _cluster()
@@ -78,12 +80,12 @@ def up() -> Kubernetes:
 
 
 def down() -> None:
-    """Delete the cluster; images and programs stay in their caches."""
+    """Delete the cluster; keep cached images and programs."""
     kind("delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()))
     if _shared_folder().exists():
-        # In a container: the files belong to the users of pods.
-        mounted = ["docker", "run", "--rm", "-v", f"{_shared_folder()}:/volumes", BASE_IMAGE]
-        run([*mounted, "find", "/volumes", "-mindepth", "1", "-delete"])
+        # In a container, because the files belong to the users of pods.
+        command = ["docker", "run", "--rm", "-v", f"{_shared_folder()}:/volumes", BASE_IMAGE]
+        run([*command, "find", "/volumes", "-mindepth", "1", "-delete"])
         _shared_folder().rmdir()
     if not kind("get", "clusters").split():
         registry.stop(run)
@@ -91,7 +93,7 @@ def down() -> None:
 
 def load(*images: str) -> None:
     with timed(f"load {', '.join(images)}"):
-        registry.deliver(run, images, nodes())
+        registry.push_to_nodes(run, images, nodes())
 
 
 def nodes() -> list[str]:
@@ -99,13 +101,13 @@ def nodes() -> list[str]:
 
 
 def pretend_gpus(cluster: Kubernetes, number: int, resource: str = "nvidia.com/gpu") -> None:
-    """Have the first node offer GPUs that it lacks; pods that ask for them get scheduled."""
+    """Make the first node report GPUs that it lacks, so that pods requesting them are scheduled."""
     amounts = {resource: str(number)}
     cluster.write_status("node", FIRST_NODE, {"capacity": amounts, "allocatable": amounts})
 
 
 def kubeconfig() -> Path:
-    """Return the file that names the cluster; it lies in the repository, not at ~/.kube."""
+    """Return the kubeconfig of the cluster, a file in the repository's cache."""
     folder = HERE.parents[2] / ".cache"
     folder.mkdir(exist_ok=True)
     return folder / f"{NAME}.kubeconfig"
@@ -113,13 +115,13 @@ def kubeconfig() -> Path:
 
 @cache
 def builds_own_images() -> bool:
-    """Return whether everything that the cluster runs is built here."""
-    chosen = os.environ.get("KIND_NODE_IMAGE", "")
-    return chosen == "own" or (not chosen and not _registry_answers())
+    """Return whether the images of the cluster are built on this machine."""
+    node_image = os.environ.get("KIND_NODE_IMAGE", "")
+    return node_image == "own" or (not node_image and not _is_registry_reachable())
 
 
 def own_node_image() -> str:
-    """Return the image of a node built from Go modules and Debian packages."""
+    """Return the node image built from Go modules and Debian packages; build it if missing."""
     programs = ("kube", "coredns", "etcd", "pause", "crictl")
     folders = {name: tool_folder(name) for name in programs}
     recipe = hashlib.sha256(str(sorted(folders.items())).encode())
@@ -136,14 +138,14 @@ def own_node_image() -> str:
 
 
 def kind(*arguments: str) -> str:
-    """Run kind and return what it printed; the configuration names files of this folder."""
+    """Run kind in this folder, which its configuration refers to, and return its output."""
     return run([str(tool_folder("kind") / "kind"), *arguments], folder=HERE)
 
 
 def audit_events() -> Iterator[dict[str, Any]]:
-    """Yield the operator's finished requests of the API server, oldest first.
+    """Yield the audit events of the API server, oldest first.
 
-    The log begins with the cluster: one that is used again holds earlier runs too.
+    A reused cluster still has the events of earlier runs.
     """
     text = run(["docker", "exec", FIRST_NODE, "cat", AUDIT_LOG])
     for line in text.splitlines():
@@ -151,16 +153,16 @@ def audit_events() -> Iterator[dict[str, Any]]:
 
 
 def run(command: Sequence[str], folder: Path | None = None) -> str:
-    """Run a command and return what it printed; its messages go to standard error.
+    """Run a command and return its standard output.
 
     Raises:
-        CannotStart: It failed; the message holds its last lines.
+        CannotStart: The command failed; the message has its last lines.
     """
     log.debug("%s", " ".join(command))
     ended = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "DOCKER_BUILDKIT": "0"},  # Debian's Docker has no BuildKit
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},  # Debian's Docker lacks BuildKit
         capture_output=True,
         text=True,
         check=False,
@@ -172,7 +174,7 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
 
 
 def build_manager(tool: str, image: str) -> None:
-    """Make the image of a tool that is one program called `manager`."""
+    """Build the image of a tool that consists of one program, `manager`."""
     with tempfile.TemporaryDirectory() as context:
         shutil.copy(tool_folder(tool) / "manager", context)
         shutil.copy(HERE / "manager.Dockerfile", Path(context, "Dockerfile"))
@@ -180,7 +182,7 @@ def build_manager(tool: str, image: str) -> None:
 
 
 def _create(number: int, image: str, *, own: bool) -> None:
-    """Create the cluster; several nodes share a folder of this machine for volumes."""
+    """Create the cluster; with several nodes, volumes are in a shared folder of this machine."""
     config = yaml.safe_load((HERE / "kind.yaml").read_text())
     config["nodes"] += [{"role": "worker"} for _ in range(number - 1)]
     if number > 1:
@@ -188,41 +190,41 @@ def _create(number: int, image: str, *, own: bool) -> None:
         shared = {"hostPath": str(_shared_folder()), "containerPath": VOLUMES_FOLDER}
         for node in config["nodes"]:
             node["extraMounts"] = [*node.get("extraMounts", []), shared]
-    elif own:  # nobody waits often for a cluster of more
-        kept = {"hostPath": _kept_images(image), "containerPath": CONTAINERD}
-        config["nodes"][0]["extraMounts"].append(kept)
-    chosen = ["--image", image] if image else []
+    elif own:
+        images = {"hostPath": _image_volume(image), "containerPath": CONTAINERD}
+        config["nodes"][0]["extraMounts"].append(images)
+    image_option = ["--image", image] if image else []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(config, file)
         file.flush()
-        given = ["--config", file.name, "--kubeconfig", str(kubeconfig())]
-        kind("create", "cluster", "--name", NAME, "--wait", f"{READY_SECONDS}s", *given, *chosen)
+        options = ["--config", file.name, "--kubeconfig", str(kubeconfig()), *image_option]
+        kind("create", "cluster", "--name", NAME, "--wait", f"{READY_SECONDS}s", *options)
 
 
-def _kept_images(image: str) -> str:
-    """Return the folder of the images that the node had in the cluster before.
+def _image_volume(image: str) -> str:
+    """Return the mount point of a Docker volume that keeps a node's images between clusters.
 
-    It takes two minutes to unpack the trainer's 7 GB. To containerd and kubelet it is as if the
-    node had been restarted: what ran there has ended and is cleared away.
+    Unpacking the trainer's 7 GB takes two minutes. containerd and kubelet treat a new cluster as a
+    restart of the node and remove the containers of the old one.
     """
     label = f"raggrpo.node={NAME}-0"
     volume = f"raggrpo-images-{NAME}-0-{image.rpartition('-')[2]}"
-    found = run(["docker", "volume", "ls", "-q", "--filter", f"label={label}"]).split()
-    for other in set(found) - {volume}:
+    volumes = run(["docker", "volume", "ls", "-q", "--filter", f"label={label}"]).split()
+    for other in set(volumes) - {volume}:
         run(["docker", "volume", "rm", other])
-    if volume not in found:
+    if volume not in volumes:
         run(["docker", "volume", "create", "--label", label, volume])
     return run(["docker", "volume", "inspect", "-f", "{{.Mountpoint}}", volume]).strip()
 
 
 def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
-    """Let pods run on every node, reach those of the others, and share volumes."""
+    """Schedule pods on every node, add routes between nodes, and create volumes."""
     cluster.kubectl(
         "taint", "nodes", "--all", "node-role.kubernetes.io/control-plane-", check=False
     )
-    if own:  # kind's own image brings a network plugin that does this
-        found = cluster.read("nodes")["items"]
-        for node, other in permutations(found, 2):
+    if own:  # the stock image has a network plugin that does this
+        items = cluster.read("nodes")["items"]
+        for node, other in permutations(items, 2):
             [address] = [
                 each["address"]
                 for each in other["status"]["addresses"]
@@ -230,37 +232,37 @@ def _prepare_nodes(cluster: Kubernetes, own: bool) -> None:
             ]
             route = ["ip", "route", "replace", other["spec"]["podCIDR"], "via", address]
             run(["docker", "exec", node["metadata"]["name"], *route])
-    # An address of a Service that leads to no pod yet stays on the node: the network beyond it may
-    # answer for every address, and a connection to such an answer would be kept.
+    # Reject connections to Services without endpoints on the node. The outer network may answer
+    # for any address, and clients would keep a connection to it.
     for node, chain in product(nodes(), ("FORWARD", "OUTPUT")):
         rule = f"{chain} -d {SERVICES} -p tcp -j REJECT --reject-with tcp-reset"
-        refuse = f"iptables -C {rule} 2>/dev/null || iptables -I {rule}"
-        run(["docker", "exec", node, "bash", "-c", refuse])
-    registry.let_pull(run, nodes())
-    folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(VOLUMES))
-    # Any user may write, as where a provisioner makes them.
-    make = f"mkdir -p {folders} && chmod 0777 {folders}"
-    run(["docker", "exec", FIRST_NODE, "bash", "-c", make])
-    cluster.apply(*shared_volumes(VOLUMES, VOLUMES_FOLDER))
+        command = f"iptables -C {rule} 2>/dev/null || iptables -I {rule}"
+        run(["docker", "exec", node, "bash", "-c", command])
+    registry.trust_registry(run, nodes())
+    folders = " ".join(f"{VOLUMES_FOLDER}/volume-{i}" for i in range(MAX_VOLUMES))
+    # Writable for any user, as volumes of a provisioner are.
+    command = f"mkdir -p {folders} && chmod 0777 {folders}"
+    run(["docker", "exec", FIRST_NODE, "bash", "-c", command])
+    cluster.apply(*shared_volumes(MAX_VOLUMES, VOLUMES_FOLDER))
 
 
 def _shared_folder() -> Path:
-    """Return this machine's folder for the volumes of a cluster of several nodes."""
+    """Return this machine's folder for the volumes of a cluster with several nodes."""
     return kubeconfig().with_name(f"{NAME}-volumes")
 
 
 def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
-    """Apply the module's own kustomization; its CRDs are too large for kubectl's annotation."""
+    """Apply the module's kustomization, server-side: its CRDs exceed the annotation of kubectl."""
     kustomization = tool_folder("kuberay-config") / "default"
-    named = yaml.safe_load((kustomization / "kustomization.yaml").read_text())["images"][0]
-    image = f"{named['newName']}:{named['newTag']}"
+    entry = yaml.safe_load((kustomization / "kustomization.yaml").read_text())["images"][0]
+    image = f"{entry['newName']}:{entry['newTag']}"
     if own:
         if not has_image(image):
             build_manager("kuberay", image)
         load(image, BASE_IMAGE)
     path = "-o=jsonpath={.spec.template.spec.containers[0].image}"
-    present = cluster.kubectl("get", "deployment", "kuberay-operator", path, check=False)
-    if present.stdout != image:
+    installed = cluster.kubectl("get", "deployment", "kuberay-operator", path, check=False)
+    if installed.stdout != image:
         cluster.kubectl("apply", "--server-side", "-k", str(kustomization))
     cluster.kubectl(
         "rollout", "status", "deployment/kuberay-operator", f"--timeout={READY_SECONDS}s",
@@ -270,19 +272,19 @@ def _install_kuberay(cluster: Kubernetes, own: bool) -> None:
 
 def _cluster() -> Kubernetes:
     kind("export", "kubeconfig", "--name", NAME, "--kubeconfig", str(kubeconfig()))
-    found = yaml.safe_load(kubeconfig().read_text())["clusters"][0]["cluster"]
+    entry = yaml.safe_load(kubeconfig().read_text())["clusters"][0]["cluster"]
     authority = kubeconfig().with_suffix(".crt")
-    authority.write_bytes(base64.b64decode(found["certificate-authority-data"]))
+    authority.write_bytes(base64.b64decode(entry["certificate-authority-data"]))
     return Kubernetes(
-        url=found["server"],
+        url=entry["server"],
         folder=kubeconfig().parent,
         kubeconfig=kubeconfig(),
         authority=authority,
     )
 
 
-def _is_there() -> bool:
-    """Return whether the cluster runs; one whose node was stopped is deleted."""
+def _is_running() -> bool:
+    """Return whether the cluster is running; delete it if its node was stopped."""
     if NAME not in kind("get", "clusters").split():
         return False
     if run(["docker", "inspect", "-f", "{{.State.Running}}", FIRST_NODE]).strip() == "true":
@@ -296,43 +298,43 @@ def has_image(name: str) -> bool:
 
 
 def _named_node_image() -> str:
-    chosen = os.environ.get("KIND_NODE_IMAGE", "")
-    return "" if chosen == "stock" else chosen
+    node_image = os.environ.get("KIND_NODE_IMAGE", "")
+    return "" if node_image == "stock" else node_image
 
 
-def _registry_answers() -> bool:
+def _is_registry_reachable() -> bool:
     try:
         run(["timeout", "60", "docker", "pull", "-q", PROBE_IMAGE])
     except CannotStart:
-        log.info("no image registry answers: what the cluster runs is built here")
+        log.info("no image registry is reachable; building the images of the cluster")
         return False
     return True
 
 
 def require_space(gib: float, what: str) -> None:
-    """Refuse to start what would fill the disk of Docker."""
+    """Raise CannotStart if Docker's disk lacks space."""
     root = run(["docker", "info", "-f", "{{.DockerRootDir}}"]).strip()
     free = shutil.disk_usage(root).free / 1024**3
     if free < gib:
         raise CannotStart(
-            f"{root} has {free:.0f} GiB free, {what} needs {gib}: `docker image prune`"
+            f"{root} has {free:.0f} GiB free, {what} needs {gib} GiB: run `docker image prune`"
         )
 
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    began = time.monotonic()
+    started = time.monotonic()
     yield
-    log.info("%s: %.0f s", what, time.monotonic() - began)
+    log.info("%s: %.0f s", what, time.monotonic() - started)
 
 
 def main() -> None:
-    """Bring the cluster up or down, or print the file that names it."""
+    """Create or delete the cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=("up", "down"))
     verb = parser.parse_args().verb
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         if verb == "down":
             down()
@@ -342,7 +344,7 @@ def main() -> None:
         raise SystemExit(f"no cluster: {reason}") from reason
     log.info(
         "ready after %.0f s: export KUBECONFIG=%s; export PATH=%s:$PATH",
-        time.monotonic() - began,
+        time.monotonic() - started,
         kubeconfig(),
         tool_folder("kube"),
     )

@@ -1,4 +1,4 @@
-"""What tests do with a cluster, whichever it is: kubectl, statuses, namespaces, identities."""
+"""Access to a cluster for tests: kubectl, statuses, namespaces, identities."""
 
 import base64
 import json
@@ -13,22 +13,22 @@ import yaml
 
 from tools.kind.go_programs import tool_folder
 
-END_SECONDS = 90
+DELETE_SECONDS = 90
 
 
 @dataclass(kw_only=True)
 class Kubernetes:
-    """A running API server and who we are there."""
+    """A running API server and the credentials of an administrator."""
 
     url: str
     folder: Path
-    """For files of the tests."""
+    """Folder for files of the tests."""
     kubeconfig: Path
-    """Of a cluster administrator."""
+    """Kubeconfig of a cluster administrator."""
     authority: Path
-    """Certificate that the server's is checked with."""
+    """CA certificate of the server."""
     namespaces: list[str] = field(default_factory=list)
-    """Those that tests had."""
+    """Namespaces that tests created."""
 
     def kubectl(
         self,
@@ -38,10 +38,10 @@ class Kubernetes:
         kubeconfig: Path | None = None,
         deadline: float = 120,
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator, or as whom `kubeconfig` names.
+        """Run kubectl as the administrator, or with another `kubeconfig`.
 
         Raises:
-            AssertionError: It failed and `check` is set; the message is what it said.
+            AssertionError: It failed and `check` is set; the message is its standard error.
         """
         ended = subprocess.run(
             [str(tool_folder("kube") / "kubectl"), *arguments],
@@ -56,11 +56,12 @@ class Kubernetes:
         return ended
 
     def read(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
-        return found
+        output = self.kubectl("get", *arguments, "-o", "json").stdout
+        value: dict[str, Any] = json.loads(output)
+        return value
 
     def apply(self, *manifests: dict[str, Any], namespace: str = "default") -> None:
-        """Apply manifests on the server's side as the administrator."""
+        """Apply manifests server-side as the administrator."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
         self.kubectl(
             "apply", "--server-side", "--force-conflicts", "-n", namespace, "-f", "-", stdin=text
@@ -69,7 +70,7 @@ class Kubernetes:
     def write_status(
         self, resource: str, name: str, status: dict[str, Any], namespace: str = "default"
     ) -> None:
-        """Merge into an object's status, as its controller would."""
+        """Patch an object's status, as its controller would."""
         self.kubectl(
             "patch", resource, name, "-n", namespace, "--subresource=status", "--type=merge",
             "-p", json.dumps({"status": status}),
@@ -77,10 +78,10 @@ class Kubernetes:
 
     @contextmanager
     def namespace(self, name: str, *, restricted: bool = False) -> Iterator[str]:
-        """Make a namespace for one test; it begins to end with the test.
+        """Create a namespace for one test and start its deletion afterwards.
 
-        A restricted one admits only pods that a careful platform admits. `all_namespaces_end`
-        sees them gone: nothing of ours may keep one from ending.
+        A restricted one enforces Pod Security `restricted`. `wait_for_deleted_namespaces` checks
+        that no object blocks the deletion.
         """
         self.kubectl("create", "namespace", name)
         if restricted:
@@ -92,18 +93,18 @@ class Kubernetes:
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
-    def all_namespaces_end(self) -> None:
-        """Wait until every namespace that a test had is gone.
+    def wait_for_deleted_namespaces(self) -> None:
+        """Wait until all namespaces of the tests are deleted.
 
         Raises:
-            AssertionError: One of them hangs.
+            AssertionError: The deletion of one is blocked.
         """
         if self.namespaces:
             names = [f"namespace/{name}" for name in self.namespaces]
-            self.kubectl("wait", "--for=delete", *names, f"--timeout={END_SECONDS}s")
+            self.kubectl("wait", "--for=delete", *names, f"--timeout={DELETE_SECONDS}s")
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Return a kubeconfig with the rights of a service account, which must exist."""
+        """Return a kubeconfig for an existing service account."""
         token = self.kubectl("create", "token", name, "-n", namespace).stdout.strip()
         path = self.folder / f"{namespace}-{name}.kubeconfig"
         path.write_text(yaml.safe_dump(kubeconfig_with(self.url, self.authority, token, namespace)))

@@ -1,6 +1,6 @@
-"""Kueue on a test cluster, beside everything else: it manages only what names its queue.
+"""Kueue on a test cluster; it manages only objects with the label of its queue.
 
-Installed from the module's own kustomization, with an image of its own program.
+Installed from the module's kustomization, with an image built from its program.
 """
 
 import json
@@ -18,20 +18,20 @@ IMAGE = f"raggrpo-kueue:{KUEUE}"
 QUEUE = "research"
 HIGH = "high"
 CPU = "250m"
-"""Of the queue: one small job, which takes 200m, and not two."""
+"""CPU quota of the queue: enough for one small job of 200m, not for two."""
 MEMORY = "64Gi"
-"""More than anybody asks for."""
-FLAVOUR = {"kubernetes.io/os": "linux"}
-"""Labels of the nodes that the quota stands for; pods get them as their node selector."""
+"""Memory quota of the queue, which no job exceeds."""
+FLAVOR = {"kubernetes.io/os": "linux"}
+"""Labels of the nodes of the quota; Kueue adds them to pods as node selector."""
 FRAMEWORKS = ["batch/job", "ray.io/raycluster"]
-HOOKED = {"batch", "kueue.x-k8s.io", "ray.io"}
-"""API groups whose objects Kueue is asked about. Not pods: none could start without Kueue."""
+WEBHOOK_GROUPS = {"batch", "kueue.x-k8s.io", "ray.io"}
+"""API groups with webhooks of Kueue. Without pods, which could not start while Kueue is down."""
 
 Manifest = dict[str, Any]
 
 
 def install(cluster: Kubernetes) -> None:
-    """Start Kueue with one queue and wait until it takes jobs."""
+    """Install Kueue with one queue and wait until the queue is active."""
     if not has_image(IMAGE):
         build_manager("kueue", IMAGE)
     load(IMAGE)
@@ -46,7 +46,7 @@ def install(cluster: Kubernetes) -> None:
 
 
 def remove(cluster: Kubernetes) -> None:
-    """Take Kueue away; its objects first, since it is Kueue that lets them go."""
+    """Uninstall Kueue; its objects first, because Kueue removes their finalizers."""
     gone = ("--for=delete", "--timeout=90s")
     cluster.kubectl("wait", "workloads.kueue.x-k8s.io", "--all", "-A", *gone)
     for each in _queue():
@@ -56,12 +56,12 @@ def remove(cluster: Kubernetes) -> None:
 
 
 def make_local_queue() -> Manifest:
-    """Return the door to the queue that a namespace needs."""
+    """Return the LocalQueue that a namespace needs to use the queue."""
     return _object("LocalQueue", QUEUE, spec={"clusterQueue": QUEUE})
 
 
-def make_rival(name: str, *, priority: str = "") -> Manifest:
-    """Return a batch Job that wants the whole quota until it is deleted."""
+def make_competing_job(name: str, *, priority: str = "") -> Manifest:
+    """Return a batch Job that requests the whole quota until it is deleted."""
     labels = {LABEL_QUEUE: QUEUE}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
@@ -76,8 +76,8 @@ def make_rival(name: str, *, priority: str = "") -> Manifest:
     }
 
 
-def until_used(cluster: Kubernetes, **amounts: str) -> None:
-    """Wait until so much of the queue's resources is taken."""
+def wait_for_usage(cluster: Kubernetes, **amounts: str) -> None:
+    """Wait until the queue's usage equals `amounts`."""
     for name, amount in amounts.items():
         total = f'{{.status.flavorsUsage[0].resources[?(@.name=="{name}")].total}}'
         cluster.kubectl(
@@ -88,8 +88,8 @@ def until_used(cluster: Kubernetes, **amounts: str) -> None:
 def _manifests(cluster: Kubernetes) -> list[Manifest]:
     kustomization = tool_folder("kueue-config") / "default"
     rendered = cluster.kubectl("kustomize", str(kustomization)).stdout
-    found = [each for each in yaml.safe_load_all(rendered) if each["kind"] != "APIService"]
-    for each in found:
+    manifests = [each for each in yaml.safe_load_all(rendered) if each["kind"] != "APIService"]
+    for each in manifests:
         if each["kind"] == "Deployment":
             [container] = each["spec"]["template"]["spec"]["containers"]
             container |= {"image": IMAGE, "imagePullPolicy": "IfNotPresent"}
@@ -99,8 +99,10 @@ def _manifests(cluster: Kubernetes) -> list[Manifest]:
             settings = yaml.safe_load(text) | {"integrations": {"frameworks": FRAMEWORKS}}
             each["data"] = {file: yaml.safe_dump(settings)}
         elif "webhooks" in each:
-            each["webhooks"] = [hook for hook in each["webhooks"] if _groups(hook) <= HOOKED]
-    return found
+            each["webhooks"] = [
+                hook for hook in each["webhooks"] if _groups(hook) <= WEBHOOK_GROUPS
+            ]
+    return manifests
 
 
 def _groups(hook: Manifest) -> set[str]:
@@ -110,15 +112,15 @@ def _groups(hook: Manifest) -> set[str]:
 def _queue() -> list[Manifest]:
     quotas = [{"name": "cpu", "nominalQuota": CPU}, {"name": "memory", "nominalQuota": MEMORY}]
     covered = [each["name"] for each in quotas]
-    flavour = {"name": QUEUE, "resources": quotas}
+    flavor = {"name": QUEUE, "resources": quotas}
     spec = {
         "namespaceSelector": {},
         "preemption": {"withinClusterQueue": "LowerPriority"},
-        "resourceGroups": [{"coveredResources": covered, "flavors": [flavour]}],
+        "resourceGroups": [{"coveredResources": covered, "flavors": [flavor]}],
     }
     return [
         _object("ClusterQueue", QUEUE, spec=spec),
-        _object("ResourceFlavor", QUEUE, spec={"nodeLabels": FLAVOUR}),
+        _object("ResourceFlavor", QUEUE, spec={"nodeLabels": FLAVOR}),
         _object("WorkloadPriorityClass", HIGH, value=1000),
     ]
 

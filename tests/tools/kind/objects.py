@@ -1,4 +1,4 @@
-"""Objects that tests of the real cluster apply, as a careful platform admits them."""
+"""Manifests for tests of the real cluster; their pods satisfy Pod Security `restricted`."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ STORAGE_CLASS = "shared"
 
 
 def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
-    """Return a class of volumes that pods of all nodes may mount, and so many; see `kind_cluster`.
+    """Return a StorageClass and `number` volumes that pods on all nodes can mount.
 
-    The provisioner of kind's own node image makes none that more than one node may mount.
+    The provisioner of kind's node image supports no volumes with access from several nodes.
     """
     storage_class = {
         "apiVersion": "storage.k8s.io/v1",
@@ -36,7 +36,7 @@ def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
 
 
 def make_claim(name: str) -> dict[str, Any]:
-    """Return a claim of 1 GiB that pods on any node may mount at once."""
+    """Return a ReadWriteMany claim of 1 GiB."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -50,7 +50,7 @@ def make_claim(name: str) -> dict[str, Any]:
 
 
 def make_pod(name: str, image: str, command: list[str], **container: Any) -> dict[str, Any]:
-    """Return a pod that runs once, of which a restricted namespace approves."""
+    """Return a pod that runs once and satisfies Pod Security `restricted`."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -80,7 +80,7 @@ def make_pod(name: str, image: str, command: list[str], **container: Any) -> dic
     }
 
 
-def mounting(pod: dict[str, Any], claim: str, path: str) -> dict[str, Any]:
+def with_claim(pod: dict[str, Any], claim: str, path: str) -> dict[str, Any]:
     pod["spec"]["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
     pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": path}]
     return pod

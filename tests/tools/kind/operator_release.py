@@ -1,4 +1,4 @@
-"""The operator on a test cluster: installed from its chart, scaled, killed."""
+"""Install, scale and kill the operator on a test cluster."""
 
 import time
 from datetime import datetime
@@ -9,19 +9,20 @@ from tools.kind.go_programs import tool_folder
 from tools.kind.images import Images
 from tools.kind.kubernetes import Kubernetes
 
-RELEASE, SYSTEM = "raggrpo-operator", "raggrpo-system"
+RELEASE = "raggrpo-operator"
+SYSTEM = "raggrpo-system"
 MONITORING = "e2e-monitoring"
 """The namespace from which metrics may be scraped."""
 PODS = "app.kubernetes.io/component=operator"
 LEADER_SECONDS = 60.0
 QUICK = "settings.pollSeconds=1,settings.statusSeconds=1"
-"""So that tests wait less than users of the chart's defaults do."""
+"""Shorter intervals than the chart's defaults."""
 
 
 def install(
     cluster: Kubernetes, images: Images, sources: Path, replicas: int = 1, settings: str = QUICK
 ) -> None:
-    """Install the chart of these sources, or upgrade to it, and wait until it is ready."""
+    """Install or upgrade the chart in `sources` and wait until it is ready."""
     values = [
         f"image.tag={images.operator.rpartition(':')[2]}",
         f"trainerImage.tag={images.trainer.rpartition(':')[2]}",
@@ -48,14 +49,14 @@ def scale(cluster: Kubernetes, replicas: int) -> None:
 
 
 def kill(cluster: Kubernetes, pod: str = "") -> None:
-    """Give the operator, or this one of several, no time to end well."""
+    """Delete the operator's pods, or one of them, without a grace period."""
     which = [pod] if pod else ["-l", PODS]
     at_once = ("--grace-period=0", "--force", "--wait=false")
     cluster.kubectl("delete", "pod", "-n", SYSTEM, *which, *at_once)
 
 
 def leader(cluster: Kubernetes) -> tuple[str, datetime]:
-    """Return the pod that works and since when; the Lease of one that is gone is not taken yet."""
+    """Return the pod that holds the Lease and when it acquired it; wait while the pod is gone."""
     deadline = time.monotonic() + LEADER_SECONDS
     while True:
         spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]
@@ -63,5 +64,5 @@ def leader(cluster: Kubernetes) -> tuple[str, datetime]:
         pod = ("get", "pod", holder, "-n", SYSTEM, "--ignore-not-found", "-o=name")
         if holder and cluster.kubectl(*pod).stdout:
             return holder, datetime.fromisoformat(spec["acquireTime"])
-        assert time.monotonic() < deadline, f"nobody leads: {spec}"
+        assert time.monotonic() < deadline, f"no leader: {spec}"
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""A child process of the tests: started, waited for, and never left behind."""
+"""Child processes of the tests, which never outlive them."""
 
 import ctypes
 import signal
@@ -13,12 +13,12 @@ STOP_SECONDS = 20.0
 
 
 class DidNotStart(Exception):
-    """A program of the test cluster ended or stayed silent; the message holds its last lines."""
+    """A program exited or did not become ready; the message has its last lines."""
 
 
 @dataclass
 class Program:
-    """A child process that dies with this one, whatever happens."""
+    """A child process that is killed when this process exits."""
 
     name: str
     command: Sequence[str]
@@ -26,7 +26,7 @@ class Program:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; its output is appended to its log file."""
+        """Start the program and append its output to the log file."""
         with self.log_file.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command, stdout=output, stderr=output, preexec_fn=_die_with_parent
@@ -44,17 +44,17 @@ class Program:
         self.process = None
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Return when it is ready.
+        """Return when `ready` returns True.
 
         Raises:
-            DidNotStart: It ended, or was not ready in time.
+            DidNotStart: The program exited, or was not ready in time.
         """
         deadline = time.monotonic() + START_SECONDS
         while not ready():
             ended = self.process is None or self.process.poll() is not None
             if ended or time.monotonic() > deadline:
                 lines = self.log_file.read_text(errors="replace").splitlines()[-15:]
-                state = "ended" if ended else f"was not ready after {START_SECONDS:.0f} s"
+                state = "exited" if ended else f"was not ready after {START_SECONDS:.0f} s"
                 raise DidNotStart("\n".join([f"{self.name} {state}:", *lines]))
             time.sleep(0.1)
 

@@ -1,9 +1,8 @@
-"""An image registry in a container beside kind's nodes: what reaches a node is only new layers.
+"""An image registry in a container next to kind's nodes, so that nodes pull only new layers.
 
-`kind load` writes a whole image, 7 GB for the trainer, though only its thin last layer changed.
-containerd's own client pulls by name and gives the image the name that pods use; the kubelet pulls
-what pods ask this registry itself for. The layers outlive clusters in the Docker volume
-`raggrpo-registry`.
+`kind load` copies whole images, 7 GB for the trainer, even if only the last layer changed. Here
+containerd's client pulls an image and tags it with the name that pods use. Layers are kept in the
+Docker volume `raggrpo-registry` when clusters are deleted.
 """
 
 import shutil
@@ -20,40 +19,40 @@ HERE = Path(__file__).parent
 NAME = "raggrpo-registry"
 IMAGE = f"{NAME}:{REGISTRY}"
 INSIDE = f"{NAME}:5000"
-"""Where nodes find it: Docker resolves names of one network."""
+"""Address of the registry for nodes, which Docker resolves in their network."""
 NETWORK = "kind"
 START_SECONDS = 60.0
 
 Run = Callable[[list[str]], str]
-"""Runs a command and returns what it printed."""
+"""Runs a command and returns its output."""
 
 
-def deliver(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
-    """Give images of this machine's Docker to nodes; layers that they have are not moved."""
+def push_to_nodes(run: Run, images: Iterable[str], nodes: Sequence[str]) -> None:
+    """Transfer images from Docker to nodes; existing layers are skipped."""
     for image in images:
-        inside = offer(run, image)
+        inside = push(run, image)
         for node in nodes:
             ctr = ["docker", "exec", node, "ctr", "-n", "k8s.io", "images"]
             run([*ctr, "pull", "--plain-http", inside])
             run([*ctr, "tag", "--force", inside, full_name(image)])
 
 
-def forget(run: Run, images: Iterable[str], nodes: Iterable[str]) -> None:
-    """Remove images from nodes, which keep theirs longer than clusters last."""
+def remove_images(run: Run, images: Iterable[str], nodes: Iterable[str]) -> None:
+    """Remove images from nodes, whose image volume is kept between clusters."""
     for node, name in product(nodes, images):
-        if name in known_to(run, node):
-            # With all names of the image: containerd's own client leaves the one that is its id.
-            # Several GB take longer than the two seconds that it would wait.
+        if name in images_on(run, node):
+            # crictl removes all names of the image; containerd's client keeps its id. The default
+            # timeout of two seconds is too short for several GB.
             run(["docker", "exec", node, "crictl", "--timeout", "120s", "rmi", name])
 
 
-def known_to(run: Run, node: str) -> list[str]:
+def images_on(run: Run, node: str) -> list[str]:
     """Return the names of a node's images."""
     return run(["docker", "exec", node, "ctr", "-n", "k8s.io", "images", "ls", "-q"]).split()
 
 
-def offer(run: Run, image: str) -> str:
-    """Put an image of this machine's Docker into the registry; return its name for pods."""
+def push(run: Run, image: str) -> str:
+    """Push an image from Docker to the registry; return its name for pods."""
     outside = _start(run)
     run(["docker", "tag", image, f"{outside}/{image}"])
     run(["docker", "push", "-q", f"{outside}/{image}"])
@@ -61,8 +60,8 @@ def offer(run: Run, image: str) -> str:
     return f"{INSIDE}/{image}"
 
 
-def let_pull(run: Run, nodes: Iterable[str]) -> None:
-    """Tell nodes that this registry has no certificate; containerd reads it at every pull."""
+def trust_registry(run: Run, nodes: Iterable[str]) -> None:
+    """Configure containerd on the nodes to use this registry without TLS."""
     settings = f'[host."http://{INSIDE}"]\n  capabilities = ["pull", "resolve"]\n'
     folder = f"/etc/containerd/certs.d/{INSIDE}"
     write = f"mkdir -p {folder} && printf '%s' '{settings}' > {folder}/hosts.toml"
@@ -98,11 +97,11 @@ def _start(run: Run) -> str:
         )  # fmt: skip
     port = run(["docker", "port", NAME, "5000/tcp"]).split()[0].rpartition(":")[2]
     _wait_for(port)
-    return f"localhost:{port}"  # Docker asks registries of this name for no certificate
+    return f"localhost:{port}"  # Docker uses no TLS for localhost
 
 
 def _wait_for(port: str) -> None:
-    """Wait until it answers: Docker takes connections for it, and resets them, until it listens."""
+    """Wait until the registry responds; until then Docker accepts and resets connections."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -23,7 +23,7 @@ include setup, such as the start of a job that several tests share.
 """
 
 DRILL = "drill"
-"""Name of the property in which a drill tells how it went."""
+"""Name of the property in which a drill reports its result."""
 DRILLS_PAGE = """# Drills on a cluster
 
 `make drills-cluster` writes this page. Each row is a separate job on a kind cluster with KubeRay:
@@ -39,14 +39,14 @@ on the other one.
 
 {date}, {cpus} CPUs: {passed} of {total} passed, {minutes:.0f} minutes of tests.
 
-| done to the job | attempts ended | next one on | lost steps | result | s |
+| fault | causes | recovery tiers | lost steps | result | s |
 |---|---|---|---|---|---|
 {rows}
 """
 
 
 def page(reports: Iterable[pytest.TestReport]) -> str:
-    """Return the page of the tests; one counts as passed when all of its phases did."""
+    """Return the page of the tests; a test passes if all its phases pass."""
     seconds, failed = _outcomes(reports)
     rows = []
     for name, duration in seconds.items():
@@ -57,12 +57,12 @@ def page(reports: Iterable[pytest.TestReport]) -> str:
 
 
 def drills_page(reports: Sequence[pytest.TestReport]) -> str:
-    """Return the page of the drills; one that told nothing has only its test's name."""
+    """Return the page of the drills; one without a report has only its test's name."""
     seconds, failed = _outcomes(reports)
-    told = {each.nodeid: value for each in reports for key, value in each.user_properties}
+    reported = {each.nodeid: value for each in reports for key, value in each.user_properties}
     rows = []
     for name, duration in seconds.items():
-        drill: Any = told.get(name, {"name": name.partition("::")[2], "ends": [], "lost": "–"})
+        drill: Any = reported.get(name, {"name": name.partition("::")[2], "ends": [], "lost": "–"})
         causes = ", ".join(cause for cause, _ in drill["ends"])
         tiers = ", ".join(tier for _, tier in drill["ends"][1:]) or "–"
         rows.append(
@@ -73,7 +73,7 @@ def drills_page(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def _outcomes(reports: Iterable[pytest.TestReport]) -> tuple[dict[str, float], set[str]]:
-    """Return the seconds of every test, and those that failed in one of their phases."""
+    """Return the seconds of each test, and the tests that failed in any phase."""
     seconds: dict[str, float] = defaultdict(float)
     failed: set[str] = set()
     for report in reports:

@@ -1,4 +1,4 @@
-"""A job that really trains on the test cluster, and what a test asks of it while it does."""
+"""Real training jobs on the test cluster, and functions to observe them."""
 
 import json
 import time
@@ -15,14 +15,14 @@ from support.builders.trainer.word_model import write_word_model
 from tools.kind.go_programs import tool_folder
 from tools.kind.kind_cluster import BASE_IMAGE
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_claim, make_pod, mounting
+from tools.kind.objects import make_claim, make_pod, with_claim
 from tools.kind.program import Program
 
 MOUNT = "/mnt/work"
 CLAIM = "work"
 PROMPTS = 64
 KILL_DRIVER = ("pkill", "-KILL", "-f", f"^{names.DRIVER_COMMAND}$")
-"""For the head's container."""
+"""Command for the head's container."""
 LIST_SUBMISSIONS = (
     "python",
     "-c",
@@ -31,15 +31,15 @@ LIST_SUBMISSIONS = (
     "{'Authorization': 'Bearer ' + os.environ['RAY_AUTH_TOKEN']});"
     "print(json.dumps([j for j in json.load(u.urlopen(r)) if j['submission_id']]))",
 )
-"""For the head's container: what its Jobs API tells of every submission."""
-MINUTES = 8
-"""How long one change of a job's state may take on a busy machine."""
+"""Command for the head's container that prints all submissions of its Jobs API."""
+MAX_MINUTES = 8
+"""Minutes to wait for one change of a job's state on a busy machine."""
 Status = Mapping[str, Any]
 
 
 def make_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
-    """Return a job on the volume that `seeded` fills; a step takes at least a second on average."""
-    every = 1 + steps // 60  # a variable's text is limited
+    """Return a job on the volume that `seed` fills; a step takes at least a second on average."""
+    every = 1 + steps // 60  # the value of an environment variable is limited
     slow = range(1, steps + 1, every)
     pace = ";".join(f"slow-step@step={step}:{every}@attempt=0" for step in slow)
     return make_manifest(
@@ -61,7 +61,7 @@ def make_job(name: str, image: str, steps: int, **spec: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One job by its name."""
+    """A job on the cluster, by its name."""
 
     cluster: Kubernetes
     namespace: str
@@ -80,7 +80,7 @@ class TrainingJob:
         return names.config_map_name(self.name, self.uid, attempt)
 
     def cluster_name(self, number: int) -> str:
-        """Return the name of the job's Ray cluster of this number."""
+        """Return the name of the job's RayCluster `number`."""
         return names.cluster_name(self.name, self.uid, number)
 
     def policy(self) -> str:
@@ -96,34 +96,34 @@ class TrainingJob:
 
     def status(self) -> Status:
         job = self.cluster.read("rgj", self.name, "-n", self.namespace)
-        found: Status = job.get("status", {})
-        return found
+        status: Status = job.get("status", {})
+        return status
 
-    def until(self, is_so: Callable[[Status], bool], what: str) -> Status:
-        """Wait until the status is so and return it; a job that has failed never will be."""
-        deadline = time.monotonic() + 60 * MINUTES
-        while not is_so(status := self.status()):
-            told = json.dumps([status.get(part) for part in ("conditions", "attempts")], indent=1)
-            assert status.get("phase") not in ("Failed", "Invalid"), f"no {what}:\n{told}"
-            assert time.monotonic() < deadline, f"no {what}:\n{told}"
+    def wait_until(self, predicate: Callable[[Status], bool], what: str) -> Status:
+        """Wait until `predicate` is true for the status and return it; fail if the job fails."""
+        deadline = time.monotonic() + 60 * MAX_MINUTES
+        while not predicate(status := self.status()):
+            state = json.dumps([status.get(part) for part in ("conditions", "attempts")], indent=1)
+            assert status.get("phase") not in ("Failed", "Invalid"), f"no {what}:\n{state}"
+            assert time.monotonic() < deadline, f"no {what}:\n{state}"
             time.sleep(1)
         return status
 
-    def until_done(self, steps: int, attempt: int) -> Status:
-        """Wait until an attempt has done so many steps and return the status."""
+    def wait_for_steps(self, steps: int, attempt: int) -> Status:
+        """Wait until an attempt has completed `steps` steps and return the status."""
 
-        def is_so(status: Status) -> bool:
+        def has_steps(status: Status) -> bool:
             newest = (status.get("attempts") or [{}])[0]
-            begun = newest.get("number") == attempt and newest.get("fromStep") is not None
-            return begun and newest["toStep"] >= newest["fromStep"] + steps
+            has_started = newest.get("number") == attempt and newest.get("fromStep") is not None
+            return has_started and newest["toStep"] >= newest["fromStep"] + steps
 
-        return self.until(is_so, f"{steps} steps of attempt {attempt}")
+        return self.wait_until(has_steps, f"{steps} steps of attempt {attempt}")
 
-    def until_complete(self) -> Status:
-        """Wait as a user's script would, and return the status."""
+    def wait_for_complete(self) -> Status:
+        """Run `kubectl wait` for condition Complete and return the status."""
         self.kubectl(
-            "wait", f"rgj/{self.name}", "--for=condition=Complete", f"--timeout={MINUTES}m",
-            deadline=60 * MINUTES + 30,
+            "wait", f"rgj/{self.name}", "--for=condition=Complete", f"--timeout={MAX_MINUTES}m",
+            deadline=60 * MAX_MINUTES + 30,
         )  # fmt: skip
         return self.status()
 
@@ -134,31 +134,31 @@ class TrainingJob:
     def node_of(self, role: str) -> str:
         return self.kubectl("get", "pod", self.pod(role), "-o=jsonpath={.spec.nodeName}")
 
-    def in_head(self, *command: str) -> str:
+    def run_in_head(self, *command: str) -> str:
         return self.kubectl("exec", self.pod("head"), "-c", "ray-head", "--", *command)
 
     def kill_driver(self) -> None:
-        """End the driver as the kernel would."""
-        self.in_head(*KILL_DRIVER)
+        """Send SIGKILL to the driver."""
+        self.run_in_head(*KILL_DRIVER)
 
     def submissions(self) -> dict[str, str]:
-        """Return the status of every submission that the head knows."""
-        found = json.loads(self.in_head(*LIST_SUBMISSIONS))
-        return {each["submission_id"]: each["status"] for each in found}
+        """Return the status of each submission by its id."""
+        submissions = json.loads(self.run_in_head(*LIST_SUBMISSIONS))
+        return {each["submission_id"]: each["status"] for each in submissions}
 
-    def until_freed(self, seconds: float) -> None:
+    def wait_until_freed(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while left := self.kubectl("get", "rayclusters,pods", "-l", self._mine, "-o=name"):
-            assert time.monotonic() < deadline, f"still there after {seconds:.0f} s: {left}"
+        while remaining := self.kubectl("get", "rayclusters,pods", "-l", self._mine, "-o=name"):
+            assert time.monotonic() < deadline, f"not deleted after {seconds:.0f} s: {remaining}"
             time.sleep(0.5)
 
     def ray_cluster(self) -> dict[str, Any]:
-        [found] = self.cluster.read("rayclusters", "-n", self.namespace)["items"]
-        cluster: dict[str, Any] = found
+        cluster: dict[str, Any]
+        [cluster] = self.cluster.read("rayclusters", "-n", self.namespace)["items"]
         return cluster
 
-    def on_volume(self, image: str) -> dict[str, Any]:
-        """Return the exported model's files, the history's steps, and pods whose logs are kept."""
+    def read_volume(self, image: str) -> dict[str, Any]:
+        """Return the exported files, the steps in the history, and the pods with saved logs."""
         script = (
             "import json, pathlib as p; from raggrpo_api.trainer.history import read_history as r;"
             f"c = p.Path('{MOUNT}/checkpoints');"
@@ -166,15 +166,15 @@ class TrainingJob:
             "'steps': [s['step'] for s in r(c / 'logs')],"
             "'logs_of': [f.parent.name for f in c.glob('logs/attempts/1/ray/*/raylet.out')]}))"
         )
-        pod = mounting(make_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
+        pod = with_claim(make_pod("reader", image, ["python", "-c", script]), CLAIM, MOUNT)
         self.cluster.apply(pod, namespace=self.namespace)
         self.kubectl("wait", "pod/reader", "--for=jsonpath={.status.phase}=Succeeded")
-        found: dict[str, Any] = json.loads(self.kubectl("logs", "reader"))
-        return found
+        contents: dict[str, Any] = json.loads(self.kubectl("logs", "reader"))
+        return contents
 
 
 def write_model_and_data(folder: Path) -> Path:
-    """Write a tiny model, prompts and passages, few enough bytes for a ConfigMap."""
+    """Write a tiny model, prompts and passages that fit into a ConfigMap."""
     words = [str(number) for number in range(PROMPTS + 1)]
     write_word_model(folder, ["+", "=", *words])
     numbers = range(PROMPTS)
@@ -186,7 +186,7 @@ def write_model_and_data(folder: Path) -> Path:
 
 
 def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:
-    """Make the claim and copy the model and its prompts to it."""
+    """Create the claim and copy the model and its prompts to it."""
     cluster.apply(make_claim(CLAIM), namespace=namespace)
     copy_to_volume(cluster, namespace, model, "model", f"mv {MOUNT}/model/*.jsonl {MOUNT}")
 
@@ -194,10 +194,10 @@ def seed(cluster: Kubernetes, namespace: str, model: Path) -> None:
 def copy_to_volume(
     cluster: Kubernetes, namespace: str, folder: Path, name: str, then: str = ""
 ) -> None:
-    """Copy a folder's files, no more than a ConfigMap holds, to the claim's folder `name`."""
+    """Copy the files of a folder, at most 1 MiB, to the claim's folder `name`."""
     cluster.kubectl("create", "configmap", name, f"--from-file={folder}", "-n", namespace)
     script = f"mkdir {MOUNT}/{name}\ncp -L /copied/* {MOUNT}/{name}\n{then}"
-    pod = mounting(make_pod(f"copy-{name}", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
+    pod = with_claim(make_pod(f"copy-{name}", BASE_IMAGE, ["bash", "-ec", script]), CLAIM, MOUNT)
     pod["spec"]["volumes"].append({"name": "copied", "configMap": {"name": name}})
     copied = {"name": "copied", "mountPath": "/copied"}
     pod["spec"]["containers"][0]["volumeMounts"].append(copied)
@@ -207,14 +207,14 @@ def copy_to_volume(
 
 
 def attempts(status: Status) -> list[tuple[int, str | None, str]]:
-    """Return number, cause of the end and tier of every attempt, oldest first."""
-    found = reversed(status["attempts"])
-    return [(each["number"], each.get("cause"), each["tier"]) for each in found]
+    """Return number, cause and tier of each attempt, oldest first."""
+    oldest_first = reversed(status["attempts"])
+    return [(each["number"], each.get("cause"), each["tier"]) for each in oldest_first]
 
 
 @contextmanager
-def lifetimes(cluster: Kubernetes, namespace: str) -> Iterator[Callable[[], list[str]]]:
-    """Yield a function that tells every birth and death of a RayCluster there, none left out."""
+def watch_ray_clusters(cluster: Kubernetes, namespace: str) -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that returns every creation and deletion of a RayCluster so far."""
     file = cluster.folder / f"{namespace}.watch"
     command = [
         str(tool_folder("kube") / "kubectl"), "get", "rayclusters", "-n", namespace, "--watch",
@@ -223,16 +223,16 @@ def lifetimes(cluster: Kubernetes, namespace: str) -> Iterator[Callable[[], list
     watch = Program("kubectl get --watch", command, file)
     watch.start()
     try:
-        yield lambda: list(_births_and_deaths(file.read_text()))
+        yield lambda: list(_created_and_deleted(file.read_text()))
     finally:
         watch.stop()
         file.unlink()
 
 
-def _births_and_deaths(text: str) -> Iterator[str]:
+def _created_and_deleted(text: str) -> Iterator[str]:
     decoder, place = json.JSONDecoder(), 0
     while place < len(text):
         event, place = decoder.raw_decode(text, place)
-        place += 1  # the line's end
+        place += 1  # skip the newline
         if event["type"] != "MODIFIED":
             yield f"{event['object']['metadata']['name']} {event['type']}"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.processes.ports import free_port
-from tools.kind.go_programs import cache_root, only_one, tool_folder
+from tools.kind.go_programs import cache_root, exclusive_lock, tool_folder
 
 TXTAI = "9.14.0"
 TXTAI_PACKAGES = (f"txtai=={TXTAI}", "faiss-cpu==1.15.1", "fastapi-mcp==0.4.0")
@@ -64,7 +64,7 @@ def txtai(folder: Path) -> Iterator[str]:
 def _txtai_python() -> Path:
     venv = cache_root() / "tools" / f"txtai-{TXTAI}"
     venv.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(venv.with_name(f".{venv.name}.lock")):
+    with exclusive_lock(venv.with_name(f".{venv.name}.lock")):
         if not (venv / "done").exists():
             shutil.rmtree(venv, ignore_errors=True)
             uv = str(Path(sys.executable).with_name("uv"))
