@@ -3,7 +3,7 @@
 from tools.kind.api_server import ApiServer
 
 
-def test_a_service_account_has_no_rights_of_its_own_and_leaves_a_trace(
+def test_service_account_has_no_permissions_and_is_audited(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
@@ -19,7 +19,7 @@ def test_a_service_account_has_no_rights_of_its_own_and_leaves_a_trace(
     }
 
 
-def test_what_a_deleted_object_owns_is_collected(api_server: ApiServer, namespace: str) -> None:
+def test_owned_objects_are_garbage_collected(api_server: ApiServer, namespace: str) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
     api_server.apply(owner, namespace=namespace)
     uid = api_server.read("configmap", "owner", "-n", namespace)["metadata"]["uid"]

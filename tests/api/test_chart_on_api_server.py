@@ -29,7 +29,7 @@ def rendered_key(helm: Helm) -> str:
 
 
 @pytest.mark.row("B27")
-def test_the_key_outlives_upgrades_renderings_and_the_release(helm: Helm) -> None:
+def test_installation_key_survives_upgrade_and_uninstall(helm: Helm) -> None:
     helm.install()
     key = helm.key()
 
@@ -42,14 +42,14 @@ def test_the_key_outlives_upgrades_renderings_and_the_release(helm: Helm) -> Non
     assert helm.key() == key
 
 
-def test_the_number_of_replicas_may_grow_and_shrink(helm: Helm) -> None:
+def test_replicas_can_be_changed_by_upgrade(helm: Helm) -> None:
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate")):
         helm.install("--set", f"replicas={replicas}")
         spec = helm.server.read("deployment", RELEASE, "-n", helm.namespace)["spec"]
         assert (spec["replicas"], spec["strategy"]["type"]) == (replicas, strategy)
 
 
-def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
+def test_rotated_key_is_stored_with_previous_key(helm: Helm) -> None:
     helm.install()
     old = helm.key()["current"]
     rotated = {"data": {"current": "bmV3LW5ldy1uZXctbmV3LW5ldw==", "previous": old}}
@@ -60,7 +60,7 @@ def test_a_rotated_key_is_kept_with_the_one_before(helm: Helm) -> None:
     assert helm.key() == rotated["data"]
 
 
-def test_jobs_and_their_kind_stay_when_the_release_is_removed(helm: Helm) -> None:
+def test_crd_and_jobs_survive_uninstall(helm: Helm) -> None:
     helm.install()
     job = make_raw_job() | {"metadata": {"name": "kept"}}
     helm.server.apply(job, namespace=helm.namespace)
@@ -95,7 +95,7 @@ MUST_NOT = [
 
 
 @pytest.mark.parametrize("scoped", [False, True], ids=["cluster", "namespaces"])
-def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scoped: bool) -> None:
+def test_service_account_has_only_needed_permissions(helm: Helm, scoped: bool) -> None:
     helm.install(*(["--set", f"watchNamespaces={{{helm.namespace}}}"] if scoped else []))
     who = f"system:serviceaccount:{helm.namespace}:{RELEASE}"
 
@@ -113,7 +113,7 @@ def test_the_service_account_may_do_what_is_needed_and_no_more(helm: Helm, scope
 
 
 @pytest.mark.row("E9")
-def test_an_admin_of_namespaces_installs_it_for_them(api_server: ApiServer, namespace: str) -> None:
+def test_namespace_admin_can_install_chart(api_server: ApiServer, namespace: str) -> None:
     with api_server.namespace(f"{namespace}-b") as other:
         helm = Helm(api_server, namespace, admin_of(api_server, namespace, other))
         scoped = f"--set=watchNamespaces={{{namespace},{other}}},crds.install=false"

@@ -27,7 +27,7 @@ def edited(server: ApiServer, namespace: str, changes: Mapping[str, Any]) -> str
     return ended.stderr
 
 
-def test_the_crd_is_accepted_and_structural(api_server: ApiServer) -> None:
+def test_crd_is_established_and_structural(api_server: ApiServer) -> None:
     conditions = {
         condition["type"]: condition["status"]
         for condition in api_server.read("crd", CRD)["status"]["conditions"]
@@ -38,7 +38,7 @@ def test_the_crd_is_accepted_and_structural(api_server: ApiServer) -> None:
     assert "NonStructuralSchema" not in conditions
 
 
-def test_explain_reads_well(api_server: ApiServer) -> None:
+def test_explain_shows_descriptions(api_server: ApiServer) -> None:
     said = " ".join(api_server.kubectl("explain", "rgj.spec.rollout.n").stdout.split())
     assert "FIELD: n <integer>" in said
     assert "Completions per prompt; equals algorithm.groupSize. Default: from preset." in said
@@ -64,7 +64,7 @@ def test_explain_names_units(field: str, unit: str, api_server: ApiServer) -> No
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_every_sample_is_accepted(path: Path, api_server: ApiServer, namespace: str) -> None:
+def test_samples_are_accepted(path: Path, api_server: ApiServer, namespace: str) -> None:
     applied = api_server.kubectl(
         "apply", "--dry-run=server", "-n", namespace, "-f", str(path), "-o", "json"
     )
@@ -102,7 +102,7 @@ RUNNING = {
 
 
 @pytest.mark.row("A9", "B15")
-def test_the_columns_show_a_running_job(api_server: ApiServer, namespace: str) -> None:
+def test_columns_show_running_job(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)  # which says nothing about a preset
     api_server.write_status("rgj", "small", RUNNING, namespace)
 
@@ -123,13 +123,13 @@ def test_the_columns_show_a_running_job(api_server: ApiServer, namespace: str) -
     assert wide.split()[-7:] == ["4100", "14.6", "519", "Training", "1", "small-c1", "Training"]
 
 
-def test_a_fresh_job_has_a_row_too(api_server: ApiServer, namespace: str) -> None:
+def test_columns_show_new_job(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     assert "small" in api_server.kubectl("get", "rgj", "-n", namespace).stdout
     assert "small" in api_server.kubectl("get", "ml", "-n", namespace).stdout
 
 
-def test_jobs_are_selected_by_phase_and_suspension(api_server: ApiServer, namespace: str) -> None:
+def test_field_selectors_match_phase_and_suspend(api_server: ApiServer, namespace: str) -> None:
     for name, suspend in (("small", False), ("other", True)):
         raw = make_raw_job({"metadata": {"name": name}, "spec.suspend": suspend})
         api_server.apply(raw, namespace=namespace)
@@ -144,7 +144,7 @@ def test_jobs_are_selected_by_phase_and_suspension(api_server: ApiServer, namesp
 
 
 @pytest.mark.row("B15")
-def test_waiting_for_completion_returns(api_server: ApiServer, namespace: str) -> None:
+def test_kubectl_wait_returns_on_completion(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     done = {"type": "Complete", "status": "True", "reason": "TargetReached"}
     api_server.write_status("rgj", "small", {"conditions": [done]}, namespace)
@@ -154,9 +154,7 @@ def test_waiting_for_completion_returns(api_server: ApiServer, namespace: str) -
     )
 
 
-def test_a_status_is_not_written_with_the_spec_nor_a_spec_with_the_status(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_spec_and_status_are_written_separately(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace, {"status": {"phase": "Succeeded"}})
     api_server.write_status("rgj", "small", {"phase": "Running"}, namespace)
     job = api_server.read("rgj", "small", "-n", namespace)
@@ -164,7 +162,7 @@ def test_a_status_is_not_written_with_the_spec_nor_a_spec_with_the_status(
     assert job["metadata"]["generation"] == 1
 
 
-def test_a_job_has_no_finalizer_and_no_default_is_written_into_it(
+def test_applied_job_gets_no_finalizer_and_no_defaults(
     api_server: ApiServer, namespace: str
 ) -> None:
     create(api_server, namespace)
@@ -197,7 +195,7 @@ SEARCHED = {"name": "kb", "url": "http://kb/", "protocol": "Http", "response": {
 
 
 @pytest.mark.parametrize("field", FROZEN)
-def test_what_checkpoints_depend_on_can_be_mended_until_an_attempt_was_made(
+def test_frozen_fields_can_change_before_first_attempt(
     field: str, api_server: ApiServer, namespace: str
 ) -> None:
     create(api_server, namespace)
@@ -212,18 +210,14 @@ def test_what_checkpoints_depend_on_can_be_mended_until_an_attempt_was_made(
     assert "make a new job with its own checkpoint.path" in refused
 
 
-def test_taking_out_a_value_that_checkpoints_depend_on_is_a_change(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_removing_frozen_field_is_rejected(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace, {"spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
     assert "spec.data.trainBatchSize; put it back" in refused
 
 
-def test_all_that_changed_is_named_beside_free_json_which_may_change(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_all_changed_frozen_fields_are_named(api_server: ApiServer, namespace: str) -> None:
     def judged(thinks: bool) -> dict[str, Any]:
         extra = {"chat_template_kwargs": {"enable_thinking": thinks}}
         return {"spec.reward.functions": [JUDGED | {"judge": JUDGE | {"extraBody": extra}}]}
@@ -237,7 +231,7 @@ def test_all_that_changed_is_named_beside_free_json_which_may_change(
 
 
 @pytest.mark.row("D14")
-def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
+def test_endpoint_request_is_frozen_but_url_may_change(
     api_server: ApiServer, namespace: str
 ) -> None:
     create(
@@ -262,7 +256,7 @@ def test_what_a_service_is_asked_cannot_change_but_where_it_is_asked_may(
     assert to(moved, SEARCHED | {"url": "http://other/", "timeoutSeconds": 9}) == ""
 
 
-def test_the_order_of_endpoints_is_frozen_too(api_server: ApiServer, namespace: str) -> None:
+def test_endpoint_order_is_frozen(api_server: ApiServer, namespace: str) -> None:
     other = {"name": "other", "url": "http://other/", "role": "Actor", "protocol": "RagChat"}
     create(api_server, namespace, {"spec.retrieval.endpoints": [SEARCHED, other]})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
@@ -288,7 +282,7 @@ FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSte
         (BY_EPOCHS, {"spec.suspend": True}, False),
     ],
 )
-def test_a_falling_learning_rate_keeps_the_step_it_falls_to(
+def test_learning_rate_decay_end_is_frozen(
     begun: Mapping[str, Any],
     edit: Mapping[str, Any],
     refused: bool,
@@ -314,7 +308,7 @@ ALLOWED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def test_what_no_checkpoint_depends_on_may_change(api_server: ApiServer, namespace: str) -> None:
+def test_unfrozen_fields_may_change(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     api_server.write_status("rgj", "small", {"attempt": 3}, namespace)
     assert {

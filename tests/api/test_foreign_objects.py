@@ -205,7 +205,7 @@ async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
 
 @pytest.mark.row("E1")
 @EACH
-async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> None:
+async def test_existing_foreign_object_is_kept(cluster: Cluster, kind: str) -> None:
     _, other = await two_jobs(cluster)
     for number, whose in enumerate(owners_of(other, other)):
         job = await cluster.environment.apply(name=f"job-{number}")
@@ -224,9 +224,7 @@ async def test_what_has_the_name_before_stays(cluster: Cluster, kind: str) -> No
 
 @pytest.mark.row("E1")
 @EACH
-async def test_what_takes_the_name_between_look_and_write_stays(
-    cluster: Cluster, kind: str
-) -> None:
+async def test_foreign_object_created_before_write_is_kept(cluster: Cluster, kind: str) -> None:
     job, other = await two_jobs(cluster)
     theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
 
@@ -249,9 +247,7 @@ async def write_and_spoil(cluster: Cluster, kind: str, job: Metadata) -> None:
 
 
 @pytest.mark.parametrize("kind", APPLIED)
-async def test_what_takes_the_name_between_look_and_apply_stays(
-    cluster: Cluster, kind: str
-) -> None:
+async def test_foreign_object_created_before_apply_is_kept(cluster: Cluster, kind: str) -> None:
     job, other = await two_jobs(cluster)
     theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
     await write_and_spoil(cluster, kind, job)
@@ -268,9 +264,7 @@ async def test_what_takes_the_name_between_look_and_apply_stays(
 
 
 @pytest.mark.parametrize("kind", APPLIED)
-async def test_what_disappears_between_look_and_apply_is_not_made_by_the_apply(
-    cluster: Cluster, kind: str
-) -> None:
+async def test_object_deleted_before_apply_is_not_recreated(cluster: Cluster, kind: str) -> None:
     job, _ = await two_jobs(cluster)
     await write_and_spoil(cluster, kind, job)
 
@@ -287,7 +281,7 @@ async def test_what_disappears_between_look_and_apply_is_not_made_by_the_apply(
 
 @pytest.mark.row("E1")
 @EACH
-async def test_what_replaces_the_jobs_own_stays(cluster: Cluster, kind: str) -> None:
+async def test_foreign_replacement_is_kept(cluster: Cluster, kind: str) -> None:
     job, other = await two_jobs(cluster)
     await KINDS[kind].write(children(cluster.client), job)
     ours = await cluster.read(KINDS[kind].render(job))
@@ -301,7 +295,7 @@ async def test_what_replaces_the_jobs_own_stays(cluster: Cluster, kind: str) -> 
     assert await cluster.read(ours) == kept
 
 
-async def test_the_jobs_own_is_repaired_where_it_has_drifted(cluster: Cluster) -> None:
+async def test_drifted_own_object_is_repaired(cluster: Cluster) -> None:
     job, _ = await two_jobs(cluster)
     makes = children(cluster.client)
     for _ in range(2):
@@ -328,7 +322,7 @@ async def test_the_jobs_own_is_repaired_where_it_has_drifted(cluster: Cluster) -
 
 
 @pytest.mark.row("E1")
-async def test_a_secret_that_exists_is_neither_read_nor_changed(cluster: Cluster) -> None:
+async def test_existing_secret_is_neither_read_nor_changed(cluster: Cluster) -> None:
     job, other = await two_jobs(cluster)
     name = secret_name(KEYS.by_id["now"], job)
     guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
@@ -356,7 +350,7 @@ def is_told(name: str) -> Callable[[Manifest], bool]:
 
 
 @pytest.mark.row("E1")
-async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_free(
+async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
     cluster: Cluster,
 ) -> None:
     environment, theirs, kept = cluster.environment, {}, {}
@@ -390,7 +384,7 @@ async def test_a_running_operator_tells_what_is_taken_and_goes_on_when_it_is_fre
         assert await cluster.read(theirs[kind]) == kept[kind]
 
 
-async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
+async def test_replaced_attempt_record_is_reported_while_attempt_continues(
     cluster: Cluster,
 ) -> None:
     environment = cluster.environment
@@ -408,7 +402,7 @@ async def test_a_record_that_is_replaced_is_told_while_the_attempt_runs_on(
     assert await cluster.read(theirs) == kept
 
 
-async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cluster) -> None:
+async def test_rejected_token_is_reported_with_its_secret(cluster: Cluster) -> None:
     environment = cluster.environment
     cluster.start_operator()
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -423,7 +417,7 @@ async def test_a_token_that_the_head_refuses_is_told_with_its_secret(cluster: Cl
     assert f"Secret {job.namespace}/small-token-" in message
 
 
-async def test_objects_that_only_look_like_a_jobs_change_nothing(cluster: Cluster) -> None:
+async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
     """They bear the operator's labels, some of them malformed; one even names the job."""
     environment = cluster.environment
     cluster.start_operator()

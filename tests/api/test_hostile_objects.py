@@ -49,7 +49,7 @@ def create(http: httpx.Client, namespace: str, name: str, free: str) -> None:
 
 @pytest.mark.row("E7", "E10")
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
-async def test_a_job_nested_deep_is_refused_and_stops_nobody(
+async def test_deeply_nested_job_is_rejected_without_affecting_others(
     environment: OperatorEnvironment, http: httpx.Client, namespace: str, opening: str
 ) -> None:
     closing = "]" if opening == "[" else "}"

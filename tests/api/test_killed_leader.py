@@ -23,7 +23,7 @@ SECONDS_PER_JOB = 2
 MADE_ONCE = ("networkpolicies", "pods", "secrets", "rayclusters", "configmaps")
 
 
-async def test_a_leader_killed_while_many_jobs_begin_loses_and_doubles_nothing(
+async def test_leader_loss_during_many_starts_loses_and_repeats_nothing(
     api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
 ) -> None:
     api = Api(api_server.kubeconfig)

@@ -79,7 +79,9 @@ A_STATUS: dict[str, Any] = {
 }
 
 
-def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
+def test_status_lists_jobs_with_phase_step_and_reward(
+    api_server: ApiServer, namespace: str
+) -> None:
     api_server.apply(make_cluster_job("small"), make_cluster_job("n" * 44), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)
@@ -94,7 +96,7 @@ def test_jobs_are_listed_with_phase_step_and_reward(api_server: ApiServer, names
 
 
 @pytest.mark.row("A9")
-def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, namespace: str) -> None:
+def test_status_shows_cause_conditions_and_sizing(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(make_cluster_job(), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
 
@@ -113,7 +115,7 @@ def test_a_job_is_shown_with_cause_conditions_sizing(api_server: ApiServer, name
 
 
 @pytest.mark.row("B4")
-def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image(
+def test_plan_of_cluster_job_uses_preflight_facts_and_operator_image(
     api_server: ApiServer, namespace: str
 ) -> None:
     for other in api_server.read("deployments", "-A", "-l", OPERATOR)["items"]:  # of other tests
@@ -139,7 +141,7 @@ def test_a_plan_of_the_cluster_knows_what_preflight_read_and_the_operators_image
 
 
 @pytest.mark.row("A16")
-def test_attempts_are_compared_by_their_records(api_server: ApiServer, namespace: str) -> None:
+def test_diff_compares_attempt_records(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(make_cluster_job(), make_cluster_job("big"), namespace=namespace)
     small, big = (
         Metadata.model_validate(api_server.read("rgj", name, "-n", namespace)["metadata"])
@@ -175,7 +177,7 @@ def make_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[st
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
+def test_plan_of_file_needs_no_job_and_no_extra_permissions(
     api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
     nobody = make_user(api_server, namespace, "planner")
@@ -188,9 +190,7 @@ def test_a_plan_of_a_file_needs_no_job_in_the_cluster_and_only_its_own_rights(
     assert "Image: the operator's, which cannot be read here" in shown.stdout
 
 
-def test_a_job_that_is_not_there_is_answered_with_where_to_look(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_missing_job_is_reported_with_remedy(api_server: ApiServer, namespace: str) -> None:
     for verb in ("status", "logs", "plan"):
         ended = kubectl_raggrpo(verb, "gone", "-n", namespace, kubeconfig=api_server.kubeconfig)
         assert ended.returncode == 2, ended.stderr
@@ -198,14 +198,14 @@ def test_a_job_that_is_not_there_is_answered_with_where_to_look(
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_job_not_yet_begun_has_no_log_and_says_why(api_server: ApiServer, namespace: str) -> None:
+def test_logs_of_unstarted_job_report_reason(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(make_cluster_job(), namespace=namespace)
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
     assert ended.returncode == 1
     assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
 
 
-def test_an_attempt_that_never_was_is_answered_with_those_that_were(
+def test_missing_attempt_is_reported_with_existing_ones(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.apply(make_cluster_job(), namespace=namespace)
@@ -218,7 +218,7 @@ def test_an_attempt_that_never_was_is_answered_with_those_that_were(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, namespace: str) -> None:
+def test_missing_permission_is_named(api_server: ApiServer, namespace: str) -> None:
     nobody = make_user(api_server, namespace, "nobody")
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
     assert ended.returncode == 1
@@ -226,7 +226,7 @@ def test_users_without_rights_learn_what_is_missing(api_server: ApiServer, names
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
+def test_unstartable_reader_pod_is_reported_and_deleted(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.apply(make_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
@@ -255,9 +255,7 @@ def test_a_reader_pod_that_cannot_start_is_deleted_and_says_why(
     assert pods() == []
 
 
-def test_a_cluster_that_does_not_know_the_kind_is_told_what_to_install(
-    api_server: ApiServer, tmp_path: Path
-) -> None:
+def test_missing_crd_is_reported_with_remedy(api_server: ApiServer, tmp_path: Path) -> None:
     crd = "customresourcedefinition/raggrpojobs.raggrpo.io"
     kept = api_server.read("crd", "raggrpojobs.raggrpo.io")
     api_server.kubectl("delete", crd)
@@ -275,7 +273,7 @@ def test_a_cluster_that_does_not_know_the_kind_is_told_what_to_install(
         assert "knows no RagGrpoJob: install the operator" in ended.stderr
 
 
-def test_a_server_that_does_not_answer_and_a_wrong_token_are_told_apart(
+def test_unreachable_server_and_wrong_token_are_distinguished(
     api_server: ApiServer, tmp_path: Path
 ) -> None:
     silent, stranger = tmp_path / "silent", tmp_path / "stranger"

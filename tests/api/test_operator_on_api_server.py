@@ -51,7 +51,7 @@ def environment(fake: OperatorEnvironment) -> OperatorEnvironment:
     return fake
 
 
-async def test_a_job_that_is_applied_succeeds_and_frees_everything(
+async def test_applied_job_succeeds_and_frees_resources(
     environment: OperatorEnvironment,
 ) -> None:
     await environment.apply()
@@ -72,7 +72,7 @@ async def test_a_job_that_is_applied_succeeds_and_frees_everything(
     assert ("TargetReached", "Complete: reached step 20") in told
 
 
-async def test_a_job_begins_with_twelve_writes(
+async def test_job_start_takes_twelve_writes(
     fake: OperatorEnvironment, operator_account: Account, api_server: ApiServer, tmp_path: Path
 ) -> None:
     # What changes the progress alone is written once a minute, and this job has begun by then.
@@ -105,7 +105,7 @@ async def test_a_job_begins_with_twelve_writes(
     }
 
 
-async def test_a_managed_retriever_serves_its_job_and_goes_with_it(
+async def test_managed_retriever_is_deleted_with_its_job(
     environment: OperatorEnvironment,
 ) -> None:
     endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
@@ -129,7 +129,7 @@ async def test_a_managed_retriever_serves_its_job_and_goes_with_it(
     await environment.until_true(both_are_gone)
 
 
-async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(
+async def test_failed_driver_is_resubmitted_on_warm_cluster(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(fails_at=12, exit_code=12)
@@ -142,7 +142,7 @@ async def test_a_driver_that_fails_is_resubmitted_on_the_warm_cluster(
     assert len(environment.kuberay.clusters_seen) == 1
 
 
-async def test_what_an_attempt_was_compared_with_is_forgotten_with_it(
+async def test_baseline_is_reset_with_the_attempt(
     environment: OperatorEnvironment,
 ) -> None:
     """Server-side apply makes null of a map that is emptied, unless it is one value."""
@@ -161,7 +161,7 @@ def baseline(status: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
-async def test_an_operator_that_restarts_doubles_nothing(
+async def test_restarted_operator_repeats_no_action(
     environment: OperatorEnvironment, name: str
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -196,7 +196,7 @@ async def interrupted(
             fake.operator.stop()
 
 
-async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_there(
+async def test_restarted_operator_waits_for_all_caches(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -222,7 +222,7 @@ async def test_an_operator_that_restarts_decides_nothing_before_every_list_is_th
     assert (len(fake.kuberay.clusters_seen), status["restarts"]["total"]) == (1, 0)
 
 
-async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made_again(
+async def test_ray_cluster_deleted_during_operator_downtime_is_recreated(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=12)
@@ -246,7 +246,7 @@ async def test_a_ray_cluster_deleted_while_nobody_could_watch_is_missed_and_made
 
 
 @pytest.mark.row("B17")
-async def test_a_ray_cluster_deleted_by_hand_is_made_again(
+async def test_manually_deleted_ray_cluster_is_recreated(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=12)
@@ -265,7 +265,7 @@ async def test_a_ray_cluster_deleted_by_hand_is_made_again(
     assert environment.kuberay.most_at_once == 1
 
 
-async def test_a_network_policy_opened_by_hand_is_closed_before_the_next_cluster(
+async def test_changed_network_policy_is_restored_before_next_cluster(
     environment: OperatorEnvironment,
 ) -> None:
     policies = ("networking.k8s.io/v1", "networkpolicies")
@@ -290,7 +290,7 @@ async def test_a_network_policy_opened_by_hand_is_closed_before_the_next_cluster
 
 
 @pytest.mark.row("C13")
-async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_first(
+async def test_next_cluster_uses_image_digest_of_first(
     environment: OperatorEnvironment,
 ) -> None:
     digest = f"sha256:{'1' * 64}"
@@ -319,7 +319,7 @@ async def test_the_next_cluster_is_asked_for_the_image_by_the_digest_of_the_firs
 
 
 @pytest.mark.row("B3")
-async def test_a_config_map_deleted_by_hand_is_put_back(environment: OperatorEnvironment) -> None:
+async def test_manually_deleted_config_map_is_restored(environment: OperatorEnvironment) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     job = await environment.apply()
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
@@ -341,7 +341,7 @@ async def test_a_config_map_deleted_by_hand_is_put_back(environment: OperatorEnv
 
 
 @pytest.mark.row("B23")
-async def test_suspending_saves_and_frees_the_pods_and_resumes_there(
+async def test_suspension_saves_frees_pods_and_resumes(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -365,7 +365,7 @@ async def test_suspending_saves_and_frees_the_pods_and_resumes_there(
 
 
 @pytest.mark.row("B2")
-async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(
+async def test_invalid_job_reports_all_violations_and_creates_nothing(
     environment: OperatorEnvironment,
 ) -> None:
     # What is wrong shows only beside the preset's values, which the API server does not know.
@@ -387,7 +387,7 @@ async def test_an_invalid_job_is_told_all_its_problems_and_takes_nothing(
     assert not await environment.all_of("v1", "pods")
 
 
-async def test_a_deleted_job_takes_everything_with_it(environment: OperatorEnvironment) -> None:
+async def test_deleted_job_deletes_all_its_objects(environment: OperatorEnvironment) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     await environment.apply()
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
@@ -407,7 +407,7 @@ async def test_a_deleted_job_takes_everything_with_it(environment: OperatorEnvir
 
 
 @pytest.mark.row("B18")
-async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(
+async def test_pod_start_failure_is_reported_and_fails_job(
     environment: OperatorEnvironment,
 ) -> None:
     words = "secret 'wandb' not found"
@@ -422,7 +422,7 @@ async def test_a_pod_that_cannot_start_is_told_in_its_words_and_ends_the_job(
     assert any(words in note and "Failed (StartFailed)" in note for note in notes)
 
 
-async def test_the_token_is_in_its_secret_and_nowhere_else(
+async def test_token_is_only_in_its_secret(
     environment: OperatorEnvironment,
 ) -> None:
     await environment.apply()
@@ -438,7 +438,7 @@ async def test_the_token_is_in_its_secret_and_nowhere_else(
 
 
 @pytest.mark.row("B25")
-async def test_a_finished_job_is_removed_after_its_time(environment: OperatorEnvironment) -> None:
+async def test_finished_job_is_deleted_after_ttl(environment: OperatorEnvironment) -> None:
     await environment.apply({"spec.ttlSecondsAfterFinished": 1})
 
     async def is_removed() -> bool:
@@ -448,7 +448,7 @@ async def test_a_finished_job_is_removed_after_its_time(environment: OperatorEnv
     assert environment.ray.submitted == ["small-a1"]
 
 
-async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(
+async def test_worker_oom_is_the_cause_after_pod_deletion(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=12)
@@ -473,7 +473,7 @@ async def test_a_worker_out_of_memory_is_the_cause_though_its_pod_is_gone(
     assert (second["tier"], second["fromStep"]) == ("NewCluster", 10)
 
 
-async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_there(
+async def test_job_waits_for_kuberay_and_continues(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     # Watches the whole cluster: only then can a kind that appears later be noticed.
@@ -498,7 +498,7 @@ async def test_without_kuberay_the_job_waits_and_says_so_and_goes_on_when_it_is_
     assert "install KubeRay" in operator.log_file.read_text()
 
 
-async def test_when_the_leader_is_killed_the_other_replica_goes_on(
+async def test_other_replica_takes_over_after_leader_loss(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     replicas = two_replicas(operator_account, tmp_path, fake.ray, fake.namespace)
@@ -531,7 +531,7 @@ async def test_when_the_leader_is_killed_the_other_replica_goes_on(
     assert len(fake.kuberay.clusters_seen) == 1
 
 
-async def test_kueue_queues_admits_preempts_and_admits_again_without_spending_budget(
+async def test_kueue_preemption_spends_no_budget(
     api_server: ApiServer, environment: OperatorEnvironment
 ) -> None:
     environment.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}

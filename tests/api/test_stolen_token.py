@@ -46,12 +46,12 @@ def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_the_operator_renders_is_admitted(target: Target, name: str) -> None:
+def test_rendered_objects_are_admitted(target: Target, name: str) -> None:
     answer = target.answer(create(name, name, lambda _: None))
     assert answer.status_code == 201, answer.text
 
 
-def test_what_kueue_adds_to_a_ray_cluster_is_admitted(target: Target) -> None:
+def test_kueue_changes_of_ray_cluster_are_admitted(target: Target) -> None:
     def as_its_webhook_writes_it(cluster: Manifest) -> None:
         cluster["metadata"]["name"] += "-queued"
         cluster["spec"]["suspend"] = True
@@ -65,26 +65,26 @@ def test_what_kueue_adds_to_a_ray_cluster_is_admitted(target: Target) -> None:
 
 @pytest.mark.row("E9")
 @pytest.mark.parametrize("attempt", BY_POLICY, ids=lambda attempt: attempt.what)
-def test_admission_refuses(target: Target, attempt: Attempt) -> None:
+def test_admission_rejects(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)
     assert answer.status_code == FORBIDDEN, answer.text
     assert "ValidatingAdmissionPolicy 'rights-raggrpo-operator-" in answer.text
 
 
 @pytest.mark.parametrize("attempt", BY_RBAC, ids=lambda attempt: attempt.what)
-def test_rbac_refuses(target: Target, attempt: Attempt) -> None:
+def test_rbac_rejects(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)
     assert answer.status_code == FORBIDDEN, answer.text
     assert "is forbidden: User" in answer.text or "cannot" in answer.text
 
 
-def test_nobody_is_impersonated(target: Target) -> None:
+def test_operator_cannot_impersonate(target: Target) -> None:
     admin = {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"}
     answer = target.thief.call("GET", "/api/v1/nodes", None, **admin)
     assert answer.status_code == FORBIDDEN, answer.text
 
 
-def test_what_belongs_to_a_job_that_never_was_is_collected(
+def test_objects_of_missing_job_are_garbage_collected(
     api_server: ApiServer, target: Target
 ) -> None:
     method, path, body = create("", POD, in_owner(uid="00000000-0000-0000-0000-000000000000")).ask(
@@ -97,7 +97,7 @@ def test_what_belongs_to_a_job_that_never_was_is_collected(
     )
 
 
-def test_expressions_name_only_fields_that_exist(api_server: ApiServer, target: Target) -> None:
+def test_policy_expressions_use_existing_fields(api_server: ApiServer, target: Target) -> None:
     kind = "validatingadmissionpolicies.admissionregistration.k8s.io"
     for part in ("ownership", "pods", "objects"):
         policy = f"{kind}/rights-raggrpo-operator-{part}"
@@ -107,9 +107,7 @@ def test_expressions_name_only_fields_that_exist(api_server: ApiServer, target: 
 
 
 @pytest.mark.row("E9")
-def test_without_the_policies_rbac_lets_nearly_all_of_it_happen(
-    api_server: ApiServer, target: Target
-) -> None:
+def test_rbac_alone_allows_most_stolen_token_cases(api_server: ApiServer, target: Target) -> None:
     """Else the tests above would pass for another reason."""
     with api_server.namespace("without-policies") as name:
         helm = Helm(api_server, name, release="bare")

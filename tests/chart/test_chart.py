@@ -37,20 +37,18 @@ EACH = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
 
 @EACH
-def test_the_chart_is_well_formed(chart: Chart, values: dict[str, Any]) -> None:
+def test_chart_passes_helm_lint(chart: Chart, values: dict[str, Any]) -> None:
     assert "0 chart(s) failed" in chart.lint(values)
 
 
 @pytest.mark.row("B27")
 @EACH
-def test_objects_match_the_schemas_of_kubernetes(chart: Chart, values: dict[str, Any]) -> None:
+def test_objects_match_kubernetes_schemas(chart: Chart, values: dict[str, Any]) -> None:
     assert violations_of_schemas(chart.render(values)) == []
 
 
 @EACH
-def test_every_object_is_named_once_and_lies_where_the_release_does(
-    chart: Chart, values: dict[str, Any]
-) -> None:
+def test_objects_are_unique_and_in_release_namespace(chart: Chart, values: dict[str, Any]) -> None:
     manifests = chart.render(values)
 
     ids = [(m["kind"], m["metadata"]["name"], m["metadata"].get("namespace")) for m in manifests]
@@ -67,7 +65,7 @@ def test_every_object_is_named_once_and_lies_where_the_release_does(
 
 
 @EACH
-def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) -> None:
+def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None:
     manifests = chart.render(values)
 
     deployment = one(manifests, "Deployment")["spec"]["template"]["spec"]
@@ -104,17 +102,19 @@ def test_pods_of_the_chart_are_restricted(chart: Chart, values: dict[str, Any]) 
         ({"jobPolicy": {"validations": [{"expression": "true"}]}}, "message"),
     ],
 )
-def test_wrong_values_are_told_by_place(chart: Chart, values: dict[str, Any], place: str) -> None:
+def test_wrong_values_are_reported_by_path(
+    chart: Chart, values: dict[str, Any], place: str
+) -> None:
     with pytest.raises(HelmRefused, match=place):
         chart.render(values)
 
 
-def test_an_older_kubernetes_is_refused(chart: Chart) -> None:
+def test_older_kubernetes_is_rejected(chart: Chart) -> None:
     with pytest.raises(HelmRefused, match=r"1\.32"):
         chart.render({}, "--kube-version", "1.31.0")
 
 
-def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
+def test_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
@@ -122,9 +122,7 @@ def test_the_crd_is_the_generated_one_and_stays(chart: Chart) -> None:
 
 
 @pytest.mark.row("B1")
-def test_the_oldest_kubernetes_takes_the_crd_and_what_its_rules_cost(
-    chart: Chart, tmp_path: Path
-) -> None:
+def test_oldest_kubernetes_accepts_crd_and_rule_costs(chart: Chart, tmp_path: Path) -> None:
     told = yaml.safe_load((chart.folder / "Chart.yaml").read_text())["kubeVersion"]
     assert told == f">={OLDEST_API.replace('v0', '1')}-0"
     program = tool_folder("crd-check") / "crd-check"
@@ -162,7 +160,7 @@ def group_of(api_version: str) -> str:
 
 @pytest.mark.row("B27")
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
-def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict[str, Any]) -> None:
+def test_operator_roles_have_needed_permissions_only(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
 
     watched = {(group_of(each.api_version), each.plural) for each in (JOBS, *CHILDREN)}
@@ -185,16 +183,14 @@ def test_the_operator_may_do_what_it_does_and_no_more(chart: Chart, values: dict
     ("values", "reads"),
     [({}, True), ({"rbac": {"readNodes": False}}, False), ({"watchNamespaces": ["a"]}, False)],
 )
-def test_nodes_are_listed_only_where_that_is_allowed(
-    chart: Chart, values: dict[str, Any], reads: bool
-) -> None:
+def test_node_permission_is_optional(chart: Chart, values: dict[str, Any], reads: bool) -> None:
     manifests = chart.render(values)
     rules = set(rules_of(manifests, "ClusterRole", "Role"))
     assert (("", "nodes", "list") in rules) is reads
     assert read_settings(environment_of(manifests)).read_nodes is reads
 
 
-def test_namespaced_mode_has_no_rights_on_the_cluster(chart: Chart) -> None:
+def test_namespaced_mode_has_no_cluster_permissions(chart: Chart) -> None:
     manifests = chart.render({"watchNamespaces": ["team-a", "team-b"]})
 
     assert not of_kind(manifests, "ClusterRole")
@@ -208,7 +204,7 @@ POLICY = "ValidatingAdmissionPolicy"
 ADMISSION = "admissionregistration.k8s.io/v1"
 
 
-def test_policies_are_there_for_the_whole_cluster_and_on_demand_for_namespaces(
+def test_policies_are_optional_in_namespaced_mode(
     chart: Chart,
 ) -> None:
     scoped = {"watchNamespaces": ["team-a"]}
@@ -223,7 +219,7 @@ def test_policies_are_there_for_the_whole_cluster_and_on_demand_for_namespaces(
 
 
 @pytest.mark.parametrize("release", [RELEASE, "blue"])
-def test_every_policy_denies_and_fails_closed(chart: Chart, release: str) -> None:
+def test_policies_deny_and_fail_closed(chart: Chart, release: str) -> None:
     manifests = chart.render(EVERYTHING, release=release)
 
     account = one(manifests, "ServiceAccount")["metadata"]["name"]
@@ -245,7 +241,7 @@ def test_every_policy_denies_and_fails_closed(chart: Chart, release: str) -> Non
         assert all(each["reason"] == "Forbidden" for each in spec["validations"])
 
 
-def test_policies_look_at_every_kind_that_the_operator_writes(chart: Chart) -> None:
+def test_policies_cover_all_written_kinds(chart: Chart) -> None:
     manifests = chart.render({"replicas": 2})
     seen = {
         (group, resource)
@@ -262,7 +258,7 @@ def test_policies_look_at_every_kind_that_the_operator_writes(chart: Chart) -> N
     assert written == seen
 
 
-def test_limits_on_jobs_are_not_lost_in_silence(chart: Chart) -> None:
+def test_job_policy_without_admission_policies_is_rejected(chart: Chart) -> None:
     limits = {"jobPolicy": {"allowedImages": ["a/"]}}
     with pytest.raises(HelmRefused, match="jobPolicy needs admission policies"):
         chart.render(limits | {"watchNamespaces": ["team-a"]})
@@ -270,7 +266,7 @@ def test_limits_on_jobs_are_not_lost_in_silence(chart: Chart) -> None:
         chart.render(limits | {"admissionPolicies": {"enabled": False}})
 
 
-def test_what_namespace_admins_are_given_is_what_the_operator_needs(chart: Chart) -> None:
+def test_namespace_admin_role_equals_operator_role(chart: Chart) -> None:
     delegated = {"rbac": {"delegateToNamespaceAdmins": True}}
     manifests = chart.render(delegated | {"watchNamespaces": ["a"], "replicas": 2})
     role = one(manifests, "ClusterRole")
@@ -278,7 +274,7 @@ def test_what_namespace_admins_are_given_is_what_the_operator_needs(chart: Chart
     assert set(rules_of(manifests, "Role")) <= set(rules_of(manifests, "ClusterRole"))
 
 
-def test_one_replica_never_overlaps_and_two_elect_a_leader(chart: Chart) -> None:
+def test_deployment_strategy_depends_on_replicas(chart: Chart) -> None:
     alone, two = chart.render(), chart.render({"replicas": 2})
 
     assert one(alone, "Deployment")["spec"]["strategy"]["type"] == "Recreate"
@@ -317,7 +313,7 @@ class Recorded(dict[str, str]):
 
 
 @EACH
-def test_the_operator_understands_its_environment(
+def test_operator_parses_chart_environment(
     chart: Chart, values: dict[str, Any], tmp_path: Path
 ) -> None:
     environment = Recorded(environment_of(chart.render(values)))
@@ -338,7 +334,7 @@ def test_the_operator_understands_its_environment(
     assert len(Settings.model_fields) >= len(ours)
 
 
-def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> None:
+def test_settings_reach_operator(chart: Chart, tmp_path: Path) -> None:
     given = {
         "logLevel": "DEBUG",
         "resyncSeconds": 1234567 % 86400,  # large numbers must not become 1.2e+06
@@ -370,19 +366,19 @@ def test_every_setting_reaches_the_operator(chart: Chart, tmp_path: Path) -> Non
     ("policy", "is_told"),
     [({}, True), ({"apiServer": ["192.0.2.10/32"]}, False), ({"restrictEgress": False}, False)],
 )
-def test_whoever_installs_is_told_that_the_api_servers_addresses_are_missing(
+def test_notes_warn_about_missing_api_server_addresses(
     chart: Chart, policy: dict[str, Any], is_told: bool
 ) -> None:
     assert ("networkPolicy.apiServer is empty" in chart.notes({"networkPolicy": policy})) is is_told
 
 
-def test_policies_of_jobs_select_the_operators_pods(chart: Chart) -> None:
+def test_job_network_policies_select_operator_pods(chart: Chart) -> None:
     pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
     settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")
     assert settings.operator_labels.items() <= pod.items()
 
 
-def test_selectors_find_the_operator_and_not_the_test_pod(chart: Chart) -> None:
+def test_selectors_exclude_test_pod(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     operator = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     test = one(manifests, "Pod")["metadata"]["labels"]
@@ -403,7 +399,7 @@ def test_selectors_find_the_operator_and_not_the_test_pod(chart: Chart) -> None:
     }
 
 
-def test_the_key_is_made_where_none_is_given_and_kept(chart: Chart) -> None:
+def test_installation_key_is_generated_and_kept(chart: Chart) -> None:
     made = one(chart.render(), "Secret")
     given = chart.render({"installationKey": {"existingSecret": "own-key"}})
 
@@ -414,7 +410,7 @@ def test_the_key_is_made_where_none_is_given_and_kept(chart: Chart) -> None:
     assert volumes[0]["secret"]["secretName"] == "own-key"
 
 
-def test_a_digest_wins_over_a_tag(chart: Chart) -> None:
+def test_digest_takes_precedence_over_tag(chart: Chart) -> None:
     digest = "sha256:" + "a" * 64
     manifests = chart.render(
         {"image": {"digest": digest, "tag": "1.2.3"}, "trainerImage": {"tag": "cpu"}}
@@ -425,7 +421,7 @@ def test_a_digest_wins_over_a_tag(chart: Chart) -> None:
     assert environment_of(manifests)["RAGGRPO_TRAINER_IMAGE"] == "raggrpo/trainer:cpu"
 
 
-def test_a_release_of_another_name_does_not_collide(chart: Chart) -> None:
+def test_releases_do_not_collide(chart: Chart) -> None:
     one_release = chart.render({"crds": {"install": False}})
     other = chart.render({"crds": {"install": False}}, release="blue")
 
@@ -450,7 +446,7 @@ def series() -> set[str]:
 
 
 @pytest.mark.row("B26")
-def test_alerts_and_panels_ask_for_series_that_exist(chart: Chart) -> None:
+def test_alerts_and_panels_use_existing_series(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     rules = one(manifests, "PrometheusRule")["spec"]["groups"]
     board = yaml.safe_load(one(manifests, "ConfigMap")["data"]["raggrpo.json"])
@@ -466,7 +462,7 @@ def test_alerts_and_panels_ask_for_series_that_exist(chart: Chart) -> None:
     assert names - series() == set()
 
 
-def test_monitors_select_what_exists(chart: Chart) -> None:
+def test_monitors_select_existing_services(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     service = one(manifests, "Service")
     monitor, pods = one(manifests, "ServiceMonitor"), one(manifests, "PodMonitor")

@@ -30,7 +30,7 @@ def left_of(job: TrainingJob) -> set[str]:
 
 
 @pytest.mark.timeout(3600)
-def test_a_job_and_a_namespace_end_without_an_operator(
+def test_deleted_job_and_namespace_terminate_without_operator(
     cluster: Kubernetes, scalable_operator: Images, seeded: str, model: Path
 ) -> None:
     image = scalable_operator.trainer

@@ -10,7 +10,7 @@ from tools.kind.operator_release import RELEASE, SYSTEM
 
 @pytest.mark.timeout(1200)  # the first test waits for cluster and images
 @pytest.mark.usefixtures("operator")
-def test_helm_finds_the_operator_ready_beside_kuberay(cluster: Kubernetes) -> None:
+def test_helm_test_succeeds_after_install(cluster: Kubernetes) -> None:
     helm = [str(tool_folder("helm") / "helm"), "--kubeconfig", str(cluster.kubeconfig)]
     told = run([*helm, "test", RELEASE, "--namespace", SYSTEM, "--logs", "--timeout", "60s"])
     assert "Succeeded" in told

@@ -14,7 +14,7 @@ STEPS = 24
 
 @pytest.mark.row("A33", "B10", "B17", "B25", "B28")
 @pytest.mark.timeout(3600)
-def test_a_job_goes_on_after_every_loss_and_does_each_step_once(
+def test_job_survives_all_losses_and_runs_each_step_once(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "lossy")

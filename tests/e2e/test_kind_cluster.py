@@ -23,21 +23,19 @@ def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
     return cluster.kubectl("logs", "probe", "-n", namespace).stdout
 
 
-def test_kuberay_runs(cluster: Kubernetes) -> None:
+def test_kuberay_is_ready(cluster: Kubernetes) -> None:
     deployment = cluster.read("deployment", "kuberay-operator")
     assert deployment["status"]["readyReplicas"] == 1
     assert "rayclusters.ray.io" in cluster.kubectl("get", "crd").stdout
 
 
-def test_a_user_without_rights_writes_to_a_claim_that_many_may_mount(
-    cluster: Kubernetes, namespace: str
-) -> None:
+def test_nonroot_user_writes_to_shared_claim(cluster: Kubernetes, namespace: str) -> None:
     pod = with_claim(make_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
     cluster.apply(make_claim("data"), namespace=namespace)
     assert output_of(cluster, namespace, pod) == "kept\n"
 
 
-def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, namespace: str) -> None:
+def test_shared_memory_has_requested_size(cluster: Kubernetes, namespace: str) -> None:
     pod = make_probe(
         "df --output=size -B1 /dev/shm | tail -1",
         volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}],
@@ -50,12 +48,12 @@ def test_shared_memory_has_the_size_that_was_asked_for(cluster: Kubernetes, name
     assert int(output_of(cluster, namespace, pod)) == 64 * MIB
 
 
-def test_a_pod_finds_services_and_the_api_server(cluster: Kubernetes, namespace: str) -> None:
+def test_pod_resolves_api_server_service(cluster: Kubernetes, namespace: str) -> None:
     name = "kubernetes.default.svc.cluster.local"
     assert name in output_of(cluster, namespace, make_probe(f"getent hosts {name}"))
 
 
-def test_a_pod_gets_gpus_the_node_pretends_to_have(cluster: Kubernetes, namespace: str) -> None:
+def test_pod_is_scheduled_on_simulated_gpus(cluster: Kubernetes, namespace: str) -> None:
     kind_cluster.pretend_gpus(cluster, 4)
     fits = make_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "4"}})
     too_many = make_probe("echo ran", resources={"limits": {"nvidia.com/gpu": "5"}})

@@ -22,7 +22,7 @@ LAST = "exported the model of step"
 
 @pytest.mark.row("B16")
 @pytest.mark.timeout(1800)
-def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume_afterwards(
+def test_logs_come_from_head_during_run_and_from_volume_afterwards(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "logged")
@@ -45,7 +45,7 @@ def test_the_drivers_log_is_read_from_the_head_while_it_runs_and_from_the_volume
 
 
 @pytest.mark.timeout(600)
-def test_what_cannot_be_read_is_told_and_leaves_no_pod(
+def test_unreadable_logs_are_reported_without_leftover_pod(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "silent")

@@ -33,7 +33,7 @@ def queue(cluster: Kubernetes) -> Iterator[None]:
 
 @pytest.mark.row("B12", "B22")
 @pytest.mark.timeout(3600)
-def test_a_job_waits_for_quota_gives_way_and_resumes_where_it_saved(
+def test_job_waits_for_quota_is_preempted_and_resumes(
     cluster: Kubernetes, operator: Images, queue: None, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")

@@ -18,7 +18,7 @@ END_SECONDS = 240
 
 @pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
-def test_another_ray_never_continues_a_job(
+def test_other_ray_version_is_rejected_on_resume(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     other = build_other_ray_image(operator.trainer)
@@ -66,7 +66,7 @@ def test_another_ray_never_continues_a_job(
 
 @pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
-def test_later_pods_run_the_digest_that_the_registry_has_of_the_first_image(
+def test_later_pods_use_digest_of_first_image(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     image = push_to_registry(operator.trainer)

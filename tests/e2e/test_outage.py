@@ -78,7 +78,7 @@ def steps_done(status: Status) -> int:
 
 
 @pytest.mark.row("D10")
-def test_a_service_that_is_down_costs_waiting_time_alone(
+def test_outage_costs_only_waiting_time(
     cluster: Kubernetes, operator: Images, seeded: str, service: Service
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")
@@ -116,7 +116,7 @@ def test_a_service_that_is_down_costs_waiting_time_alone(
     assert job.read_volume(operator.trainer)["steps"] == list(range(1, STEPS + 1))
 
 
-def test_the_deadline_of_outages_ends_a_job_that_waits_and_a_retry_goes_on(
+def test_outage_deadline_fails_job_and_retry_resumes_it(
     cluster: Kubernetes, operator: Images, seeded: str, service: Service
 ) -> None:
     service.start()

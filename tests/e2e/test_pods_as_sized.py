@@ -57,7 +57,7 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
 
 @pytest.mark.row("B5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
-def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
+def test_pods_request_resources_from_status(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
     sized = sizing[role]
     gpus = {GPU: float(sized["gpus"])} if sized.get("gpus") else {}
     wanted = {
@@ -75,7 +75,7 @@ def test_pods_request_what_the_status_says(role: str, pods: Pods, sizing: dict[s
     assert asked == wanted
 
 
-def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
+def test_gpus_are_allocated_to_trainer_pod(pods: Pods, sizing: dict[str, Any]) -> None:
     assert sizing["trainer"]["gpus"] == GPUS
     [trainer] = pods["trainer"]
     assert trainer["spec"]["containers"][0]["resources"]["limits"][GPU] == str(GPUS)
@@ -84,7 +84,7 @@ def test_the_gpus_are_the_jobs_own(pods: Pods, sizing: dict[str, Any]) -> None:
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
-def test_shared_memory_is_as_large_as_it_was_sized(
+def test_shared_memory_has_derived_size(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
     metadata = pods[role][0]["metadata"]

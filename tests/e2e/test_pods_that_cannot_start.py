@@ -71,7 +71,7 @@ def applied(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]
 
 @pytest.mark.row("B18")
 @pytest.mark.parametrize("name", CASES)
-def test_a_pod_that_cannot_start_is_told_within_a_minute_and_ends_the_job(
+def test_pod_start_failure_is_reported_within_a_minute_and_fails_job(
     name: str, cluster: Kubernetes, applied: str
 ) -> None:
     case = CASES[name]

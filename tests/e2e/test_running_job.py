@@ -172,7 +172,7 @@ def running(
     cluster.kubectl("delete", "rgj", "searching", "-n", shared)
 
 
-def run_in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
+def exec_in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
     """Return the beginning of a command that runs in the head's container."""
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_head)["items"]
@@ -183,7 +183,9 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
     return bool(status.get("checkpoint")) or has_ended(status)
 
 
-def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, running: Running) -> None:
+def test_ray_cluster_is_created_after_retriever_is_ready(
+    cluster: Kubernetes, running: Running
+) -> None:
     notes = [event["note"] for event in events_about(cluster, running.namespace, "searching")]
     assert any(note.startswith("Waiting for managed retrievers") for note in notes)
     of_job = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching")
@@ -195,7 +197,7 @@ def test_nothing_is_created_until_retriever_is_ready(cluster: Kubernetes, runnin
 
 
 @pytest.mark.row("B15")
-def test_the_columns_tell_what_the_trainer_measured(cluster: Kubernetes, running: Running) -> None:
+def test_wide_columns_show_trainer_metrics(cluster: Kubernetes, running: Running) -> None:
     asked = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
 
     def shown(column: str) -> float:
@@ -206,14 +208,14 @@ def test_the_columns_tell_what_the_trainer_measured(cluster: Kubernetes, running
         wait_for(lambda column=column: shown(column) > 0)
 
 
-def test_whoever_has_no_token_reaches_nothing_of_ray(
+def test_ray_rejects_requests_from_other_namespaces(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:
     answers = ask(cluster, namespace, operator.operator, running.questions)
     assert [status for status, _ in answers if status not in REFUSED] == [], answers
 
 
-def test_the_jobs_own_pods_are_let_in_with_the_token_only(
+def test_ray_accepts_own_pods_only_with_token(
     cluster: Kubernetes, operator: Images, running: Running
 ) -> None:
     with_token = {"url": f"http://{running.head}:8265/api/jobs/", "token": "$TOKEN"}
@@ -232,7 +234,7 @@ def test_the_jobs_own_pods_are_let_in_with_the_token_only(
     assert [status for status, _ in answers] == [401, 403, 401, 401, 401, 200]
 
 
-def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, running: Running) -> None:
+def test_token_is_only_in_its_secret(cluster: Kubernetes, running: Running) -> None:
     kinds = (
         "raggrpojobs,rayclusters,pods,configmaps,events,events.events.k8s.io,services,"
         "deployments,networkpolicies"
@@ -251,7 +253,7 @@ def test_the_token_is_in_its_secret_and_nowhere_else(cluster: Kubernetes, runnin
         assert encoded not in text
 
 
-def test_the_operator_may_create_secrets_not_see_one(cluster: Kubernetes, running: Running) -> None:
+def test_operator_can_create_but_not_read_secrets(cluster: Kubernetes, running: Running) -> None:
     who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
 
     def may(verb: str) -> bool:
@@ -262,10 +264,10 @@ def test_the_operator_may_create_secrets_not_see_one(cluster: Kubernetes, runnin
     assert [verb for verb in verbs if may(verb)] == ["create"]
 
 
-def test_nothing_the_author_wrote_is_expanded(cluster: Kubernetes, running: Running) -> None:
+def test_job_texts_are_not_expanded(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching"
     told = cluster.kubectl(
-        *run_in_head(cluster, running), "python", "-c", AS_WRITTEN, folder
+        *exec_in_head(cluster, running), "python", "-c", AS_WRITTEN, folder
     ).stdout
 
     variable, template = json.loads(told)
@@ -274,7 +276,7 @@ def test_nothing_the_author_wrote_is_expanded(cluster: Kubernetes, running: Runn
 
 
 @pytest.mark.row("B26")
-def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
+def test_metrics_are_served_to_scrape_namespace(
     cluster: Kubernetes, operator: Images, running: Running, monitoring: str
 ) -> None:
     of_operator = {"url": f"http://{RELEASE}.{SYSTEM}.svc:8080/metrics"}
@@ -289,9 +291,9 @@ def test_metrics_are_scraped_from_the_namespace_that_the_chart_was_given(
 
 
 @pytest.mark.row("B13")
-def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running: Running) -> None:
+def test_stacks_of_all_processes_are_dumped(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching/logs/attempts/1"
-    told = cluster.kubectl(*run_in_head(cluster, running), "python", "-c", DUMP, folder)
+    told = cluster.kubectl(*exec_in_head(cluster, running), "python", "-c", DUMP, folder)
 
     stacks: dict[str, str] = json.loads(told.stdout)
     assert stacks.keys() == {"driver", "rank-0", "engine-0"}
@@ -301,7 +303,7 @@ def test_stacks_are_dumped_where_the_processes_are(cluster: Kubernetes, running:
 
 
 @pytest.mark.row("B21", "B28", "D8")
-def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
+def test_job_survives_retriever_loss_and_deletes_it_when_done(
     cluster: Kubernetes, running: Running
 ) -> None:
     of_retriever = ("-n", running.namespace, "-l", "raggrpo.io/retriever=kb")
@@ -311,7 +313,7 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
     assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
 
     indexes = ("python", "-c", INDEXES, MOUNT)
-    kept = json.loads(cluster.kubectl(*run_in_head(cluster, running), *indexes).stdout)
+    kept = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
     assert [files for _, files in kept.values()] == [["COMPLETE", "vectors.faiss"]]
 
     now = ("--grace-period=0", "--force", "--wait=false")
@@ -323,7 +325,7 @@ def test_the_run_outlives_its_retriever_and_takes_it_along_at_its_end(
         return any(condition(pod["status"], "Ready")["status"] == "True" for pod in others)
 
     wait_for(next_is_ready, 120)
-    again = json.loads(cluster.kubectl(*run_in_head(cluster, running), *indexes).stdout)
+    again = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
     assert again == kept  # opened, not built anew
     status = wait_for_status(cluster, running.namespace, "searching", has_ended, END_SECONDS)
     assert status["phase"] == "Succeeded", status

@@ -14,7 +14,7 @@ MARK = "example.org/mine"
 
 @pytest.mark.row("B23")
 @pytest.mark.timeout(3600)
-def test_a_suspended_job_frees_its_pods_and_goes_on_where_it_stopped(
+def test_suspended_job_frees_pods_and_resumes(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "calm")

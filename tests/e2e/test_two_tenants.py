@@ -133,7 +133,7 @@ def attacker(
 
 
 @pytest.mark.row("E1")
-def test_a_job_named_like_a_policy_changes_and_removes_nothing(
+def test_job_named_like_policy_leaves_policy_unchanged(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     def policy() -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_a_job_named_like_a_policy_changes_and_removes_nothing(
     assert policy() == before
 
 
-def test_a_hostile_preflight_ends_its_own_job_and_shows_nothing_raw(
+def test_adversarial_preflight_fails_own_job_with_escaped_text(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     assert attacker.create(attacker.hostile("flood", "preflight")) == ""
@@ -179,9 +179,7 @@ def test_a_hostile_preflight_ends_its_own_job_and_shows_nothing_raw(
     assert len(json.dumps(status)) < 64 * 1024
 
 
-def test_a_dripping_head_exempts_nobody_from_suspend(
-    cluster: Kubernetes, attacker: Attacker
-) -> None:
+def test_slow_head_does_not_block_suspension(cluster: Kubernetes, attacker: Attacker) -> None:
     assert attacker.create(attacker.hostile("drip", "head")) == ""
     job = TrainingJob(cluster, attacker.namespace, "drip")
     job.wait_until(lambda status: bool((status.get("attempts") or [{}])[0].get("started")), "start")
@@ -191,9 +189,7 @@ def test_a_dripping_head_exempts_nobody_from_suspend(
     job.wait_until_freed(SECONDS)
 
 
-def test_what_runs_is_what_was_accepted_not_what_it_expands_to(
-    cluster: Kubernetes, attacker: Attacker
-) -> None:
+def test_accepted_configuration_runs_unexpanded(cluster: Kubernetes, attacker: Attacker) -> None:
     template = "$BAIT ${{BAIT}} $(BAIT) $$BAIT {passages}{prompt}"
     job = attacker.job(
         "expand",
@@ -243,7 +239,7 @@ def mounted_at(path: str) -> list[dict[str, str]]:
           "spec.volumes": mounted_at("/opt/raggrpo")}, "mountPath"),
     ],
 )  # fmt: skip
-def test_literal_secrets_and_mounts_over_the_image_are_refused(
+def test_literal_secrets_and_mounts_over_image_are_rejected(
     attacker: Attacker, changes: dict[str, Any], words: str
 ) -> None:
     said = attacker.create(attacker.job("refused", **changes))
@@ -252,7 +248,7 @@ def test_literal_secrets_and_mounts_over_the_image_are_refused(
     assert "hunter2" not in said
 
 
-def test_a_stolen_operator_token_makes_no_pod_of_another_shape(
+def test_stolen_operator_token_cannot_create_other_pods(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     stolen = cluster.service_account_kubeconfig(SYSTEM, RELEASE)
@@ -265,7 +261,7 @@ def test_a_stolen_operator_token_makes_no_pod_of_another_shape(
         assert "ValidatingAdmissionPolicy" in said.stderr, said
 
 
-def test_the_victims_job_trains_to_its_end_undisturbed(
+def test_other_tenants_job_completes(
     cluster: Kubernetes, victim: tuple[TrainingJob, dict[str, Any]], attacker: Attacker
 ) -> None:
     job, before = victim

@@ -56,7 +56,7 @@ def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.row("A12")
-def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]]) -> None:
+def test_wrong_inputs_fail_named_checks(statuses: dict[str, dict[str, Any]]) -> None:
     found = checks(statuses["inputs"])
     failed = {name for name, (state, _) in found.items() if state == "Failed"}
     assert set(found) == {str(each) for each in CheckId}
@@ -70,14 +70,16 @@ def test_every_wrong_input_is_a_named_check(statuses: dict[str, dict[str, Any]])
 
 
 @pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])
-def test_preflight_ends_the_job(name: str, cause: str, statuses: dict[str, dict[str, Any]]) -> None:
+def test_failed_preflight_fails_job(
+    name: str, cause: str, statuses: dict[str, dict[str, Any]]
+) -> None:
     status = statuses[name]
     passed, failed = condition(status, "PreflightPassed"), condition(status, "Failed")
     assert (status["phase"], passed["status"]) == ("Failed", "False")
     assert (failed["reason"], failed["message"]) == (cause, passed["message"])
 
 
-def test_memory_is_judged_and_sized_by_the_facts_read(statuses: dict[str, dict[str, Any]]) -> None:
+def test_memory_rules_and_sizing_use_preflight_facts(statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses["fit"]
 
     state, evidence = checks(status)["RulesOnFacts"]
@@ -91,7 +93,7 @@ def test_memory_is_judged_and_sized_by_the_facts_read(statuses: dict[str, dict[s
     assert sum(held) == 16 * facts["parameters"]
 
 
-def test_a_contradictory_spec_is_told_all_its_problems(statuses: dict[str, dict[str, Any]]) -> None:
+def test_contradictory_spec_reports_all_violations(statuses: dict[str, dict[str, Any]]) -> None:
     status = statuses["spec"]
 
     accepted = condition(status, "Accepted")
@@ -102,7 +104,7 @@ def test_a_contradictory_spec_is_told_all_its_problems(statuses: dict[str, dict[
 
 
 @pytest.mark.usefixtures("statuses")
-def test_no_ray_cluster_was_ever_created(cluster: Kubernetes, shared: str) -> None:
+def test_wrong_jobs_create_no_ray_cluster(cluster: Kubernetes, shared: str) -> None:
     created = [
         (event["objectRef"]["resource"], event["objectRef"].get("name", ""))
         for event in kind_cluster.audit_events()

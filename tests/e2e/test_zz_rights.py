@@ -68,12 +68,12 @@ def asked() -> Iterator[tuple[Right, str]]:
         yield right, event["annotations"]["authorization.k8s.io/decision"]
 
 
-def test_the_operator_was_refused_nothing(used: dict[Right, set[str]]) -> None:
+def test_operator_requests_were_all_authorized(used: dict[Right, set[str]]) -> None:
     refused = {right for right, decisions in used.items() if decisions != {"allow"}}
     assert refused - ENDING == set()
 
 
-def test_no_admission_policy_refused_the_operator() -> None:
+def test_admission_policies_rejected_no_operator_request() -> None:
     said = [
         event.get("responseStatus", {}).get("message", "")
         for event in kind_cluster.audit_events()
@@ -83,14 +83,14 @@ def test_no_admission_policy_refused_the_operator() -> None:
 
 
 @pytest.mark.row("B27")
-def test_the_operator_asked_for_nothing_beyond_its_chart(
+def test_operator_uses_only_permissions_of_chart(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
     assert set(used) - granted == set()
 
 
 @pytest.mark.row("B27")
-def test_the_chart_grants_what_was_used_and_little_more(
+def test_chart_grants_only_used_permissions(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
     assert granted - set(used) - set(UNUSED) == set()

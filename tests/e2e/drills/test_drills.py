@@ -202,7 +202,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.mark.row("B6", "B10", "B13", "B17", "G7")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", DRILLS)
-def test_a_job_ends_at_its_target_whatever_is_lost(
+def test_job_reaches_target_after_fault(
     name: str,
     cluster: Kubernetes,
     operator: Images,
