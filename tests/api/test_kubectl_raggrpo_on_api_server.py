@@ -79,9 +79,7 @@ A_STATUS: dict[str, Any] = {
 }
 
 
-def test_status_lists_jobs_with_phase_step_and_reward(
-    api_server: ApiServer, namespace: str
-) -> None:
+def test_status_lists_phase_step_and_reward(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(make_cluster_job("small"), make_cluster_job("n" * 44), namespace=namespace)
     api_server.write_status("rgj", "small", A_STATUS, namespace)
     shown = kubectl_raggrpo("status", "-n", namespace, kubeconfig=api_server.kubeconfig)

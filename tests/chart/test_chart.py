@@ -102,9 +102,7 @@ def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None
         ({"jobPolicy": {"validations": [{"expression": "true"}]}}, "message"),
     ],
 )
-def test_wrong_values_are_reported_by_path(
-    chart: Chart, values: dict[str, Any], place: str
-) -> None:
+def test_wrong_values_are_reported(chart: Chart, values: dict[str, Any], place: str) -> None:
     with pytest.raises(HelmRefused, match=place):
         chart.render(values)
 

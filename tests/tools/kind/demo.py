@@ -158,8 +158,8 @@ def main() -> None:
         raise SystemExit(f"the demo failed: {reason}") from reason
     except KeyboardInterrupt:
         print(
-            "\ninterrupted: the job was deleted, the cluster is running. `make demo` resumes from the "
-            "newest checkpoint; `make kind-down` deletes the cluster",
+            "\ninterrupted: the job was deleted, the cluster is running. `make demo` resumes from "
+            "the newest checkpoint; `make kind-down` deletes the cluster",
             file=sys.stderr,
         )
         raise SystemExit(INTERRUPTED) from None
