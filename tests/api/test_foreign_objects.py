@@ -444,5 +444,5 @@ async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
 
     assert condition(status, "Reconciling")["status"] != "True"
     assert len(status["attempts"]) == 1
-    assert "mistake in the operator" not in environment.operator.log_file.read_text()
+    assert "internal error" not in environment.operator.log_file.read_text()
     assert [await cluster.read(each) for each in kept] == kept

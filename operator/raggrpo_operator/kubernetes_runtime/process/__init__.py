@@ -1,1 +1,1 @@
-"""What the process is made of apart from its rounds: queue, metrics, probes, settings."""
+"""Components of the operator process: work queue, metrics, probes, settings, logs."""

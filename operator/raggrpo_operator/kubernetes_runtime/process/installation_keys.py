@@ -1,6 +1,6 @@
-"""`InstallationKeys`: the current and the previous key from which Ray clusters' tokens derive.
+"""`InstallationKeys`: the current and previous key from which tokens of Ray clusters are derived.
 
-A running cluster keeps the key it was created with, so rotating keys does not affect running jobs.
+A Ray cluster keeps the key it was created with, so key rotation does not affect running jobs.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from raggrpo_operator.errors import TransientError
 from .settings import SettingsError
 
 CURRENT, PREVIOUS = "current", "previous"
-"""Keys in the mounted Secret; the second is optional."""
+"""File names in the mounted Secret; PREVIOUS is optional."""
 MIN_KEY_BYTES = 16
 
 
@@ -26,29 +26,29 @@ class InstallationKeys:
     by_id: Mapping[str, bytes]
 
     def token(self, key_id: str, job_uid: str) -> str:
-        """Return a job's token; raises OperatorError if its key is no longer mounted."""
+        """Return the token of a job; raises OperatorError if its key is not mounted."""
         if key_id not in self.by_id:
             raise TransientError(
-                f"the Ray cluster was made with installation key {key_id}, which is not mounted: "
-                f"keep the old key as {PREVIOUS!r} in the key's Secret until its jobs have ended"
+                f"installation key {key_id} of the Ray cluster is not mounted: "
+                f"keep the old key as {PREVIOUS!r} in the Secret until its jobs have ended"
             )
         return job_token(self.by_id[key_id], job_uid)
 
 
 def read_keys(folder: Path) -> InstallationKeys:
-    """Return the mounted keys; raises SettingsError if there is no usable one."""
+    """Return the mounted keys; raises SettingsError if the current one is missing or too short."""
     current = _read(folder / CURRENT)
     if len(current) < MIN_KEY_BYTES:
         raise SettingsError(
-            f"{folder / CURRENT} holds no key of at least {MIN_KEY_BYTES} bytes: "
-            f"give the key's Secret a random value under {CURRENT!r}"
+            f"{folder / CURRENT}: no key of at least {MIN_KEY_BYTES} bytes; "
+            f"set {CURRENT!r} in the Secret to a random value"
         )
     keys = {key_id(key): key for key in (_read(folder / PREVIOUS), current) if key}
     return InstallationKeys(key_id(current), keys)
 
 
 def key_id(key: bytes) -> str:
-    """Return an id for the key, from which the key cannot be derived."""
+    """Return an id of the key that does not reveal the key."""
     return hashlib.sha256(b"raggrpo key id" + key).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""`JobSeries`: what Prometheus is told of every job, made when it asks. Knows only statuses."""
+"""`JobSeries`: Prometheus series of all jobs, built from their statuses at each scrape."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 PREFIX = "raggrpo_job"
 JOB = ("namespace", "name")
 GAUGES = {
-    "progress_ratio": "Share of the steps that are done.",
-    "last_step_timestamp_seconds": "When the step counter last moved.",
-    "restarts": "Restarts so far.",
-    "restarts_since_progress": "Failures since the last new checkpoint.",
-    "restart_budget": "Failures without a new checkpoint that are allowed.",
-    "lost_steps": "Steps that had to be repeated.",
-    "effective_training_time_ratio": "Share of the time that went into kept steps.",
-    "waiting_time_ratio": "Share of the time spent waiting for services that were down.",
-    "waiting_for_endpoint": "1: the job waits for a service that is down.",
-    "stalls": "Attempts that ended as stalled.",
-    "gpus": "GPUs of the job.",
+    "progress_ratio": "Share of completed steps.",
+    "last_step_timestamp_seconds": "Time of the last completed step.",
+    "restarts": "Restarts.",
+    "restarts_since_progress": "Restarts since the last new checkpoint.",
+    "restart_budget": "Maximum restarts since the last new checkpoint.",
+    "lost_steps": "Steps lost to restarts.",
+    "effective_training_time_ratio": "Share of time spent on retained steps.",
+    "waiting_time_ratio": "Share of time spent waiting for unavailable services.",
+    "waiting_for_endpoint": "1 if the job is waiting for an unavailable service.",
+    "stalls": "Attempts that ended with cause Stalled.",
+    "gpus": "GPUs requested by the job.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Job:
     preset: str
     device: str
     phase: Phase
@@ -38,17 +38,17 @@ class _Shown:
 
 
 class JobSeries(Collector):
-    """The jobs' series; they disappear with their jobs.
+    """Collector of the series of all jobs.
 
-    A job has two dozen of them: as objects of their own they would take 17 kB of memory a job, and
-    every round would have to set them all.
+    A job has two dozen series. As separate Gauge objects they would take 17 kB per job, and every
+    round would have to set all of them.
     """
 
     def __init__(self) -> None:
-        self._shown: dict[JobKey, _Shown] = {}
+        self._jobs: dict[JobKey, _Job] = {}
 
     def update(self, key: JobKey, job: RagGrpoJob) -> None:
-        """Keep what is told of a job."""
+        """Set the values of a job."""
         status = job.status
         values = {
             "progress_ratio": status.progress.progress_percentage / 100,
@@ -61,33 +61,37 @@ class JobSeries(Collector):
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }
-        if moved := status.restart_state.watch.still_since:
-            values["last_step_timestamp_seconds"] = moved.timestamp()
+        if last_step := status.restart_state.watch.still_since:
+            values["last_step_timestamp_seconds"] = last_step.timestamp()
         if ratio := status.effective_training_time_ratio:
             values["effective_training_time_ratio"] = float(ratio)
-        preset, device = str(job.spec.preset), str(job.spec.resources.device)
-        causes = status.restarts.by_cause
-        self._shown[key] = _Shown(preset, device, status.phase, causes, values)
+        self._jobs[key] = _Job(
+            str(job.spec.preset),
+            str(job.spec.resources.device),
+            status.phase,
+            status.restarts.by_cause,
+            values,
+        )
 
     def remove(self, key: JobKey) -> None:
-        """Drop the series of a deleted job."""
-        self._shown.pop(key, None)
+        """Remove the series of a job."""
+        self._jobs.pop(key, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield all series."""
-        info = _family("info", "A job.", "preset", "device")
+        info = _family("info", "Information about a job.", "preset", "device")
         phase = _family("phase", "1 for the job's phase.", "phase")
-        ends = _family("restarts_by_cause", "Failed attempts by what ended them.", "cause")
+        restarts = _family("restarts_by_cause", "Failed attempts by cause.", "cause")
         gauges = {name: _family(name, text) for name, text in GAUGES.items()}
-        for key, shown in self._shown.items():
-            info.add_metric((*key, shown.preset, shown.device), 1)
+        for key, job in self._jobs.items():
+            info.add_metric((*key, job.preset, job.device), 1)
             for each in Phase:
-                phase.add_metric((*key, str(each)), each is shown.phase)
-            for cause, count in shown.causes.items():
-                ends.add_metric((*key, cause), count)
-            for name, value in shown.values.items():
+                phase.add_metric((*key, str(each)), each is job.phase)
+            for cause, count in job.causes.items():
+                restarts.add_metric((*key, cause), count)
+            for name, value in job.values.items():
                 gauges[name].add_metric(key, value)
-        yield from (info, phase, ends, *gauges.values())
+        yield from (info, phase, restarts, *gauges.values())
 
 
 def _family(name: str, text: str, *labels: str) -> GaugeMetricFamily:

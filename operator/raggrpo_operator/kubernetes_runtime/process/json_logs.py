@@ -1,4 +1,4 @@
-"""Logs as one JSON object per line, each with the job and round it belongs to."""
+"""Logs as one JSON object per line, with the job and round of each record."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ _about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """Add fields to everything logged inside, by any module."""
+    """Add fields to all records logged in this context."""
     token = _about.set(_about.get() | fields)
     try:
         yield
@@ -25,7 +25,7 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One line per record."""
+    """Format each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as JSON."""
@@ -42,9 +42,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(level: str) -> None:
-    """Send everything to standard output as JSON."""
+    """Log to standard output as JSON."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for chatty in ("aiohttp.access", "kopf.objects"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for noisy in ("aiohttp.access", "kopf.objects"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

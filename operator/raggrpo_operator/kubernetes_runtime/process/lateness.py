@@ -1,7 +1,7 @@
-"""`Lateness`: how much later than asked each job is looked at, because others have their turns.
+"""`Lateness`: how much later than requested each job is reconciled because the queue is busy.
 
-A job that waits for its turn is watched all the same: nobody was away. What a process that has
-ended was asked for is unknown to the next one, which is late for nothing.
+Deadlines exclude time in which the operator did not observe a job, but not the time a due job
+waits in the queue. A new process starts with no lateness.
 """
 
 import time
@@ -12,35 +12,35 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 
 
 @dataclass(slots=True)
-class _Turn:
-    due: float
-    late: float = 0.0
-    """Of earlier tries since the last look that succeeded."""
+class _Due:
+    time: float
+    lateness: float = 0.0
+    """Maximum over failed reconciles since the last success, in seconds."""
 
 
 @dataclass
 class Lateness:
-    """All times are seconds on one monotonic clock."""
+    """Lateness by job; times are in seconds on a monotonic clock."""
 
     clock: Callable[[], float] = time.monotonic
-    _turns: dict[JobKey, _Turn] = field(default_factory=dict)
+    _due: dict[JobKey, _Due] = field(default_factory=dict)
 
     def of(self, key: JobKey) -> float:
-        """Return by how much the look that begins now is late."""
-        turn = self._turns.get(key)
-        return max(turn.late, self.clock() - turn.due) if turn is not None else 0.0
+        """Return how late a reconcile that starts now is."""
+        due = self._due.get(key)
+        return max(due.lateness, self.clock() - due.time) if due is not None else 0.0
 
-    def record_success(self, key: JobKey, ask: float | None) -> None:
-        """Note a look that succeeded; the next is asked for in so many seconds, None: never."""
-        if ask is None:
-            self._turns.pop(key, None)
+    def record_success(self, key: JobKey, requeue_after: float | None) -> None:
+        """Record a successful reconcile; the next is due in `requeue_after` seconds, if any."""
+        if requeue_after is None:
+            self._due.pop(key, None)
         else:
-            self._turns[key] = _Turn(self.clock() + ask)
+            self._due[key] = _Due(self.clock() + requeue_after)
 
     def record_failure(self, key: JobKey) -> None:
-        """Note a look that failed. Waiting for the next try is no lateness: nothing is seen."""
-        self._turns[key] = _Turn(self.clock(), max(0.0, self.of(key)))
+        """Record a failed reconcile. Its retry interval does not count as lateness."""
+        self._due[key] = _Due(self.clock(), max(0.0, self.of(key)))
 
     def remove(self, key: JobKey) -> None:
-        """Drop a job that is gone."""
-        self._turns.pop(key, None)
+        """Remove a deleted job."""
+        self._due.pop(key, None)

@@ -1,4 +1,4 @@
-"""The operator's Prometheus metrics, with the same meanings as in controller-runtime."""
+"""Prometheus metrics of the operator, with the names and meanings of controller-runtime."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -10,26 +10,32 @@ OPERATOR_PREFIX = "raggrpo_operator"
 
 
 class Metrics(QueueObserver):
-    """All series; a job's series disappear with it."""
+    """All series of the operator and its jobs."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._reconciles = self._counter("reconcile", "Rounds.", "controller", "result")
-        self._errors = self._counter("reconcile_errors", "Rounds that failed.", "controller")
-        self._time = self._histogram("reconcile_time_seconds", "A round.", "controller")
-        self._depth = self._gauge("workqueue_depth", "Jobs that wait for a round.", "name")
-        self._adds = self._counter("workqueue_adds", "Jobs that became due.", "name")
-        self._retries = self._counter("workqueue_retries", "Rounds to be repeated.", "name")
+        self._reconciles = self._counter("reconcile", "Reconciles.", "controller", "result")
+        self._errors = self._counter("reconcile_errors", "Failed reconciles.", "controller")
+        self._time = self._histogram(
+            "reconcile_time_seconds", "Duration of a reconcile.", "controller"
+        )
+        self._depth = self._gauge("workqueue_depth", "Jobs due for a reconcile.", "name")
+        self._adds = self._counter("workqueue_adds", "Jobs added to the queue.", "name")
+        self._retries = self._counter("workqueue_retries", "Retried reconciles.", "name")
         self._waits = self._histogram(
-            "workqueue_queue_duration_seconds", "How long a due job waits.", "name"
+            "workqueue_queue_duration_seconds", "Time a due job waits in the queue.", "name"
         )
         longest = "workqueue_longest_running_processor_seconds"
-        self.longest = self._gauge(longest, "Age of the oldest round.", "name").labels(CONTROLLER)
+        self.longest = self._gauge(
+            longest, "Duration of the longest running reconcile.", "name"
+        ).labels(CONTROLLER)
         self._requests = self._counter(
-            "rest_client_requests", "Calls of the API server.", "code", "method"
+            "rest_client_requests", "Requests to the API server.", "code", "method"
         )
-        self.leads = self._gauge("leader_election_master_status", "1: this replica leads.")
-        self.kuberay = self._gauge("kuberay_available", "1: the cluster knows RayClusters.")
+        self.leads = self._gauge(
+            "leader_election_master_status", "1 if this replica is the leader."
+        )
+        self.kuberay = self._gauge("kuberay_available", "1 if the cluster serves RayClusters.")
         self.jobs = JobSeries()
         self.registry.register(self.jobs)
 
@@ -39,27 +45,27 @@ class Metrics(QueueObserver):
         self._depth.labels(CONTROLLER).set(depth)
 
     def on_started(self, waited: float, depth: int) -> None:
-        """Count the start of a round."""
+        """Count the start of a reconcile."""
         self._waits.labels(CONTROLLER).observe(waited)
         self._depth.labels(CONTROLLER).set(depth)
 
     def on_finished(self, seconds: float, result: str) -> None:
-        """Count the end of a round."""
+        """Count the end of a reconcile."""
         self._time.labels(CONTROLLER).observe(seconds)
         self._reconciles.labels(CONTROLLER, result).inc()
         if result != "success":
             self._errors.labels(CONTROLLER).inc()
 
     def on_retry(self) -> None:
-        """Count a round to be repeated."""
+        """Count a retried reconcile."""
         self._retries.labels(CONTROLLER).inc()
 
     def record_call(self, method: str, code: int, _seconds: float) -> None:
-        """Count a call to the API server; code 0: it did not answer."""
+        """Count a request to the API server; code 0 stands for no answer."""
         self._requests.labels(str(code or "<error>"), method).inc()
 
     def text(self) -> bytes:
-        """Return all series in Prometheus' text format."""
+        """Return all series in the Prometheus text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics, since kopf's own endpoint is healthy as long as its task runs."""
+"""/healthz, /readyz and /metrics. kopf's own liveness endpoint only reports that its task runs."""
 
 import asyncio
 import logging
@@ -18,47 +18,47 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass
 class Health:
-    """What the probes check; all times are seconds on one monotonic clock."""
+    """Health of the process; times are in seconds on a monotonic clock."""
 
     clock: Callable[[], float]
     longest_round: Callable[[], float]
     is_ready: Callable[[], bool]
-    """The caches are filled, or this replica is waiting to become the leader."""
+    """Whether the caches are synced or this replica is waiting to become the leader."""
     heartbeat: float = field(init=False)
     behind_since: float | None = None
-    """When the caches fell behind the API server; None if they have not."""
+    """When the caches became stale, or None if they are current."""
 
     def __post_init__(self) -> None:
         self.heartbeat = self.clock()
 
     async def run_heartbeat(self) -> None:
-        """Show that the event loop is running."""
+        """Update the heartbeat while the event loop is running."""
         while True:
             self.heartbeat = self.clock()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def problems(self) -> Iterator[str]:
-        """Yield why this process should be restarted."""
+        """Yield the reasons to restart this process."""
         lag = self.clock() - self.heartbeat - HEARTBEAT_SECONDS
         if lag > MAX_LAG_SECONDS:
-            yield f"the event loop was late by {lag:.0f} s"
+            yield f"the event loop was blocked for {lag:.0f} s"
         if (round_seconds := self.longest_round()) > MAX_ROUND_SECONDS:
-            yield f"a round has taken {round_seconds:.0f} s"
+            yield f"a reconcile has been running for {round_seconds:.0f} s"
         if self.behind_since is not None:
-            behind = self.clock() - self.behind_since
-            if behind > MAX_STALE_SECONDS:
-                yield f"the watches have missed a change for {behind:.0f} s"
+            stale = self.clock() - self.behind_since
+            if stale > MAX_STALE_SECONDS:
+                yield f"the watch caches have been stale for {stale:.0f} s"
 
 
 @asynccontextmanager
 async def serve_probes(
     health: Health, metrics: Callable[[], bytes], port: int
 ) -> AsyncIterator[list[tuple[str, int]]]:
-    """Serve on IPv4 and IPv6 while the context is open; yields the addresses."""
+    """Serve on IPv4 and IPv6 in this context; yields the addresses."""
 
     async def healthz(_: web.Request) -> web.Response:
-        found = list(health.problems())
-        return web.Response(text="\n".join(found) or "ok", status=500 if found else 200)
+        problems = list(health.problems())
+        return web.Response(text="\n".join(problems) or "ok", status=500 if problems else 200)
 
     async def readyz(_: web.Request) -> web.Response:
         ready = health.is_ready()

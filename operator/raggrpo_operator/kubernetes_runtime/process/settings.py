@@ -1,4 +1,4 @@
-"""`Settings` of the operator's process, read from the environment once. Decides nothing."""
+"""`Settings` of the operator process, read from the environment."""
 
 import json
 import os
@@ -18,15 +18,15 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
 class SettingsError(Exception):
-    """All unusable variables, each with its remedy."""
+    """Environment variables are invalid; the message has one line for each."""
 
 
 def _number(default: float, low: float, high: float) -> Any:
-    return Field(default, ge=low, le=high, description=f"give a number from {low:g} to {high:g}")
+    return Field(default, ge=low, le=high, description=f"must be a number from {low:g} to {high:g}")
 
 
 def _choice(default: str, choices: Any) -> Any:
-    return Field(default, description=f"choose one of {', '.join(get_args(choices))}")
+    return Field(default, description=f"must be one of {', '.join(get_args(choices))}")
 
 
 def _in_any_case(choices: Any) -> BeforeValidator:
@@ -39,23 +39,23 @@ def _split(text: str) -> list[str]:
 
 
 def _namespaces(text: str) -> list[str]:
-    """Return the names; kopf would take others for patterns, which it does not watch here."""
-    found = _split(text)
-    if not all(NAMESPACE.fullmatch(name) for name in found):
-        raise ValueError("no namespace has such a name")
-    return list(dict.fromkeys(found))
+    """Return the names; kopf would treat other strings as patterns, which it cannot watch here."""
+    names_given = _split(text)
+    if not all(NAMESPACE.fullmatch(name) for name in names_given):
+        raise ValueError("not a namespace name")
+    return list(dict.fromkeys(names_given))
 
 
 def _networks(text: str) -> list[str]:
-    """Return networks as the API server writes them; a single address is one, too."""
-    found = [ip_network(word, strict=False) for word in _split(text)]
-    if not all(network.prefixlen for network in found):
-        raise ValueError("everything is not a network of the API server")
-    return [str(network) for network in found]
+    """Return the networks in canonical form; a single address is a network too."""
+    networks = [ip_network(word, strict=False) for word in _split(text)]
+    if not all(network.prefixlen for network in networks):
+        raise ValueError("a network of all addresses")
+    return [str(network) for network in networks]
 
 
 def _own_network(host: str) -> list[str]:
-    """Return the network of an address; some clouds give the API server a name instead."""
+    """Return the network of an address, or none for a host name, which some clouds use."""
     try:
         return [str(ip_network(ip_address(host)))]
     except ValueError:
@@ -71,18 +71,18 @@ SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 
 class Settings(BaseModel):
-    """How this operator runs; one attribute per variable `RAGGRPO_<NAME>`."""
+    """Settings of the operator; each attribute is a variable `RAGGRPO_<NAME>`."""
 
     model_config = ConfigDict(frozen=True, alias_generator=str.upper)
 
     namespaces: Namespaces = Field(
-        (), alias="WATCH_NAMESPACES", description="give names of namespaces, by commas"
+        (), alias="WATCH_NAMESPACES", description="must be comma-separated namespaces"
     )
-    """WATCH_NAMESPACES, separated by commas; empty: the whole cluster."""
+    """WATCH_NAMESPACES, separated by commas; empty for the whole cluster."""
     own_namespace: str = Field("default", alias="NAMESPACE")
-    """NAMESPACE of the operator's pod and of the Lease."""
+    """NAMESPACE of the operator's pod and Lease."""
     identity: str = Field("raggrpo-operator", alias="POD_NAME")
-    """POD_NAME: identifies the replica in the Lease and in Events."""
+    """POD_NAME: identity of the replica in the Lease and in Events."""
     trainer_image: str = ""
     """TRAINER_IMAGE for jobs without `spec.image`."""
     trainer_image_pull_policy: Annotated[PullPolicy, _in_any_case(PullPolicy)] = _choice(
@@ -90,60 +90,60 @@ class Settings(BaseModel):
     )
     """TRAINER_IMAGE_PULL_POLICY."""
     key_folder: Path = Path("/etc/raggrpo/key")
-    """KEY_FOLDER: where the Secret with the installation key is mounted."""
-    leader_election: bool = Field(False, description="give true or false")
-    """LEADER_ELECTION: needed with more than one replica."""
+    """KEY_FOLDER: mount path of the Secret with the installation key."""
+    leader_election: bool = Field(False, description="must be true or false")
+    """LEADER_ELECTION: required with more than one replica."""
     lease_name: str = "raggrpo-operator"
     """LEASE_NAME."""
     resync_seconds: float = _number(300.0, 1, 86_400)
-    """RESYNC_SECONDS: how often every job is reconciled without an event."""
+    """RESYNC_SECONDS: interval at which all jobs are reconciled without an event."""
     poll_seconds: float = _number(1.0, 0.05, 60)
-    """POLL_SECONDS: how often a running attempt's progress is read; see `Pace`."""
+    """POLL_SECONDS: minimum interval between reads of a running attempt's progress; see `Pace`."""
     status_seconds: float = _number(10.0, 0, 3600)
-    """STATUS_SECONDS between two status writes that differ only in progress."""
+    """STATUS_SECONDS: minimum interval between status writes with only new progress."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
-    """START_GRACE_SECONDS: how long a pod may fail to start before the failure is final."""
+    """START_GRACE_SECONDS: time after which a pod's failure to start is final."""
     workers: int = _number(24, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
-    read_nodes: bool = Field(False, description="give true or false")
-    """READ_NODES: whether nodes may be listed, whose labels tell the memory of their GPUs."""
+    read_nodes: bool = Field(False, description="must be true or false")
+    """READ_NODES: whether to read the GPU memory from node labels, which needs `list nodes`."""
     http_port: int = _number(8080, 0, 65_535)
-    """HTTP_PORT of /healthz, /readyz and /metrics; 0: any free one."""
+    """HTTP_PORT of /healthz, /readyz and /metrics; 0 for any free port."""
     dashboard_port: int = _number(names.DASHBOARD_PORT, 1, 65_535)
     """DASHBOARD_PORT of a Ray head."""
     progress_port: int = _number(names.PROGRESS_PORT, 1, 65_535)
     """PROGRESS_PORT of a Ray head."""
     metrics_namespaces: Words = ()
-    """METRICS_NAMESPACES that may scrape the trainers, separated by commas."""
-    restrict_egress: bool = Field(True, description="give true or false")
-    """RESTRICT_EGRESS: whether jobs' pods reach only DNS, each other and what their job names."""
-    api_server: Networks = Field((), description="give networks as 10.0.0.0/24, by commas")
-    """API_SERVER: networks that jobs' pods never reach, separated by commas."""
+    """METRICS_NAMESPACES: namespaces that may scrape the trainers, separated by commas."""
+    restrict_egress: bool = Field(True, description="must be true or false")
+    """RESTRICT_EGRESS: restrict pods of a job to DNS, each other and the hosts in its spec."""
+    api_server: Networks = Field((), description="must be comma-separated CIDRs")
+    """API_SERVER: networks that pods of jobs may never reach, separated by commas."""
     service_host: OwnNetwork = Field((), alias=SERVICE_HOST)
-    """The API server's address, as Kubernetes itself tells every pod."""
-    egress: Rules = Field((), description="give a JSON list of NetworkPolicyEgressRules")
-    """EGRESS: further NetworkPolicyEgressRules of jobs' pods, a JSON list."""
+    """Address of the API server, set by Kubernetes in every pod."""
+    egress: Rules = Field((), description="must be a JSON list of NetworkPolicyEgressRules")
+    """EGRESS: additional NetworkPolicyEgressRules of jobs, as a JSON list."""
     log_level: Annotated[LogLevel, _in_any_case(LogLevel)] = _choice("INFO", LogLevel)
     """LOG_LEVEL: DEBUG, INFO, WARNING or ERROR."""
 
     @property
     def api_server_networks(self) -> tuple[str, ...]:
-        """All addresses of the API server that are known."""
+        """All known networks of the API server."""
         return tuple(dict.fromkeys((*self.api_server, *self.service_host)))
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings. Raises SettingsError naming every wrong variable."""
+    """Return the settings. Raises SettingsError if variables are invalid."""
     fields = {str(field.alias): field for field in Settings.model_fields.values()}
-    given = {name: environment.get(_variable(name), "").strip() for name in fields}
+    values = {name: environment.get(_variable(name), "").strip() for name in fields}
     try:
-        return Settings.model_validate({name: text for name, text in given.items() if text})
+        return Settings.model_validate({name: text for name, text in values.items() if text})
     except ValidationError as error:
-        wrong = [str(problem["loc"][0]) for problem in error.errors()]
+        invalid = [str(problem["loc"][0]) for problem in error.errors()]
     raise SettingsError(
         "\n".join(
-            f"{_variable(name)}={given[name]!r} cannot be used: {fields[name].description}"
-            for name in wrong
+            f"{_variable(name)}={values[name]!r} is invalid: it {fields[name].description}"
+            for name in invalid
         )
     )
 

@@ -1,11 +1,11 @@
-"""`WorkQueue`: keys that need work, never processed twice at once, retried with a growing delay.
+"""`WorkQueue`: a queue of keys with exponential backoff, never processing a key concurrently.
 
-Knows nothing about the work itself. A key added during its processing is processed again.
+A key added while it is processed is processed again.
 
-Keys belong to groups, which are served in turn. A group may hold as many workers as it leaves free
-for the others, so that each of `k` greedy groups holds one in `k + 1` and a worker is left for
-whoever comes next (dynamic thresholds, Choudhury and Hahne 1998). Work that takes long gives its
-worker back, so that many groups with a little slow work each do not stop the rest either.
+Keys belong to groups, which are served round-robin. A group may use at most as many workers as are
+free, so each of `k` saturating groups uses 1 in `k + 1` workers and one stays free for other groups
+(dynamic thresholds, Choudhury and Hahne 1998). Slow work releases its worker after SLOW_SECONDS, so
+that many groups with some slow work each do not block the rest either.
 """
 
 import asyncio
@@ -22,30 +22,30 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 60.0
 SLOW_SECONDS = 1.0
-"""Work that takes longer holds no worker any more."""
+"""Time after which running work releases its worker."""
 IN_PROGRESS_PER_WORKER = 4
-"""How much work may be in progress for each worker, slow work included: each holds memory."""
+"""Maximum work in progress per worker, including slow work; bounds memory."""
 log = logging.getLogger(__name__)
 
 
 class QueueObserver:
-    """Receives the queue's events; this base class ignores them."""
+    """Callbacks of the queue; this base class ignores them."""
 
     def on_added(self, depth: int) -> None:
-        """Handle a key that became due; `depth` keys are now waiting."""
+        """Handle a key that became due; `depth` keys are waiting."""
 
     def on_started(self, waited: float, depth: int) -> None:
-        """Handle the start of work on a key that was due for `waited` seconds."""
+        """Handle the start of work on a key that waited `waited` seconds."""
 
     def on_finished(self, seconds: float, result: str) -> None:
-        """Handle the end of work on a key; the result is success, trouble or error."""
+        """Handle the end of work on a key; `result` is success, trouble or error."""
 
     def on_retry(self) -> None:
-        """Handle a key that will be tried again."""
+        """Handle a key that will be retried."""
 
 
 class WorkQueue(Generic[Key]):
-    """Runs `work(key)`, which returns the seconds until the key is due again, None for never."""
+    """Runs `work(key)`, which returns the seconds until the key is due again, or None."""
 
     def __init__(
         self,
@@ -56,11 +56,13 @@ class WorkQueue(Generic[Key]):
         observer: QueueObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._work, self._workers, self._clock = work, workers, clock
+        self._work = work
+        self._workers = workers
+        self._clock = clock
         self._group = group
         self._observer = observer or QueueObserver()
         self._due: dict[Hashable, dict[Key, float]] = {}
-        """Group → due key → when it became due; both in the order in which they are served."""
+        """Group → due key → time when it became due; both in the order of service."""
         self._depth = 0
         self._running: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
@@ -69,12 +71,12 @@ class WorkQueue(Generic[Key]):
 
     @property
     def longest_running(self) -> float:
-        """Seconds since the start of the oldest work in progress."""
+        """Duration of the longest work in progress, in seconds."""
         return self._clock() - min(self._running.values()) if self._running else 0.0
 
     @property
     def depth(self) -> int:
-        """Number of keys that are due but not yet being processed."""
+        """Number of due keys that are not being processed."""
         return self._depth
 
     def add(self, key: Key) -> None:
@@ -87,7 +89,7 @@ class WorkQueue(Generic[Key]):
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Make the key due later, unless it is due already or will be due sooner."""
+        """Make the key due in `seconds`, unless it is due earlier."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if self._is_due(key) or (timer is not None and timer.when() <= loop.time() + seconds):
@@ -96,14 +98,14 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
     async def run(self) -> None:
-        """Process keys until cancelled, which also cancels the work in progress."""
+        """Process keys until canceled; cancellation includes the work in progress."""
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
                     while (key := self._next()) is not None:
-                        waited = self._begin(key)
+                        waited = self._start(key)
                         self._observer.on_started(waited, self._depth)
                         group.create_task(self._run_one(key))
         finally:
@@ -114,23 +116,24 @@ class WorkQueue(Generic[Key]):
         return key in self._due.get(self._group(key), {})
 
     def _next(self) -> Key | None:
-        """Return the key to work on next, None if none may begin."""
+        """Return the next key to process, or None if no key may start."""
         quick_since = self._clock() - SLOW_SECONDS
-        quick = [key for key, began in self._running.items() if began > quick_since]
-        held = Counter(map(self._group, self._running))
-        held_quick = Counter(map(self._group, quick))
+        quick = [key for key, started in self._running.items() if started > quick_since]
+        running_by_group = Counter(map(self._group, self._running))
+        quick_by_group = Counter(map(self._group, quick))
         free = self._workers * IN_PROGRESS_PER_WORKER - len(self._running)
         free_workers = self._workers - len(quick)
         for group, keys in self._due.items():
-            if held[group] < free and held_quick[group] < free_workers:
+            if running_by_group[group] < free and quick_by_group[group] < free_workers:
                 for key in keys:
                     if key not in self._running:
                         return key
         return None
 
-    def _begin(self, key: Key) -> float:
-        """Move the key from due to running and its group to the end; return how long it waited."""
-        group, now = self._group(key), self._clock()
+    def _start(self, key: Key) -> float:
+        """Move the key from due to running and its group to the end; return its waiting time."""
+        group = self._group(key)
+        now = self._clock()
         keys = self._due.pop(group)
         due = keys.pop(key)
         if keys:
@@ -149,10 +152,10 @@ class WorkQueue(Generic[Key]):
         except OperatorError as error:
             result = "trouble"
             delay = self._retry_delay(key, error.retryable)
-            log.warning("%s: %s; next try in %.1f s", key, error, delay)
+            log.warning("%s: %s; retrying in %.1f s", key, error, delay)
         except Exception:
             delay = self._retry_delay(key, retryable=True)
-            log.exception("%s: a mistake in the operator; next try in %.1f s", key, delay)
+            log.exception("%s: internal error; retrying in %.1f s", key, delay)
         finally:
             self._observer.on_finished(self._clock() - self._running.pop(key), result)
             self._wake.set()
@@ -160,11 +163,11 @@ class WorkQueue(Generic[Key]):
             self.add_after(key, delay)
 
     def _retry_delay(self, key: Key, retryable: bool) -> float:
-        """Double the delay with every failure in a row, ±20 % so that jobs spread out."""
+        """Return a delay that doubles with every consecutive failure, with a jitter of ±20 %."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._observer.on_retry()
-        grown = FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20)
-        delay = min(MAX_DELAY_SECONDS, grown) if retryable else MAX_DELAY_SECONDS
+        backoff = FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20)
+        delay = min(MAX_DELAY_SECONDS, backoff) if retryable else MAX_DELAY_SECONDS
         return delay * random.uniform(0.8, 1.2)
 
     def _cancel_timer(self, key: Key) -> None:

@@ -1,1 +1,1 @@
-"""What the watches deliver: cached objects, evidence about pods, each job's newest version."""
+"""Cached objects, evidence about pods and the newest version of each job, from watches."""

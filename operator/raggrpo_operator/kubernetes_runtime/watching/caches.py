@@ -1,7 +1,7 @@
-"""`Caches`: what lists and watches last told of jobs and of what belongs to them.
+"""`Caches`: jobs and their objects as last reported by lists and watches.
 
-What vanished while nobody watched is dropped with the next list. Of each object only what rounds
-read is kept, whatever its creator put into it.
+Objects deleted between two watches are removed after the next list. Cached objects have only the
+fields that rounds read, which bounds memory regardless of their creators.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from .trimming import CHILDREN, IDENTITY, trim_object
 log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
-PATIENCE_SECONDS = 180.0
-"""How long no page of any list may arrive; kopf gives up on an API server earlier."""
+PAGE_SECONDS = 180.0
+"""Maximum time without a page of any list; exceeds kopf's retries."""
 
 
 class ListTimeout(Exception):
-    """A kind is not listed at all: kopf looked for kinds before it was served."""
+    """A kind was not listed: kopf discovered the kinds before it was served."""
 
 
 class KindCache(Mapping[JobKey, Collection[Manifest]]):
-    """Objects of one kind by job."""
+    """Objects of one kind, by job."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], JobKey]) -> None:
         self._key_of = key_of
@@ -42,7 +42,7 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
         self._jobs: dict[str, JobKey] = {}
 
     def put(self, body: Manifest) -> None:
-        """Take an object's newest version; it may have changed hands."""
+        """Store the newest version of an object; its job may have changed."""
         uid, key = body["metadata"]["uid"], self._key_of(body)
         if self._jobs.get(uid, key) != key:
             self.drop(uid)
@@ -50,15 +50,15 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
         self._by_job.setdefault(key, {})[uid] = body
 
     def drop(self, uid: str) -> Manifest | None:
-        """Forget an object and return what was known of it, None if nothing was."""
+        """Remove and return an object, or return None if it is not cached."""
         key = self._jobs.pop(uid, None)
         if key is None:
             return None
-        of_job = self._by_job[key]
-        found = of_job.pop(uid)
-        if not of_job:
+        objects = self._by_job[key]
+        body = objects.pop(uid)
+        if not objects:
             del self._by_job[key]
-        return found
+        return body
 
     def __getitem__(self, key: JobKey) -> ValuesView[Manifest]:
         return self._by_job[key].values()
@@ -71,17 +71,17 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
 
 
 class Caches:
-    """The caches of all kinds. Each list or watch is known by its path, which is one namespace's.
+    """The caches of all kinds. A list or watch is identified by its path, which has a namespace.
 
-    `num_paths` is how many paths each kind has: one for each namespace, or one for all.
+    `num_paths` is the number of paths per kind: one per watched namespace, or one for all.
     """
 
     def __init__(self, num_paths: int) -> None:
         self.on_event: Callable[[str, Manifest], None] = lambda *_: None
-        """Called with the type of event (`DELETED`, `VANISHED` while nobody watched, or another)
-        and what is kept of its object, once the cache has it."""
+        """Called after each update with the type of the event and the cached object. The type
+        is VANISHED for an object deleted between two watches."""
         self.filled = asyncio.Event()
-        """Every kind that is served was listed to its end: only now a missing object is none."""
+        """Set once all served kinds are listed completely; before, a missing object may exist."""
         jobs, children = KindCache(JobKey.of), {each: KindCache(job_key_of) for each in CHILDREN}
         self.objects = ClusterObjects(
             jobs=jobs,
@@ -95,30 +95,32 @@ class Caches:
         self._known: defaultdict[str, set[str]] = defaultdict(set)
         """Path → uids in the caches."""
         self._listed: defaultdict[str, set[str]] = defaultdict(set)
-        """Path → uids of the list under way."""
+        """Path → uids of the list in progress."""
         self._complete: defaultdict[str, set[str]] = defaultdict(set)
-        """Kind → paths that were listed to their end."""
+        """Kind → paths that are listed completely."""
         self._absent: set[str] = set()
         self._num_pages = 0
 
-    async def wait_until_filled(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Wait until `filled`. Raises ListTimeout when a list does not begin or does not go on."""
+    async def wait_until_filled(self, page_seconds: float = PAGE_SECONDS) -> None:
+        """Wait until `filled`. Raises ListTimeout if no page arrives within `page_seconds`."""
         while not self.filled.is_set():
             num_pages = self._num_pages
             try:
-                await asyncio.wait_for(self.filled.wait(), patience)
+                await asyncio.wait_for(self.filled.wait(), page_seconds)
             except TimeoutError:
                 if self._num_pages == num_pages:
                     kinds = ", ".join(self._missing_kinds())
                     raise ListTimeout(
-                        f"no list of {kinds} within {patience:g} s: restarting"
+                        f"no list of {kinds} within {page_seconds:g} s: restarting"
                     ) from None
 
     def apply_page(
         self, path: str, kind: str, items: Iterable[Manifest], *, is_first: bool, is_last: bool
     ) -> None:
-        """Take a page of a list; the last one tells what has vanished."""
-        cache, listed, known = self._kinds[kind], self._listed[path], self._known[path]
+        """Store a page of a list; after the last page, remove objects that are not listed."""
+        cache = self._kinds[kind]
+        listed = self._listed[path]
+        known = self._known[path]
         if is_first:
             listed.clear()
         for body in items:
@@ -128,55 +130,57 @@ class Caches:
             return
         for uid in known - listed:
             known.discard(uid)
-            if (gone := cache.drop(uid)) is not None:
-                self._notify("VANISHED", gone)
+            if (vanished := cache.drop(uid)) is not None:
+                self._notify("VANISHED", vanished)
         listed.clear()
         self._complete[kind].add(path)
         self._set_if_filled()
 
     def apply_event(self, path: str, event_type: str, body: Manifest) -> None:
-        """Take what a watch tells of an object."""
+        """Apply an event of a watch."""
         if event_type != "DELETED":
             self._put(path, event_type, body)
             return
-        uid, found = body["metadata"]["uid"], _readable(body)
+        uid = body["metadata"]["uid"]
+        trimmed = _trim(body)
         self._kinds[body["kind"]].drop(uid)
         self._known[path].discard(uid)
-        self._notify(event_type, found)
+        self._notify(event_type, trimmed)
 
     def mark_unserved(self, kind: str) -> None:
-        """Wait no longer for the list of a kind that the API server does not serve."""
+        """Stop waiting for the list of a kind that the API server does not serve."""
         self._absent.add(kind)
         self._set_if_filled()
 
     def _put(self, path: str, event_type: str, body: Manifest) -> str:
         uid: str = body["metadata"]["uid"]
-        found = _readable(body)
-        self._kinds[body["kind"]].put(found)
+        trimmed = _trim(body)
+        self._kinds[body["kind"]].put(trimmed)
         self._known[path].add(uid)
-        self._notify(event_type, found)
+        self._notify(event_type, trimmed)
         return uid
 
     def _notify(self, event_type: str, body: Manifest) -> None:
         try:
             self.on_event(event_type, body)
-        except Exception:  # or kopf would end every watch
-            log.exception("what happened to a %s cannot be told", body["kind"])
+        except Exception:  # an error would stop all of kopf's watches
+            log.exception("handling an event of a %s failed", body["kind"])
 
     def _set_if_filled(self) -> None:
         if not self._missing_kinds():
             self.filled.set()
 
     def _missing_kinds(self) -> list[str]:
-        wanted = KINDS - self._absent
-        return sorted(kind for kind in wanted if len(self._complete[kind]) < self._num_paths)
+        return sorted(
+            kind for kind in KINDS - self._absent if len(self._complete[kind]) < self._num_paths
+        )
 
 
-def _readable(body: Mapping[str, Any]) -> Manifest:
-    """Return what is kept of an object; only whose it is if that fails, or kopf would end."""
+def _trim(body: Mapping[str, Any]) -> Manifest:
+    """Return the trimmed object, or only its identity if trimming fails."""
     try:
         return trim_object(body)
     except Exception:
-        log.exception("a %s cannot be read", body["kind"])
+        log.exception("a %s has an unexpected form", body["kind"])
         metadata = {field: body["metadata"].get(field) for field in IDENTITY}
         return {"kind": body["kind"], "metadata": metadata}

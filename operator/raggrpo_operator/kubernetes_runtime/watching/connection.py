@@ -1,7 +1,8 @@
-"""kopf's connection to the API server: what it lists and watches goes into the caches here.
+"""kopf's connection to the API server, which stores lists and events in the caches.
 
-kopf itself sees only how far it has read. It would hold each object until all lists are there, wake
-all of them with each, and run a task for every event: a quarter of a begin's processor time.
+kopf itself receives only resource versions. Otherwise it would hold every object until all kinds
+are listed, waking all waiters with each, and run a task per event: a quarter of the CPU time of a
+job's start.
 """
 
 import json
@@ -18,25 +19,25 @@ LISTS = frozenset(f"{kind}List" for kind in KINDS)
 
 
 class _Events:
-    """The body of a watch, one event a line."""
+    """The body of a watch, with one event per line."""
 
     def __init__(self, content: aiohttp.StreamReader, path: str, caches: Caches) -> None:
         self._content, self._path, self._caches = content, path, caches
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)  # what aiohttp itself asks for
+        return getattr(self._content, name)  # attributes that aiohttp uses
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         rest = b""
         async for chunk in self._content.iter_chunked(size):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                yield self._taken(line) + b"\n"
+                yield self._consume(line) + b"\n"
         if rest:
-            yield self._taken(rest)
+            yield self._consume(rest)
 
-    def _taken(self, line: bytes) -> bytes:
-        """Take an event of ours; of that kopf is told the version, as by a bookmark."""
+    def _consume(self, line: bytes) -> bytes:
+        """Apply an event to the caches; return a bookmark with its resource version for kopf."""
         if not line.strip():
             return line
         event = json.loads(line)
@@ -58,36 +59,36 @@ class _Response(aiohttp.ClientResponse):
         return self
 
     async def json(self, **options: Any) -> Any:
-        found = await super().json(**options)
-        if isinstance(found, dict) and found.get("kind") in LISTS:
-            kind = found["kind"].removesuffix("List")
+        body = await super().json(**options)
+        if isinstance(body, dict) and body.get("kind") in LISTS:
+            kind = body["kind"].removesuffix("List")
             self.caches.apply_page(
                 self.url.path,
                 kind,
-                [{"kind": kind, **each} for each in found["items"]],
+                [{"kind": kind, **each} for each in body["items"]],
                 is_first="continue" not in self.url.query,
-                is_last=not found["metadata"].get("continue"),
+                is_last=not body["metadata"].get("continue"),
             )
-            found["items"] = []
-        return found
+            body["items"] = []
+        return body
 
 
 async def connect(caches: Caches, **context: Any) -> kopf.AiohttpSession | None:
-    """Return a session with the credentials of the pod or, outside a cluster, of a kubeconfig."""
-    found = kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
-    if found is None:
+    """Return a session with the credentials of the pod or of the kubeconfig."""
+    login = kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
+    if login is None:
         return None
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
-        headers=found.as_http_headers(),
+        connector=aiohttp.TCPConnector(limit=0, ssl=login.as_ssl_context()),
+        headers=login.as_http_headers(),
         response_class=type("Response", (_Response,), {"caches": caches}),
-        proxy=found.proxy_url,
-        trust_env=found.trust_env,
+        proxy=login.proxy_url,
+        trust_env=login.trust_env,
     )
     return kopf.AiohttpSession(
         aiohttp_session=session,
-        server=found.server,
-        default_namespace=found.default_namespace,
-        priority=found.priority,
-        expiration=found.expiration,
+        server=login.server,
+        default_namespace=login.default_namespace,
+        priority=login.priority,
+        expiration=login.expiration,
     )

@@ -1,7 +1,7 @@
-"""`EvidenceStore`: how pods failed. It outlives the pods, which KubeRay deletes when they fail.
+"""`EvidenceStore`: how pods failed, retained after KubeRay has deleted them.
 
-It is in memory only: after a restart, the loss of a vanished pod shows only in its cluster. It also
-outlives the cluster, since the cache may still hold a RayCluster that has just been deleted.
+In memory only: after a restart of the operator, the loss of a deleted pod shows only in its
+RayCluster. Retained after the RayCluster is deleted, since caches may still have it.
 """
 
 from collections.abc import Collection
@@ -18,11 +18,11 @@ from raggrpo_operator.kube.cluster_objects import (
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_problem
 
-_HARDEST = (PodRole.TRAINER, PodRole.ROLLOUT)
+_SCARCEST = (PodRole.TRAINER, PodRole.ROLLOUT)
 
 
 class EvidenceStore:
-    """Losses by uid of their Ray cluster, and how long each pod has been failing to start."""
+    """Losses by uid of the RayCluster, and since when each pod has been failing to start."""
 
     def __init__(self, start_grace: timedelta) -> None:
         self._start_grace = start_grace
@@ -30,59 +30,59 @@ class EvidenceStore:
         self._failing_since: dict[JobKey, dict[str, datetime]] = {}
 
     def record(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
-        """Record how this pod was lost, if it was; the weightiest account counts, then the first.
+        """Record the loss of a pod, if it is lost; the heaviest evidence wins, then the first.
 
-        If a container ends again, its latest end replaces the earlier one.
+        If a container exits again, the latest exit replaces the earlier one.
         """
         cluster = controller_of(pod).get("uid", "")
         if not cluster or RAY_CLUSTER_LABEL not in labels_of(pod):
             return
-        found = loss(pod, now, was_deleted=was_deleted)
-        if found is None:
+        new = loss(pod, now, was_deleted=was_deleted)
+        if new is None:
             return
-        kept = self._losses.setdefault((key, cluster), {})
-        known = kept.get(found.uid)
-        if known is None or found.weight > known.weight or _is_later_end(found, known):
-            kept[found.uid] = found
+        losses = self._losses.setdefault((key, cluster), {})
+        known = losses.get(new.uid)
+        if known is None or new.weight > known.weight or _is_later_exit(new, known):
+            losses[new.uid] = new
 
     def losses(self, key: JobKey, cluster: str, since: datetime) -> list[Loss]:
-        """Return a cluster's losses since a point in time, weightiest first, then earliest."""
-        kept = self._losses.get((key, cluster), {}).values()
-        found = [each for each in kept if each.time >= since]
-        return sorted(found, key=lambda each: (-each.weight, each.time))
+        """Return the losses of a cluster since a time, heaviest first, then earliest."""
+        losses = self._losses.get((key, cluster), {}).values()
+        recent = [each for each in losses if each.time >= since]
+        return sorted(recent, key=lambda each: (-each.weight, each.time))
 
     def start_problem(
         self, key: JobKey, pods: Collection[Manifest], now: datetime
     ) -> tuple[StartProblem | None, bool]:
-        """Return what keeps these pods from starting, and whether that is final by now.
+        """Return why these pods do not start, and whether that is final.
 
-        There is a grace period: a missing Secret may yet be created, a registry may recover.
+        A grace period applies: a missing Secret may be created, a registry may recover.
         """
-        found = [each for pod in sorted(pods, key=_rank) if (each := start_problem(pod))]
+        problems = [each for pod in sorted(pods, key=_rank) if (each := start_problem(pod))]
         since = self._failing_since.setdefault(key, {})
-        failing = {each.uid for each in found if each.is_final}
+        failing = {each.uid for each in problems if each.is_final}
         for uid in {pod["metadata"]["uid"] for pod in pods} - failing:
             since.pop(uid, None)
         for uid in failing:
             since.setdefault(uid, now)
-        final = [each for each in found if each.is_final]
-        late = [each for each in final if now - since[each.uid] >= self._start_grace]
-        problem = next(iter(late or final or found), None)
-        return problem, bool(late)
+        final = [each for each in problems if each.is_final]
+        expired = [each for each in final if now - since[each.uid] >= self._start_grace]
+        problem = next(iter(expired or final or problems), None)
+        return problem, bool(expired)
 
     def remove(self, key: JobKey) -> None:
-        """Drop everything about a deleted job."""
+        """Remove a deleted job."""
         for known in [each for each in self._losses if each[0] == key]:
             del self._losses[known]
         self._failing_since.pop(key, None)
 
 
 def _rank(pod: Manifest) -> int:
-    """Return a pod's place among those whose trouble is told: GPUs are the hardest to get."""
+    """Return the priority of a pod's problem: pods with GPUs are the hardest to schedule."""
     role = labels_of(pod).get(names.LABEL_ROLE)
-    return _HARDEST.index(role) if role in _HARDEST else len(_HARDEST)
+    return _SCARCEST.index(role) if role in _SCARCEST else len(_SCARCEST)
 
 
-def _is_later_end(found: Loss, known: Loss) -> bool:
-    """Return whether the container ended again, as opposed to its pod just being deleted."""
-    return found.weight == known.weight and found.time > known.time and found.weight > 1
+def _is_later_exit(new: Loss, known: Loss) -> bool:
+    """Return whether the container exited again, rather than its pod being deleted."""
+    return new.weight == known.weight and new.time > known.time and new.weight > 1

@@ -1,6 +1,6 @@
-"""The informer: kopf lists and watches; what it reads is taken by the connection into the caches.
+"""The informer: kopf lists and watches, and its connection fills the caches.
 
-kopf's other handlers than `on.event` write annotations and finalizers.
+Uses only `on.event` handlers: kopf's other handlers write annotations and finalizers.
 """
 
 from collections.abc import Callable
@@ -23,39 +23,39 @@ from .trimming import CHILDREN
 
 OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 PAGE = 4
-"""Objects read at once: each may have 1.5 MB, which Python makes 40 while it is read."""
+"""Objects per page; an object may have 1.5 MB, which Python expands to 40 MB."""
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
-    """Return settings with which kopf notices a dead watch and reads few objects at once."""
-    made = kopf.OperatorSettings()
-    made.watching.inactivity_timeout = 70
-    made.watching.server_timeout = 300
-    made.watching.connect_timeout = 10
-    made.watching.chunk_size = PAGE
+    """Return settings for kopf to detect dead watches and read small pages."""
+    options = kopf.OperatorSettings()
+    options.watching.inactivity_timeout = 70
+    options.watching.server_timeout = 300
+    options.watching.connect_timeout = 10
+    options.watching.chunk_size = PAGE
     for each in CHILDREN:
-        made.watching.label_selectors[each.api_version, each.plural] = OURS
-    made.networking.request_timeout = 30
-    made.networking.connect_timeout = 5
-    made.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
-    made.process.ultimate_exiting_timeout = 60
-    made.peering.standalone = True
-    # Scanning for new kinds and namespaces needs rights on the whole cluster.
-    made.scanning.disabled = bool(settings.namespaces)
-    return made
+        options.watching.label_selectors[each.api_version, each.plural] = OURS
+    options.networking.request_timeout = 30
+    options.networking.connect_timeout = 5
+    options.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
+    options.process.ultimate_exiting_timeout = 60
+    options.peering.standalone = True
+    # Scanning for new kinds and namespaces needs permissions on the whole cluster.
+    options.scanning.disabled = bool(settings.namespaces)
+    return options
 
 
 def registry(caches: Caches) -> kopf.OperatorRegistry:
-    """Return what makes kopf list and watch; the connection takes all that it reads."""
-    made = kopf.OperatorRegistry()
-    kopf.on.login(registry=made)(partial(connect, caches))
+    """Return a registry that makes kopf list and watch all kinds through the connection."""
+    handlers = kopf.OperatorRegistry()
+    kopf.on.login(registry=handlers)(partial(connect, caches))
 
-    async def nothing_is_left(**_: Any) -> None:
-        """Stand for the kind: kopf watches those that somebody handles."""
+    async def ignore(**_: Any) -> None:
+        """Do nothing: kopf watches only kinds that have a handler."""
 
     for each in (JOBS, *CHILDREN):
-        kopf.on.event(each.api_version, each.plural, registry=made)(nothing_is_left)
-    return made
+        kopf.on.event(each.api_version, each.plural, registry=handlers)(ignore)
+    return handlers
 
 
 def listener(
@@ -64,19 +64,19 @@ def listener(
     changed: Callable[[JobKey], None],
     clock: Callable[[], datetime],
 ) -> Callable[[str, Manifest], None]:
-    """Return what is told of each event: it notes evidence, and calls `changed` for its job.
+    """Return a listener that records evidence and calls `changed` with the job of each event.
 
-    What the operator itself wrote last is no news: the round that wrote it has asked for the next.
+    It ignores the operator's own writes: the round that wrote the status requeues the job.
     """
 
-    def told(event_type: str, body: Manifest) -> None:
+    def on_event(event_type: str, body: Manifest) -> None:
         if body["kind"] == names.KIND:
             if event_type in ("DELETED", "VANISHED") or not store.is_own_write(body):
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
-        if body["kind"] == PODS.kind and event_type != "VANISHED":  # nobody knows when
+        if body["kind"] == PODS.kind and event_type != "VANISHED":  # at an unknown time
             evidence.record(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 
-    return told
+    return on_event

@@ -1,6 +1,6 @@
-"""`JobStore`: the newest known version of each job, which may be ahead of the informer's cache.
+"""`JobStore`: the newest known version of each job, which may be ahead of the informer cache.
 
-Without it, a round right after a status write would decide on the previous status.
+Without it, a round right after a status write would use the previous status.
 """
 
 from collections.abc import Mapping
@@ -15,71 +15,73 @@ from .trimming import trim_job
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Entry:
     body: Manifest
     pending: JobStatus | None = None
-    """A newer status that has not been written yet, since only the progress changed."""
+    """A newer status whose write is deferred because only the progress changed."""
 
 
 class JobStore:
-    """Jobs as last read or as last written, whichever is newer."""
+    """The newer of the last read and the last written version of each job."""
 
     def __init__(self, objects: ClusterObjects) -> None:
         self._objects = objects
-        self._kept: dict[JobKey, _Kept] = {}
+        self._entries: dict[JobKey, _Entry] = {}
 
     def newest(self, key: JobKey) -> tuple[Manifest, JobStatus | None] | None:
-        """Return the job and a status that was held back, if any; None if there is no such job."""
+        """Return the job and its deferred status, if any, or None if the job does not exist."""
         cached = self._objects.job(key)
         if cached is None:
-            self._kept.pop(key, None)
+            self._entries.pop(key, None)
             return None
-        kept = self._kept.get(key)
-        if kept is not None and _is_ahead(kept, cached):
-            return kept.body, kept.pending
-        self._kept.pop(key, None)
+        entry = self._entries.get(key)
+        if entry is not None and _is_ahead(entry, cached):
+            return entry.body, entry.pending
+        self._entries.pop(key, None)
         return cached, None
 
     def put(self, key: JobKey, body: Manifest) -> Manifest:
-        """Remember the version that the API server returned; returns what is kept of it.
+        """Store the version that the API server returned; return the trimmed job.
 
-        Its spec, the largest part, is the cache's own where both are of one generation.
+        Its spec, which is large, is shared with the cache if both have the same generation.
         """
-        kept, cached = trim_job(body), self._objects.job(key)
-        if cached is not None and _generation(cached) == _generation(kept):
-            kept["spec"] = cached["spec"]
-        self._kept[key] = _Kept(kept)
-        return kept
+        job = trim_job(body)
+        cached = self._objects.job(key)
+        if cached is not None and _generation(cached) == _generation(job):
+            job["spec"] = cached["spec"]
+        self._entries[key] = _Entry(job)
+        return job
 
     def is_own_write(self, body: Mapping[str, Any]) -> bool:
-        """Return whether this version of a job holds nothing but what the operator wrote or saw."""
-        kept = self._kept.get(JobKey.of(body))
-        if kept is None or kept.body["metadata"]["uid"] != body["metadata"]["uid"]:
+        """Return whether this version of a job is not newer than the stored one."""
+        entry = self._entries.get(JobKey.of(body))
+        if entry is None or entry.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return False
-        return _version(kept.body) >= _version(body)
+        return _version(entry.body) >= _version(body)
 
     def defer_status(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
-        """Remember a status to be written later, along with the version of the job it is for."""
-        self._kept[key] = _Kept(body, status)
+        """Store a status to be written later, with the version of the job it belongs to."""
+        self._entries[key] = _Entry(body, status)
 
     def remove(self, key: JobKey) -> None:
-        """Drop a job."""
-        self._kept.pop(key, None)
+        """Remove a job."""
+        self._entries.pop(key, None)
 
 
 def _generation(body: Manifest) -> tuple[str, int]:
-    """Return what stands for one version of one job's spec."""
+    """Return a key of this version of the job's spec."""
     return body["metadata"]["uid"], body["metadata"]["generation"]
 
 
-def _is_ahead(kept: _Kept, cached: Manifest) -> bool:
-    """Return whether this is the same job with anything that the cache does not hold yet."""
-    if kept.body["metadata"]["uid"] != cached["metadata"]["uid"]:
+def _is_ahead(entry: _Entry, cached: Manifest) -> bool:
+    """Return whether the entry is a newer state of the cached job."""
+    if entry.body["metadata"]["uid"] != cached["metadata"]["uid"]:
         return False
-    ours, theirs = _version(kept.body), _version(cached)
-    return ours > theirs or (ours == theirs and kept.pending is not None)
+    version = _version(entry.body)
+    cached_version = _version(cached)
+    return version > cached_version or (version == cached_version and entry.pending is not None)
 
 
 def _version(body: Mapping[str, Any]) -> int:
-    """Return the version as a number; comparing wrongly would only cost a rejected write."""
+    """Return the resource version as a number; a wrong order only costs a rejected write."""
     return int(body["metadata"]["resourceVersion"])

@@ -1,6 +1,6 @@
-"""What the caches keep of objects: only what rounds read. Pure.
+"""Trims objects to the fields that rounds read. Pure.
 
-The rest is memory that anybody who may create objects could make the operator spend.
+Otherwise anyone who may create objects could make the operator run out of memory.
 """
 
 import json
@@ -14,14 +14,14 @@ from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLU
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
 
 CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
-"""What is watched besides jobs."""
+"""Kinds watched in addition to jobs."""
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * names.MAX_SPEC_BYTES
 MAX_SPEC_VALUES = 2_000
-"""In Python a value takes 200 times the two bytes that JSON needs for it."""
+"""A value takes at least two bytes of JSON, which Python expands by a factor of 200."""
 MAX_CONTAINERS = 8
 TOO_LARGE = "tooLarge"
-"""Key that says why the spec is not kept."""
+"""Key with the reason why the spec was removed."""
 IDENTITY = (
     "name",
     "namespace",
@@ -54,21 +54,22 @@ STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
 def trim_object(body: Mapping[str, Any]) -> Manifest:
-    """Return what is kept of a job or a child; the same again for what this has returned."""
+    """Return a trimmed job or child; idempotent."""
     return trim_job(body) if body.get("kind") == names.KIND else trim_child(body)
 
 
 def trim_job(body: Mapping[str, Any]) -> Manifest:
-    """Return a job with its spec and status; of a spec far beyond what is accepted, why not."""
-    found = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
-    excess = _excess(found.get("spec", {}))
-    return found | {"spec": {}, TOO_LARGE: excess} if excess else found
+    """Return a job with spec and status; TOO_LARGE replaces a spec that exceeds a limit."""
+    job = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
+    reason = _excess(job.get("spec", {}))
+    return job | {"spec": {}, TOO_LARGE: reason} if reason else job
 
 
 def trim_child(body: Mapping[str, Any]) -> Manifest:
-    """Return an object that the operator, KubeRay or a Deployment has made for a job."""
-    found = _only(body, ("apiVersion", "kind")) | _metadata(body)
-    spec, status = body.get("spec") or {}, body.get("status") or {}
+    """Return an object that the operator, KubeRay or a Deployment created for a job."""
+    child = _only(body, ("apiVersion", "kind")) | _metadata(body)
+    spec = body.get("spec") or {}
+    status = body.get("status") or {}
     match body.get("kind"):
         case "Pod":
             limits = [
@@ -76,23 +77,23 @@ def trim_child(body: Mapping[str, Any]) -> Manifest:
                 for each in (spec.get("containers") or [])[:1]
             ]
             containers = [{"resources": {"limits": each}} for each in limits]
-            found["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": containers}
-            found["status"] = _only(status, POD_STATUS) | {
+            child["spec"] = {"nodeName": spec.get("nodeName", ""), "containers": containers}
+            child["status"] = _only(status, POD_STATUS) | {
                 kind: status[kind][:MAX_CONTAINERS] for kind in STATUSES if status.get(kind)
             }
         case "RayCluster":
             groups = spec.get("workerGroupSpecs") or []
             sizes = [_only(each, ("replicas", "numOfHosts")) for each in groups]
-            found["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
-            found["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
+            child["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
+            child["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
-            found["status"] = _only(status, ("readyReplicas",))
-    return found
+            child["status"] = _only(status, ("readyReplicas",))
+    return child
 
 
 def _excess(spec: object) -> str:
-    if too_much := excess(spec, MAX_DEPTH, MAX_SPEC_VALUES):
-        return too_much
+    if reason := excess(spec, MAX_DEPTH, MAX_SPEC_VALUES):
+        return reason
     size = len(json.dumps(spec))
     return f"it has {size} bytes, more than {MAX_SPEC_BYTES}" if size > MAX_SPEC_BYTES else ""
 
@@ -112,5 +113,5 @@ def _metadata(body: Mapping[str, Any]) -> Manifest:
     }
 
 
-def _only(whole: Mapping[str, Any], wanted: Iterable[str]) -> Manifest:
-    return {name: whole[name] for name in wanted if name in whole}
+def _only(mapping: Mapping[str, Any], keys: Iterable[str]) -> Manifest:
+    return {key: mapping[key] for key in keys if key in mapping}

@@ -138,7 +138,7 @@ def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
     take(caches, PODS, make_body("1"), make_body("2"))
 
     assert told == ["1", "2"]
-    assert "a Pod cannot be told" in caplog.text
+    assert "event of a Pod failed" in caplog.text
 
 
 def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_told_once() -> None:
@@ -179,12 +179,12 @@ async def test_a_kind_that_nobody_lists_is_named_instead_of_waited_for_without_e
         take(caches, kind)
 
     with pytest.raises(ListTimeout, match="no list of Deployment, RayCluster"):
-        await caches.wait_until_filled(patience=0.01)
+        await caches.wait_until_filled(page_seconds=0.01)
 
 
 async def test_lists_that_go_on_are_waited_for_however_long_they_take() -> None:
     caches = Caches(1)
-    waiting = asyncio.create_task(caches.wait_until_filled(patience=0.2))
+    waiting = asyncio.create_task(caches.wait_until_filled(page_seconds=0.2))
     for _ in range(8):
         await asyncio.sleep(0.05)
         caches.apply_page(PODS.path(""), "Pod", [], is_first=True, is_last=False)

@@ -58,14 +58,14 @@ def test_every_wrong_variable_is_named_with_a_remedy() -> None:
             }
         )
     assert str(caught.value).splitlines() == [
-        "RAGGRPO_WATCH_NAMESPACES='team-*' cannot be used: give names of namespaces, by commas",
-        "RAGGRPO_LEADER_ELECTION='perhaps' cannot be used: give true or false",
-        "RAGGRPO_RESYNC_SECONDS='often' cannot be used: give a number from 1 to 86400",
-        "RAGGRPO_HTTP_PORT='99999' cannot be used: give a number from 0 to 65535",
-        "RAGGRPO_API_SERVER='0.0.0.0/0' cannot be used: give networks as 10.0.0.0/24, by commas",
-        "RAGGRPO_EGRESS='{\"ports\": []}' cannot be used: "
-        "give a JSON list of NetworkPolicyEgressRules",
-        "RAGGRPO_LOG_LEVEL='LOUD' cannot be used: choose one of DEBUG, INFO, WARNING, ERROR",
+        "RAGGRPO_WATCH_NAMESPACES='team-*' is invalid: it must be comma-separated namespaces",
+        "RAGGRPO_LEADER_ELECTION='perhaps' is invalid: it must be true or false",
+        "RAGGRPO_RESYNC_SECONDS='often' is invalid: it must be a number from 1 to 86400",
+        "RAGGRPO_HTTP_PORT='99999' is invalid: it must be a number from 0 to 65535",
+        "RAGGRPO_API_SERVER='0.0.0.0/0' is invalid: it must be comma-separated CIDRs",
+        "RAGGRPO_EGRESS='{\"ports\": []}' is invalid: "
+        "it must be a JSON list of NetworkPolicyEgressRules",
+        "RAGGRPO_LOG_LEVEL='LOUD' is invalid: it must be one of DEBUG, INFO, WARNING, ERROR",
     ]
 
 

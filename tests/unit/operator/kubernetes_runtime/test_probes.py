@@ -80,9 +80,9 @@ def test_a_process_whose_loop_turns_is_healthy() -> None:
 def test_a_loop_that_stands_still_a_round_without_end_and_deaf_watches_are_problems() -> None:
     environment = OperatorEnvironment(round_seconds=601.0)
     environment.now, environment.health.behind_since = 1000.0, 800.0
-    assert "event loop was late by 999 s" in environment.problems()
-    assert "a round has taken 601 s" in environment.problems()
-    assert "missed a change for 200 s" in environment.problems()
+    assert "event loop was blocked for 999 s" in environment.problems()
+    assert "a reconcile has been running for 601 s" in environment.problems()
+    assert "stale for 200 s" in environment.problems()
 
 
 async def test_probes_answer_over_http() -> None:
@@ -95,7 +95,7 @@ async def test_probes_answer_over_http() -> None:
         environment.ready, environment.round_seconds = True, 601.0
         assert (await client.get("/readyz")).status_code == 200
         sick = await client.get("/healthz")
-        assert (sick.status_code, sick.text) == (500, "a round has taken 601 s")
+        assert (sick.status_code, sick.text) == (500, "a reconcile has been running for 601 s")
         assert "raggrpo_operator_workqueue_depth" in (await client.get("/metrics")).text
         await client.aclose()
 
