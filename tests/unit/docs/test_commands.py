@@ -1,12 +1,16 @@
 """Every command of README.md and docs/start is executed by a test or a CI step."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from raggrpo_cli.kubectl.app import app as kubectl_app
+from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from support.builders.operator.jobs import make_job
 from support.docs.commands import (
@@ -20,6 +24,7 @@ from support.docs.commands import (
 )
 from tools.kind.go_programs import KUBERAY
 
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 WRITTEN = {page: commands(page) for page in PAGES}
 
 
@@ -85,3 +90,22 @@ def test_versions_are_those_of_this_release() -> None:
     assert f"raggrpo/trainer:{version}" in text
     manifest = (ROOT / "docs" / "start" / "manifests" / "demo-volume.yaml").read_text()
     assert f"image: raggrpo/trainer:{version}" in manifest
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_guides_use_existing_commands_and_options(page: Path) -> None:
+    unknown = [line for line in commands(page) if not is_known(line)]
+
+    assert unknown == []
+
+
+def is_known(line: str) -> bool:
+    """Return whether our command of this line exists with its options; others are not checked."""
+    for prefix, application in (("raggrpo ", app), ("kubectl raggrpo ", kubectl_app)):
+        if line.startswith(prefix):
+            command = typer.main.get_command(application)
+            for word in line.removeprefix(prefix).split():
+                command = getattr(command, "commands", {}).get(word, command)
+            known = {name for each in command.params for name in each.opts}
+            return not hasattr(command, "commands") and known >= set(re.findall(r"--[\w-]+", line))
+    return True

@@ -13,6 +13,7 @@ SOURCE_ROOTS = (
     "helm/raggrpo-operator",
     "operator",
     "operator/raggrpo_operator",
+    "operator/raggrpo_operator/core/lifecycle",
     "operator/raggrpo_operator/kubernetes_runtime",
     "trainer_image",
     "trainer_image/raggrpo_trainer",
