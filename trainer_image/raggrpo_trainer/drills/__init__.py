@@ -1,1 +1,1 @@
-"""Faults injected on purpose, for drills and tests. Training never imports this."""
+"""Fault injection for drills and tests. Training must not import this package."""

@@ -1,4 +1,4 @@
-"""Injects faults into the real trainer, for drills and tests. Does nothing unless asked."""
+"""Inject the faults named in RAGGRPO_FAULT into a running trainer."""
 
 import asyncio
 import dataclasses
@@ -29,37 +29,39 @@ HANG_SECONDS = 86_400.0
 
 
 class Drill(Hooks):
-    """Injects the faults named in RAGGRPO_FAULT when they are due."""
+    """Hooks that inject faults when they are due."""
 
     def __init__(self, faults: Faults, checkpoints: Path) -> None:
-        self._faults, self._checkpoints = faults, checkpoints
+        self._faults = faults
+        self._checkpoints = checkpoints
         self._victims: dict[str, PodProcess] = {}
         self._actors: dict[str, Any] = {}
 
     def resumes(self) -> bool:
-        """Return False if the attempt is to start from step 0 despite a checkpoint."""
+        """Return False if the attempt should ignore checkpoints and start from step 0."""
         return not self._faults.take_due("wrong-resume")
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Note the processes that faults can hit."""
-        rank, engine = ranks.infos[-1].process, pool.processes[0]
+        """Record the processes that faults can hit."""
+        rank = ranks.infos[-1].process
+        engine = pool.processes[0]
         self._victims = {"driver": this_process(), "rank": rank, "engine": engine}
         self._actors = {"rank": ranks.actors[-1], "engine": pool.engines[0]}
 
     async def before_step(self, step: int) -> None:
-        """Inject what is due at the start of a step."""
+        """Inject the faults that are due at the start of a step."""
         for victim, process in self._victims.items():
             if self._faults.take_due(f"kill-{victim}", step=step):
                 self._kill(process, victim, f"step {step}")
         if self._faults.take_due("hang-driver", step=step):
             log.warning("drill: the driver hangs at step %d", step)
-            time.sleep(HANG_SECONDS)  # noqa: ASYNC251 - blocking the loop is the fault
+            time.sleep(HANG_SECONDS)  # noqa: ASYNC251 - the fault is a blocked loop
         for victim, actor in self._actors.items():
             if self._faults.take_due(f"hang-{victim}", step=step):
                 log.warning("drill: the %s hangs at step %d", victim, step)
                 actor.__ray_call__.remote(_hang)
         if gib := self._faults.take_due("use-memory", step=step):
-            log.warning("drill: a rank takes %s GiB at step %d", gib, step)
+            log.warning("drill: a rank allocates %s GiB at step %d", gib, step)
             self._actors["rank"].__ray_call__.remote(_use_memory, float(gib))
         if self._faults.take_due("exit0", step=step):
             log.warning("drill: exit 0 at step %d", step)
@@ -75,7 +77,7 @@ class Drill(Hooks):
             await asyncio.sleep(float(seconds))
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """Return the step's groups, with NaN advantages if that is due."""
+        """Return the groups of a step, with NaN advantages if that fault is due."""
         if not self._faults.take_due("nan", step=step):
             return list(groups)
         return [
@@ -84,14 +86,14 @@ class Drill(Hooks):
         ]
 
     def during_save(self, phase: SavePhase, step: int) -> None:
-        """Inject what is due at this phase of a save."""
+        """Inject the faults that are due at this phase of a save."""
         for victim, process in self._victims.items():
             if self._faults.take_due(f"kill-{victim}", save=step, phase=str(phase)):
                 self._kill(process, victim, f"save {step}, {phase}")
         if self._faults.take_due("corrupt-checkpoint", save=step, phase=str(phase)):
             newest = max(CheckpointName.all_in(self._checkpoints))
             shard = next((self._checkpoints / str(newest)).rglob("*.distcp"))
-            log.warning("drill: half of %s is cut off", shard)
+            log.warning("drill: truncating %s to half its size", shard)
             os.truncate(shard, shard.stat().st_size // 2)
         if seconds := self._faults.take_due("pause", save=step, phase=str(phase)):
             log.warning("drill: save %d pauses at %s", step, phase)
@@ -109,5 +111,5 @@ def _hang(_: object) -> None:
 
 
 def _use_memory(holder: Any, gib: float) -> None:
-    """Write to every page: untouched memory is not charged."""
+    """Allocate memory and write to every page: untouched pages do not count."""
     holder.drill = [bytearray(b"\1") * 2**26 for _ in range(int(gib * 2**4))]

@@ -1,23 +1,23 @@
-"""Parses `RAGGRPO_FAULT`: which faults a drill injects, and when. `drill` injects them.
+"""Parse `RAGGRPO_FAULT`: which faults `drill` injects, and when.
 
 Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
     kill-driver@step=7            SIGKILL at the start of step 7; also kill-rank, kill-engine
-    kill-rank@save=10:shards      SIGKILL while step 10 is saved, at a phase: shards (the default),
+    kill-rank@save=10:shards      SIGKILL during the save of step 10, at a phase: shards (default),
                                   complete (all but the marker), retention (older ones remain)
     pause@save=10:complete:20     the save pauses for 20 s at that phase
-    corrupt-checkpoint@save=10:retention   a shard of the newest complete checkpoint is cut in half
+    corrupt-checkpoint@save=10:retention   truncate a shard of the newest complete checkpoint
     hang-driver@step=4            the driver's event loop blocks forever
     hang-rank@step=4              the rank blocks in a call that never returns; also hang-engine
-    use-memory@step=4:2           a rank allocates 2 GiB: past its pod's limit, or like a leak
+    use-memory@step=4:2           a rank allocates 2 GiB, to exceed its limit or like a leak
     freeze@step=4                 the driver stops itself (SIGSTOP)
     nan@step=6                    the step's advantages are NaN
-    oom@step=6                    the step fails as if the GPU were out of memory
+    oom@step=6                    the step fails as with a GPU out of memory
     exit0@step=5                  exit code 0 before the target step
     slow-step@step=9:3            step 9 takes 3 s longer
     wrong-resume                  starts from step 0 despite a checkpoint
 
-`@attempt=2` selects the attempt (default 1; 0: all). Each fault is injected once per attempt.
+`@attempt=2` selects the attempt (default 1; 0 for all). A fault is injected once per attempt.
 """
 
 import re
@@ -28,7 +28,7 @@ from typing import Self
 from raggrpo_api.names import ENV_FAULT
 
 STEP, SAVE, START = "step", "save", ""
-WHEN = {
+TRIGGERS = {
     "kill-driver": {STEP, SAVE},
     "kill-rank": {STEP, SAVE},
     "kill-engine": {STEP, SAVE},
@@ -45,7 +45,7 @@ WHEN = {
     "slow-step": {STEP},
     "wrong-resume": {START},
 }
-"""Every fault, and when it can be injected."""
+"""The faults, and what can trigger each of them."""
 PHASES = ("shards", "complete", "retention")
 
 _ENTRY = re.compile(
@@ -56,7 +56,7 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """When a fault is due: at a step, or at a phase of a save."""
+    """A fault and when it is due: at a step, or at a phase of a save."""
 
     name: str
     step: int | None
@@ -65,14 +65,14 @@ class _Moment:
 
 
 class Faults:
-    """The faults of one attempt that are still to be injected."""
+    """The faults of one attempt that have not been injected yet."""
 
     def __init__(self, arguments: Mapping[_Moment, str]) -> None:
         self._arguments = dict(arguments)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], attempt: int) -> Self:
-        """Parse RAGGRPO_FAULT. Raises ValueError with the bad entry and the expected form."""
+        """Parse RAGGRPO_FAULT. Raises ValueError with the invalid entry and the expected format."""
         entries = re.split("[,;]", env.get(ENV_FAULT, ""))
         parsed = [_parse(entry.strip()) for entry in entries if entry.strip()]
         return cls({moment: text for moment, text, of in parsed if of in (0, attempt)})
@@ -80,22 +80,26 @@ class Faults:
     def take_due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
-        """Return the fault's argument (or its name) the first time it is due, otherwise ""."""
+        """Remove a fault that is due; return its argument or name, or "" if it is not due."""
         argument = self._arguments.pop(_Moment(name, step, save, phase), None)
         return "" if argument is None else argument or name
 
 
 def _parse(entry: str) -> tuple[_Moment, str, int]:
-    """Return the moment, the argument and the attempt of one entry."""
+    """Return moment, argument and attempt of one entry."""
     match = _ENTRY.fullmatch(entry)
     if match is None:
         raise _error(entry, "write name@step=7, name@save=10:phase or name, then @attempt=2")
-    name, when, more = match["name"], match["when"] or START, match["more"] or ""
-    if name not in WHEN:
-        raise _error(entry, f"unknown fault, known are {', '.join(WHEN)}")
-    if when not in WHEN[name]:
-        wanted = " or ".join(f"@{key}=" if key else "nothing" for key in sorted(WHEN[name]))
-        raise _error(entry, f"{name} takes {wanted}")
+    name = match["name"]
+    when = match["when"] or START
+    more = match["more"] or ""
+    if name not in TRIGGERS:
+        raise _error(entry, f"unknown fault; choose from {', '.join(TRIGGERS)}")
+    if when not in TRIGGERS[name]:
+        expected = " or ".join(
+            f"@{key}=" if key else "no trigger" for key in sorted(TRIGGERS[name])
+        )
+        raise _error(entry, f"{name} takes {expected}")
     number = int(match["number"]) if when else None
     attempt = int(match["attempt"] or 1)
     if when != SAVE:

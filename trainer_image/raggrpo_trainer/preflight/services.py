@@ -217,5 +217,5 @@ async def _import(target: str, folder: str) -> str:
     if process.returncode == 0:
         return ""
     lines = errors.decode(errors="replace").strip().splitlines()
-    reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
+    reason = lines[-1] if lines else f"its process exited with code {process.returncode}"
     return f"{reason}; check reward.functions[].python and reward.codeFrom"

@@ -1,6 +1,6 @@
-"""Read the grade in a judge's reply, by a path, a pattern or what usually stands there. Pure.
+"""Parse the grade in a judge's reply: by path, by pattern, or by common formats. Pure.
 
-A grade that can be read in two ways is none: a wrong reward trains, and nobody sees it.
+An ambiguous reply has no grade: a wrong reward would train without being noticed.
 """
 
 import json
@@ -17,13 +17,13 @@ from raggrpo_trainer.http.responses import require_object
 
 from .worker import finite_number
 
-READ_CHARACTERS: Final = 16_384
-"""Of a reply, from its end: a grade comes last."""
-PATTERN_SECONDS: Final = 1.0
-SHOWN_CHARACTERS: Final = 120
+MAX_REPLY_CHARACTERS: Final = 16_384
+"""Characters of a reply that are searched, from its end: the grade comes last."""
+PATTERN_TIMEOUT_SECONDS: Final = 1.0
+EXCERPT_CHARACTERS: Final = 120
 CHOICE: Final = "choices[0]"
 CONTENT: Final = f"{CHOICE}.message.content"
-_THINKING: Final = regex.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", regex.DOTALL)
+_REASONING: Final = regex.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", regex.DOTALL)
 _NUMBER: Final = r"(?<![\w.,/])-?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
 _GRADE: Final = regex.compile(rf"({_NUMBER})(?:\s*(?:/|out of|of)\s*\d+(?:\.\d+)?)?")
 _NAMED: Final = regex.compile(
@@ -33,83 +33,83 @@ _NAMED: Final = regex.compile(
 _FENCED: Final = regex.compile(r"```(?:json)?\s*(.*?)```", regex.DOTALL)
 
 
-def parse_grade(spec: JudgeSpec, answer: Any) -> float:
-    """Return the grade in a chat completion, scaled so that lowest is 0 and highest 1.
+def parse_grade(spec: JudgeSpec, response: Any) -> float:
+    """Return the grade in a chat completion, scaled from `lowest`..`highest` to 0..1.
 
-    Raises CallFailed: MissingField without a reply, NotANumber without one grade within the range.
+    Raises CallFailed: MissingField without a reply, NotANumber without exactly one valid grade.
     """
-    reply = _reply(require_object(answer))
+    reply = _reply(require_object(response))
     if spec.score_path:
-        grade = _at_path(spec.score_path, reply)
+        grade = _grade_at_path(spec.score_path, reply)
     elif spec.score_pattern:
-        grade = _by_pattern(spec.score_pattern, reply)
+        grade = _grade_by_pattern(spec.score_pattern, reply)
     else:
-        if values_at(f"{CHOICE}.finish_reason", answer) == ["length"]:
-            raise _no_grade("the judge's reply was cut off; raise judge.maxTokens")
-        grade = _usual(reply)
+        if values_at(f"{CHOICE}.finish_reason", response) == ["length"]:
+            raise _no_grade("the judge's reply was truncated; increase judge.maxTokens")
+        grade = _grade_by_format(reply)
     if not spec.lowest <= grade <= spec.highest:
         raise _no_grade(
-            f"the judge's grade {grade:g} is not within {spec.lowest:g} to {spec.highest:g}"
+            f"the judge's grade {grade:g} is outside {spec.lowest:g} to {spec.highest:g}"
         )
     return (grade - spec.lowest) / (spec.highest - spec.lowest)
 
 
-def _reply(answer: Mapping[str, Any]) -> str:
-    """Return what the judge wrote after it had thought."""
-    found = values_at(CONTENT, answer)
-    if not found or not isinstance(found[0], str):
-        if has_error(answer):
-            raise service_error(answer)
-        why = f"{CONTENT}: the judge wrote no text"
-        if values_at(f"{CHOICE}.message.reasoning_content", answer):
-            why += " after its reasoning; raise judge.maxTokens, or switch reasoning off"
-        raise CallFailed(FailureCause.MISSING_FIELD, why)
-    reply: str = _THINKING.sub("", found[0])[-READ_CHARACTERS:]
+def _reply(response: Mapping[str, Any]) -> str:
+    """Return the judge's reply without its reasoning."""
+    contents = values_at(CONTENT, response)
+    if not contents or not isinstance(contents[0], str):
+        if has_error(response):
+            raise service_error(response)
+        problem = f"{CONTENT}: the judge wrote no text"
+        if values_at(f"{CHOICE}.message.reasoning_content", response):
+            problem += " after its reasoning; increase judge.maxTokens or turn reasoning off"
+        raise CallFailed(FailureCause.MISSING_FIELD, problem)
+    reply: str = _REASONING.sub("", contents[0])[-MAX_REPLY_CHARACTERS:]
     return reply
 
 
-def _usual(reply: str) -> float:
-    """Return the number after `grade`, `score` or `rating`, the last one, or the only number."""
+def _grade_by_format(reply: str) -> float:
+    """Return the last number after a word such as `grade` or `score`, else the only number."""
     if named := _NAMED.findall(reply):
         return _number(named[-1].replace(",", ""), reply)
     numbers = {number.replace(",", "") for number in _GRADE.findall(reply)}
     if len(numbers) > 1:
         raise _no_grade(
-            f"the judge's reply has several numbers: {_shown(reply)}; set judge.scorePattern, such "
-            r"as 'Grade: (\d+)'"
+            f"the judge's reply contains several numbers: {_excerpt(reply)}; "
+            r"set judge.scorePattern, such as 'Grade: (\d+)'"
         )
     if not numbers:
-        raise _no_grade(f"the judge's reply has no grade: {_shown(reply)}")
+        raise _no_grade(f"the judge's reply has no grade: {_excerpt(reply)}")
     return _number(numbers.pop(), reply)
 
 
-def _at_path(path: str, reply: str) -> float:
-    # Models like to put JSON into a fenced block, with words around it.
+def _grade_at_path(path: str, reply: str) -> float:
+    # Models often put JSON into a fenced code block, with text around it.
     fenced = _FENCED.findall(reply)
     try:
-        found = values_at(path, json.loads(fenced[-1] if fenced else reply))
+        values = values_at(path, json.loads(fenced[-1] if fenced else reply))
     except (ValueError, RecursionError) as error:
-        raise _no_grade(f"the judge's reply is not JSON: {_shown(reply)}") from error
-    if not found:
-        raise _no_grade(f"the judge's reply has nothing at {path}: {_shown(reply)}")
-    return _number(found[0], reply)
+        raise _no_grade(f"the judge's reply is not JSON: {_excerpt(reply)}") from error
+    if not values:
+        raise _no_grade(f"the judge's reply has no value at {path}: {_excerpt(reply)}")
+    return _number(values[0], reply)
 
 
-def _by_pattern(pattern: str, reply: str) -> float:
+def _grade_by_pattern(pattern: str, reply: str) -> float:
     try:
-        found = regex.search(pattern, reply, timeout=PATTERN_SECONDS)
+        match = regex.search(pattern, reply, timeout=PATTERN_TIMEOUT_SECONDS)
     except TimeoutError as error:
-        raise _no_grade(f"scorePattern took more than {PATTERN_SECONDS:g} s") from error
-    if found is None:
-        raise _no_grade(f"the judge's reply has nothing like scorePattern: {_shown(reply)}")
-    return _number(found.group(1) if found.re.groups else found.group(0), reply)
+        raise _no_grade(f"scorePattern took more than {PATTERN_TIMEOUT_SECONDS:g} s") from error
+    if match is None:
+        raise _no_grade(f"the judge's reply does not match scorePattern: {_excerpt(reply)}")
+    return _number(match.group(1) if match.re.groups else match.group(0), reply)
 
 
 def _number(value: Any, reply: str) -> float:
     try:
         number = float(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise _no_grade(f"the judge's grade is no number: {_shown(reply)}") from error
+        raise _no_grade(f"the judge's grade is not a number: {_excerpt(reply)}") from error
     return finite_number(None if isinstance(number, bool) else number)
 
 
@@ -117,5 +117,5 @@ def _no_grade(detail: str) -> CallFailed:
     return CallFailed(FailureCause.NOT_A_NUMBER, detail)
 
 
-def _shown(reply: str) -> str:
-    return repr(reply[-SHOWN_CHARACTERS:])
+def _excerpt(reply: str) -> str:
+    return repr(reply[-EXCERPT_CHARACTERS:])

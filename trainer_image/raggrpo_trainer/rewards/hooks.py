@@ -1,6 +1,6 @@
-"""Rewards that run foreign code: a user's Python function or an HTTP judge.
+"""Rewards outside this package: a user's Python function or an HTTP service.
 
-A failure is a CallFailed and affects one sample; only code that cannot be imported fails the job.
+A failed call raises CallFailed and affects one sample; only an import error fails the job.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request,
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.responses import require_object
 
-from .worker import IMPORT_SECONDS, finite_number, load_function, raised
+from .worker import IMPORT_SECONDS, exception_failure, finite_number, load_function
 
 NUM_PROCESSES = min(4, os.cpu_count() or 1)
 JUDGE_CONCURRENCY = 64
 JUDGE_FIELDS = ("prompt", "completion", "answer", "passages", "fields")
 
 Sample = dict[str, Any]
-"""A sample as passed to a hook: JSON values only."""
+"""A sample as passed to a hook; JSON values only."""
 
 
 class RewardHook(Protocol):
-    """Scores samples with code that is not ours."""
+    """Scores samples with a user's code or service."""
 
     async def score(self, sample: Sample) -> float:
         """Return a finite number. Raises CallFailed."""
         ...
 
     async def close(self) -> None:
-        """End everything the hook has started."""
+        """Stop everything that the hook has started."""
         ...
 
 
 def python_reward(target: str, timeout_seconds: float) -> RewardHook:
     """Return the hook for `package.module:function`.
 
-    A coroutine function runs on the trainer's event loop, an ordinary one in separate processes.
+    A coroutine function runs on the trainer's event loop, any other in separate processes.
     Raises TrainerError (RewardCodeError) if it cannot be imported.
     """
     try:
@@ -62,7 +62,7 @@ def python_reward(target: str, timeout_seconds: float) -> RewardHook:
 
 
 class CoroutineReward:
-    """A user's coroutine function; expected to wait for I/O, so it needs no separate process."""
+    """A user's coroutine function. It is expected to wait for I/O and runs in this process."""
 
     def __init__(
         self, function: Callable[[Sample], Awaitable[object]], timeout_seconds: float
@@ -71,7 +71,7 @@ class CoroutineReward:
         self._timeout_seconds = timeout_seconds
 
     async def score(self, sample: Sample) -> float:
-        """Return the function's number. Raises CallFailed."""
+        """Return the function's result. Raises CallFailed."""
         limit = asyncio.timeout(self._timeout_seconds)
         try:
             async with limit:
@@ -79,15 +79,15 @@ class CoroutineReward:
         except Exception as error:  # the user's function may raise anything
             if limit.expired():
                 raise _timed_out(self._timeout_seconds) from error
-            raise raised(error) from error
+            raise exception_failure(error) from error
         return finite_number(value)
 
     async def close(self) -> None:
-        """Do nothing: every call ends with its caller."""
+        """Do nothing: calls are cancelled with their callers."""
 
 
 class ProcessReward:
-    """A user's function in a few processes; a process that hangs or crashes is replaced."""
+    """A user's function in a few worker processes; one that hangs or crashes is replaced."""
 
     def __init__(
         self, target: str, timeout_seconds: float, num_processes: int = NUM_PROCESSES
@@ -98,31 +98,31 @@ class ProcessReward:
         self._idle: list[Process] = []
 
     async def score(self, sample: Sample) -> float:
-        """Return the function's number. Raises CallFailed."""
+        """Return the function's result. Raises CallFailed."""
         async with self._slots:
             process = self._idle.pop() if self._idle else await self._start()
             try:
-                reply = await self._ask(process, sample)
+                reply = await self._call(process, sample)
             except BaseException:
-                # It may still be working on this sample and must not answer for the next one.
+                # The process may still work on this sample and must not reply to the next one.
                 if process.returncode is None:
                     process.kill()
                 raise
             self._idle.append(process)
-        answer = json.loads(reply)
-        if "score" in answer:
-            return float(answer["score"])
-        raise CallFailed(FailureCause(answer["cause"]), answer["detail"])
+        outcome = json.loads(reply)
+        if "score" in outcome:
+            return float(outcome["score"])
+        raise CallFailed(FailureCause(outcome["cause"]), outcome["detail"])
 
     async def close(self) -> None:
-        """End the idle processes; busy ones end with their caller."""
+        """Kill the idle processes; busy ones are killed when their callers are cancelled."""
         for process in self._idle:
             process.kill()
             await process.wait()
         self._idle.clear()
 
     async def _start(self) -> Process:
-        # The same import path as this process, where importing the function has succeeded.
+        # The import path of this process, where importing the function has succeeded.
         paths = os.pathsep.join(path for path in sys.path if path)
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -132,31 +132,31 @@ class ProcessReward:
             env={**os.environ, "PYTHONPATH": paths},
         )
 
-    async def _ask(self, process: Process, sample: Sample) -> bytes:
+    async def _call(self, process: Process, sample: Sample) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
-        # The process limits itself; this covers a pipe held open by an orphaned child.
+        # The process has its own timeout; this one covers a pipe held open by an orphaned child.
         limit = IMPORT_SECONDS + 2 * self._timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 process.stdin.write(json.dumps(sample).encode() + b"\n")
-                with suppress(ConnectionError):  # the process is dead, which readline reports too
+                with suppress(ConnectionError):  # the process has died, which readline reports, too
                     await process.stdin.drain()
                 reply = await process.stdout.readline()
                 if not reply:
-                    raise self._ended(await process.wait())
+                    raise self._exit_failure(await process.wait())
                 return reply
         except TimeoutError as error:
             raise _timed_out(limit) from error
 
-    def _ended(self, code: int) -> CallFailed:
+    def _exit_failure(self, code: int) -> CallFailed:
         if code == -signal.SIGALRM:
             return _timed_out(self._timeout_seconds)
-        return CallFailed(FailureCause.RAISED, f"its process ended with code {code}")
+        return CallFailed(FailureCause.RAISED, f"its process exited with code {code}")
 
 
 class HttpJudge:
-    """An HTTP service that scores a sample: {"score": number}."""
+    """An HTTP service that scores a sample and returns {"score": number}."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class HttpJudge:
         )
 
     async def score(self, sample: Sample) -> float:
-        """Post prompt, completion, answer, passages and fields; return the judge's number."""
+        """Post prompt, completion, answer, passages and fields; return the score."""
         body = {name: sample[name] for name in JUDGE_FIELDS}
         return await self._service.post(Request(body), _judge_score)
 
@@ -185,12 +185,12 @@ class HttpJudge:
         """Do nothing: the pool owns the connections."""
 
 
-def _judge_score(answer: Any) -> float:
-    scored = require_object(answer)
-    if "score" not in scored:
+def _judge_score(response: Any) -> float:
+    body = require_object(response)
+    if "score" not in body:
         raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
-    return finite_number(scored["score"])
+    return finite_number(body["score"])
 
 
 def _timed_out(seconds: float) -> CallFailed:
-    return CallFailed(FailureCause.TIMEOUT, f"no number in {seconds:g} s")
+    return CallFailed(FailureCause.TIMEOUT, f"no result within {seconds:g} s")

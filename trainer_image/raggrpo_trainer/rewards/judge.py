@@ -1,7 +1,7 @@
 """A language model as judge, behind an OpenAI-compatible /v1/chat/completions.
 
-LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. How its reply is read is in `grades`. A
-failure is a CallFailed and affects one sample.
+LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. `grades` parses the replies. A failed call
+raises CallFailed and affects one sample.
 """
 
 import json
@@ -24,7 +24,7 @@ CACHED_GRADES: Final = 10_000
 
 
 class JudgeReward:
-    """Grades samples; equal prompts with equal completions are graded once if the job allows."""
+    """Grades samples; equal requests share one call and its grade unless `cache` is false."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class JudgeReward:
         first_delay_seconds: float = 0.5,
         gate: GateOptions | None = None,
     ) -> None:
-        """`headers`: secrets resolved. With `gate`, calls wait for a judge that is down."""
+        """`headers`: secrets resolved. With `gate`, calls wait while the judge is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
-        # By everything that the request holds.
+        # Keyed by the whole request.
         self._grades: SharedCalls[str, float] = SharedCalls(self._tasks, cached_grades)
         self._service = JsonService(
             http,
@@ -53,17 +53,17 @@ class JudgeReward:
         )
 
     async def score(self, sample: Mapping[str, Any]) -> float:
-        """Return the grade, 0 to 1. Raises CallFailed."""
+        """Return the grade from 0 to 1. Raises CallFailed."""
         values = _values(sample)
         body = fill_template(self._spec, values, _body)
         if not self._spec.cache:
             return await self._grade(body)
-        # Without a value of its own for every call, such as {message_id}.
+        # {message_id} differs in every call and must not be part of the key.
         key = json.dumps(_body(self._spec, values | {"message_id": ""}), sort_keys=True)
         return await self._grades.get(key, lambda: self._grade(body))
 
     async def close(self) -> None:
-        """End the calls in flight."""
+        """Cancel the calls in flight."""
         await self._tasks.close()
 
     async def _grade(self, body: Mapping[str, Any]) -> float:
@@ -71,7 +71,7 @@ class JudgeReward:
 
 
 def _values(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the placeholders' values; the sample's own fields win over columns."""
+    """Return the values of placeholders; the sample's fields take precedence over columns."""
     return {
         **sample["columns"],
         **(sample["fields"] or {}),
@@ -86,7 +86,7 @@ def _values(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _body(spec: JudgeSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request. Raises KeyError with a placeholder that has no value."""
+    """Return the body of a request. Raises KeyError for a placeholder without a value."""
     messages = [("system", spec.system), ("user", spec.prompt)]
     return {
         **filled(spec.extra_body, values),

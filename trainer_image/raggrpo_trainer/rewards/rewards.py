@@ -1,7 +1,7 @@
-"""A completion's reward: built-in functions, and the weighted sum of all the job's terms.
+"""The reward of a completion: the weighted sum of the job's terms, and the built-in terms.
 
-Pure arithmetic on one sample; foreign code runs in `hooks`. A term that fails raises RewardFailed,
-which affects only its sample.
+User code and services are called by `hooks` and `judge`. A failed term raises RewardFailed, which
+affects only its sample.
 """
 
 import asyncio
@@ -40,27 +40,27 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RewardSample:
-    """Everything a reward may look at."""
+    """The inputs of a reward."""
 
     name: str
-    """The id used in log lines."""
+    """The sample's id in log lines."""
     prompt: str
     completion: str
-    """What the policy wrote, without inserted passages."""
+    """The text that the policy generated, without inserted passages."""
     answers: tuple[str, ...] = ()
     """Accepted reference answers."""
     context: str = ""
     passages: tuple[str, ...] = ()
-    """Passages shown to the policy, modes Prompt and Search."""
+    """Passages in the policy's context (modes Prompt and Search)."""
     fields: Mapping[str, str] | None = None
-    """The actor's fields, mode Reward; None if they did not parse."""
+    """The actor's fields (mode Reward); None if its output could not be parsed."""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Columns of the data that a template of the job names."""
+    """Values of the columns that the job's templates name."""
     retrieved: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
-    """Passages by endpoint role, mode Reward; empty if no call was made."""
+    """Passages by endpoint role (mode Reward); empty if no call was made."""
 
     def as_json(self) -> Sample:
-        """Return the form passed to Python rewards and judges; `answer` lists all accepted ones."""
+        """Return the sample as passed to hooks; `answer` lists all accepted answers."""
         return {
             "name": self.name,
             "prompt": self.prompt,
@@ -79,30 +79,32 @@ class RewardSample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A sample's reward: the weighted sum, its unweighted parts by `term_names`, exact match."""
+    """The reward of a sample."""
 
     total: float
+    """Weighted sum of the terms."""
     parts: Mapping[str, float]
+    """Unweighted terms by `term_names`."""
     exact_match: float
-    """Always reported, whether or not it is part of the reward."""
+    """Reported even if it is not a term of the reward."""
 
 
 def final_answer(completion: str, marker: str = "") -> str:
-    """Return what follows the last marker on its line; nothing if the marker is not there.
+    """Return the rest of the line after the last marker, or "" if there is none.
 
-    Without a marker: the text of the last <answer>…</answer>, or the whole completion.
+    Without `marker`, return the content of the last <answer>…</answer>, or the whole completion.
     """
     if marker:
-        _, found, after = completion.rpartition(marker)
-        return after.strip().partition("\n")[0].strip() if found else ""
+        _, separator, rest = completion.rpartition(marker)
+        return rest.strip().partition("\n")[0].strip() if separator else ""
     answers: list[str] = _ANSWER.findall(completion)
     return answers[-1] if answers else completion
 
 
 def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
-    """Return 1.0 if the completion has the form its mode requires, else 0.0.
+    """Return 1.0 if the completion has the format that its mode requires, else 0.0.
 
-    Mode Reward: the actor's fields parsed. Search: there is a non-blank <answer>. None and
+    Mode Reward: the actor's fields could be parsed. Search: a non-blank <answer> exists. None and
     Prompt: the completion is not blank.
     """
     match mode:
@@ -119,31 +121,32 @@ def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
 def rag_score(
     actor: Sequence[Passage], reference: Sequence[Passage], score_threshold: float
 ) -> float:
-    """Return the score-weighted share of the reference's results that the actor also found.
+    """Return the score-weighted recall of the reference's passages by the actor, 0 to 1.
 
     Σ score_ref[i] · [the actor returned i with a score ≥ threshold] / Σ score_ref, by passage id;
-    negative scores count as 0. With nothing to find (Σ = 0) the share is 0, so such a prompt's
-    group has no variance and teaches nothing.
+    negative scores count as 0. If Σ score_ref is 0, the recall is 0: the group of such a prompt has
+    no variance and contributes no gradient.
     """
-    found = {passage.id for passage in actor if passage.score >= score_threshold}
+    retrieved = {passage.id for passage in actor if passage.score >= score_threshold}
     weights = [(passage.id, max(passage.score, 0.0)) for passage in reference]
     total = sum(weight for _, weight in weights)
-    return sum(weight for key, weight in weights if key in found) / total if total else 0.0
+    recalled = sum(weight for key, weight in weights if key in retrieved)
+    return recalled / total if total else 0.0
 
 
 def term_names(functions: Sequence[RewardFunction]) -> list[str]:
-    """Return a name for each term; one that another term has first gets its place, as in F1 [2]."""
+    """Return a unique name for each term; duplicates get their index, as in `F1 [2]`."""
     names: list[str] = []
-    for place, function in enumerate(functions):
+    for index, function in enumerate(functions):
         name = _kind_and_service(function)
         while name in names:
-            name += f" [{place}]"
+            name += f" [{index}]"
         names.append(name)
     return names
 
 
 class Rewards:
-    """A job's reward terms; an async context manager that ends everything they started."""
+    """The reward terms of a job; an async context manager that stops what they started."""
 
     def __init__(
         self,
@@ -153,24 +156,25 @@ class Rewards:
         headers: Mapping[int, Mapping[str, str]] = {},
         outages: OutageListener | None = None,
     ) -> None:
-        """Import Python rewards; `headers` of judges by the place of their term, secrets resolved.
+        """Import Python rewards; `headers` of judges by index of their term, secrets resolved.
 
-        With `outages`, calls wait for a judge that is down instead of failing.
-        Raises TrainerError (RewardCodeError) naming the function.
+        With `outages`, calls wait while a service is down instead of failing.
+        Raises TrainerError (RewardCodeError) if a function cannot be imported.
         """
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
         self.empty_references = 0
-        """Number of samples RagScore scored 0 because the reference endpoint found nothing."""
+        """Samples that RagScore scored 0 because the reference endpoint returned no passages."""
         self._mode = retrieval.mode
         self._marker = spec.answer_marker
         self._score_threshold = _actor_threshold(retrieval)
         self._http = HttpPool()
-        self._outages, self._tasks = outages, BackgroundTasks()
+        self._outages = outages
+        self._tasks = BackgroundTasks()
         self._hooks: list[RewardHook] = []
         self._terms = [
-            self._term(name, function, retry, headers.get(place, {}))
-            for place, (name, function) in enumerate(
+            self._term(name, function, retry, headers.get(index, {}))
+            for index, (name, function) in enumerate(
                 zip(term_names(spec.functions), spec.functions, strict=True)
             )
         ]
@@ -185,8 +189,8 @@ class Rewards:
         await self._http.close()
 
     async def score(self, sample: RewardSample) -> Score:
-        """Return the sample's reward. Raises RewardFailed for the first term that fails."""
-        # Wait for every term even if one fails, so that nothing of this sample keeps running.
+        """Return the reward of a sample. Raises RewardFailed for the first failed term."""
+        # Wait for all terms even if one fails, so that no call of this sample keeps running.
         outcomes = await asyncio.gather(
             *(term.value(sample) for term in self._terms), return_exceptions=True
         )
@@ -209,9 +213,9 @@ class Rewards:
             case RewardKind.PYTHON:
                 hook = python_reward(function.python, function.timeout_seconds)
             case RewardKind.JUDGE:
-                assert function.judge is not None  # a rule requires it
-                told = f"reward {name} at {shown_url(function.url)}"
-                gate = GateOptions.of(told, self._outages, self._tasks)
+                assert function.judge is not None  # required by a rule
+                label = f"reward {name} at {shown_url(function.url)}"
+                gate = GateOptions.of(label, self._outages, self._tasks)
                 hook = JudgeReward(
                     self._http,
                     function.url,
@@ -226,7 +230,7 @@ class Rewards:
             case kind:
                 return _Term(name, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)
-        return _Term(name, function.weight, partial(_ask_hook, hook, name))
+        return _Term(name, function.weight, partial(_score_with_hook, hook, name))
 
     async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
         answer = final_answer(sample.completion, self._marker)
@@ -245,7 +249,7 @@ class Rewards:
                 assert_never(kind)
 
     def _rag_score(self, sample: RewardSample) -> float:
-        if sample.fields is None:  # no retrieval call was made; Format covers this
+        if sample.fields is None:  # no retrieval call was made; the term Format covers this
             return 0.0
         reference = sample.retrieved[EndpointRole.REFERENCE]
         self.empty_references += not reference
@@ -271,7 +275,7 @@ def _kind_and_service(function: RewardFunction) -> str:
             return str(kind)
 
 
-async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
+async def _score_with_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
     try:
         return await hook.score(sample.as_json())
     except CallFailed as failure:
@@ -281,7 +285,7 @@ async def _ask_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
 
 
 def _actor_threshold(retrieval: RetrievalSpec) -> float:
-    """Return the actor endpoint's scoreThreshold; it applies to RagChat scores only."""
+    """Return the scoreThreshold of the actor endpoint; 0 for protocols other than RagChat."""
     for endpoint in retrieval.endpoints:
         if endpoint.role is EndpointRole.ACTOR and endpoint.protocol is EndpointProtocol.RAG_CHAT:
             return endpoint.score_threshold

@@ -1,6 +1,6 @@
-"""Compare a text with accepted answers as SQuAD does; pure.
+"""Compare a text with accepted answers as SQuAD does. Pure.
 
-Otherwise than there, CJK is compared character by character, and numbers keep sign and point.
+Unlike SQuAD, CJK text is compared by characters, and numbers keep their sign and decimal point.
 """
 
 import re
@@ -12,29 +12,28 @@ from collections.abc import Sequence
 # Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
-_OF_NUMBER = re.compile(r"(?<=\d)[./](?=\d)|(?<![\w.])-(?=\d)")
-"""Without them 3.14 would be 314, 1/2 be 12, and -5 be 5."""
+_NUMBER_PUNCTUATION = re.compile(r"(?<=\d)[./](?=\d)|(?<![\w.])-(?=\d)")
+"""Kept, or else 3.14 would become 314, 1/2 12, and -5 5."""
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def tokens(text: str) -> list[str]:
     """Return lower-cased words and single CJK characters, without punctuation and articles.
 
-    A text of nothing but these keeps them: "A" may answer a multiple-choice question, and "+" ask
-    for an operator.
+    A text of punctuation and articles only keeps them: "A" or "+" may be the answer.
     """
-    text = unicodedata.normalize("NFC", text)  # an accent may be a character of its own
+    text = unicodedata.normalize("NFC", text)  # an accent may be a separate character
     text = text.lower().replace("\u2212", "-")
-    of_numbers = {match.start() for match in _OF_NUMBER.finditer(text)}
-    bare = "".join(c for at, c in enumerate(text) if at in of_numbers or not _is_punctuation(c))
-    forms = (_ARTICLE.sub(" ", bare), bare, text)
-    return next((found for form in forms if (found := _TOKEN.findall(form))), [])
+    kept = {match.start() for match in _NUMBER_PUNCTUATION.finditer(text)}
+    bare = "".join(c for i, c in enumerate(text) if i in kept or not _is_punctuation(c))
+    variants = (_ARTICLE.sub(" ", bare), bare, text)
+    return next((words for variant in variants if (words := _TOKEN.findall(variant))), [])
 
 
 def exact_match(text: str, answers: Sequence[str]) -> float:
-    """Return 1.0 if `text` equals an accepted answer after normalisation, else 0.0."""
-    found = tokens(text)
-    return float(bool(found) and any(found == tokens(answer) for answer in answers))
+    """Return 1.0 if `text` equals an accepted answer after normalization, else 0.0."""
+    words = tokens(text)
+    return float(bool(words) and any(words == tokens(answer) for answer in answers))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
@@ -44,16 +43,16 @@ def f1(text: str, answers: Sequence[str]) -> float:
 
 def contains(text: str, answers: Sequence[str]) -> float:
     """Return 1.0 if `text` contains an accepted answer's tokens in sequence, else 0.0."""
-    found = _spaced(tokens(text))
-    return float(any(_spaced(tokens(answer)) in found for answer in answers if tokens(answer)))
+    joined = _joined(tokens(text))
+    return float(any(_joined(tokens(answer)) in joined for answer in answers if tokens(answer)))
 
 
-def _f1(found: list[str], wanted: list[str]) -> float:
-    common = (Counter(found) & Counter(wanted)).total()
-    return 2 * common / (len(found) + len(wanted)) if common else 0.0
+def _f1(predicted: list[str], expected: list[str]) -> float:
+    common = (Counter(predicted) & Counter(expected)).total()
+    return 2 * common / (len(predicted) + len(expected)) if common else 0.0
 
 
-def _spaced(words: list[str]) -> str:
+def _joined(words: list[str]) -> str:
     return f" {' '.join(words)} "
 
 

@@ -1,8 +1,8 @@
-"""`python -m raggrpo_trainer.rewards.worker`: runs a user's reward function, one call at a time.
+"""`python -m raggrpo_trainer.rewards.worker`: run a user's reward function, one call at a time.
 
-It is a separate process so that a reward that hangs or crashes costs only its sample; a runaway
-regular expression, for example, never releases the GIL. Each call is one line of JSON in and one
-out. Must stay light: importing torch here would cost seconds and gigabytes.
+In a separate process, a function that hangs or crashes fails only its sample; a runaway regular
+expression, for example, never releases the GIL. A call is one line of JSON on standard input, its
+result one line on standard output. Must not import torch, which takes seconds and gigabytes.
 """
 
 import importlib
@@ -21,7 +21,7 @@ IMPORT_SECONDS = 120.0
 
 
 def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
-    """Import `package.module:function`. Raises ImportError naming it and what is wrong."""
+    """Import `package.module:function`. Raises ImportError with the target and the reason."""
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -34,7 +34,7 @@ def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def finite_number(value: object) -> float:
-    """Return the reward as a float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
+    """Return a reward as float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
     try:
         number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -44,7 +44,7 @@ def finite_number(value: object) -> float:
     return number
 
 
-def raised(error: Exception) -> CallFailed:
+def exception_failure(error: Exception) -> CallFailed:
     """Return the failure for a reward function that raised `error`."""
     return CallFailed(FailureCause.RAISED, _describe(error))
 
@@ -53,11 +53,11 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
 
 
-def _answer(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -> dict[str, Any]:
+def _outcome(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -> dict[str, Any]:
     try:
         value = function(sample)
     except Exception as error:  # the user's function may raise anything
-        failure = raised(error)
+        failure = exception_failure(error)
         return {"cause": failure.cause, "detail": failure.detail}
     try:
         return {"score": finite_number(value)}
@@ -67,18 +67,19 @@ def _answer(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -
 
 def main() -> None:
     """Serve calls from standard input until it closes."""
-    target, timeout_seconds = sys.argv[1], float(sys.argv[2])
+    target = sys.argv[1]
+    timeout_seconds = float(sys.argv[2])
     with os.fdopen(os.dup(1), "w", buffering=1) as replies:
-        os.dup2(2, 1)  # what the function prints goes to the log
-        # After this time the kernel ends the process, whatever it is doing.
+        os.dup2(2, 1)  # output of the function goes to the log
+        # SIGALRM terminates the process even if it is stuck in native code.
         signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
         function = load_function(target)
         signal.setitimer(signal.ITIMER_REAL, 0)
         for line in sys.stdin:
             signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
-            reply = _answer(function, json.loads(line))
+            outcome = _outcome(function, json.loads(line))
             signal.setitimer(signal.ITIMER_REAL, 0)
-            replies.write(json.dumps(reply) + "\n")
+            replies.write(json.dumps(outcome) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Parses the actor's output into its fields. Pure; must not decide about rewards."""
+"""Parse the actor's output into its fields. Pure. Must not decide about rewards."""
 
 import json
 import re
@@ -8,21 +8,21 @@ from raggrpo_api.spec.retrieval import ActorFormat, ActorOutput
 
 
 def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
-    """Return the fields named in `spec`, stripped; None if one is absent, blank or not text.
+    """Return the fields named in `spec`, stripped, or None if one is missing, blank or not text.
 
     JSON: the first object in the text, in a code fence or amid prose; other keys are ignored.
-    Tags: the first <field>…</field> of each. None means Format 0 and no RAG call.
+    Tags: the first <field>…</field> of each. None means reward Format 0 and no RAG call.
     """
     match spec.format:
         case ActorFormat.JSON:
-            found = _first_object(text)
+            values = _first_object(text)
         case ActorFormat.TAGS:
-            found = {name: _first_tag(text, name) for name in spec.fields}
+            values = {name: _first_tag(text, name) for name in spec.fields}
         case _:
             assert_never(spec.format)
     fields: dict[str, str] = {}
     for name in spec.fields:
-        value = found.get(name)
+        value = values.get(name)
         if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
             return None
         fields[name] = value.strip()
@@ -33,24 +33,24 @@ def _first_object(text: str) -> dict[str, object]:
     decoder = json.JSONDecoder()
     for brace in re.finditer(r"\{", text):
         try:
-            found, _ = decoder.raw_decode(text, brace.start())
-        except RecursionError:  # absurdly nested; trying every level would take seconds
+            value, _ = decoder.raw_decode(text, brace.start())
+        except RecursionError:  # nested very deeply; trying each level would take seconds
             return {}
         except ValueError:  # not the start of an object
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(value, dict):
+            return value
     return {}
 
 
 def _first_tag(text: str, name: str) -> str | None:
     tag = re.escape(name)
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return found.group(1) if found else None
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return match.group(1) if match else None
 
 
 def _is_unicode(value: str) -> bool:
-    # JSON can spell half a surrogate pair ("\ud83d"), which no request body may carry.
+    # JSON can escape a lone surrogate ("\ud83d"), which cannot be encoded in a request.
     try:
         value.encode()
     except UnicodeEncodeError:

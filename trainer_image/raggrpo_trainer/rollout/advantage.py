@@ -1,21 +1,21 @@
-"""Advantages of one GRPO group: pure arithmetic. Must not know how rewards are computed."""
+"""Advantages of one GRPO group. Pure. Must not know how rewards are computed."""
 
 import math
 from collections.abc import Sequence
 
 _STD_FLOOR = 1e-6
-"""Added to the standard deviation so that nearly equal rewards don't blow up the advantages."""
+"""Added to the standard deviation so that nearly equal rewards do not blow up the advantages."""
 
 
 def group_advantages(
     rewards: Sequence[float | None], *, normalize_by_std: bool
 ) -> list[float | None]:
-    """Return each sample's reward minus the group's mean.
+    """Return the reward of each sample minus the mean of its group.
 
-    `None` marks a failed sample: it is excluded from the baseline and stays `None`. With fewer than
-    two valid samples or no variance there is nothing to learn, and every valid sample gets exactly
-    0. `normalize_by_std` divides by the sample standard deviation (DeepSeekMath, arXiv 2402.03300);
-    without it this is the unbiased form of Dr. GRPO (arXiv 2503.20783).
+    None marks a failed sample, which is excluded from the mean and stays None. All advantages are
+    exactly 0 if the group has fewer than two valid samples or no variance. `normalize_by_std`
+    divides by the sample standard deviation (DeepSeekMath, arXiv 2402.03300); without it, this is
+    the unbiased form of Dr. GRPO (arXiv 2503.20783).
     """
     valid = [reward for reward in rewards if reward is not None]
     if len(valid) < 2 or min(valid) == max(valid):

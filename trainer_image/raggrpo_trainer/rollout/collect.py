@@ -3,9 +3,9 @@
     prompts ─▶ retrieve ─▶ compose ─▶ generate ─▶ reward ─▶ advantages ─▶ groups
                   (mode Search: generate ⇄ retrieve, several turns)
 
-A failed call affects only its sample: the failure is counted by cause, the sample is left out of
-its group's baseline, and the step continues. A step's requests enter the engine together and in
-order, so that jitter in the retrieval service does not change what is sampled.
+A failed call affects only its sample: it is counted by cause, the sample is excluded from the
+mean of its group, and the step continues. The requests of a step enter the engine together and in
+order, so that jitter of the retrieval service does not change what is sampled.
 """
 
 import asyncio
@@ -34,11 +34,12 @@ from raggrpo_trainer.sample_failures import SampleFailed, source_of
 from .actor_output import parse_actor_output
 from .advantage import group_advantages
 from .samples import Batch, Rollouts, Sample, Sampling
-from .search_turn import NO_QUERY, SEARCH_END, query_of
+from .search_turn import NO_QUERY, SEARCH_END, search_query
 
 log = logging.getLogger(__name__)
 
 MAX_SEED_TURNS = 64
+"""Seeds reserved per sample, one for each turn of mode Search."""
 
 
 class Collector:
@@ -54,7 +55,7 @@ class Collector:
         rewards: Rewards,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` measures the stages of a step (seconds); it may stand still during an outage."""
+        """`clock` measures the stages of a step in seconds; it may pause during outages."""
         self._config, self._tokenizer, self._pool = config, tokenizer, pool
         self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
         self._clock = clock
@@ -68,20 +69,20 @@ class Collector:
         *,
         swap_passages: bool = False,
     ) -> Batch:
-        """Retrieve passages and compose the prompts; may run while earlier steps go on.
+        """Retrieve passages and compose the prompts; may run in parallel with earlier steps.
 
-        `swap_passages` gives every prompt another prompt's passages, a control experiment that
-        shows whether the policy reads them.
+        `swap_passages` gives each prompt the passages of another one, as a control of whether the
+        policy uses them.
         """
         ledger = FailureLedger()
-        found = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
+        passages = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
         if swap_passages:
-            half = len(found) // 2
-            found = found[half:] + found[:half]
+            half = len(passages) // 2
+            passages = passages[half:] + passages[:half]
         composed = await asyncio.gather(
             *(
-                self._composed(step, samples, passages, ledger)
-                for samples, passages in zip(_samples(prompts, sampling.n), found, strict=True)
+                self._composed(step, samples, texts, ledger)
+                for samples, texts in zip(_samples(prompts, sampling.n), passages, strict=True)
             )
         )
         samples = tuple(sample for group in composed for sample in group)
@@ -89,7 +90,7 @@ class Collector:
 
     async def collect(self, batch: Batch) -> Rollouts:
         """Generate and score a prepared batch."""
-        began = self._clock()
+        started = self._clock()
         alive = [s for s in batch.samples if not s.failure]
         if self._config.retrieval.mode is RetrievalMode.SEARCH:
             generated = [asyncio.ensure_future(self._search(batch, s)) for s in alive]
@@ -110,36 +111,39 @@ class Collector:
         finally:
             for task in (*generated, *scored):
                 task.cancel()
-        rewarding = self._clock() - after_generation
-        seconds = {"generate": after_generation - began, "reward": rewarding}
+        reward_seconds = self._clock() - after_generation
+        seconds = {"generate": after_generation - started, "reward": reward_seconds}
         return Rollouts(batch.samples, seconds, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
-        """Return the groups with advantages; failed samples are dropped or get reward 0."""
+        """Return the groups with their advantages; failed samples are dropped or get reward 0."""
         by_group: dict[int, list[Sample]] = {}
         for sample in rollouts.samples:
             by_group.setdefault(sample.group, []).append(sample)
-        zero = self._config.retrieval.on_failure is FailurePolicy.ZERO_REWARD
+        zero_reward = self._config.retrieval.on_failure is FailurePolicy.ZERO_REWARD
         normalize = self._config.algorithm.normalize_by_std
-        found = []
+        groups = []
         for samples in by_group.values():
-            rewards = [0.0 if s.failure and zero and s.token_ids else s.reward for s in samples]
+            rewards = [
+                0.0 if s.failure and zero_reward and s.token_ids else s.reward for s in samples
+            ]
             advantages = group_advantages(rewards, normalize_by_std=normalize)
-            kept = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
-            if kept:
-                completions = tuple(s.completion() for s, _ in kept)
-                found.append(Group(kept[0][0].prompt_ids, completions, tuple(a for _, a in kept)))
-        return found
+            valid = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
+            if valid:
+                completions = tuple(s.completion() for s, _ in valid)
+                prompt_ids = valid[0][0].prompt_ids
+                groups.append(Group(prompt_ids, completions, tuple(a for _, a in valid)))
+        return groups
 
     def check_failures(self, rollouts: Rollouts) -> None:
-        """Raise TrainerError if too many of the step's samples failed."""
+        """Raise TrainerError if more samples failed than `maxFailureRatio` allows."""
         failed = sum(bool(s.failure) for s in rollouts.samples)
         limit = self._config.retrieval.max_failure_ratio
         if failed > limit * len(rollouts.samples):
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"{failed} of {len(rollouts.samples)} samples failed in one step, more than "
-                f"maxFailureRatio {limit:g} allows: {rollouts.ledger.message()}",
+                f"{failed} of {len(rollouts.samples)} samples of a step failed "
+                f"(maxFailureRatio {limit:g}): {rollouts.ledger.message()}",
             )
 
     async def _passages(
@@ -152,7 +156,7 @@ class Collector:
         for endpoint in retrieval.endpoints:
             if endpoint.role is EndpointRole.RETRIEVER:
                 try:
-                    found = await self._retrieval.retrieve(
+                    retrieved = await self._retrieval.retrieve(
                         endpoint.name,
                         prompt.query,
                         sample=str(prompt.index),
@@ -161,7 +165,7 @@ class Collector:
                 except SampleFailed as error:
                     return error
                 ledger.record_success(prompt.index, source_of(endpoint.name))
-                texts += [p.text for p in found]
+                texts += [p.text for p in retrieved]
         return tuple(texts)
 
     async def _composed(
@@ -173,7 +177,8 @@ class Collector:
     ) -> Sequence[Sample]:
         if isinstance(passages, SampleFailed):
             return [_failed(s, passages, ledger) for s in samples]
-        prompt, key = samples[0].prompt, samples[0].index * MAX_SEED_TURNS
+        prompt = samples[0].prompt
+        key = samples[0].index * MAX_SEED_TURNS
         seed = sample_seed(self._config.training.seed, step, prompt.index, key)
         try:
             composed = await self._composer.compose(prompt, passages, seed)
@@ -187,7 +192,7 @@ class Collector:
     def _request(self, batch: Batch, sample: Sample, turn: int = 0) -> GenerationRequest:
         config = self._config
         key = sample.index * MAX_SEED_TURNS + turn
-        searching = config.retrieval.mode is RetrievalMode.SEARCH
+        is_search = config.retrieval.mode is RetrievalMode.SEARCH
         return GenerationRequest(
             prompt_ids=(*sample.prompt_ids, *sample.token_ids),
             max_tokens=config.data.max_response_length - len(sample.token_ids),
@@ -195,14 +200,14 @@ class Collector:
             top_p=batch.sampling.top_p,
             seed=sample_seed(config.training.seed, batch.step, sample.prompt.index, key),
             stop_token_ids=self._eos,
-            stop=(SEARCH_END,) if searching and turn < config.retrieval.max_turns else (),
+            stop=(SEARCH_END,) if is_search and turn < config.retrieval.max_turns else (),
         )
 
     async def _single(self, sample: Sample, future: "asyncio.Future[Generation]") -> None:
         sample.append_generation(await future)
 
     async def _search(self, batch: Batch, sample: Sample) -> None:
-        """Generate; whenever the policy asks, search and continue, at most maxTurns times."""
+        """Generate; after a turn with a query, search and continue, at most maxTurns times."""
         retrieval = self._config.retrieval
         endpoint = next(e for e in retrieval.endpoints if e.role is EndpointRole.RETRIEVER)
         for turn in range(retrieval.max_turns + 1):
@@ -210,17 +215,17 @@ class Collector:
             generation = await future
             sample.append_generation(generation)
             text = self._decode(generation.token_ids)
-            room = self._config.data.max_response_length - len(sample.token_ids)
-            if SEARCH_END not in text or turn == retrieval.max_turns or room <= 1:
+            remaining = self._config.data.max_response_length - len(sample.token_ids)
+            if SEARCH_END not in text or turn == retrieval.max_turns or remaining <= 1:
                 return
-            query = query_of(text)
+            query = search_query(text)
             if query is None:
                 return
             if not query:
-                sample.append_retrieved(self._tokens(NO_QUERY)[: room - 1])
+                sample.append_retrieved(self._tokens(NO_QUERY)[: remaining - 1])
                 continue
             try:
-                found = await self._retrieval.retrieve(
+                retrieved = await self._retrieval.retrieve(
                     endpoint.name,
                     query,
                     sample=sample.name,
@@ -230,11 +235,12 @@ class Collector:
                 _failed(sample, error, batch.ledger)
                 return
             batch.ledger.record_success(sample.name, source_of(endpoint.name))
-            sample.passages += tuple(p.text for p in found)
-            sample.append_retrieved(self._information([p.text for p in found])[: room - 1])
+            texts = [p.text for p in retrieved]
+            sample.passages += tuple(texts)
+            sample.append_retrieved(self._information(texts)[: remaining - 1])
 
     def _information(self, passages: Sequence[str]) -> list[int]:
-        """Return a search result as tokens, each passage cut to maxPassageTokens."""
+        """Return the token ids of a search result, each passage cut to maxPassageTokens."""
         spec = self._config.retrieval
         text = "".join(
             spec.passage_template.format(
@@ -252,8 +258,8 @@ class Collector:
         await generated
         if sample.failure:
             return
-        own = [t for t, s in zip(sample.token_ids, sample.sampled, strict=True) if s]
-        sample.text = self._decode(own)
+        sampled = [t for t, s in zip(sample.token_ids, sample.sampled, strict=True) if s]
+        sample.text = self._decode(sampled)
         debug = self._config.monitoring.debug
         if debug.model_output:
             log.info("sample %s output %r", sample.name, sample.text)
@@ -284,11 +290,11 @@ class Collector:
             log.info("sample %s reward %.4f %s", sample.name, score.total, sample.parts)
 
     async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
-        """Query the actor endpoint with the actor's fields and the reference without them."""
+        """Return passages by role; only the actor endpoint gets the actor's fields."""
         endpoints = [
             e for e in self._config.retrieval.endpoints if e.role is not EndpointRole.RETRIEVER
         ]
-        answers = await asyncio.gather(
+        passages = await asyncio.gather(
             *(
                 self._retrieval.retrieve(
                     e.name,
@@ -300,7 +306,7 @@ class Collector:
                 for e in endpoints
             )
         )
-        return {str(e.role): answer for e, answer in zip(endpoints, answers, strict=True)}
+        return {str(e.role): each for e, each in zip(endpoints, passages, strict=True)}
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
@@ -310,14 +316,14 @@ class Collector:
 def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
     """Return n samples for each prompt of a batch.
 
-    The numbers of a prompt that comes twice go on, so that its second group has seeds of its own.
+    Sample indices continue when a prompt occurs again, so that its groups have different seeds.
     """
-    times: Counter[int] = Counter()
+    occurrences: Counter[int] = Counter()
     groups = []
-    for place, prompt in enumerate(prompts):
-        first = times[prompt.index] * n
-        groups.append([Sample(prompt, first + i, place) for i in range(n)])
-        times[prompt.index] += 1
+    for position, prompt in enumerate(prompts):
+        first = occurrences[prompt.index] * n
+        groups.append([Sample(prompt, first + i, position) for i in range(n)])
+        occurrences[prompt.index] += 1
     return groups
 
 
@@ -328,5 +334,5 @@ def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sampl
 
 
 def _columns(prompt: Prompt) -> dict[str, Any]:
-    """Return what a retriever's templates may name besides the query."""
+    """Return the values that a retriever's templates may name besides the query."""
     return {**prompt.columns, "context": prompt.context}

@@ -1,4 +1,4 @@
-"""The data of a step: samples, their batch, and the resulting rollouts. No logic."""
+"""The data of a step: samples, their batch, and the resulting rollouts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ class Sample:
 
     prompt: Prompt
     index: int
-    """Number of the completion among those of this prompt in the step; part of its seed's key."""
+    """Index among the completions of this prompt in the step; part of the key of its seed."""
     group: int
-    """Place of the prompt in the batch: a prompt that comes twice has two groups."""
+    """Position of the prompt in the batch; a prompt that occurs twice has two groups."""
     prompt_ids: tuple[int, ...] = ()
     passages: tuple[str, ...] = ()
     token_ids: list[int] = field(default_factory=list)
@@ -31,21 +31,21 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """Return the id used in log lines and messages."""
+        """The sample's id in log lines and messages."""
         return f"{self.prompt.index}/{self.index}"
 
     def completion(self) -> Completion:
-        """Return the completion in the form the trainer expects."""
+        """Return the completion as passed to the ranks."""
         return Completion(tuple(self.token_ids), tuple(self.sampled), tuple(self.logprobs))
 
     def append_generation(self, generation: Generation) -> None:
-        """Append tokens sampled by the policy."""
+        """Append tokens that the policy sampled."""
         self.token_ids += generation.token_ids
         self.sampled += [True] * len(generation.token_ids)
         self.logprobs += generation.logprobs
 
     def append_retrieved(self, token_ids: Sequence[int]) -> None:
-        """Append retrieved tokens, which the policy reads but never trains on."""
+        """Append retrieved tokens, which are context only and never trained on."""
         self.token_ids += token_ids
         self.sampled += [False] * len(token_ids)
         self.logprobs += [0.0] * len(token_ids)
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters, the only difference between validation and training."""
+    """Sampling parameters, the only difference between training and validation rollouts."""
 
     n: int
     temperature: float
@@ -62,18 +62,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A step's samples, their prompts composed with the retrieved passages."""
+    """The samples of a step; their prompts are composed with the retrieved passages."""
 
     step: int
     samples: tuple[Sample, ...]
     sampling: Sampling
     ledger: FailureLedger
-    """This step's calls and failures, by source and cause."""
+    """Calls and failures of this step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """A step's finished samples, and the seconds it waited by stage."""
+    """The finished samples of a step, and its seconds by stage."""
 
     samples: tuple[Sample, ...]
     seconds: dict[str, float]
@@ -81,5 +81,5 @@ class Rollouts:
 
     @property
     def scored(self) -> list[Sample]:
-        """Return the samples that have a reward."""
+        """The samples with a reward."""
         return [s for s in self.samples if s.reward is not None]

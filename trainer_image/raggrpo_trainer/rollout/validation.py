@@ -1,4 +1,4 @@
-"""Validation on held-out prompts: one greedy completion each, exact match beside the reward."""
+"""Validation on held-out prompts: one greedy completion each, scored by exact match and reward."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,18 @@ GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
 
 
 class Validator:
-    """Runs validation through the same rollout code as training."""
+    """Runs validation with the rollout code of training."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], collector: Collector
     ) -> None:
         self._prompts = prompts[: config.validation.max_samples]
         self._collector = collector
-        prompt_mode = config.retrieval.mode is RetrievalMode.PROMPT
-        self._with_control = config.validation.shuffled_control and prompt_mode
+        is_prompt_mode = config.retrieval.mode is RetrievalMode.PROMPT
+        self._with_control = config.validation.shuffled_control and is_prompt_mode
 
     async def measure(self, step: int) -> ValidationResult:
-        """Sample and score every held-out prompt, and once more for the control if enabled."""
+        """Sample and score all held-out prompts, twice if the control is enabled."""
         rollouts = await self._rollouts(step, swap_passages=False)
         control = None
         if self._with_control:

@@ -6,7 +6,7 @@ import pytest
 from raggrpo_trainer.checkpoint.store import SavePhase
 from raggrpo_trainer.drills import drill
 from raggrpo_trainer.drills import faults as grammar
-from raggrpo_trainer.drills.faults import PHASES, WHEN, Faults
+from raggrpo_trainer.drills.faults import PHASES, TRIGGERS, Faults
 
 
 def faults(text: str, attempt: int = 1) -> Faults:
@@ -57,12 +57,15 @@ def test_without_the_variable_nothing_strikes() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nan@step=1,kil-rank@step=5", r"'kil-rank@step=5': unknown fault, known are kill-driver,"),
+        (
+            "nan@step=1,kil-rank@step=5",
+            r"'kil-rank@step=5': unknown fault; choose from kill-driver,",
+        ),
         ("kill-rank@step=x", r"'kill-rank@step=x': write name@step=7, "),
         ("kill-rank@epoch=3", r"'kill-rank@epoch=3': write name@step=7, "),
         ("kill-rank", r"'kill-rank': kill-rank takes @save= or @step="),
         ("nan@save=4", r"'nan@save=4': nan takes @step="),
-        ("wrong-resume@step=4", r"wrong-resume takes nothing"),
+        ("wrong-resume@step=4", r"wrong-resume takes no trigger"),
         ("pause@save=4:end:3", r"the phases of a save are shards, complete, retention"),
     ],
 )
@@ -76,7 +79,7 @@ def test_phases_are_those_of_a_real_save() -> None:
 
 
 def test_every_fault_is_explained_where_it_is_parsed() -> None:
-    for name in WHEN:
+    for name in TRIGGERS:
         assert name in str(grammar.__doc__)
 
 
@@ -86,4 +89,4 @@ def test_every_fault_has_its_place_in_the_drill() -> None:
     asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
     victims = {"driver", "rank", "engine"}
     struck = {each.replace("{victim}", victim) for each in asked for victim in victims}
-    assert set(WHEN) <= struck
+    assert set(TRIGGERS) <= struck

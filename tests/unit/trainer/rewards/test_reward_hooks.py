@@ -107,9 +107,9 @@ async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, fun
 @pytest.mark.parametrize(
     ("completion", "cause", "detail"),
     [
-        ("exit", FailureCause.RAISED, "its process ended with code 3"),
-        ("crash", FailureCause.RAISED, "its process ended with code 7"),
-        ("hang", FailureCause.TIMEOUT, "no number in 1 s"),
+        ("exit", FailureCause.RAISED, "its process exited with code 3"),
+        ("crash", FailureCause.RAISED, "its process exited with code 7"),
+        ("hang", FailureCause.TIMEOUT, "no result within 1 s"),
     ],
 )
 async def test_a_function_that_ends_or_blocks_its_process_fails_one_sample(
@@ -131,7 +131,7 @@ async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> No
 
     assert (failed.value.cause, failed.value.detail) == (
         FailureCause.TIMEOUT,
-        "no number in 0.05 s",
+        "no result within 0.05 s",
     )
 
 

@@ -214,7 +214,7 @@ async def test_too_many_failures_end_the_attempt_with_counts_and_an_example(tmp_
 
     assert raised.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
     message = str(raised.value)
-    assert "3 of 4 samples failed in one step, more than maxFailureRatio 0.7 allows" in message
+    assert "3 of 4 samples of a step failed (maxFailureRatio 0.7)" in message
     assert "endpoint actor-8b" in message
     assert "HttpStatus 2, MissingField 1" in message
     assert "e.g. sample 7/1: " in message
