@@ -102,9 +102,9 @@ CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 
-MAX_CHILD: Final = 42
+MAX_CHILD_NAME: Final = 42
 """Length of a child's name: KubeRay's longest, `<name>-rollout-worker-xxxxx`, then fits into 63."""
-MAX_PART: Final = 16
+MAX_SUFFIX: Final = 16
 """How much of a child's role and number, or endpoint, its name shows."""
 
 
@@ -130,8 +130,8 @@ def child_name(job: str, uid: str, part: str) -> str:
     predecessor of the same name.
     """
     digest = hashlib.sha256(f"{uid}/{part}".encode()).hexdigest()[:8]
-    shown = part[:MAX_PART].rstrip("-")
-    readable = job[: MAX_CHILD - len(shown) - len(digest) - 2].rstrip("-")
+    shown = part[:MAX_SUFFIX].rstrip("-")
+    readable = job[: MAX_CHILD_NAME - len(shown) - len(digest) - 2].rstrip("-")
     return f"{readable}-{shown}-{digest}"
 
 

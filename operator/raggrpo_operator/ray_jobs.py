@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.fields.base import AttemptNumber
-from raggrpo_api.fields.text import Words, one_line, printable
+from raggrpo_api.fields.text import ShortText, one_line, printable
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
@@ -37,7 +37,7 @@ class _JobDetails(BaseModel):
 
 
 class _Version(BaseModel):
-    ray_version: Words = ""
+    ray_version: ShortText = ""
 
 
 class RayJobs:

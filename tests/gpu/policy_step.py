@@ -149,7 +149,7 @@ def groups_of(case: Case, vocabulary: int) -> list[Any]:
 
 def estimate(case: Case, config: Any, parameters: int) -> int:
     """Return what preflight would expect the rank to need, in bytes."""
-    from raggrpo_api.memory.gpu import activations, training_state, unsharded
+    from raggrpo_api.memory.gpu import activations, training_state, unsharded_bytes
     from raggrpo_api.spec.job_spec import JobSpec
     from raggrpo_api.trainer.preflight import Facts
 
@@ -173,7 +173,7 @@ def estimate(case: Case, config: Any, parameters: int) -> int:
         mlp_size=size.inner,
         vocabulary=size.vocabulary,
     )
-    return training_state(spec, facts) + activations(spec, facts) + unsharded(spec, facts)
+    return training_state(spec, facts) + activations(spec, facts) + unsharded_bytes(spec, facts)
 
 
 def operations(case: Case, parameters: int, positions: int, trained: int) -> int:

@@ -25,7 +25,7 @@ BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_
 """Folder in S3 or Google Cloud Storage, or on a volume, or empty."""
 
 
-def shown_url(url: str) -> str:
+def display_url(url: str) -> str:
     """Return a URL for messages and records, without the query, where some services want a key."""
     return re.split("[?#]", url, maxsplit=1)[0]
 

@@ -30,7 +30,7 @@ JsonPath = Annotated[str, StringConstraints(pattern=JSON_PATH, max_length=256)]
 """A path such as `payload.hits`, or empty."""
 
 
-def excess(value: object, max_depth: int, max_values: int) -> str:
+def size_problem(value: object, max_depth: int, max_values: int) -> str:
     """Return what of a value is too much, empty if nothing is.
 
     By a loop: the API server takes objects ten times as deep as Python recurses, and YAML has
@@ -109,15 +109,15 @@ def values_at(path: str, value: Any) -> list[Any]:
     return found
 
 
-def texts_in(value: Any, place: str, name: str = "") -> Iterator[tuple[str, str, str]]:
+def iter_texts(value: Any, place: str, name: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (place, nearest name, text) of every text and number in a JSON value."""
     match value:
         case dict():
             for key, item in value.items():
-                yield from texts_in(item, f"{place}.{key}", key)
+                yield from iter_texts(item, f"{place}.{key}", key)
         case list():
             for index, item in enumerate(value):
-                yield from texts_in(item, f"{place}[{index}]", name)
+                yield from iter_texts(item, f"{place}[{index}]", name)
         case str():
             yield place, name, value
         case int() | float() if not isinstance(value, bool):
@@ -137,7 +137,7 @@ def placeholders(template: Any) -> set[str]:
             return set()
 
 
-def filled(template: Any, values: Mapping[str, Any]) -> Any:
+def render_template(template: Any, values: Mapping[str, Any]) -> Any:
     """Return a template with its placeholders replaced. Raises KeyError with a missing name.
 
     A text that is one placeholder and nothing else becomes the value itself, so that `"{top_k}"`
@@ -148,16 +148,16 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
             whole = _PLACEHOLDER.fullmatch(template)
             if whole and whole.group(2):
                 return values[whole.group(2)]
-            return filled_text(template, values)
+            return render_text(template, values)
         case dict():
-            return {name: filled(each, values) for name, each in template.items()}
+            return {name: render_template(each, values) for name, each in template.items()}
         case list():
-            return [filled(each, values) for each in template]
+            return [render_template(each, values) for each in template]
         case _:
             return template
 
 
-def filled_text(template: str, values: Mapping[str, Any]) -> str:
+def render_text(template: str, values: Mapping[str, Any]) -> str:
     """Return a text with its placeholders replaced. Raises KeyError with a missing name."""
 
     def replaced(found: re.Match[str]) -> str:

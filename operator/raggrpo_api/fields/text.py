@@ -36,7 +36,7 @@ def _cleaned(limit: int) -> AfterValidator:
     return AfterValidator(lambda text: one_line(text, limit))
 
 
-Words = Annotated[str, _cleaned(256)]
+ShortText = Annotated[str, _cleaned(256)]
 """A short text from a pod, cleaned and cut on reading."""
 Message = Annotated[str, _cleaned(1024)]
 """A longer one."""

@@ -22,7 +22,7 @@ EXPORT_BYTES_PER_PARAMETER = 4
 """At most: an export has the data type of the starting model."""
 LOADING_BYTES_PER_PARAMETER = 4
 """Of host memory while a rank reads the model, which it holds whole and in fp32 until sharded."""
-KEPT_WEIGHT_FILES = 2
+MAX_WEIGHT_FILES = 2
 """Weights files in /dev/shm: an engine may still read the newest while the next is written."""
 
 

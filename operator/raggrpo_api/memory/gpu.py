@@ -22,7 +22,7 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Facts
 
-Blocks = JobSpec | TrainerConfig
+MemoryInputs = JobSpec | TrainerConfig
 """Both have the blocks that the arithmetic reads."""
 
 STATE_BYTES_PER_PARAMETER = 16
@@ -33,7 +33,7 @@ ACTIVATION_BYTES_PER_ELEMENT = 34
 whose MLP is not known."""
 NORM_BYTES = 16
 """The same for a layer's two norms, whose input is kept in fp32 as well."""
-HEAD_BYTES = 4
+ATTENTION_HEAD_BYTES = 4
 """Per token, layer and unit of the queries and of the attention's output, or of keys and values."""
 MLP_BYTES = 8
 """Per token, layer and unit of a gated MLP: gate, its activation, up and their product."""
@@ -41,13 +41,13 @@ SCORE_BYTES = 5
 """Per token, head and position that it attends to: scores, softmax and dropout in bf16."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's CUDA graphs and activations."""
-LARGEST_DEVICE = 288 * 10**9
+MAX_GPU_BYTES = 288 * 10**9
 """Of any GPU today (B300, MI355X): what does not fit into this one fits nowhere."""
 USABLE_SHARE = 0.92
 """Share of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
 
 
-def training_state(spec: Blocks, facts: Facts) -> int:
+def training_state(spec: MemoryInputs, facts: Facts) -> int:
     """Return what one rank holds permanently: 16·N/S, or 20·N/S with a reference model."""
     per_parameter = STATE_BYTES_PER_PARAMETER
     if spec.algorithm.kl_coefficient > 0:
@@ -55,7 +55,7 @@ def training_state(spec: Blocks, facts: Facts) -> int:
     return per_parameter * facts.parameters // max(1, num_ranks(spec.resources))
 
 
-def activation_bytes_per_token(spec: Blocks, facts: Facts) -> int:
+def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
     """Return the activations per token: those of all layers, or 2·h·L + one's if recomputed.
 
     Eager attention adds 5·a·s to each layer, the others never hold all scores (arXiv 2205.14135).
@@ -70,7 +70,7 @@ def activation_bytes_per_token(spec: Blocks, facts: Facts) -> int:
     return int(kept * scale)
 
 
-def unsharded(spec: Blocks, facts: Facts) -> int:
+def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
     """Return what FSDP holds whole in a pass: b·(V·h + 2·layer), and the largest in fp32.
 
     The embedding stays gathered, the next layer is fetched while one computes, and gradients are
@@ -82,24 +82,24 @@ def unsharded(spec: Blocks, facts: Facts) -> int:
     return gathered + 4 * max(embedding, layer)
 
 
-def sync_copies(spec: Blocks, facts: Facts) -> int:
+def weight_sync_bytes(spec: MemoryInputs, facts: Facts) -> int:
     """Return what leaves for the engines at once: a part, packed as well, and the next tensor."""
     largest = element_bytes(spec.training.precision) * facts.vocabulary * facts.hidden_size
     part = max(largest, min(WEIGHT_CHUNK_BYTES, weights_bytes(spec, facts)))
     return 2 * part + largest
 
 
-def activations(spec: Blocks, facts: Facts) -> int:
+def activations(spec: MemoryInputs, facts: Facts) -> int:
     """Return the activations of one micro-batch plus one chunk of logits."""
     return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
 
 
-def tokens_that_fit(room: int, spec: Blocks, facts: Facts) -> int:
+def max_micro_batch_tokens(room: int, spec: MemoryInputs, facts: Facts) -> int:
     """Return the largest micro-batch whose activations take at most `room`."""
     return max(0, room - _logits(spec, facts)) // max(1, activation_bytes_per_token(spec, facts))
 
 
-def micro_batch_tokens(spec: Blocks) -> int:
+def micro_batch_tokens(spec: MemoryInputs) -> int:
     """Return the tokens of the largest micro-batch: the budget, or all that an update has."""
     data, rollout = spec.data, spec.rollout
     rows = spec.training.mini_batch_prompts or data.train_batch_size
@@ -109,17 +109,17 @@ def micro_batch_tokens(spec: Blocks) -> int:
     return min(spec.training.tokens_per_micro_batch, rows * tokens_per_prompt)
 
 
-def engine_weights(spec: Blocks, facts: Facts) -> int:
+def engine_weights(spec: MemoryInputs, facts: Facts) -> int:
     """Return the engine's weights on one GPU: 2·N/TP, or 4·N/TP in FP32."""
     return weights_bytes(spec, facts) // spec.rollout.tensor_parallel_size
 
 
-def weights_bytes(spec: Blocks, facts: Facts) -> int:
+def weights_bytes(spec: MemoryInputs, facts: Facts) -> int:
     """Return the whole weights that engines are given: 2·N, or 4·N in FP32."""
     return element_bytes(spec.training.precision) * facts.parameters
 
 
-def kv_bytes_per_token(spec: Blocks, facts: Facts) -> int:
+def kv_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
     """Return the KV cache of one token on one GPU: 2·L·kvHeads·headSize·bytes/TP."""
     whole = memory.kv_bytes_per_token(
         facts.layers, facts.kv_heads, facts.head_size, spec.training.precision
@@ -127,68 +127,68 @@ def kv_bytes_per_token(spec: Blocks, facts: Facts) -> int:
     return whole // spec.rollout.tensor_parallel_size
 
 
-def cpu_kv_cache(spec: Blocks, facts: Facts) -> int:
+def cpu_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
     """Return the CPU engine's cache for all concurrent sequences."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     tokens = sequences * spec.data.max_sequence_length
     return memory.cpu_kv_cache(tokens, kv_bytes_per_token(spec, facts))
 
 
-def kv_cache(spec: Blocks, facts: Facts) -> int:
+def kv_cache(spec: MemoryInputs, facts: Facts) -> int:
     """Return what is left for an engine's KV cache; negative if its weights do not fit."""
     return engine_share(spec, facts) - engine_weights(spec, facts) - ENGINE_OVERHEAD
 
 
-def kv_cache_wanted(spec: Blocks, facts: Facts) -> int:
+def full_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
     """Return the KV cache of all sequences that an engine decodes together, at full length."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     return sequences * spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
 
 
-def device_memory(spec: Blocks, facts: Facts) -> int:
+def device_memory(spec: MemoryInputs, facts: Facts) -> int:
     """Return the memory of one GPU: as given, else as the nodes' labels say; 0 if unknown."""
     return spec.resources.gpu_memory_gib * GIB or facts.gpu_memory_mib * MIB
 
 
-def assumed_memory(spec: Blocks, facts: Facts) -> int:
+def assumed_memory(spec: MemoryInputs, facts: Facts) -> int:
     """Return the memory of one GPU; while it is unknown, that of the largest there is."""
-    return device_memory(spec, facts) or LARGEST_DEVICE
+    return device_memory(spec, facts) or MAX_GPU_BYTES
 
 
-def engine_share(spec: Blocks, facts: Facts) -> int:
+def engine_share(spec: MemoryInputs, facts: Facts) -> int:
     """Return the bytes of one GPU that vLLM takes."""
     return int(assumed_memory(spec, facts) * spec.rollout.gpu_memory_utilization)
 
 
-def usable_memory(spec: Blocks, facts: Facts) -> int:
+def usable_memory(spec: MemoryInputs, facts: Facts) -> int:
     """Return the bytes of one GPU that are available for use."""
     return int(assumed_memory(spec, facts) * USABLE_SHARE)
 
 
-def training_room(spec: Blocks, facts: Facts) -> int:
+def training_room(spec: MemoryInputs, facts: Facts) -> int:
     """Return what a rank may hold permanently, which excludes the share of a colocated engine.
 
     A colocated engine sleeps while the rank trains, so activations may use its share. It is awake
     while weights are sent.
     """
-    room = usable_memory(spec, facts) - sync_copies(spec, facts)
+    room = usable_memory(spec, facts) - weight_sync_bytes(spec, facts)
     if spec.resources.placement is Placement.DISAGGREGATED:
         return room
     return room - engine_share(spec, facts)
 
 
-def working_room(spec: Blocks, facts: Facts) -> int:
+def activation_room(spec: MemoryInputs, facts: Facts) -> int:
     """Return what a step has for activations and logits while it trains."""
-    held = training_state(spec, facts) + unsharded(spec, facts)
+    held = training_state(spec, facts) + unsharded_bytes(spec, facts)
     return usable_memory(spec, facts) - held
 
 
-def short_of_state(spec: Blocks, facts: Facts) -> int:
+def training_state_excess(spec: MemoryInputs, facts: Facts) -> int:
     """Return by how much the training state exceeds its room; at most 0: it fits."""
     return training_state(spec, facts) - training_room(spec, facts)
 
 
-def short_of_engine(spec: Blocks, facts: Facts) -> int:
+def engine_excess(spec: MemoryInputs, facts: Facts) -> int:
     """Return what an engine lacks for the KV cache of one sequence; at most 0: it fits."""
     one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
     return one - kv_cache(spec, facts)
@@ -199,10 +199,12 @@ def _layer_bytes_per_token(facts: Facts) -> int:
     if not facts.mlp_size:
         return ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
     heads = (facts.heads + facts.kv_heads) * facts.head_size
-    return NORM_BYTES * facts.hidden_size + HEAD_BYTES * heads + MLP_BYTES * facts.mlp_size
+    return (
+        NORM_BYTES * facts.hidden_size + ATTENTION_HEAD_BYTES * heads + MLP_BYTES * facts.mlp_size
+    )
 
 
-def _logits(spec: Blocks, facts: Facts) -> int:
+def _logits(spec: MemoryInputs, facts: Facts) -> int:
     """Return the size of the fp32 copies of one chunk of logits: two, on a GPU at times three."""
     on_cpu = spec.resources.device is Device.CPU
     chunk, copies = (LOGIT_CHUNK, 2) if on_cpu else (GPU_LOGIT_CHUNK, 3)

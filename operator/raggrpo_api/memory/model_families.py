@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-MEASURED: Final = frozenset(
+MEASURED_ARCHITECTURES: Final = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 )
 """Exact in shared-prefix rows whatever their configuration says; only their windows vary."""
@@ -40,7 +40,7 @@ class ModelFamily:
     """Of a mixture; 0 for a dense model."""
     positions_change_at: int | None
     """Length beyond which a row changes the positions of the rows beside it; None: never."""
-    is_ordinary: bool
+    is_measured: bool
     """Whether nothing in it is beyond what the measurements of such families covered."""
     activation: str
     """Of its feed-forward layers; "" if it names none."""
@@ -48,7 +48,7 @@ class ModelFamily:
     """Of its attention heads; 0: not one number, as with latent attention."""
 
 
-def family_of(config: Mapping[str, Any]) -> ModelFamily:
+def model_family(config: Mapping[str, Any]) -> ModelFamily:
     """Read a config.json."""
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
@@ -61,7 +61,7 @@ def family_of(config: Mapping[str, Any]) -> ModelFamily:
         state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
         num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
         positions_change_at=_positions_change_at(text),
-        is_ordinary=bool(config.get("model_type")) and _rope_type(text) in _ROPE_TYPES,
+        is_measured=bool(config.get("model_type")) and _rope_type(text) in _ROPE_TYPES,
         activation=str(text.get("hidden_act") or ""),
         head_size=_head_size(text),
     )

@@ -7,11 +7,11 @@ from raggrpo_api.fields.json_values import placeholders
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 
-OF_ANY_CALL: Final = frozenset({"top_k", "score_threshold", "message_id"})
+SHARED_PLACEHOLDERS: Final = frozenset({"top_k", "score_threshold", "message_id"})
 """What belongs to no one sample."""
-OF_A_CALL: Final = OF_ANY_CALL | {"question", "context"}
+CALL_PLACEHOLDERS: Final = SHARED_PLACEHOLDERS | {"question", "context"}
 """What every call to an endpoint knows; with role Actor also the fields that the actor wrote."""
-OF_A_COMPLETION: Final = frozenset(
+JUDGE_PLACEHOLDERS: Final = frozenset(
     {"prompt", "question", "completion", "answer", "context", "passages", "message_id"}
 )
 """What a judge's prompt may name; in mode Reward also the fields that the actor wrote."""
@@ -22,7 +22,7 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
     found: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
     for index, endpoint in enumerate(retrieval.endpoints):
-        known = OF_A_CALL
+        known = CALL_PLACEHOLDERS
         if endpoint.role is EndpointRole.ACTOR:
             known |= actor_fields
         place = f"retrieval.endpoints[{index}]"
@@ -33,12 +33,12 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
             for name in sorted(placeholders(template) - known):
                 found.setdefault(name, f"{place}.{field}")
     if reward is not None:
-        for place, name in _of_judges(reward, OF_A_COMPLETION | actor_fields):
+        for place, name in _of_judges(reward, JUDGE_PLACEHOLDERS | actor_fields):
             found.setdefault(name, place)
     return found
 
 
-def names_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
+def needs_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
     """Return whether a template names {context}, which is read from data.columns.context."""
     endpoints = [[e.extra_body, e.body, e.url] for e in retrieval.endpoints]
     judges = [[j.prompt, j.system, j.extra_body] for _, j in reward.judges] if reward else []

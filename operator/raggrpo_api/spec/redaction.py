@@ -4,15 +4,15 @@ from typing import Any, Final
 
 from raggrpo_api.fields.addresses import without_queries
 
-from .secret_names import looks_secret
-from .secret_values import holds_secret
+from .secret_names import is_secret_name
+from .secret_values import has_secret
 
 HIDDEN: Final = "(hidden)"
 
 
 def redacted(value: Any, name: str = "") -> Any:
     """Return a JSON value without what looks secret by name or value, and URLs without queries."""
-    if value and looks_secret(name):
+    if value and is_secret_name(name):
         return HIDDEN
     match value:
         case dict():
@@ -25,4 +25,4 @@ def redacted(value: Any, name: str = "") -> Any:
 
 
 def _text(text: str) -> str:
-    return HIDDEN if holds_secret(text) else without_queries(text)
+    return HIDDEN if has_secret(text) else without_queries(text)

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.fields.addresses import HttpUrl, shown_url
+from raggrpo_api.fields.addresses import HttpUrl, display_url
 from raggrpo_api.fields.base import (
     AbsolutePath,
     ApiModel,
@@ -221,9 +221,9 @@ class RetrievalEndpoint(ApiModel):
     """HTTP headers, credentials by reference."""
 
     @property
-    def shown_url(self) -> str:
+    def display_url(self) -> str:
         """The URL for messages, without the query, in which some services expect their key."""
-        return shown_url(self.url)
+        return display_url(self.url)
 
 
 class RetrievalSpec(ApiModel):

@@ -42,9 +42,9 @@ SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
 def has_secret_query(url: str) -> bool:
     """Return whether SECRET_QUERY_PATTERN matches, which would take Python quadratic time."""
     pairs = (part.partition("=") for part in re.split("[?&;#]", url)[1:])
-    return any(value and looks_secret(name) for name, _, value in pairs)
+    return any(value and is_secret_name(name) for name, _, value in pairs)
 
 
-def looks_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a literal value under this name must be refused."""
     return re.search(SECRET_NAME_PATTERN, name) is not None

@@ -36,7 +36,7 @@ They are two because the API server limits what one rule may cost.
 """
 
 
-def holds_secret(value: str) -> bool:
+def has_secret(value: str) -> bool:
     """Return whether a literal value must be refused under any name."""
     if any(re.search(pattern, value) for pattern in SECRET_VALUE_PATTERNS):
         return True

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber, Time, api_dataclass
-from raggrpo_api.fields.text import Words
+from raggrpo_api.fields.text import ShortText
 
 from .cause import Cause
 
@@ -40,8 +40,10 @@ class AttemptRecord:
     """Time it waited for services that were down."""
     mitigation: str = ""
     config_hash: str = ""
-    skipped_checkpoints: Annotated[list[Words], Field(max_length=16)] = field(default_factory=list)
-    in_place: Annotated[list[Words], Field(max_length=16)] = field(default_factory=list)
+    skipped_checkpoints: Annotated[list[ShortText], Field(max_length=16)] = field(
+        default_factory=list
+    )
+    in_place: Annotated[list[ShortText], Field(max_length=16)] = field(default_factory=list)
     """Recoveries that did not end the attempt, as `Cause: what happened`."""
 
 

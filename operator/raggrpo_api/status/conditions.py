@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import Time, api_dataclass
-from raggrpo_api.fields.text import Message, Words
+from raggrpo_api.fields.text import Message, ShortText
 
 
 class Phase(StrEnum):
@@ -82,9 +82,9 @@ class Condition:
 class JobWarning:
     """Something that does not stop the job but is probably not what its author wants."""
 
-    path: Annotated[Words, Field(max_length=128)]
+    path: Annotated[ShortText, Field(max_length=128)]
     """Field of the specification."""
-    reason: Annotated[Words, Field(max_length=64)]
+    reason: Annotated[ShortText, Field(max_length=64)]
     """CamelCase, from a closed set."""
     message: Annotated[Message, Field(max_length=512)] = ""
     """What is unusual → what to write instead."""

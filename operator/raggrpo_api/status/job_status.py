@@ -26,7 +26,7 @@ from raggrpo_api.fields.base import (
     Time,
     api_dataclass,
 )
-from raggrpo_api.fields.text import Message, Words
+from raggrpo_api.fields.text import Message, ShortText
 from raggrpo_api.trainer.preflight import Check, Facts
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
 
@@ -64,7 +64,7 @@ class ProgressStatus:
     stage: str = ""
     seconds_per_step: float = 0.0
     metrics: Annotated[list[Metric], Field(max_length=64)] = field(default_factory=list)
-    last_updated_time: Words = ""
+    last_updated_time: ShortText = ""
 
 
 @api_dataclass
@@ -97,9 +97,9 @@ class Pinned:
     image: Message = ""
     image_id: Message = ""
     """What the head of the first attempt ran: `name@sha256:…`, or a bare digest."""
-    ray_version: Words = ""
-    precision: Words = ""
-    attention: Words = ""
+    ray_version: ShortText = ""
+    precision: ShortText = ""
+    attention: ShortText = ""
 
     @model_serializer(mode="wrap")
     def _known(self, serialize: SerializerFunctionWrapHandler) -> dict[str, str]:
@@ -141,7 +141,7 @@ class JobStatus:
     restart_state: RestartState = RestartState()
     config_hash: str = ""
     resume_hash: str = ""
-    retry: Words = ""
+    retry: ShortText = ""
     """Value of the annotation raggrpo.io/retry that was honoured last."""
     start_time: Time = None
     completion_time: Time = None

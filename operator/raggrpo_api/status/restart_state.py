@@ -143,7 +143,7 @@ class RestartState:
     baseline: Baseline = Baseline()
     """Of the running attempt."""
 
-    def having(self, group: Group) -> "RestartState":
+    def with_group(self, group: Group) -> "RestartState":
         """Return the state with this group in place of the one of its type."""
         changed: dict[str, Any] = {
             name: group for name, kind in _GROUPS.items() if isinstance(group, kind)

@@ -28,7 +28,7 @@ from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
 from .preflight import Facts
-from .schemas import known_schemas, within
+from .schemas import drop_unknown, known_schemas
 
 
 class AttemptIdentity(ApiModel):
@@ -97,7 +97,7 @@ class TrainerConfig(ApiModel):
     def values(self) -> dict[str, Any]:
         """Return what `to_json` writes."""
         values = self.model_dump(mode="json", by_alias=True)
-        known: dict[str, Any] = within(values, known_schemas().get(self.schema_digest))
+        known: dict[str, Any] = drop_unknown(values, known_schemas().get(self.schema_digest))
         return known
 
 

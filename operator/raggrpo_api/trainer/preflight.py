@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.base import ApiModel
-from raggrpo_api.fields.text import Message, Words
+from raggrpo_api.fields.text import Message, ShortText
 from raggrpo_api.spec.training import RowLayout
 
 
@@ -80,9 +80,9 @@ class Facts(ApiModel):
     """Memory of one GPU: the operator reads it from node labels, a rank measures it; 0: unknown."""
     gpu_compute_major: Annotated[int, Field(ge=0, le=99)] = 0
     """Major compute capability of the GPUs; 0: unknown. BF16 needs 8."""
-    gpu_product: Annotated[Words, Field(max_length=64)] = ""
+    gpu_product: Annotated[ShortText, Field(max_length=64)] = ""
     ray_version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]*$", max_length=32)] = ""
-    schema_digest: Annotated[Words, Field(max_length=64)] = ""
+    schema_digest: Annotated[ShortText, Field(max_length=64)] = ""
 
 
 class PreflightResult(ApiModel):

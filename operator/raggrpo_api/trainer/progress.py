@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints
 
 from raggrpo_api.fields.base import ApiModel, Count, Duration
-from raggrpo_api.fields.text import Message, Words
+from raggrpo_api.fields.text import Message, ShortText
 
 
 class Stage(StrEnum):
@@ -39,7 +39,7 @@ class CheckpointRef(ApiModel):
     """Steps done when it was saved."""
     path: Message
     """Its folder."""
-    time: Words = ""
+    time: ShortText = ""
     """When it became complete (RFC 3339)."""
     world_size: Count = 0
     """Trainer ranks that wrote it."""
@@ -49,24 +49,24 @@ class SkippedCheckpoint(ApiModel):
     """A checkpoint that was not used for resuming."""
 
     path: Message
-    reason: Words
+    reason: ShortText
 
 
 class Metric(ApiModel):
     """A named number, as text (same shape as Kubeflow's trainer status)."""
 
-    name: Annotated[Words, Field(max_length=64)]
-    value: Annotated[Words, Field(max_length=64)]
+    name: Annotated[ShortText, Field(max_length=64)]
+    value: Annotated[ShortText, Field(max_length=64)]
 
 
 class EndpointOutage(ApiModel):
     """A service that an attempt waits for."""
 
-    name: Annotated[Words, Field(max_length=128)]
+    name: Annotated[ShortText, Field(max_length=128)]
     """`endpoint NAME`, or `reward Http URL`."""
-    since: Annotated[Words, Field(max_length=64)] = ""
+    since: Annotated[ShortText, Field(max_length=64)] = ""
     """When it was first found down (RFC 3339)."""
-    cause: Words = ""
+    cause: ShortText = ""
     """What happened to the call that found it down."""
 
 
@@ -110,7 +110,7 @@ class Progress(ApiModel):
     """Newest complete checkpoint."""
     best_step: Count | None = None
     """Step of the best checkpoint that is kept."""
-    best_score: Annotated[Words, Field(max_length=64)] = ""
+    best_score: Annotated[ShortText, Field(max_length=64)] = ""
     """What it was judged by and its score: `ValidationExactMatch 0.8125`."""
     backup_step: Count | None = None
     """Step of this attempt's newest complete backup."""
@@ -118,10 +118,10 @@ class Progress(ApiModel):
     """Why the latest backup failed; empty if it succeeded."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, and why."""
-    in_place: Annotated[list[Words], Field(max_length=16)] = []
+    in_place: Annotated[list[ShortText], Field(max_length=16)] = []
     """Replacements made without ending the attempt, each as `Cause: what happened`."""
     pinned: Annotated[
-        dict[Words, Annotated[Words, Field(max_length=32)]], Field(max_length=16)
+        dict[ShortText, Annotated[ShortText, Field(max_length=32)]], Field(max_length=16)
     ] = {}
     """What Auto chose in this attempt: precision, attention."""
     save_seconds: Duration = 0.0
@@ -132,5 +132,5 @@ class Progress(ApiModel):
     """How long this attempt has waited for services in all."""
     failure: Failure | None = None
     """Set before the driver exits with a non-zero code."""
-    time: Words = ""
+    time: ShortText = ""
     """When this was written (RFC 3339)."""

@@ -23,25 +23,25 @@ def known_schemas() -> Mapping[str, Fields]:
     return {each["digest"]: each["fields"] for each in json.loads(FILE.read_text()).values()}
 
 
-def within(value: Any, fields: Fields | None) -> Any:
+def drop_unknown(value: Any, fields: Fields | None) -> Any:
     """Return a JSON value without anything that is not in `fields`."""
     if isinstance(value, list):
-        return [within(item, fields) for item in value]
+        return [drop_unknown(item, fields) for item in value]
     if not isinstance(value, dict) or fields is None:
         return value
-    return {key: within(value[key], fields[key]) for key in value if key in fields}
+    return {key: drop_unknown(value[key], fields[key]) for key in value if key in fields}
 
 
-def beyond(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
-    """Yield the path of everything that `within` drops."""
+def unknown_paths(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
+    """Yield the path of everything that `drop_unknown` drops."""
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from beyond(item, fields, f"{path}[{index}]")
+            yield from unknown_paths(item, fields, f"{path}[{index}]")
     elif isinstance(value, dict) and fields is not None:
         for key, item in value.items():
             place = f"{path}.{key}"
             if key in fields:
-                yield from beyond(item, fields[key], place)
+                yield from unknown_paths(item, fields[key], place)
             else:
                 yield place
 

@@ -11,7 +11,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
-from raggrpo_operator.core.spec.quantity import readable
+from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.text.figures import Figures, figures
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
@@ -218,7 +218,7 @@ def _sizing(status: JobStatus) -> str:
     sizing = status.sizing
     if not sizing.terms:
         return ""
-    rows = [[t.resource, t.name, readable(t.bytes), t.reason] for t in sizing.terms]
+    rows = [[t.resource, t.name, format_size(t.bytes), t.reason] for t in sizing.terms]
     given = f"CPU {sizing.cpu}, memory {sizing.memory}, /dev/shm {sizing.shm}"
     return collapsible_table(f"Sizing per pod: {given}", ["Of", "Term", "Amount", "Reason"], rows)
 

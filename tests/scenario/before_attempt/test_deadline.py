@@ -75,7 +75,7 @@ async def test_a_job_that_an_earlier_release_began_keeps_the_time_it_has_used() 
     await until_step(scenario, 23)
     state = scenario.status.restart_state
     spent = replace(state.spent, active_seconds=590, counted_since=None, counted_seconds=0)
-    status = replace(scenario.status, restart_state=state.having(spent))
+    status = replace(scenario.status, restart_state=state.with_group(spent))
     scenario.job = scenario.job.model_copy(update={"status": status})
 
     await scenario.until_quiet()

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from raggrpo_api.memory.model_families import family_of
+from raggrpo_api.memory.model_families import model_family
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.policy.layout_check import FamilyResult, check_family
 from raggrpo_trainer.preflight.family import Layout, engine_architectures, from_experiment
@@ -90,7 +90,7 @@ def measure(model_type: str) -> Measured:
             for layout, each in (result.layouts or {}).items()
         },
     }
-    layout = from_experiment(family_of(config.to_dict()), found)
+    layout = from_experiment(model_family(config.to_dict()), found)
     return Measured(model_type, architecture, result, layout, in_engine)
 
 

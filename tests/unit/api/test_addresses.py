@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.fields.addresses import (
     BACKUP_URL,
     HTTP_URL,
-    shown_url,
+    display_url,
     url_problem,
     without_queries,
 )
@@ -66,9 +66,9 @@ def test_other_folders_are_not(url: str) -> None:
 
 
 def test_people_see_a_url_without_what_may_be_a_key() -> None:
-    assert shown_url("http://h:1/x?key=abc#d") == "http://h:1/x"
-    assert shown_url("http://h/x#token=abc") == "http://h/x"
-    assert shown_url("") == ""
+    assert display_url("http://h:1/x?key=abc#d") == "http://h:1/x"
+    assert display_url("http://h/x#token=abc") == "http://h/x"
+    assert display_url("") == ""
 
 
 @pytest.mark.parametrize(

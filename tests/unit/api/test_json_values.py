@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from raggrpo_api.fields.json_values import JSON_PATH, JsonTemplate, filled, placeholders, values_at
+from raggrpo_api.fields.json_values import (
+    JSON_PATH,
+    JsonTemplate,
+    placeholders,
+    render_template,
+    values_at,
+)
 
 VALUE = {"a": [{"b": [1, 2]}, {"b": [3]}], "c-d": {"e": None}, "@x": "y"}
 
@@ -39,7 +45,7 @@ def test_what_is_no_path_is_refused(path: str) -> None:
 def test_only_names_in_braces_are_placeholders() -> None:
     template = {"q": "query { Get { text } } {a}", "n": ["{b}", "{{c}}", "{}", "{0}", "{ d }"]}
     assert placeholders(template) == {"a", "b"}
-    assert filled(template, {"a": "{b}", "b": [1]}) == {
+    assert render_template(template, {"a": "{b}", "b": [1]}) == {
         "q": "query { Get { text } } {b}",
         "n": [[1], "{c}", "{}", "{0}", "{ d }"],
     }

@@ -41,7 +41,7 @@ def test_names_are_valid_with_everything_that_is_appended(
 ) -> None:
     for name in all_names(job, uid, [endpoint]):
         assert DNS_1035.fullmatch(name)
-        assert len(name) <= names.MAX_CHILD
+        assert len(name) <= names.MAX_CHILD_NAME
         assert len(name + REPLICA_SET) <= 63
     cluster = names.cluster_name(job, uid, 999_999)
     assert all(len(cluster + appended) <= 63 for appended in KUBERAY)

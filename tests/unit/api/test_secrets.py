@@ -6,8 +6,8 @@ import time
 import pytest
 
 from raggrpo_api.spec.redaction import HIDDEN, redacted
-from raggrpo_api.spec.secret_names import SECRET_QUERY_PATTERN, has_secret_query, looks_secret
-from raggrpo_api.spec.secret_values import holds_secret
+from raggrpo_api.spec.secret_names import SECRET_QUERY_PATTERN, has_secret_query, is_secret_name
+from raggrpo_api.spec.secret_values import has_secret
 
 NAMES = (
     "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",
@@ -30,18 +30,18 @@ HARMLESS_NAMES = (
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_secrets_are_recognised(name: str) -> None:
-    assert looks_secret(name)
+    assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
 def test_other_names_are_left_alone(name: str) -> None:
-    assert not looks_secret(name)
+    assert not is_secret_name(name)
 
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("name", [*NAMES, *HARMLESS_NAMES])
 def test_a_query_knows_the_same_names_as_a_variable(name: str) -> None:
-    expected = looks_secret(name)
+    expected = is_secret_name(name)
     for url in (f"http://h/?{name}=x", f"http://h/?a=b&{name}=x", f"http://h/#{name}=x"):
         assert has_secret_query(url) is expected, url
         assert (re.search(SECRET_QUERY_PATTERN, url) is not None) is expected, url
@@ -72,7 +72,7 @@ SECRETS = (
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("value", SECRETS)
 def test_values_that_are_secrets_are_recognised(value: str) -> None:
-    assert holds_secret(value)
+    assert has_secret(value)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_values_that_are_secrets_are_recognised(value: str) -> None:
      "the password is asked for", "SG.UTF-8", "postgres://h/db"],
 )  # fmt: skip
 def test_other_values_are_left_alone(value: str) -> None:
-    assert not holds_secret(value)
+    assert not has_secret(value)
 
 
 UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https://a", "-",
@@ -98,7 +98,7 @@ def test_time_grows_with_a_values_length_and_not_with_its_square(unit: str) -> N
         value, found = "http://h/?" + unit * (length // len(unit)), []
         for _ in range(5):
             began = time.process_time()  # of this process: other programs do not count
-            assert not holds_secret(value)
+            assert not has_secret(value)
             found.append(time.process_time() - began)
         return min(found)
 

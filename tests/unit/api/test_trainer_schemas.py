@@ -1,7 +1,14 @@
 import json
 
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
-from raggrpo_api.trainer.schemas import FILE, beyond, fields_of, known_schemas, with_release, within
+from raggrpo_api.trainer.schemas import (
+    FILE,
+    drop_unknown,
+    fields_of,
+    known_schemas,
+    unknown_paths,
+    with_release,
+)
 
 OLD = {"model": {"path": None}, "rows": {"name": None}, "notes": None}
 NEW = {
@@ -13,12 +20,12 @@ NEW = {
 
 
 def test_what_an_earlier_schema_lacks_is_left_out_and_can_be_told() -> None:
-    assert within(NEW, OLD) == {
+    assert drop_unknown(NEW, OLD) == {
         "model": {"path": "m"},
         "rows": [{"name": "a"}, {"name": "b"}],
         "notes": {"any": "thing"},
     }
-    assert list(beyond(NEW, OLD, "spec")) == [
+    assert list(unknown_paths(NEW, OLD, "spec")) == [
         "spec.model.newer",
         "spec.rows[1].newer",
         "spec.newer",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.spec.data import DataSpec
-from raggrpo_api.spec.placeholders import column_placeholders, names_context
+from raggrpo_api.spec.placeholders import column_placeholders, needs_context
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -81,7 +81,7 @@ def needed_fields(
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
-    if retrieval.mode is RetrievalMode.REWARD or names_context(retrieval, reward):
+    if retrieval.mode is RetrievalMode.REWARD or needs_context(retrieval, reward):
         needed.add("context")
     if reward and any(term.name in ANSWER_REWARDS for term in reward.functions):
         needed.add("answer")

@@ -54,7 +54,7 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
     resources = config.resources.model_copy(update={"gpu_memory_gib": 0})
     facts = config.facts.model_copy(update={"gpu_memory_mib": device.total_bytes // MIB})
     config = config.model_copy(update={"resources": resources})
-    if (short := gpu_memory.short_of_state(config, facts)) > 0:
+    if (short := gpu_memory.training_state_excess(config, facts)) > 0:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: training "
@@ -62,7 +62,7 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
             f"{_gib(max(0, gpu_memory.training_room(config, facts)))} are left beside the engine, "
             "sent weights and fragmentation → more GPUs, or a lower rollout.gpuMemoryUtilization",
         )
-    if (short := gpu_memory.short_of_engine(config, facts)) > 0:
+    if (short := gpu_memory.engine_excess(config, facts)) > 0:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: the engine's "

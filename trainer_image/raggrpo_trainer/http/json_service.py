@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from raggrpo_api.fields.addresses import shown_url
+from raggrpo_api.fields.addresses import display_url
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .background_tasks import BackgroundTasks
@@ -117,9 +117,9 @@ class JsonService:
         self._not_before = 0.0  # event loop time, from Retry-After
 
     @property
-    def shown_url(self) -> str:
+    def display_url(self) -> str:
         """The URL for messages, without its query, which may contain a key."""
-        return shown_url(self._url)
+        return display_url(self._url)
 
     async def post(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.memory.model_families import MEASURED, ModelFamily, family_of
+from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, ModelFamily, model_family
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
@@ -56,7 +56,7 @@ def check_family(config: TrainerConfig) -> FamilyCheck:
         return _not_evaluated("config.json cannot be read")
     if not isinstance(raw, dict):
         return _not_evaluated("config.json is not a JSON object")
-    family = family_of(raw)
+    family = model_family(raw)
     if not family.architecture:
         problem = f"{folder}/config.json names no architecture: save the model with its class"
         return FamilyCheck(finding_for(CheckId.MODEL_FAMILY, [problem], ""), None)
@@ -76,7 +76,7 @@ def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
             f"{longest_row}: shorten data.maxPromptLength or maxResponseLength"
         )
         return Layout(None, why)
-    if family.architecture in MEASURED and family.is_ordinary:
+    if family.architecture in MEASURED_ARCHITECTURES and family.is_measured:
         found = Layout(RowLayout.SHARED_PREFIX, "")
     else:
         found = layout_from_experiment(family, experiment(folder))
@@ -138,7 +138,7 @@ def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
     """Yield why the rollout engine cannot run the model, read without importing vLLM."""
     if family.architecture not in engine_architectures():
         yield f"{family.architecture}: {_engine()}, which generates completions, lacks it; {_LIST}"
-    if family.architecture in MEASURED and family.activation not in ("", "silu"):
+    if family.architecture in MEASURED_ARCHITECTURES and family.activation not in ("", "silu"):
         yield f"hidden_act {family.activation}: {_engine()} computes this family with silu alone"
     if on_cpu:
         yield from _cpu_engine_problems(family)

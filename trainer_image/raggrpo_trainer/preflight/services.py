@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from raggrpo_api.fields.addresses import shown_url
+from raggrpo_api.fields.addresses import display_url
 from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardKind
@@ -133,7 +133,7 @@ async def _ask_services(
         term = config.reward.functions[place]
         alone = config.reward.model_copy(update={"functions": [term]})
         what = f"judge {term.judge.model}" if term.judge else "service"
-        at = f"reward.functions[{place}] ({what} at {shown_url(term.url)})"
+        at = f"reward.functions[{place}] ({what} at {display_url(term.url)})"
         try:
             headers = judge_headers(alone, env)
             async with Rewards(alone, config.retrieval, RETRY, headers) as rewards:
@@ -194,7 +194,9 @@ async def _call(
             endpoint.name, asked, sent, sample="preflight", columns=row.columns
         )
     except RetrievalFailed as failure:
-        what = f"endpoint {endpoint.name} ({endpoint.shown_url}): {failure.cause}: {failure.detail}"
+        what = (
+            f"endpoint {endpoint.name} ({endpoint.display_url}): {failure.cause}: {failure.detail}"
+        )
         if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
             return _Answer(what, failure)
         told = f"{what}; check that the service is running, its url and headers"

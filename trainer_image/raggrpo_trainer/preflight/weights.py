@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.memory.model_families import MEASURED, family_of
+from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
 
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit."""
@@ -48,8 +48,8 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Return the matrices of a family that was measured, all of which name them alike."""
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
     known = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
-    family = family_of(config)
-    if family.architecture not in MEASURED or not known:
+    family = model_family(config)
+    if family.architecture not in MEASURED_ARCHITECTURES or not known:
         return {}
     hidden, inner, heads, layers = (config[name] for name in sizes)
     outer = heads * family.head_size

@@ -163,7 +163,7 @@ class RetrievalClient:
         except CallFailed as failure:
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"{source_of(endpoint)} ({target.service.shown_url}) sent no usable response for "
+                f"{source_of(endpoint)} ({target.service.display_url}) sent no usable response for "
                 f"{time.monotonic() - started:.0f} s: {failure.cause}: {failure.detail}; "
                 "check that the service is running, its url and headers",
             ) from failure

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from raggrpo_api.fields.json_values import filled, placeholders
+from raggrpo_api.fields.json_values import placeholders, render_template
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
@@ -134,7 +134,7 @@ def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, 
 
 
 def fill_template(
-    template: Any, values: Mapping[str, Any], fill: Callable[..., Any] = filled
+    template: Any, values: Mapping[str, Any], fill: Callable[..., Any] = render_template
 ) -> Any:
     """Return `fill(template, values)`. Raises CallFailed if a placeholder has no value."""
     try:

@@ -91,7 +91,7 @@ class _Test:
         self._prompts = prompts
 
     async def run(self, seconds: float, max_in_flight: int) -> EndpointTest:
-        name, url = self._endpoint.name, self._endpoint.shown_url
+        name, url = self._endpoint.name, self._endpoint.display_url
         first = await self._call_once("first", self._query(0), self._endpoint)
         if first.failure:
             return EndpointTest(name=name, url=url, failure=first.failure)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
-from raggrpo_api.fields.json_values import filled, filled_text
+from raggrpo_api.fields.json_values import render_template, render_text
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
@@ -89,10 +89,10 @@ def _body(spec: JudgeSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a request. Raises KeyError for a placeholder without a value."""
     messages = [("system", spec.system), ("user", spec.prompt)]
     return {
-        **filled(spec.extra_body, values),
+        **render_template(spec.extra_body, values),
         "model": spec.model,
         "messages": [
-            {"role": role, "content": filled_text(text, values)} for role, text in messages if text
+            {"role": role, "content": render_text(text, values)} for role, text in messages if text
         ],
         "temperature": spec.temperature,
         "max_tokens": spec.max_tokens,

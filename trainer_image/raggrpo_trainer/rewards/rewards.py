@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self, assert_never
 
-from raggrpo_api.fields.addresses import shown_url
+from raggrpo_api.fields.addresses import display_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
 from raggrpo_trainer.call_failures import CallFailed
@@ -214,7 +214,7 @@ class Rewards:
                 hook = python_reward(function.python, function.timeout_seconds)
             case RewardKind.JUDGE:
                 assert function.judge is not None  # required by a rule
-                label = f"reward {name} at {shown_url(function.url)}"
+                label = f"reward {name} at {display_url(function.url)}"
                 gate = GateOptions.of(label, self._outages, self._tasks)
                 hook = JudgeReward(
                     self._http,
@@ -270,7 +270,7 @@ def _kind_and_service(function: RewardFunction) -> str:
         case RewardKind.JUDGE if function.judge is not None:
             return f"Judge {function.judge.model}"
         case RewardKind.HTTP:
-            return f"Http {shown_url(function.url)}"
+            return f"Http {display_url(function.url)}"
         case kind:
             return str(kind)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from raggrpo_api.memory.arithmetic import KEPT_WEIGHT_FILES
+from raggrpo_api.memory.arithmetic import MAX_WEIGHT_FILES
 
 from .transfer import RankLost
 
@@ -46,7 +46,7 @@ class SharedMemorySender:
             return ""
         from safetensors.torch import save_file
 
-        while len(self._files) >= KEPT_WEIGHT_FILES:
+        while len(self._files) >= MAX_WEIGHT_FILES:
             self._files.pop(0).close()
         path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
         save_file(dict(weights), path)  # creates it with mode 0600

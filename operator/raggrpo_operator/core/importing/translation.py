@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raggrpo_api import names
-from raggrpo_operator.core.spec.foreign_names import VERL, Foreign, hint_for
+from raggrpo_operator.core.spec.foreign_names import VERL_FIELDS, ForeignField, hint_for
 
 from .overrides import HOME, NotAtHand, Values
 from .tools import Tool
@@ -97,7 +97,7 @@ class Translation:
         """Set the counterpart of verl's field, unless its value is not at hand."""
         if name in self.unknown:
             return
-        path = path or VERL[name].path
+        path = path or VERL_FIELDS[name].path
         self.seen.add(name)
         *blocks, last = path.split(".")
         place = self.spec
@@ -138,10 +138,10 @@ class Translation:
         by_file: dict[str, list[str]] = {}
         for name, value in self.unknown.items():
             file = self.inherited.get(name)
-            if file and not (name in VERL and VERL[name].path):
+            if file and not (name in VERL_FIELDS and VERL_FIELDS[name].path):
                 by_file.setdefault(file, []).append(name)
                 continue
-            if name not in VERL:
+            if name not in VERL_FIELDS:
                 self.lines["unmapped"].append(f"{name}={_shown(value.text)}: {_note(name, None)}")
                 continue
             of = f" (from {file})" if file else ""
@@ -150,7 +150,7 @@ class Translation:
         for name, value in self.given.items():
             if name in self.seen or value is None:
                 continue
-            known, file = VERL.get(name), self.inherited.get(name)
+            known, file = VERL_FIELDS.get(name), self.inherited.get(name)
             if file:
                 by_file.setdefault(file, []).append(name)
                 continue
@@ -196,7 +196,7 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
     return volumes
 
 
-def _note(name: str, known: Foreign | None) -> str:
+def _note(name: str, known: ForeignField | None) -> str:
     """Return why a field was left out, or its place here if another trainer's name tells it."""
     if known is not None:
         return known.note or f"here it is spec.{known.path}, without this value"

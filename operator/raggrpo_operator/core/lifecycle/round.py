@@ -14,9 +14,9 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Group, RestartState
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
-from raggrpo_api.trainer.schemas import beyond, known_schemas
+from raggrpo_api.trainer.schemas import known_schemas, unknown_paths
 from raggrpo_operator.core.sizing.size import size
-from raggrpo_operator.core.spec.images import by_digest
+from raggrpo_operator.core.spec.images import pin_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state.clocks import elapsed, note_look
 from raggrpo_operator.core.state.conditions import (
@@ -91,7 +91,7 @@ class Round:
     @property
     def image_to_run(self) -> str:
         """The image as pods are given it: with the digest that the job began with, if it can be."""
-        return by_digest(self.image, self.status.pinned)
+        return pin_digest(self.image, self.status.pinned)
 
     def condition(
         self, kind: ConditionType, value: bool | None, reason: Reason, message: str = ""
@@ -101,7 +101,7 @@ class Round:
 
     def remember(self, group: Group) -> None:
         """Replace one group of what is remembered between rounds."""
-        self.state = self.state.having(group)
+        self.state = self.state.with_group(group)
 
     def begin(self, action: Action) -> None:
         """Request something that must exist only once.
@@ -157,7 +157,7 @@ class Round:
             return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
         spec = self.job.manifest()["spec"]
         passed_on = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
-        unknown = ", ".join(beyond(passed_on, fields, "spec"))
+        unknown = ", ".join(unknown_paths(passed_on, fields, "spec"))
         if not unknown:
             return ""
         return f"image {self.image} does not know {unknown}: remove it, or {remedy}"

@@ -5,7 +5,7 @@ from raggrpo_api.job import Metadata
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import StartPreflight
-from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.sizing.size import sizing_for
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
@@ -20,7 +20,7 @@ def render_preflight_pod(
 ) -> Manifest:
     """Return the pod that runs the preflight checks, labeled with the spec hash; it has no GPU."""
     plan = action.plan
-    sized = pod(plan.sizing, PodRole.PREFLIGHT)
+    sized = sizing_for(plan.sizing, PodRole.PREFLIGHT)
     own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
     preflight = container(

@@ -10,7 +10,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from raggrpo_operator.core.sizing.grace import HEAD_RETURN_SECONDS
-from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.sizing.size import sizing_for
 from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 
@@ -64,7 +64,7 @@ def _head(
     job: Metadata, settings: ClusterSettings, action: CreateCluster, labels: dict[str, str]
 ) -> Manifest:
     plan = action.plan
-    sizing = pod(plan.sizing, PodRole.HEAD)
+    sizing = sizing_for(plan.sizing, PodRole.HEAD)
     store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{job.uid}/{action.name}"
     own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
     env = trainer_env(plan.spec, own, with_headers=True, with_code=True)

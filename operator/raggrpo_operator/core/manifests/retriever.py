@@ -6,8 +6,8 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_operator.core.lifecycle.actions import StartRetriever
-from raggrpo_operator.core.sizing.size import pod
-from raggrpo_operator.core.spec.path_fields import lies_in, volume_of
+from raggrpo_operator.core.sizing.size import sizing_for
+from raggrpo_operator.core.spec.path_fields import is_within, volume_of
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 
 from .cluster_settings import ClusterSettings
@@ -18,7 +18,7 @@ from .pods import claim_volume, container, literal, plain_env, pod_labels, pod_s
 def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
     """Return the Deployment of a managed retriever."""
     plan = action.plan
-    sized = pod(plan.sizing, PodRole.RETRIEVER, action.name)
+    sized = sizing_for(plan.sizing, PodRole.RETRIEVER, action.name)
     server = container(
         plan,
         settings,
@@ -99,7 +99,7 @@ def _command(managed: ManagedRetriever) -> list[str]:
 def _index_mounts(spec: JobSpec, managed: ManagedRetriever) -> list[Manifest]:
     """Return the writable mount of the index folder, which preflight creates."""
     volume = volume_of(managed.index_path, spec.volumes) if managed.embeds else None
-    if volume is None or lies_in(volume.mount_path, managed.index_path):
+    if volume is None or is_within(volume.mount_path, managed.index_path):
         return []
     inside = managed.index_path[len(volume.mount_path.rstrip("/")) + 1 :].rstrip("/")
     path = managed.index_path.rstrip("/")

@@ -10,7 +10,7 @@ from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
 from raggrpo_operator.core.sizing.size import estimate
 from raggrpo_operator.core.sizing.terms import total
 from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZATION
-from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
@@ -43,18 +43,19 @@ def training_state_fits(given: RuleInput) -> Iterator[Violation]:
         return
     spec, facts = given.spec, given.facts
     state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
-    if gpu_memory.short_of_state(spec, facts) > 0:
+    if gpu_memory.training_state_excess(spec, facts) > 0:
         ranks, whole = num_ranks(spec.resources), gpu_memory.assumed_memory(spec, facts)
         colocated = spec.resources.placement is Placement.COLOCATED
         share = gpu_memory.engine_share(spec, facts) if colocated else 0
         yield Violation(
             UTILIZATION,
             Reason.TRAINING_STATE_DOES_NOT_FIT,
-            f"training needs {readable(state)} per GPU ({facts.parameters:,} parameters over "
+            f"training needs {format_size(state)} per GPU ({facts.parameters:,} parameters over "
             f"{ranks}: weights, gradients and AdamW's moments in fp32), "
-            f"{readable(max(0, room))} are left of {_device(given)}: {readable(share)} for the "
-            f"engine, {readable(gpu_memory.sync_copies(spec, facts))} to send weights, "
-            f"{readable(whole - gpu_memory.usable_memory(spec, facts))} fragmentation",
+            f"{format_size(max(0, room))} are left of {_device(given)}: {format_size(share)} for "
+            f"the engine, {format_size(gpu_memory.weight_sync_bytes(spec, facts))} to send "
+            "weights, "
+            f"{format_size(whole - gpu_memory.usable_memory(spec, facts))} fragmentation",
             "more GPUs, or a lower rollout.gpuMemoryUtilization",
         )
 
@@ -65,7 +66,7 @@ def gpu_memory_is_known(given: RuleInput) -> Iterator[Violation]:
     if _knows_model(given) and not gpu_memory.device_memory(spec, facts):
         state = gpu_memory.training_state(spec, facts)
         message = (
-            f"the GPUs' memory is unknown: training state of {readable(state)} per GPU is held "
+            f"the GPUs' memory is unknown: training state of {format_size(state)} per GPU is held "
             "against it only once the ranks have measured it, before any engine starts"
         )
         remedy = "resources.gpuMemoryGib: 80, or what one of these GPUs has"
@@ -78,13 +79,13 @@ def kv_cache_holds_sequences(given: RuleInput) -> Iterator[Violation]:
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
-    cache, wanted = gpu_memory.kv_cache(spec, facts), gpu_memory.kv_cache_wanted(spec, facts)
+    cache, wanted = gpu_memory.kv_cache(spec, facts), gpu_memory.full_kv_cache(spec, facts)
     longest = spec.data.max_sequence_length
     each = max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
     if each <= cache < wanted:
         fits = cache // each
         message = (
-            f"the KV cache of {readable(cache)} holds {fits} sequences of {longest} tokens, "
+            f"the KV cache of {format_size(cache)} holds {fits} sequences of {longest} tokens, "
             f"{wanted // each} may be decoded together: the engine computes some twice"
         )
         remedy = f"rollout.maxNumSeqs: {fits}, or more rollout.gpuMemoryUtilization"
@@ -97,16 +98,18 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
     if not _knows_gpu(given):
         return
     spec, facts = given.spec, given.facts
-    room = gpu_memory.working_room(spec, facts)
+    room = gpu_memory.activation_room(spec, facts)
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
-        fits = gpu_memory.tokens_that_fit(room, spec, facts)
+        fits = gpu_memory.max_micro_batch_tokens(room, spec, facts)
         longest = spec.data.max_sequence_length
         options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
         if not spec.training.gradient_checkpointing:
             options.append("training.gradientCheckpointing: true")
         path = "spec.training.tokensPerMicroBatch"
-        message = f"activations need about {readable(active)} per GPU, {readable(room)} are left"
+        message = (
+            f"activations need about {format_size(active)} per GPU, {format_size(room)} are left"
+        )
         remedy = ", or ".join(options) or "more GPUs, or shorter prompts and responses"
         yield warning(path, Reason.ACTIVATIONS_MAY_NOT_FIT, message, remedy)
 
@@ -118,7 +121,7 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
     spec, facts = given.spec, given.facts
     longest = spec.data.max_sequence_length
     needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
-    if gpu_memory.short_of_engine(spec, facts) > 0:
+    if gpu_memory.engine_excess(spec, facts) > 0:
         weights, share = (
             gpu_memory.engine_weights(spec, facts),
             gpu_memory.engine_share(spec, facts),
@@ -126,8 +129,8 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
         yield Violation(
             "spec.rollout.tensorParallelSize",
             Reason.WEIGHTS_DO_NOT_FIT,
-            f"weights of {readable(weights)}, 2 GiB of graphs and {readable(needed)} of KV cache "
-            f"exceed the engine's {readable(share)}",
+            f"weights of {format_size(weights)}, 2 GiB of graphs and {format_size(needed)} of KV "
+            f"cache exceed the engine's {format_size(share)}",
             "a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
         )
 
@@ -158,7 +161,7 @@ def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
         needed = estimate(given.sizing, resource)
         if text and parse_quantity(text) < needed:
             field = {"memory": "memory", "shm": "shmSize"}[resource]
-            message = f"{text} is less than the estimate of {readable(needed)}"
+            message = f"{text} is less than the estimate of {format_size(needed)}"
             remedy = f"resources.{field}: {format_bytes(needed)}, or leave it out; see raggrpo plan"
             yield warning(f"spec.resources.{field}", Reason.MEMORY_BELOW_ESTIMATE, message, remedy)
 
@@ -174,7 +177,7 @@ def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
         needed = total(retriever_terms(endpoint.name, endpoint.managed, given.facts))
         if memory and parse_quantity(memory) < needed:
             path = f"spec.retrieval.endpoints[{index}].managed.memory"
-            message = f"{memory} is less than the {readable(needed)} that corpus and index need"
+            message = f"{memory} is less than the {format_size(needed)} that corpus and index need"
             remedy = f"memory: {format_bytes(needed)}, or leave it out"
             yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
@@ -189,7 +192,7 @@ def _knows_gpu(given: RuleInput) -> bool:
 
 def _device(given: RuleInput) -> str:
     """Return whose memory it is, and how much."""
-    whole = readable(gpu_memory.assumed_memory(given.spec, given.facts))
+    whole = format_size(gpu_memory.assumed_memory(given.spec, given.facts))
     if not _knows_gpu(given):
         return f"{whole}, the most that any GPU has"
     return whole if given.spec.resources.gpu_memory_gib else f"{whole} as the nodes' labels say"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from raggrpo_api import names
 from raggrpo_api.fields.addresses import url_problem
 from raggrpo_api.fields.base import SecretKeyRef
-from raggrpo_api.fields.json_values import texts_in
+from raggrpo_api.fields.json_values import iter_texts
 from raggrpo_api.spec.retrieval import Header
-from raggrpo_api.spec.secret_names import looks_secret
-from raggrpo_api.spec.secret_values import holds_secret
-from raggrpo_operator.core.spec.path_fields import lies_in
+from raggrpo_api.spec.secret_names import is_secret_name
+from raggrpo_api.spec.secret_values import has_secret
+from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput
@@ -69,7 +69,7 @@ def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
     for index, volume in enumerate(given.spec.volumes if given.in_pods else []):
         path, remedy = f"spec.volumes[{index}].mountPath", "mount it elsewhere, such as /mnt/data"
         mount = volume.mount_path
-        if any(lies_in(mount, each) or lies_in(each, mount) for each in names.RESERVED_MOUNTS):
+        if any(is_within(mount, each) or is_within(each, mount) for each in names.RESERVED_MOUNTS):
             message = f"{mount} belongs to the image or to the pod"
             yield Violation(path, Reason.RESERVED_NAME, message, remedy)
         elif ":" in mount:
@@ -95,14 +95,14 @@ def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
     found = [(literal, by_reference) for literal in _literals(given)]
     found += [(literal, by_header) for literal in _free_json(given)]
     for (place, name, value), remedy in found:
-        if value and looks_secret(name):
+        if value and is_secret_name(name):
             message = f"{name} looks like a secret and is written in plain text"
             yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
-        elif holds_secret(value):
+        elif has_secret(value):
             message = f"{name} holds what looks like a secret, in plain text"
             yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
     for place, url in _urls(given):
-        if holds_secret(url):
+        if has_secret(url):
             message = "the URL holds what looks like a secret, in plain text"
             yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, by_header)
 
@@ -125,10 +125,10 @@ def _literals(given: RuleInput) -> Iterator[Literal]:
 def _free_json(given: RuleInput) -> Iterator[Literal]:
     for index, endpoint in enumerate(given.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
-        yield from texts_in(endpoint.extra_body, f"{path}.extraBody")
-        yield from texts_in(endpoint.body, f"{path}.body")
+        yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")
+        yield from iter_texts(endpoint.body, f"{path}.body")
     for index, judge in given.spec.reward.judges:
-        yield from texts_in(judge.extra_body, f"spec.reward.functions[{index}].judge.extraBody")
+        yield from iter_texts(judge.extra_body, f"spec.reward.functions[{index}].judge.extraBody")
 
 
 def _urls(given: RuleInput) -> Iterator[tuple[str, str]]:

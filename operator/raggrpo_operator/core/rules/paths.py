@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from raggrpo_api.spec.resources import Placement, Volume
-from raggrpo_operator.core.spec.path_fields import lies_in, path_fields, volume_of
+from raggrpo_operator.core.spec.path_fields import is_within, path_fields, volume_of
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .rule_input import RuleInput, warning
@@ -49,7 +49,7 @@ def index_can_be_kept(given: RuleInput) -> Iterator[Violation]:
             message = f"{path} lies on no volume ({_mounts(volumes)})"
         elif volume.read_only:
             message = f"{path} lies on volume {volume.name}, which is read-only"
-        elif lies_in(volume.mount_path, path):
+        elif is_within(volume.mount_path, path):
             message = f"{path} is all of volume {volume.name}, the retriever may write one folder"
         else:
             continue

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from string import Formatter
 
 from raggrpo_api.fields.json_values import placeholders
-from raggrpo_api.spec.placeholders import OF_ANY_CALL
+from raggrpo_api.spec.placeholders import SHARED_PLACEHOLDERS
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
@@ -101,12 +101,12 @@ def calls_carry_the_question(given: RuleInput) -> Iterator[Violation]:
         match endpoint.protocol:
             case EndpointProtocol.HTTP:
                 named = placeholders([endpoint.body, endpoint.url])
-                if named <= OF_ANY_CALL:
+                if named <= SHARED_PLACEHOLDERS:
                     message = f"no call to {endpoint.name} says what is looked for"
                     remedy = 'body: {query: "{question}"}, or {question} in url'
                     yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case EndpointProtocol.SEARCH_R1:
-                for name in sorted(placeholders(endpoint.extra_body) - OF_ANY_CALL):
+                for name in sorted(placeholders(endpoint.extra_body) - SHARED_PLACEHOLDERS):
                     message = f"one SearchR1 call asks for many samples, {{{name}}} is of one"
                     remedy = "protocol: Http with a body, or leave it out"
                     place = f"{path}.extraBody"

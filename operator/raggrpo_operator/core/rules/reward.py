@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from raggrpo_api.fields.json_values import placeholders
-from raggrpo_api.spec.placeholders import names_context
+from raggrpo_api.spec.placeholders import needs_context
 from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardFunction, RewardKind
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
@@ -104,7 +104,7 @@ def columns_are_named(given: RuleInput) -> Iterator[Violation]:
 def _reader_of_context(given: RuleInput) -> str:
     if any(term.name is RewardKind.RAG_SCORE for _, term in _terms(given)):
         return "RagScore"
-    named = names_context(given.spec.retrieval, given.spec.reward)
+    named = needs_context(given.spec.retrieval, given.spec.reward)
     return "a template with {context}" if named else ""
 
 

@@ -8,9 +8,9 @@ from raggrpo_api.status.job_status import JobStatus
 
 HEAD_RETURN_SECONDS = 60
 """How long the nodes of a Ray cluster wait for a lost head before they exit."""
-LEAST_SECONDS = 30
+MIN_SECONDS = 30
 MARGIN_SECONDS = 15
-SAVES = 3
+SAVES_COVERED = 3
 """Allows for a slow volume: when a node is drained, many jobs save at once."""
 SAVE_BYTES_PER_SECOND = 500e6
 """From one node to a shared volume; assumed until a save has been measured."""
@@ -24,6 +24,6 @@ def grace_seconds(spec: JobSpec, status: JobStatus) -> int:
     """
     slowest = status.restart_state.slowest_save_seconds
     size = CHECKPOINT_BYTES_PER_PARAMETER * status.preflight.facts.parameters
-    save = SAVES * slowest or size / (SAVE_BYTES_PER_SECOND * spec.resources.nodes)
+    save = SAVES_COVERED * slowest or size / (SAVE_BYTES_PER_SECOND * spec.resources.nodes)
     wanted = math.ceil(status.progress.seconds_per_step + save + MARGIN_SECONDS)
-    return max(LEAST_SECONDS, min(wanted, spec.recovery.deadlines.checkpoint_seconds))
+    return max(MIN_SECONDS, min(wanted, spec.recovery.deadlines.checkpoint_seconds))

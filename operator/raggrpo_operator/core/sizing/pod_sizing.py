@@ -18,15 +18,15 @@ from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines
 
 from .retriever_memory import retriever_terms
 from .shared_memory import (
+    capped_object_store,
+    head_object_store_bytes,
     head_shm_terms,
-    head_store_bytes,
     object_store_bytes,
-    of_model,
     rollout_batch_bytes,
     rollout_shm_terms,
-    store_within,
+    with_model_note,
 )
-from .terms import term, total, with_given
+from .terms import term, total, with_specified
 
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
 """The driver tokenizes, scores and packs; without GPUs, all pods share a few CPUs."""
@@ -68,10 +68,10 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
     memory.append(_head("pageCache", 0.1 * total(memory), "10 %"))
     pod = PodSizing(
         role=PodRole.HEAD,
-        cpu=_within_given(spec, HEAD_CPU),
+        cpu=_capped_cpu(spec, HEAD_CPU),
         memory=format_bytes(total(memory), unit),
         shm=shm_size,
-        object_store=head_store_bytes(spec),
+        object_store=head_object_store_bytes(spec),
     )
     return pod, [*shm, *memory]
 
@@ -82,14 +82,14 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
         return None
     resources, unit = spec.resources, memory_unit(spec)
     gpus = spec.rollout.tensor_parallel_size if resources.device is Device.GPU else 0
-    shm = with_given("rolloutShm", rollout_shm_terms(spec, facts), resources.shm_size)
+    shm = with_specified("rolloutShm", rollout_shm_terms(spec, facts), resources.shm_size)
     shm_size = resources.shm_size or format_bytes(total(shm), unit)
     memory = [
         _engine_term(spec, facts, gpus),
         _rollout("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
     ]
     memory.append(_rollout("pageCache", 0.1 * total(memory), "10 %"))
-    memory = with_given("rolloutMemory", memory, resources.memory)
+    memory = with_specified("rolloutMemory", memory, resources.memory)
     pod = PodSizing(
         role=PodRole.ROLLOUT,
         replicas=num_engines(spec),
@@ -97,7 +97,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
         cpu=cpus_per_rollout_pod(resources, gpus),
         memory=resources.memory or format_bytes(total(memory), unit),
         shm=shm_size,
-        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
+        object_store=capped_object_store(shm_size, object_store_bytes(spec, facts)),
     )
     return pod, [*shm, *memory]
 
@@ -115,7 +115,7 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
     ]
     amount = format_bytes(total(memory), memory_unit(spec))
-    cpu = _within_given(spec, SIDE_CPU)
+    cpu = _capped_cpu(spec, SIDE_CPU)
     return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
 
 
@@ -129,7 +129,7 @@ def _retriever(spec: JobSpec, facts: Facts, name: str, managed: ManagedRetriever
     pod = PodSizing(
         role=PodRole.RETRIEVER,
         name=name,
-        cpu=_within_given(spec, SIDE_CPU),
+        cpu=_capped_cpu(spec, SIDE_CPU),
         memory=managed.memory or format_bytes(total(terms), memory_unit(spec)),
     )
     return pod, terms
@@ -142,7 +142,7 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
     return GIB + weights_bytes(spec, facts) + cpu_kv_cache(spec, facts)
 
 
-def _within_given(spec: JobSpec, usual: Mapping[Device, str]) -> str:
+def _capped_cpu(spec: JobSpec, usual: Mapping[Device, str]) -> str:
     """Return the usual CPUs of a pod, or resources.cpu if that is less."""
     amounts = [usual[spec.resources.device], spec.resources.cpu]
     return min(filter(None, amounts), key=parse_quantity)
@@ -153,7 +153,9 @@ def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
         reason = f"{gpus} GPUs × 4 GiB of CUDA processes"
         return _rollout("processes", gpus * PROCESSES_PER_GPU, reason)
     engine = GIB + cpu_engine_bytes(spec, facts)
-    return _rollout("engine", engine, of_model("Ray and vLLM 1 GiB each, weights, KV cache", facts))
+    return _rollout(
+        "engine", engine, with_model_note("Ray and vLLM 1 GiB each, weights, KV cache", facts)
+    )
 
 
 def _dataset(spec: JobSpec, facts: Facts) -> int:

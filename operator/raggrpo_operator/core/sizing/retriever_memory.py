@@ -9,16 +9,16 @@ from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
 from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.spec.quantity import readable
+from raggrpo_operator.core.spec.quantity import format_size
 
 from .terms import term
 
-SERVER = 512 * MIB
-EMBEDDING_SERVER = 3 * GIB // 2
+SERVER_BYTES = 512 * MIB
+EMBEDDING_SERVER_BYTES = 3 * GIB // 2
 """With torch, transformers and a forward pass of 4,096 tokens."""
-TEXTS = 4
+TEXT_AND_BM25_FACTOR = 4
 """Texts, their tokens and BM25's index, relative to the corpus file."""
-TEXTS_ALONE = 2
+TEXT_FACTOR = 2
 OBJECTS_PER_PASSAGE = 320
 """Bytes of a passage's Python objects: two texts, itself, and its place in the list."""
 LINKS_PER_PASSAGE = 300
@@ -30,19 +30,19 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
     """Return what one retriever holds; the corpus is counted for all retrievers together."""
     of = partial(term, "retriever")
     if not managed.embeds:
-        reason = f"0.5 GiB + {TEXTS} × corpus of {readable(facts.corpus_bytes)}"
+        reason = f"0.5 GiB + {TEXT_AND_BM25_FACTOR} × corpus of {format_size(facts.corpus_bytes)}"
         if not facts.corpus_bytes:
             reason = "0.5 GiB; the corpus is measured in preflight"
-        return [of(name, SERVER + TEXTS * facts.corpus_bytes, reason)]
+        return [of(name, SERVER_BYTES + TEXT_AND_BM25_FACTOR * facts.corpus_bytes, reason)]
     passages, dimension = facts.corpus_passages, facts.embedding_dimension
-    share = TEXTS if managed.index is IndexKind.HYBRID else TEXTS_ALONE
+    share = TEXT_AND_BM25_FACTOR if managed.index is IndexKind.HYBRID else TEXT_FACTOR
     objects = OBJECTS_PER_PASSAGE * passages
     terms = [
-        of(f"{name} server", EMBEDDING_SERVER, "server, torch and a pass of 4,096 tokens"),
+        of(f"{name} server", EMBEDDING_SERVER_BYTES, "server, torch and a pass of 4,096 tokens"),
         of(
             f"{name} texts",
             share * facts.corpus_bytes + objects,
-            f"{share} × corpus of {readable(facts.corpus_bytes)} + {OBJECTS_PER_PASSAGE} B × "
+            f"{share} × corpus of {format_size(facts.corpus_bytes)} + {OBJECTS_PER_PASSAGE} B × "
             f"{passages:,} passages",
         ),
         of(

@@ -3,20 +3,20 @@
 Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is left to defaults.
 """
 
-from raggrpo_api.memory.arithmetic import GIB, KEPT_WEIGHT_FILES, MIB
+from raggrpo_api.memory.arithmetic import GIB, MAX_WEIGHT_FILES, MIB
 from raggrpo_api.memory.gpu import weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.spec.quantity import parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_size, parse_quantity
 from raggrpo_operator.core.spec.world import num_engines
 
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12
 """Token id, mask and log-probability of one token as passed through Ray."""
-WEIGHT_FILES = KEPT_WEIGHT_FILES + 1
+WEIGHT_FILES = MAX_WEIGHT_FILES + 1
 """Copies of the weights: a removed one still takes memory while an engine has it open."""
 STORE_SHARE_OF_SHM = 0.95
 """Ray uses at most this share of /dev/shm."""
@@ -31,17 +31,17 @@ def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
 
     It holds samples, and weights too if engines and rank 0 may be in different pods.
     """
-    weights = weights_bytes(spec, facts or Facts()) if _many_pods(spec) else 0
-    return head_store_bytes(spec) + weights
+    weights = weights_bytes(spec, facts or Facts()) if _has_several_pods(spec) else 0
+    return head_object_store_bytes(spec) + weights
 
 
-def head_store_bytes(spec: JobSpec) -> int:
+def head_object_store_bytes(spec: JobSpec) -> int:
     """Return the size of the head's object store, where the driver puts each step's samples."""
     least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
     return max(least, 2 * rollout_batch_bytes(spec))
 
 
-def store_within(shm_size: str, store: int) -> int:
+def capped_object_store(shm_size: str, store: int) -> int:
     """Return the store's size, limited to what fits into /dev/shm."""
     return min(store, int(STORE_SHARE_OF_SHM * parse_quantity(shm_size)))
 
@@ -56,8 +56,8 @@ def rollout_batch_bytes(spec: JobSpec) -> int:
 def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return the terms of a pod with ranks and, if colocated, engines."""
     engines = max(1, num_engines(spec) // spec.resources.nodes)
-    copies = max(WEIGHT_FILES, engines) if _many_pods(spec) else WEIGHT_FILES
-    weights = of_model(f"{copies} copies of the engine's weights", facts)
+    copies = max(WEIGHT_FILES, engines) if _has_several_pods(spec) else WEIGHT_FILES
+    weights = with_model_note(f"{copies} copies of the engine's weights", facts)
     terms = [
         _store_term("shm", object_store_bytes(spec, facts)),
         term("shm", "weightSync", copies * weights_bytes(spec, facts), weights),
@@ -69,13 +69,13 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
     """Return the terms of the head, which holds only its object store."""
-    terms = [_store_term("headShm", head_store_bytes(spec))]
+    terms = [_store_term("headShm", head_object_store_bytes(spec))]
     return [*terms, _margin("headShm", terms)]
 
 
 def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return the terms of a pod with a single engine and no ranks."""
-    weights = of_model("one copy of the engine's weights", facts)
+    weights = with_model_note("one copy of the engine's weights", facts)
     terms = [
         _store_term("rolloutShm", object_store_bytes(spec, facts)),
         term("rolloutShm", "weightSync", weights_bytes(spec, facts), weights),
@@ -85,7 +85,7 @@ def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     return [*terms, _margin("rolloutShm", terms)]
 
 
-def of_model(reason: str, facts: Facts) -> str:
+def with_model_note(reason: str, facts: Facts) -> str:
     """Return the reason, with a note while the model is unknown."""
     return reason if facts.parameters else f"{reason}; known after preflight"
 
@@ -101,7 +101,7 @@ def _gpu_terms(spec: JobSpec, engines: int, resource: str) -> list[SizingTerm]:
 
 
 def _store_term(resource: str, store: int) -> SizingTerm:
-    reason = f"{readable(store)} / 0.95, for Ray"
+    reason = f"{format_size(store)} / 0.95, for Ray"
     return term(resource, "rayObjectStore", store / STORE_SHARE_OF_SHM, reason)
 
 
@@ -109,6 +109,6 @@ def _margin(resource: str, terms: list[SizingTerm]) -> SizingTerm:
     return term(resource, "margin", MARGIN * total(terms), "20 %: too small ends in SIGBUS")
 
 
-def _many_pods(spec: JobSpec) -> bool:
+def _has_several_pods(spec: JobSpec) -> bool:
     resources = spec.resources
     return resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED

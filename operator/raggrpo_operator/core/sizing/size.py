@@ -25,8 +25,13 @@ from raggrpo_operator.core.spec.world import cpus_per_pod
 
 from . import pod_sizing
 from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
-from .shared_memory import object_store_bytes, of_model, store_within, trainer_shm_terms
-from .terms import term, total, with_given
+from .shared_memory import (
+    capped_object_store,
+    object_store_bytes,
+    trainer_shm_terms,
+    with_model_note,
+)
+from .terms import term, total, with_specified
 
 _memory = partial(term, "memory")
 _gpu = partial(term, "gpu")
@@ -61,7 +66,7 @@ def estimate(sizing: Sizing, resource: str) -> int:
     return total(each for each in sizing.terms if each.resource == resource)
 
 
-def pod(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
+def sizing_for(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
     """Return the amounts of one kind of pod; `name` distinguishes retrievers."""
     [found] = [each for each in sizing.pods if each.role is role and each.name == name]
     return found
@@ -69,10 +74,10 @@ def pod(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
 
 def _trainer(spec: JobSpec, facts: Facts) -> Sized:
     resources, unit = spec.resources, memory_unit(spec)
-    shm = with_given("shm", trainer_shm_terms(spec, facts), resources.shm_size)
+    shm = with_specified("shm", trainer_shm_terms(spec, facts), resources.shm_size)
     shm_size = resources.shm_size or format_bytes(total(shm), unit)
     memory = _memory_terms(spec, facts, parse_quantity(shm_size))
-    memory = with_given("memory", memory, resources.memory)
+    memory = with_specified("memory", memory, resources.memory)
     sized = PodSizing(
         role=PodRole.TRAINER,
         replicas=resources.nodes,
@@ -80,7 +85,7 @@ def _trainer(spec: JobSpec, facts: Facts) -> Sized:
         cpu=resources.cpu or f"{cpus_per_pod(resources):g}",
         memory=resources.memory or format_bytes(total(memory), unit),
         shm=shm_size,
-        object_store=store_within(shm_size, object_store_bytes(spec, facts)),
+        object_store=capped_object_store(shm_size, object_store_bytes(spec, facts)),
     )
     return sized, [*shm, *memory, *_gpu_terms(spec, facts)]
 
@@ -101,7 +106,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
     what = f"the most of {readers} ranks reading the model (4 B), this pod's shards (12 B), export"
-    staged = of_model(what, facts)
+    staged = with_model_note(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
         *_process_terms(spec, facts),
@@ -120,8 +125,8 @@ def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         heap = PROCESSES_PER_GPU * max(1, in_pod)
         return [_memory("processes", heap, f"{in_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
-    training = of_model("16 B per parameter and activations", facts)
-    engine = of_model("vLLM 1 GiB, its weights and KV cache", facts)
+    training = with_model_note("16 B per parameter and activations", facts)
+    engine = with_model_note("vLLM 1 GiB, its weights and KV cache", facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", in_pod * GIB, f"{in_pod} ranks × 1 GiB of libraries"),
@@ -144,10 +149,16 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu("weights", shard, f"4 {of_ranks}"),
         _gpu("gradients", shard, f"4 {of_ranks}"),
         _gpu("optimizer", 2 * shard, f"8 {of_ranks}, AdamW's moments"),
-        _gpu("unsharded", gpu_memory.unsharded(spec, facts), "embedding and two layers in a pass"),
+        _gpu(
+            "unsharded",
+            gpu_memory.unsharded_bytes(spec, facts),
+            "embedding and two layers in a pass",
+        ),
         _gpu("activations", active, layout),
         _gpu(
-            "syncCopies", gpu_memory.sync_copies(spec, facts), "a part of the weights, to engines"
+            "syncCopies",
+            gpu_memory.weight_sync_bytes(spec, facts),
+            "a part of the weights, to engines",
         ),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
         _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from raggrpo_api.status.sizing import SizingTerm
-from raggrpo_operator.core.spec.quantity import parse_quantity, readable
+from raggrpo_operator.core.spec.quantity import format_size, parse_quantity
 
-GIVEN = "given"
+SPECIFIED = "given"
 """Name of the term that holds the value the user gave."""
 
 
@@ -16,12 +16,12 @@ def term(resource: str, name: str, amount: float, reason: str) -> SizingTerm:
 
 def total(terms: Iterable[SizingTerm]) -> int:
     """Return the sum in bytes, without the value that the user gave."""
-    return sum(each.bytes for each in terms if each.name != GIVEN)
+    return sum(each.bytes for each in terms if each.name != SPECIFIED)
 
 
-def with_given(resource: str, terms: Sequence[SizingTerm], given: str) -> list[SizingTerm]:
+def with_specified(resource: str, terms: Sequence[SizingTerm], given: str) -> list[SizingTerm]:
     """Return the terms, followed by the value that the user gave, if any."""
     if not given:
         return list(terms)
-    reason = f"spec.resources replaces the estimate of {readable(total(terms))}"
-    return [*terms, term(resource, GIVEN, parse_quantity(given), reason)]
+    reason = f"spec.resources replaces the estimate of {format_size(total(terms))}"
+    return [*terms, term(resource, SPECIFIED, parse_quantity(given), reason)]

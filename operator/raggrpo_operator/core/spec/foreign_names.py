@@ -9,7 +9,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignField:
     """A field of another trainer's configuration."""
 
     path: str = ""
@@ -28,191 +28,205 @@ _NOT_ADAPTIVE: Final = (
 )
 _LOGPROBS: Final = "log-probabilities are computed with the trainer's own token budget"
 
-VERL: Final[Mapping[str, Foreign]] = {
-    "data.train_files": Foreign("data.trainFiles"),
-    "data.val_files": Foreign("data.validationFiles"),
-    "data.train_batch_size": Foreign("data.trainBatchSize"),
-    "data.max_prompt_length": Foreign("data.maxPromptLength"),
-    "data.max_response_length": Foreign("data.maxResponseLength"),
-    "data.dataloader_num_workers": Foreign("data.numWorkers"),
-    "data.train_max_samples": Foreign(
+VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
+    "data.train_files": ForeignField("data.trainFiles"),
+    "data.val_files": ForeignField("data.validationFiles"),
+    "data.train_batch_size": ForeignField("data.trainBatchSize"),
+    "data.max_prompt_length": ForeignField("data.maxPromptLength"),
+    "data.max_response_length": ForeignField("data.maxResponseLength"),
+    "data.dataloader_num_workers": ForeignField("data.numWorkers"),
+    "data.train_max_samples": ForeignField(
         "data.maxSamples", "verl takes a random choice, we the first"
     ),
-    "data.val_max_samples": Foreign("validation.maxSamples"),
-    "data.prompt_key": Foreign("data.columns.prompt"),
-    "data.truncation": Foreign("data.allowTruncation", "error: false; we cut the question's end"),
-    "data.seed": Foreign("training.seed"),
-    "data.filter_overlong_prompts": Foreign(
+    "data.val_max_samples": ForeignField("validation.maxSamples"),
+    "data.prompt_key": ForeignField("data.columns.prompt"),
+    "data.truncation": ForeignField(
+        "data.allowTruncation", "error: false; we cut the question's end"
+    ),
+    "data.seed": ForeignField("training.seed"),
+    "data.filter_overlong_prompts": ForeignField(
         note="no row is dropped silently: preflight names the longest, data.allowTruncation cuts it"
     ),
-    "data.val_batch_size": Foreign(note="validation generates all its prompts together"),
-    "data.shuffle": Foreign(note="prompts are always shuffled, by training.seed"),
-    "data.return_raw_chat": Foreign(note="conversations are always kept as they are"),
-    "data.apply_chat_template_kwargs": Foreign(note="write the arguments into data.chatTemplate"),
-    "data.reward_fn_key": Foreign(note="one reward for all rows: reward.functions"),
-    f"{_MODEL}.path": Foreign("model.path"),
-    f"{_MODEL}.custom_chat_template": Foreign("data.chatTemplate"),
-    f"{_MODEL}.enable_gradient_checkpointing": Foreign("training.gradientCheckpointing"),
-    f"{_MODEL}.use_remove_padding": Foreign(note="rows never hold padding"),
-    f"{_MODEL}.lora_rank": Foreign(note="all parameters are trained; there is no LoRA yet"),
-    f"{_MODEL}.trust_remote_code": Foreign(note="code from model folders is never run"),
-    f"{_ACTOR}.optim.lr": Foreign("training.learningRate"),
-    f"{_ACTOR}.optim.weight_decay": Foreign("training.weightDecay"),
-    f"{_ACTOR}.optim.lr_warmup_steps": Foreign("training.warmupSteps"),
-    f"{_ACTOR}.optim.lr_warmup_steps_ratio": Foreign(
+    "data.val_batch_size": ForeignField(note="validation generates all its prompts together"),
+    "data.shuffle": ForeignField(note="prompts are always shuffled, by training.seed"),
+    "data.return_raw_chat": ForeignField(note="conversations are always kept as they are"),
+    "data.apply_chat_template_kwargs": ForeignField(
+        note="write the arguments into data.chatTemplate"
+    ),
+    "data.reward_fn_key": ForeignField(note="one reward for all rows: reward.functions"),
+    f"{_MODEL}.path": ForeignField("model.path"),
+    f"{_MODEL}.custom_chat_template": ForeignField("data.chatTemplate"),
+    f"{_MODEL}.enable_gradient_checkpointing": ForeignField("training.gradientCheckpointing"),
+    f"{_MODEL}.use_remove_padding": ForeignField(note="rows never hold padding"),
+    f"{_MODEL}.lora_rank": ForeignField(note="all parameters are trained; there is no LoRA yet"),
+    f"{_MODEL}.trust_remote_code": ForeignField(note="code from model folders is never run"),
+    f"{_ACTOR}.optim.lr": ForeignField("training.learningRate"),
+    f"{_ACTOR}.optim.weight_decay": ForeignField("training.weightDecay"),
+    f"{_ACTOR}.optim.lr_warmup_steps": ForeignField("training.warmupSteps"),
+    f"{_ACTOR}.optim.lr_warmup_steps_ratio": ForeignField(
         note="set training.warmupSteps to the ratio times the run's steps"
     ),
-    f"{_ACTOR}.optim.lr_scheduler_type": Foreign("training.learningRateSchedule"),
-    f"{_ACTOR}.optim.warmup_style": Foreign("training.learningRateSchedule"),
-    f"{_ACTOR}.optim.min_lr_ratio": Foreign("training.minLearningRateRatio"),
-    f"{_ACTOR}.optim.num_cycles": Foreign(note="Cosine is half a period, verl's 0.5"),
-    f"{_ACTOR}.optim.total_training_steps": Foreign("training.decaySteps"),
-    f"{_ACTOR}.ppo_mini_batch_size": Foreign("training.miniBatchPrompts"),
-    f"{_ACTOR}.ppo_max_token_len_per_gpu": Foreign("training.tokensPerMicroBatch"),
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": Foreign(note=_PACKED),
-    f"{_ACTOR}.ppo_micro_batch_size": Foreign(note=_PACKED),
-    f"{_ACTOR}.use_dynamic_bsz": Foreign(note=_PACKED),
-    f"{_ACTOR}.clip_ratio_low": Foreign("algorithm.clipRatioLow"),
-    f"{_ACTOR}.clip_ratio_high": Foreign("algorithm.clipRatioHigh"),
-    f"{_ACTOR}.clip_ratio": Foreign("algorithm.clipRatioLow", "and algorithm.clipRatioHigh"),
-    f"{_ACTOR}.clip_ratio_c": Foreign("algorithm.dualClip"),
-    f"{_ACTOR}.loss_agg_mode": Foreign("algorithm.lossAggregation"),
-    f"{_ACTOR}.kl_loss_coef": Foreign("algorithm.klCoefficient", "0 unless use_kl_loss"),
-    f"{_ACTOR}.use_kl_loss": Foreign("algorithm.klCoefficient", "false is 0"),
-    f"{_ACTOR}.kl_loss_type": Foreign(note="the penalty is k3, which verl calls low_var_kl"),
-    f"{_ACTOR}.entropy_coeff": Foreign(note="there is no entropy bonus"),
-    f"{_ACTOR}.grad_clip": Foreign("training.maxGradNorm"),
-    f"{_ACTOR}.use_torch_compile": Foreign(note="training.compile compiles the layers instead"),
-    f"{_ACTOR}.fsdp_config.param_offload": Foreign(note=_NO_OFFLOAD),
-    f"{_ACTOR}.fsdp_config.optimizer_offload": Foreign(note=_NO_OFFLOAD),
-    f"{_ACTOR}.fsdp_config.grad_offload": Foreign(note=_NO_OFFLOAD),
-    f"{_ROLLOUT}.n": Foreign("rollout.n"),
-    f"{_ROLLOUT}.temperature": Foreign("rollout.temperature"),
-    f"{_ROLLOUT}.top_p": Foreign("rollout.topP"),
-    f"{_ROLLOUT}.top_k": Foreign(note="sampling is not cut by rank"),
-    f"{_ROLLOUT}.gpu_memory_utilization": Foreign("rollout.gpuMemoryUtilization"),
-    f"{_ROLLOUT}.tensor_model_parallel_size": Foreign("rollout.tensorParallelSize"),
-    f"{_ROLLOUT}.enable_chunked_prefill": Foreign("rollout.enableChunkedPrefill"),
-    f"{_ROLLOUT}.enable_prefix_caching": Foreign("rollout.enablePrefixCaching"),
-    f"{_ROLLOUT}.enforce_eager": Foreign("rollout.enforceEager"),
-    f"{_ROLLOUT}.max_num_seqs": Foreign("rollout.maxNumSeqs"),
-    f"{_ROLLOUT}.max_num_batched_tokens": Foreign("rollout.maxNumBatchedTokens"),
-    f"{_ROLLOUT}.name": Foreign(note="the engine is always vLLM"),
-    f"{_ROLLOUT}.dtype": Foreign("training.precision", "one field for trainer and engine"),
-    f"{_ROLLOUT}.free_cache_engine": Foreign(note="follows resources.placement"),
-    f"{_ROLLOUT}.max_model_len": Foreign(note="sized from data.maxPromptLength and response"),
-    f"{_ROLLOUT}.load_format": Foreign(note="weights come from the ranks"),
-    f"{_ROLLOUT}.log_prob_micro_batch_size": Foreign(note=_LOGPROBS),
-    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": Foreign(note=_LOGPROBS),
-    f"{_ROLLOUT}.multi_turn.max_assistant_turns": Foreign(
+    f"{_ACTOR}.optim.lr_scheduler_type": ForeignField("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.warmup_style": ForeignField("training.learningRateSchedule"),
+    f"{_ACTOR}.optim.min_lr_ratio": ForeignField("training.minLearningRateRatio"),
+    f"{_ACTOR}.optim.num_cycles": ForeignField(note="Cosine is half a period, verl's 0.5"),
+    f"{_ACTOR}.optim.total_training_steps": ForeignField("training.decaySteps"),
+    f"{_ACTOR}.ppo_mini_batch_size": ForeignField("training.miniBatchPrompts"),
+    f"{_ACTOR}.ppo_max_token_len_per_gpu": ForeignField("training.tokensPerMicroBatch"),
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": ForeignField(note=_PACKED),
+    f"{_ACTOR}.ppo_micro_batch_size": ForeignField(note=_PACKED),
+    f"{_ACTOR}.use_dynamic_bsz": ForeignField(note=_PACKED),
+    f"{_ACTOR}.clip_ratio_low": ForeignField("algorithm.clipRatioLow"),
+    f"{_ACTOR}.clip_ratio_high": ForeignField("algorithm.clipRatioHigh"),
+    f"{_ACTOR}.clip_ratio": ForeignField("algorithm.clipRatioLow", "and algorithm.clipRatioHigh"),
+    f"{_ACTOR}.clip_ratio_c": ForeignField("algorithm.dualClip"),
+    f"{_ACTOR}.loss_agg_mode": ForeignField("algorithm.lossAggregation"),
+    f"{_ACTOR}.kl_loss_coef": ForeignField("algorithm.klCoefficient", "0 unless use_kl_loss"),
+    f"{_ACTOR}.use_kl_loss": ForeignField("algorithm.klCoefficient", "false is 0"),
+    f"{_ACTOR}.kl_loss_type": ForeignField(note="the penalty is k3, which verl calls low_var_kl"),
+    f"{_ACTOR}.entropy_coeff": ForeignField(note="there is no entropy bonus"),
+    f"{_ACTOR}.grad_clip": ForeignField("training.maxGradNorm"),
+    f"{_ACTOR}.use_torch_compile": ForeignField(
+        note="training.compile compiles the layers instead"
+    ),
+    f"{_ACTOR}.fsdp_config.param_offload": ForeignField(note=_NO_OFFLOAD),
+    f"{_ACTOR}.fsdp_config.optimizer_offload": ForeignField(note=_NO_OFFLOAD),
+    f"{_ACTOR}.fsdp_config.grad_offload": ForeignField(note=_NO_OFFLOAD),
+    f"{_ROLLOUT}.n": ForeignField("rollout.n"),
+    f"{_ROLLOUT}.temperature": ForeignField("rollout.temperature"),
+    f"{_ROLLOUT}.top_p": ForeignField("rollout.topP"),
+    f"{_ROLLOUT}.top_k": ForeignField(note="sampling is not cut by rank"),
+    f"{_ROLLOUT}.gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
+    f"{_ROLLOUT}.tensor_model_parallel_size": ForeignField("rollout.tensorParallelSize"),
+    f"{_ROLLOUT}.enable_chunked_prefill": ForeignField("rollout.enableChunkedPrefill"),
+    f"{_ROLLOUT}.enable_prefix_caching": ForeignField("rollout.enablePrefixCaching"),
+    f"{_ROLLOUT}.enforce_eager": ForeignField("rollout.enforceEager"),
+    f"{_ROLLOUT}.max_num_seqs": ForeignField("rollout.maxNumSeqs"),
+    f"{_ROLLOUT}.max_num_batched_tokens": ForeignField("rollout.maxNumBatchedTokens"),
+    f"{_ROLLOUT}.name": ForeignField(note="the engine is always vLLM"),
+    f"{_ROLLOUT}.dtype": ForeignField("training.precision", "one field for trainer and engine"),
+    f"{_ROLLOUT}.free_cache_engine": ForeignField(note="follows resources.placement"),
+    f"{_ROLLOUT}.max_model_len": ForeignField(note="sized from data.maxPromptLength and response"),
+    f"{_ROLLOUT}.load_format": ForeignField(note="weights come from the ranks"),
+    f"{_ROLLOUT}.log_prob_micro_batch_size": ForeignField(note=_LOGPROBS),
+    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": ForeignField(note=_LOGPROBS),
+    f"{_ROLLOUT}.multi_turn.max_assistant_turns": ForeignField(
         "retrieval.maxTurns", "searches, one less than the policy's turns"
     ),
-    f"{_ROLLOUT}.multi_turn.enable": Foreign("retrieval.mode", "true is Search"),
-    f"{_ROLLOUT}.multi_turn.max_tool_response_length": Foreign(
+    f"{_ROLLOUT}.multi_turn.enable": ForeignField("retrieval.mode", "true is Search"),
+    f"{_ROLLOUT}.multi_turn.max_tool_response_length": ForeignField(
         "retrieval.maxPassageTokens", "tokens of one passage, not characters of all"
     ),
-    f"{_ROLLOUT}.multi_turn.tool_config_path": Foreign(
+    f"{_ROLLOUT}.multi_turn.tool_config_path": ForeignField(
         note="give the service in retrieval.endpoints: url, topK, timeoutSeconds"
     ),
-    "algorithm.hybrid_grpo.group_size": Foreign("algorithm.groupSize"),
-    "algorithm.group_size": Foreign("algorithm.groupSize"),
-    "algorithm.norm_adv_by_std_in_grpo": Foreign("algorithm.normalizeByStd"),
-    "algorithm.adv_estimator": Foreign(note="the objective is always GRPO"),
-    "algorithm.use_kl_in_reward": Foreign(note="the penalty is in the loss: klCoefficient"),
-    "algorithm.kl_ctrl.kl_coef": Foreign(note="used by verl for KL in the reward only"),
-    "trainer.n_gpus_per_node": Foreign("resources.gpusPerNode"),
-    "trainer.nnodes": Foreign("resources.nodes"),
-    "trainer.total_epochs": Foreign("training.epochs"),
-    "trainer.total_training_steps": Foreign("training.totalSteps"),
-    "trainer.save_freq": Foreign("checkpoint.everySteps", "there is no -1"),
-    "trainer.test_freq": Foreign("validation.everySteps", "0 is off, as -1 and 999999 are there"),
-    "trainer.val_before_train": Foreign("validation.beforeTraining"),
-    "trainer.default_local_dir": Foreign("checkpoint.path", "absolute, on a volume"),
-    "trainer.max_actor_ckpt_to_keep": Foreign("checkpoint.keepLast", "2 or more"),
-    "trainer.project_name": Foreign("monitoring.wandb.project", "only if W&B is wanted"),
-    "trainer.experiment_name": Foreign(note="the job's metadata.name"),
-    "trainer.logger": Foreign(
+    "algorithm.hybrid_grpo.group_size": ForeignField("algorithm.groupSize"),
+    "algorithm.group_size": ForeignField("algorithm.groupSize"),
+    "algorithm.norm_adv_by_std_in_grpo": ForeignField("algorithm.normalizeByStd"),
+    "algorithm.adv_estimator": ForeignField(note="the objective is always GRPO"),
+    "algorithm.use_kl_in_reward": ForeignField(note="the penalty is in the loss: klCoefficient"),
+    "algorithm.kl_ctrl.kl_coef": ForeignField(note="used by verl for KL in the reward only"),
+    "trainer.n_gpus_per_node": ForeignField("resources.gpusPerNode"),
+    "trainer.nnodes": ForeignField("resources.nodes"),
+    "trainer.total_epochs": ForeignField("training.epochs"),
+    "trainer.total_training_steps": ForeignField("training.totalSteps"),
+    "trainer.save_freq": ForeignField("checkpoint.everySteps", "there is no -1"),
+    "trainer.test_freq": ForeignField(
+        "validation.everySteps", "0 is off, as -1 and 999999 are there"
+    ),
+    "trainer.val_before_train": ForeignField("validation.beforeTraining"),
+    "trainer.default_local_dir": ForeignField("checkpoint.path", "absolute, on a volume"),
+    "trainer.max_actor_ckpt_to_keep": ForeignField("checkpoint.keepLast", "2 or more"),
+    "trainer.project_name": ForeignField("monitoring.wandb.project", "only if W&B is wanted"),
+    "trainer.experiment_name": ForeignField(note="the job's metadata.name"),
+    "trainer.logger": ForeignField(
         note="history and TensorBoard are always written; W&B needs monitoring.wandb.project and "
         "WANDB_API_KEY in env by secretKeyRef"
     ),
-    "trainer.critic_warmup": Foreign(note="GRPO has no critic"),
-    "trainer.resume_mode": Foreign(note="a job always goes on from its newest checkpoint"),
-    "custom_reward_function.path": Foreign(
+    "trainer.critic_warmup": ForeignField(note="GRPO has no critic"),
+    "trainer.resume_mode": ForeignField(note="a job always goes on from its newest checkpoint"),
+    "custom_reward_function.path": ForeignField(
         "reward.codeFrom.path", "its folder; the function takes one sample and is named in python"
     ),
 }
 """Fields of verl's configuration by their full name."""
 
-OTHERS: Final[Mapping[str, Foreign]] = {
-    "hybrid_grpo": Foreign("algorithm.groupSize", "from its group_size"),
-    "num_generations": Foreign("rollout.n"),
-    "max_completion_length": Foreign("data.maxResponseLength"),
-    "beta": Foreign("algorithm.klCoefficient"),
-    "epsilon": Foreign("algorithm.clipRatioLow"),
-    "epsilon_high": Foreign("algorithm.clipRatioHigh"),
-    "scale_rewards": Foreign("algorithm.normalizeByStd"),
-    "loss_type": Foreign("algorithm.lossAggregation"),
-    "num_train_epochs": Foreign("training.epochs"),
-    "max_steps": Foreign("training.totalSteps"),
-    "max_epochs": Foreign("training.epochs"),
-    "save_steps": Foreign("checkpoint.everySteps"),
-    "every_n_train_steps": Foreign("checkpoint.everySteps"),
-    "save_total_limit": Foreign("checkpoint.keepLast"),
-    "save_top_k": Foreign("checkpoint.keepLast", "the best is kept besides: keepBest, bestBy"),
-    "monitor": Foreign("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
-    "metric_for_best_model": Foreign("checkpoint.bestBy", "more is always better"),
-    "greater_is_better": Foreign(note="what checkpoint.bestBy names is always better when larger"),
-    "load_best_model_at_end": Foreign(
+OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
+    "hybrid_grpo": ForeignField("algorithm.groupSize", "from its group_size"),
+    "num_generations": ForeignField("rollout.n"),
+    "max_completion_length": ForeignField("data.maxResponseLength"),
+    "beta": ForeignField("algorithm.klCoefficient"),
+    "epsilon": ForeignField("algorithm.clipRatioLow"),
+    "epsilon_high": ForeignField("algorithm.clipRatioHigh"),
+    "scale_rewards": ForeignField("algorithm.normalizeByStd"),
+    "loss_type": ForeignField("algorithm.lossAggregation"),
+    "num_train_epochs": ForeignField("training.epochs"),
+    "max_steps": ForeignField("training.totalSteps"),
+    "max_epochs": ForeignField("training.epochs"),
+    "save_steps": ForeignField("checkpoint.everySteps"),
+    "every_n_train_steps": ForeignField("checkpoint.everySteps"),
+    "save_total_limit": ForeignField("checkpoint.keepLast"),
+    "save_top_k": ForeignField("checkpoint.keepLast", "the best is kept besides: keepBest, bestBy"),
+    "monitor": ForeignField("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
+    "metric_for_best_model": ForeignField("checkpoint.bestBy", "more is always better"),
+    "greater_is_better": ForeignField(
+        note="what checkpoint.bestBy names is always better when larger"
+    ),
+    "load_best_model_at_end": ForeignField(
         note="the newest model is exported; status.bestStep names the best one's checkpoint"
     ),
-    "save_best_only": Foreign("checkpoint.keepBest", "the newest are kept besides: keepLast"),
-    "output_dir": Foreign("checkpoint.path"),
-    "model_name_or_path": Foreign("model.path", "a folder"),
-    "vllm_gpu_memory_utilization": Foreign("rollout.gpuMemoryUtilization"),
-    "per_device_train_batch_size": Foreign("data.trainBatchSize", "prompts of a whole step"),
-    "accumulate_grad_batches": Foreign(note=_PACKED),
-    "gradient_accumulation_steps": Foreign(note=_PACKED),
-    "gradient_clip_val": Foreign("training.maxGradNorm"),
-    "batch_size": Foreign("data.trainBatchSize"),
-    "num_workers": Foreign("data.numWorkers"),
-    "max_length": Foreign("data.maxPromptLength", "and data.maxResponseLength"),
-    "max_seq_length": Foreign("data.maxPromptLength", "and data.maxResponseLength"),
-    "val_check_interval": Foreign("validation.everySteps"),
-    "limit_val_batches": Foreign("validation.maxSamples", "prompts"),
-    "log_every_n_steps": Foreign("monitoring.logEverySteps"),
-    "log_level": Foreign("monitoring.logLevel"),
-    "logging_level": Foreign("monitoring.logLevel"),
-    "verbosity": Foreign("monitoring.logLevel"),
-    "history_window": Foreign("monitoring.historyWindow"),
-    "history_size": Foreign("monitoring.historyWindow"),
-    "window_size": Foreign("monitoring.historyWindow"),
-    "flush_secs": Foreign("monitoring.tensorboardFlushSeconds"),
-    "devices": Foreign("resources.gpusPerNode"),
-    "num_nodes": Foreign("resources.nodes"),
-    "pin_memory": Foreign(note="on GPUs every batch goes through pinned memory"),
-    "non_blocking": Foreign(note="on GPUs copies never block"),
-    "persistent_workers": Foreign(
+    "save_best_only": ForeignField("checkpoint.keepBest", "the newest are kept besides: keepLast"),
+    "output_dir": ForeignField("checkpoint.path"),
+    "model_name_or_path": ForeignField("model.path", "a folder"),
+    "vllm_gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
+    "per_device_train_batch_size": ForeignField("data.trainBatchSize", "prompts of a whole step"),
+    "accumulate_grad_batches": ForeignField(note=_PACKED),
+    "gradient_accumulation_steps": ForeignField(note=_PACKED),
+    "gradient_clip_val": ForeignField("training.maxGradNorm"),
+    "batch_size": ForeignField("data.trainBatchSize"),
+    "num_workers": ForeignField("data.numWorkers"),
+    "max_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
+    "max_seq_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
+    "val_check_interval": ForeignField("validation.everySteps"),
+    "limit_val_batches": ForeignField("validation.maxSamples", "prompts"),
+    "log_every_n_steps": ForeignField("monitoring.logEverySteps"),
+    "log_level": ForeignField("monitoring.logLevel"),
+    "logging_level": ForeignField("monitoring.logLevel"),
+    "verbosity": ForeignField("monitoring.logLevel"),
+    "history_window": ForeignField("monitoring.historyWindow"),
+    "history_size": ForeignField("monitoring.historyWindow"),
+    "window_size": ForeignField("monitoring.historyWindow"),
+    "flush_secs": ForeignField("monitoring.tensorboardFlushSeconds"),
+    "devices": ForeignField("resources.gpusPerNode"),
+    "num_nodes": ForeignField("resources.nodes"),
+    "pin_memory": ForeignField(note="on GPUs every batch goes through pinned memory"),
+    "non_blocking": ForeignField(note="on GPUs copies never block"),
+    "persistent_workers": ForeignField(
         note="data is prepared in threads of the driver, which live as long as it"
     ),
-    "model_output": Foreign("monitoring.debug.modelOutput"),
-    "rag_calls": Foreign("monitoring.debug.ragCalls"),
-    "verbose_logging": Foreign("monitoring.debug"),
-    "lr_scheduler": Foreign("training.learningRateSchedule"),
-    "lr_schedule": Foreign("training.learningRateSchedule"),
-    "warmup_steps": Foreign("training.warmupSteps"),
-    "warmup_ratio": Foreign(note="set training.warmupSteps to the ratio times the run's steps"),
-    "min_lr": Foreign("training.minLearningRateRatio", "as a share of learningRate"),
-    "lr_decay_iters": Foreign("training.decaySteps"),
-    "adaptive_learning_rate": Foreign(note=_NOT_ADAPTIVE),
-    "adaptive_lr": Foreign(note=_NOT_ADAPTIVE),
-    "precision": Foreign("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
-    "bf16": Foreign("training.precision", "BF16"),
-    "fp16": Foreign("training.precision"),
-    "amp": Foreign("training.precision", "one field for trainer and engine, which cannot conflict"),
+    "model_output": ForeignField("monitoring.debug.modelOutput"),
+    "rag_calls": ForeignField("monitoring.debug.ragCalls"),
+    "verbose_logging": ForeignField("monitoring.debug"),
+    "lr_scheduler": ForeignField("training.learningRateSchedule"),
+    "lr_schedule": ForeignField("training.learningRateSchedule"),
+    "warmup_steps": ForeignField("training.warmupSteps"),
+    "warmup_ratio": ForeignField(
+        note="set training.warmupSteps to the ratio times the run's steps"
+    ),
+    "min_lr": ForeignField("training.minLearningRateRatio", "as a share of learningRate"),
+    "lr_decay_iters": ForeignField("training.decaySteps"),
+    "adaptive_learning_rate": ForeignField(note=_NOT_ADAPTIVE),
+    "adaptive_lr": ForeignField(note=_NOT_ADAPTIVE),
+    "precision": ForeignField("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
+    "bf16": ForeignField("training.precision", "BF16"),
+    "fp16": ForeignField("training.precision"),
+    "amp": ForeignField(
+        "training.precision", "one field for trainer and engine, which cannot conflict"
+    ),
 }
 """Fields of TRL and Lightning by their last name."""
 
-VALUES: Final[Mapping[str, str]] = {
+FOREIGN_VALUES: Final[Mapping[str, str]] = {
     "16-mixed": "FP16, or BF16 where the device has it; one field serves trainer and engine",
     "16": "FP16, or BF16 where the device has it; one field serves trainer and engine",
     "bf16-mixed": "BF16",
@@ -232,9 +246,9 @@ VALUES: Final[Mapping[str, str]] = {
 }
 """What other trainers' words for a choice are here."""
 
-_BY_LAST: Final[Mapping[str, Foreign]] = {
-    **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL.items()))},
-    **OTHERS,
+_BY_LAST: Final[Mapping[str, ForeignField]] = {
+    **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL_FIELDS.items()))},
+    **OTHER_FIELDS,
 }
 
 

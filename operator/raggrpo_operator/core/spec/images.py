@@ -28,7 +28,7 @@ def differs(one: str, other: str) -> bool:
     return one.rpartition("@")[2] != other.rpartition("@")[2]
 
 
-def by_digest(image: str, pinned: Pinned) -> str:
+def pin_digest(image: str, pinned: Pinned) -> str:
     """Return the image with the pinned digest, or as it is where no registry has that digest.
 
     The tag stays for people (and for admission rules about names); nodes pull by the digest.

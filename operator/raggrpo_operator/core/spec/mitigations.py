@@ -81,7 +81,7 @@ def next_mitigation(
         return None
     if len(applied) >= MAX_MITIGATIONS:
         return None
-    now = mitigated(spec, applied)
+    now = apply_mitigations(spec, applied)
     if cause not in _UNKNOWN:
         return None
     order = _ORDER[short_of] if short_of is not None else _UNKNOWN[cause]
@@ -97,7 +97,7 @@ def next_mitigation(
     return None
 
 
-def mitigated(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
+def apply_mitigations(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
     """Return the specification with the changes applied; raises ValueError for unknown names."""
     for name in applied:
         spec = _apply(Mitigation(name), spec)

@@ -14,11 +14,11 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
-from raggrpo_api.fields.json_values import FREE_JSON, excess
+from raggrpo_api.fields.json_values import FREE_JSON, size_problem
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.job_status import status_from_json
 
-from .foreign_names import VALUES, hint_for
+from .foreign_names import FOREIGN_VALUES, hint_for
 from .forms import remedy_for
 from .path_fields import is_path
 from .violation import Reason, Violation
@@ -40,10 +40,10 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
                 "begin with apiVersion, kind, metadata and spec",
             ),
         )
-    if too_much := excess(raw, MAX_DEPTH, MAX_VALUES):
-        path = dotted(_deepest(raw)[:5])
+    if problem := size_problem(raw, MAX_DEPTH, MAX_VALUES):
+        path = field_path(_deepest(raw)[:5])
         remedy = "make it flatter and smaller, without YAML aliases of themselves"
-        return (Violation(path, Reason.SPEC_TOO_LARGE, too_much, remedy),)
+        return (Violation(path, Reason.SPEC_TOO_LARGE, problem, remedy),)
     plain = _plain(raw)
     wrong_kind = tuple(_wrong_kind(plain))
     try:
@@ -58,14 +58,14 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
     return wrong_kind or job
 
 
-def parse_again(job: RagGrpoJob, raw: Mapping[str, Any]) -> RagGrpoJob:
+def parse_update(job: RagGrpoJob, raw: Mapping[str, Any]) -> RagGrpoJob:
     """Return a later version of a job whose spec is the same. Raises ValidationError."""
     metadata = Metadata.model_validate(raw["metadata"])
     status = status_from_json(raw.get("status", {}))
     return job.model_copy(update={"metadata": metadata, "status": status})
 
 
-def dotted(location: Sequence[int | str]) -> str:
+def field_path(location: Sequence[int | str]) -> str:
     """Return a location the way users write it, such as `spec.data.trainFiles[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
     return text.removeprefix(".")
@@ -118,13 +118,13 @@ def _violation(error: ErrorDetails) -> Violation:
     location, value = error["loc"], error["input"]
     if location[-1:] == ("[key]",):  # of a map, such as a node selector
         location = location[:-1]
-    path, context = dotted(location), error.get("ctx", {})
+    path, context = field_path(location), error.get("ctx", {})
     shown = "the value" if _may_be_secret(location) else _shown(value)
     match error["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
         case "missing":
-            remedy = f"add {location[-1]}: under {dotted(location[:-1]) or 'the top level'}"
+            remedy = f"add {location[-1]}: under {field_path(location[:-1]) or 'the top level'}"
             return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
@@ -193,7 +193,7 @@ def _unknown_field(location: Location) -> Violation:
         remedy = f"did you mean {known[near[0]]}?"
     else:
         remedy = f"remove it; known here: {', '.join(siblings)}"
-    return Violation(dotted(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
+    return Violation(field_path(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
 
 
 def _not_a_choice(path: str, value: object, expected: str) -> Violation:
@@ -206,7 +206,9 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
         quoted = f'"{by_lower[near[0]]}"' if near else f"one of {expected}, in quotes"
         remedy = f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: write {quoted}"
         return Violation(path, Reason.NOT_A_CHOICE, f"{value} is a boolean", remedy)
-    if (meant := VALUES.get(word) or VALUES.get(re.sub(r"[- ]+", "_", word))) is not None:
+    if (
+        meant := FOREIGN_VALUES.get(word) or FOREIGN_VALUES.get(re.sub(r"[- ]+", "_", word))
+    ) is not None:
         message = f"{_shown(value)} is none of {', '.join(choices)}"
         return Violation(path, Reason.NOT_A_CHOICE, message, f"write {meant}")
     remedy = f"did you mean {by_lower[near[0]]}?" if near else f"choose one of {expected}"
@@ -216,7 +218,7 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
 
 
 def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Violation:
-    path = dotted(location)
+    path = field_path(location)
     if location == ("metadata", "name"):
         return _bad_name(path, value)
     if "://" in value and "@" in value:
@@ -276,7 +278,7 @@ def _field_paths() -> Iterator[tuple[str, str]]:
     while pending:
         location = pending.pop(0)
         for name in _fields_at(location):
-            found.append((name, dotted((*location, name))))
+            found.append((name, field_path((*location, name))))
             pending.append((*location, name))
     yield from reversed(found)
 

@@ -25,14 +25,14 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
                 yield where, item
 
 
-def lies_in(path: str, folder: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
     """Return whether a path is a folder or lies below it; both have one spelling only."""
     return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
     """Return the volume that `path` is on: the one with the longest mount path above it."""
-    holding = [volume for volume in volumes if lies_in(path, volume.mount_path)]
+    holding = [volume for volume in volumes if is_within(path, volume.mount_path)]
     return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 
 

@@ -30,7 +30,7 @@ def format_bytes(amount: float, unit: int = MIB) -> str:
     return str(rounded)
 
 
-def readable(amount: float) -> str:
+def format_size(amount: float) -> str:
     """Return bytes in human-readable form, such as `1.5 GiB`."""
     for size, suffix in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if amount >= size:

@@ -21,7 +21,7 @@ from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_h
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import resume_values
 
-from .mitigations import mitigated
+from .mitigations import apply_mitigations
 from .presets import preset_values
 from .world import cpus_per_pod, decay_steps, total_steps, world
 
@@ -102,7 +102,7 @@ def trainer_config(
     `retriever_addresses` are base URLs of managed retrievers by endpoint. `config_hash` covers
     everything but the identity, these URLs included; `resume_hash` what a checkpoint depends on.
     """
-    spec = mitigated(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
+    spec = apply_mitigations(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     rows = facts.rows if facts else 0
     lengths = {"total_steps": total_steps(spec, rows), "decay_steps": decay_steps(spec, rows)}
     spec = spec.model_copy(update={"training": spec.training.model_copy(update=lengths)})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-MAX_SHOWN = 400
+MAX_TEXT_LENGTH = 400
 """Characters of a message or a remedy, either of which may quote what the user wrote."""
 
 
@@ -160,7 +160,7 @@ class Violation:
 
 def _printable(text: str) -> str:
     """Return a text without what could end its line or disguise it, and not longer than shown."""
-    short = text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+    short = text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
 
 

@@ -56,7 +56,7 @@ def _cut(status: JobStatus, *, length: int, few: int) -> JobStatus:
         attempts=[short(each) for each in status.attempts],
         progress=replace(status.progress, metrics=status.progress.metrics[:few]),
         preflight=replace(status.preflight, checks=checks),
-        restart_state=status.restart_state.having(remedies),
+        restart_state=status.restart_state.with_group(remedies),
     )
 
 

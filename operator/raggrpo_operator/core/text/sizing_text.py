@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from raggrpo_api.status.sizing import Sizing, SizingTerm
-from raggrpo_operator.core.spec.quantity import readable
+from raggrpo_operator.core.spec.quantity import format_size
 
 INDENT = "  "
 AMOUNT_WIDTH = 10
@@ -49,7 +49,7 @@ def sizing_lines(sizing: Sizing, width: int) -> Iterator[str]:
 
 
 def _term(term: SizingTerm, name_width: int, width: int) -> Iterator[str]:
-    start = f"{INDENT * 2}{term.name:<{name_width}}  {readable(term.bytes):>{AMOUNT_WIDTH}}  "
+    start = f"{INDENT * 2}{term.name:<{name_width}}  {format_size(term.bytes):>{AMOUNT_WIDTH}}  "
     first, *rest = textwrap.wrap(term.reason, width - len(start), break_on_hyphens=False) or [""]
     yield start + first
     yield from (" " * len(start) + line for line in rest)

@@ -13,7 +13,7 @@ from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
-from raggrpo_operator.core.spec.parse import parse_again, parse_job
+from raggrpo_operator.core.spec.parse import parse_job, parse_update
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
 from raggrpo_operator.errors import (
@@ -189,7 +189,7 @@ def _parsed(
 ) -> RagGrpoJob | tuple[Violation, ...]:
     if isinstance(earlier, RagGrpoJob) and _has_spec_of(body, earlier.metadata):
         with suppress(ValidationError):  # of its status; parsing the whole says what is wrong
-            return parse_again(earlier, body)
+            return parse_update(earlier, body)
     if excess := body.get(TOO_LARGE):
         remedy = "shorten templates, lists, env and free JSON"
         return (Violation("spec", Reason.SPEC_TOO_LARGE, excess, remedy),)

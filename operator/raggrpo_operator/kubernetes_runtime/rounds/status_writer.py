@@ -133,7 +133,7 @@ def _without_progress(status: JobStatus) -> JobStatus:
     return replace(
         status,
         progress=ProgressStatus(stage=status.progress.stage),
-        restart_state=state.having(watch),
+        restart_state=state.with_group(watch),
         attempts=[
             *(replace(each, to_step=0, waiting_seconds=0) for each in newest),
             *status.attempts[1:],

@@ -20,8 +20,8 @@ from raggrpo_operator.core.importing.script import read_script
 from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL
-from raggrpo_operator.core.spec.parse import dotted, parse_job
+from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS
+from raggrpo_operator.core.spec.parse import field_path, parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
 from support.builders.data.verl_scripts import ARRAYS, GSM8K, SEARCH
@@ -82,7 +82,7 @@ def test_every_field_of_the_original_is_told() -> None:
 
 
 @pytest.mark.row("D5")
-@pytest.mark.parametrize("name", VERL)
+@pytest.mark.parametrize("name", VERL_FIELDS)
 def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str) -> None:
     value = "float16" if name.endswith("dtype") else 4
     block = name.split(".")[0] if name.startswith("custom") else name
@@ -339,14 +339,14 @@ def test_what_is_no_configuration_is_refused(text: str) -> None:
 
 def _paths(value: Any, place: tuple[str, ...] = ()) -> set[str]:
     if not isinstance(value, dict) or "properties" not in value:
-        return {dotted(place)}
+        return {field_path(place)}
     below = [_paths(item, (*place, name)) for name, item in value["properties"].items()]
-    return {dotted(place)}.union(*below)
+    return {field_path(place)}.union(*below)
 
 
 def test_every_counterpart_in_the_table_exists() -> None:
     known = _paths(job_schema()["properties"]["spec"])
-    for name, foreign in {**VERL, **OTHERS}.items():
+    for name, foreign in {**VERL_FIELDS, **OTHER_FIELDS}.items():
         assert not foreign.path or foreign.path in known, name
         assert foreign.path or foreign.note, name
 

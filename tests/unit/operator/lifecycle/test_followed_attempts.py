@@ -70,7 +70,7 @@ def at(step: int = 15, **more: Any) -> Progress:
 
 def having(*groups: Any, status: JobStatus = VERIFIED) -> JobStatus:
     for each in groups:
-        status = replace(status, restart_state=status.restart_state.having(each))
+        status = replace(status, restart_state=status.restart_state.with_group(each))
     return status
 
 

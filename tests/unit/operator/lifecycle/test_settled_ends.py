@@ -54,7 +54,7 @@ def having(*groups: Any, status: JobStatus = RUNS, **record: Any) -> JobStatus:
     newest, *older = status.attempts
     state = status.restart_state
     for each in groups:
-        state = state.having(each)
+        state = state.with_group(each)
     return replace(status, attempts=[replace(newest, **record), *older], restart_state=state)
 
 

@@ -260,7 +260,7 @@ def test_every_object_ends_with_its_job_and_says_whose_it_is(job: RagGrpoJob) ->
 @given(job=jobs())
 def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
     for manifest in all_manifests(job).values():
-        assert len(manifest["metadata"]["name"]) <= names.MAX_CHILD
+        assert len(manifest["metadata"]["name"]) <= names.MAX_CHILD_NAME
         labels = [manifest["metadata"]["labels"]]
         labels += [template["metadata"]["labels"] for template in pod_templates(manifest)]
         assert all(len(value) <= 63 for each in labels for value in each.values())

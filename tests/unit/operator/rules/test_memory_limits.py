@@ -49,8 +49,8 @@ def facts_where(measure: Measure, value: int, changes: dict[str, Any]) -> Facts:
 @pytest.mark.parametrize(
     ("measure", "changes", "reason"),
     [
-        (gpu_memory.short_of_state, THREE, Reason.TRAINING_STATE_DOES_NOT_FIT),
-        (gpu_memory.short_of_engine, SHARED, Reason.WEIGHTS_DO_NOT_FIT),
+        (gpu_memory.training_state_excess, THREE, Reason.TRAINING_STATE_DOES_NOT_FIT),
+        (gpu_memory.engine_excess, SHARED, Reason.WEIGHTS_DO_NOT_FIT),
     ],
     ids=["training state", "engine"],
 )
@@ -65,7 +65,7 @@ def test_what_fits_to_the_byte_fits(
 def test_activations_are_judged_only_where_there_is_room_at_all(
     lacking: int, is_told: bool
 ) -> None:
-    facts = facts_where(lambda *known: -gpu_memory.working_room(*known), lacking, THREE)
+    facts = facts_where(lambda *known: -gpu_memory.activation_room(*known), lacking, THREE)
     assert (Reason.ACTIVATIONS_MAY_NOT_FIT in found(THREE, facts)) is is_told
 
 

@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.status.sizing import PodRole, Sizing
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.sizing.size import pod, size
+from raggrpo_operator.core.sizing.size import size, sizing_for
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_job
@@ -36,7 +36,7 @@ def rounded_up(amount: str, terms: dict[str, int], unit: int) -> bool:
 @ON_BOTH
 def test_memory_of_the_head_consists_of_named_terms(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
-    head, terms = pod(sizing, PodRole.HEAD), terms_of(sizing, "headMemory")
+    head, terms = sizing_for(sizing, PodRole.HEAD), terms_of(sizing, "headMemory")
     ray, driver = {"GPU": (2 * GIB, 4 * GIB), "CPU": (1536 * MIB, 1536 * MIB)}[device]
     shm = int(parse_quantity(head.shm))
     others = ray + driver + DATASET + 12 * SAMPLES + shm
@@ -60,12 +60,12 @@ def test_memory_of_preflight_consists_of_named_terms(
     terms = terms_of(sizing, "preflightMemory")
     assert terms == {"checks": {"GPU": 4 * GIB, "CPU": 2 * GIB}[device], "dataset": DATASET}
     unit = {"GPU": GIB, "CPU": 64 * MIB}[device]
-    assert rounded_up(pod(sizing, PodRole.PREFLIGHT).memory, terms, unit)
+    assert rounded_up(sizing_for(sizing, PodRole.PREFLIGHT).memory, terms, unit)
 
 
 def test_an_engine_of_its_own_on_gpus_consists_of_named_terms() -> None:
     sizing = sized(resources=SPLIT, rollout={"tensorParallelSize": 2})
-    rollout, terms = pod(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
+    rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     shm = terms_of(sizing, "rolloutShm")
 
     assert (rollout.replicas, rollout.gpus) == (2, 2)
@@ -104,7 +104,7 @@ def test_an_engine_of_its_own_on_cpus_is_ray_vllm_and_the_model(
     facts: Facts | None, model: int
 ) -> None:
     sizing = sized(facts, resources=CPU | APART)
-    rollout, terms = pod(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
+    rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     assert rollout.gpus == 0
     assert terms["engine"] == 2 * GIB + model
     assert rounded_up(rollout.memory, terms, 64 * MIB)
@@ -112,7 +112,7 @@ def test_an_engine_of_its_own_on_cpus_is_ray_vllm_and_the_model(
 
 def test_what_the_user_gave_for_pods_goes_for_engines_of_their_own() -> None:
     given = sized(resources=SPLIT | {"memory": "99Gi", "shmSize": "33Gi"})
-    rollout = pod(given, PodRole.ROLLOUT)
+    rollout = sizing_for(given, PodRole.ROLLOUT)
     assert (rollout.memory, rollout.shm) == ("99Gi", "33Gi")
     assert terms_of(given, "rolloutMemory")["given"] == 99 * GIB
     assert terms_of(given, "rolloutShm")["given"] == 33 * GIB
@@ -133,7 +133,7 @@ def test_engines_beside_the_ranks_have_no_pods(resources: dict[str, Any]) -> Non
     ids=["of two GPUs", "as given", "without GPUs"],
 )
 def test_an_engine_of_its_own_has_cpus_for_its_gpus(changes: dict[str, Any], cpu: str) -> None:
-    assert pod(sized(**changes), PodRole.ROLLOUT).cpu == cpu
+    assert sizing_for(sized(**changes), PodRole.ROLLOUT).cpu == cpu
 
 
 @pytest.mark.parametrize(("gpus", "cpu"), [(0, "8"), (1, "8"), (3, "24")])

@@ -8,8 +8,8 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.sizing import PodRole, Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
-from raggrpo_operator.core.sizing.size import estimate, pod, size
-from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity, readable
+from raggrpo_operator.core.sizing.size import estimate, size, sizing_for
+from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 
@@ -51,8 +51,8 @@ def test_bytes_are_rounded_up_to_whole_units(amount: float, unit: int, text: str
 
 
 def test_people_read_amounts_with_one_digit() -> None:
-    assert [readable(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
-    units = [readable(x) for x in (1023, 1024, MIB, GIB)]
+    assert [format_size(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
+    units = [format_size(x) for x in (1023, 1024, MIB, GIB)]
     assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]
 
 
@@ -212,8 +212,8 @@ def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[s
 
 def test_a_store_takes_what_fits_into_the_shm_that_the_user_gave() -> None:
     sizing = size(make_spec(KNOWN_7B, resources=GPUS8 | {"shmSize": "1Gi"}), KNOWN_7B)
-    assert pod(sizing, PodRole.TRAINER).object_store == int(0.95 * GIB)
-    assert pod(sizing, PodRole.HEAD).object_store == 2 * GIB
+    assert sizing_for(sizing, PodRole.TRAINER).object_store == int(0.95 * GIB)
+    assert sizing_for(sizing, PodRole.HEAD).object_store == 2 * GIB
 
 
 def test_without_gpus_a_store_is_small() -> None:
@@ -258,7 +258,7 @@ def test_memory_of_one_gpu_consists_of_named_terms() -> None:
         "weights": 3_800_000_000,
         "gradients": 3_800_000_000,
         "optimizer": 7_600_000_000,
-        "unsharded": gpu_memory.unsharded(spec, KNOWN_7B),
+        "unsharded": gpu_memory.unsharded_bytes(spec, KNOWN_7B),
         "activations": gpu_memory.activations(spec, KNOWN_7B),
         "syncCopies": 6 * 152_064 * 3584,
         "engineWeights": 15_200_000_000,
@@ -296,7 +296,7 @@ def test_a_model_of_which_only_the_size_is_known_is_sized() -> None:
 def test_each_trainer_pod_has_the_gpus_of_its_node(
     resources: dict[str, Any], gpus: int, replicas: int
 ) -> None:
-    trainer = pod(size(make_spec(resources=resources)), PodRole.TRAINER)
+    trainer = sizing_for(size(make_spec(resources=resources)), PodRole.TRAINER)
     assert (trainer.gpus, trainer.replicas) == (gpus, replicas)
 
 
@@ -354,8 +354,8 @@ def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
 )
 def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
     sizing = size(make_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
-    assert pod(sizing, PodRole.HEAD).cpu == head
-    assert pod(sizing, PodRole.PREFLIGHT).cpu == side
+    assert sizing_for(sizing, PodRole.HEAD).cpu == head
+    assert sizing_for(sizing, PodRole.PREFLIGHT).cpu == side
 
 
 def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
@@ -404,7 +404,7 @@ def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -
         "kb links": 300 * 1_000_000,
     }
     assert terms_of(sizing, "retriever") == expected
-    memory = parse_quantity(pod(sizing, PodRole.RETRIEVER, "kb").memory)
+    memory = parse_quantity(sizing_for(sizing, PodRole.RETRIEVER, "kb").memory)
     assert 0 <= memory - sum(expected.values()) < GIB
 
     def sized_with(**changes: Any) -> dict[str, int]:

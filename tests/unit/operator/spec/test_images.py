@@ -1,7 +1,7 @@
 import pytest
 
 from raggrpo_api.status.job_status import Pinned
-from raggrpo_operator.core.spec.images import by_digest, differs, image_id
+from raggrpo_operator.core.spec.images import differs, image_id, pin_digest
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 TOLD = {
@@ -48,13 +48,13 @@ def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str
 def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
     image: str, known: str, given: str
 ) -> None:
-    assert by_digest(image, Pinned(image=image, image_id=known)) == given
+    assert pin_digest(image, Pinned(image=image, image_id=known)) == given
 
 
 def test_an_image_that_is_not_the_pinned_one_is_asked_for_by_its_name() -> None:
     pinned = Pinned(image="trainer:1", image_id=f"r.example/library/trainer@{ONE}")
 
-    assert by_digest("trainer:2", pinned) == "trainer:2"
+    assert pin_digest("trainer:2", pinned) == "trainer:2"
 
 
 def test_ids_differ_only_where_their_digests_can_be_compared() -> None:

@@ -10,7 +10,7 @@ from raggrpo_api.status.restart_state import Remedies
 from raggrpo_operator.core.spec.mitigations import (
     MAX_MITIGATIONS,
     Mitigation,
-    mitigated,
+    apply_mitigations,
     next_mitigation,
 )
 from raggrpo_operator.core.spec.resolve import resolve
@@ -46,7 +46,7 @@ def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
         Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
         Mitigation.LOWER_GPU_MEMORY_UTILIZATION,  # → 0.3
     ]
-    lowered = mitigated(make_spec(), applied)
+    lowered = apply_mitigations(make_spec(), applied)
     assert lowered.training.tokens_per_micro_batch == 2048
     assert lowered.training.gradient_checkpointing
     assert lowered.rollout.gpu_memory_utilization == 0.3
@@ -87,7 +87,7 @@ def test_what_was_short_decides_what_is_lowered(
     assert list(dict.fromkeys(tried)) == steps.split()
     before = spec
     for number in range(1, len(tried) + 1):
-        after = mitigated(spec, tried[:number])
+        after = apply_mitigations(spec, tried[:number])
         assert after != before  # nothing is told that was not done
         before = after
 
@@ -102,7 +102,7 @@ def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
     spec = make_spec()
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.HEAD_HOST)
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
-    assert mitigated(spec, applied).data.num_workers == 1
+    assert apply_mitigations(spec, applied).data.num_workers == 1
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -
     spec = make_spec({"resources": {"device": "CPU"}, "rollout": {"maxNumSeqs": sequences}})
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.ROLLOUT_HOST)
     assert applied == [Mitigation.SEQUENCES_HALVED] * len(halved)
-    after = [mitigated(spec, applied[: n + 1]).rollout.max_num_seqs for n in range(len(halved))]
+    after = [
+        apply_mitigations(spec, applied[: n + 1]).rollout.max_num_seqs for n in range(len(halved))
+    ]
     assert after == halved
 
 
@@ -165,7 +167,7 @@ def test_nothing_is_halved_to_nothing() -> None:
         Mitigation.WORKERS_HALVED,
     ]
     spec = make_spec(smallest)
-    assert mitigated(spec, steps) == spec
+    assert apply_mitigations(spec, steps) == spec
 
 
 @pytest.mark.parametrize(
@@ -202,24 +204,24 @@ def test_what_would_change_nothing_is_not_tried(
 
 def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
-    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+    lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
 def test_a_share_in_thousandths_stays_one() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
-    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
-    raised = mitigated(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
+    lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+    raised = apply_mitigations(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.455
     assert raised.rollout.gpu_memory_utilization == 0.655
 
 
 def test_utilization_is_never_raised() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
-    lowered = mitigated(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
+    lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.2
 
 
 def test_an_unknown_mitigation_in_status_is_an_error() -> None:
     with pytest.raises(ValueError, match="Prayer"):
-        mitigated(make_spec(), ["Prayer"])
+        apply_mitigations(make_spec(), ["Prayer"])

@@ -11,9 +11,9 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.schema.crd import job_schema
-from raggrpo_operator.core.spec.foreign_names import OTHERS, VERL, hint_for
+from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS, hint_for
 from raggrpo_operator.core.spec.forms import remedy_for
-from raggrpo_operator.core.spec.parse import parse_again, parse_job
+from raggrpo_operator.core.spec.parse import parse_job, parse_update
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 from support.builders.operator.jobs import REMOVED, make_raw_job
@@ -312,7 +312,9 @@ def test_a_value_of_another_type_has_a_plain_remedy(
     assert (found.message, found.remedy) == (message, remedy)
 
 
-@pytest.mark.parametrize("name", sorted({each.rpartition(".")[2] for each in VERL} | {*OTHERS}))
+@pytest.mark.parametrize(
+    "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
+)
 def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) -> None:
     assert hint_for(name).startswith(("here it is spec.", "remove it: "))
     assert hint_for(f"{name}_of_ours") == ""
@@ -385,6 +387,6 @@ def test_a_later_version_with_the_same_spec_is_read_as_the_whole_would_be() -> N
 
     assert isinstance(first, RagGrpoJob)
     assert isinstance(whole, RagGrpoJob)
-    assert parse_again(first, later) == whole
-    assert parse_again(first, later).manifest() == whole.manifest()
-    assert parse_again(whole, make_raw_job()) == first
+    assert parse_update(first, later) == whole
+    assert parse_update(first, later).manifest() == whole.manifest()
+    assert parse_update(whole, make_raw_job()) == first

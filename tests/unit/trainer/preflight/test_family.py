@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_api.memory.model_families import family_of
+from raggrpo_api.memory.model_families import model_family
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.preflight.family import (
@@ -38,7 +38,7 @@ def written(folder: Path, **config: Any) -> Path:
 def test_the_best_exact_layout_is_chosen(
     shared: dict[str, Any], padded: dict[str, Any], layout: RowLayout | None
 ) -> None:
-    family = family_of({"architectures": ["X"], "layer_types": ["linear_attention"]})
+    family = model_family({"architectures": ["X"], "layer_types": ["linear_attention"]})
     found = {"problem": "", "layouts": {SHARED: shared, PADDED: padded}}
     assert layout_from_experiment(family, found).row_layout is layout
 
@@ -51,14 +51,14 @@ def test_the_best_exact_layout_is_chosen(
 def test_a_window_as_long_as_every_row_is_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
-    family = family_of(ordinary("MistralForCausalLM", sliding_window=window))
+    family = model_family(ordinary("MistralForCausalLM", sliding_window=window))
     assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
 def test_qwen_names_a_window_that_it_does_not_use() -> None:
     config = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "max_window_layers": 2}
-    assert family_of(config | {"use_sliding_window": False}).window is None
-    assert family_of(config | {"use_sliding_window": True}).window == 8
+    assert model_family(config | {"use_sliding_window": False}).window is None
+    assert model_family(config | {"use_sliding_window": True}).window == 8
 
 
 @pytest.mark.parametrize("kind", ["longrope", "su", "dynamic"])
@@ -66,7 +66,7 @@ def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
     kind: str, tmp_path: Path
 ) -> None:
     rope = {"rope_type": kind, "original_max_position_embeddings": 64}
-    family = family_of(ordinary("LlamaForCausalLM", rope_parameters=rope))
+    family = model_family(ordinary("LlamaForCausalLM", rope_parameters=rope))
     assert best_layout(family, tmp_path, 64).row_layout is SHARED
     refused = best_layout(family, tmp_path, 65)
     assert refused.row_layout is None
@@ -113,7 +113,7 @@ def test_what_no_measurement_of_a_known_family_covered_is_tried(
 def test_what_the_engine_cannot_compute_on_cpus_is_refused(
     shape: dict[str, Any], told: str
 ) -> None:
-    family = family_of({"architectures": ["Qwen3ForCausalLM"], **shape})
+    family = model_family({"architectures": ["Qwen3ForCausalLM"], **shape})
     assert list(engine_problems(family, on_cpu=False)) == []
     [problem] = [*engine_problems(family, on_cpu=True)] or [""]
     assert told in problem

@@ -135,7 +135,7 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
         status,
         attempts=[record, *older],
         restarts=replace(status.restarts, lost_steps=status.restarts.lost_steps + lost),
-        restart_state=state.having(spent),
+        restart_state=state.with_group(spent),
     )
     return with_ratios(status, now)
 

@@ -23,7 +23,7 @@ from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
 from raggrpo_operator.core.lifecycle.warnings import note_warnings
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
-from raggrpo_operator.core.spec.quantity import readable
+from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
@@ -195,7 +195,7 @@ def _memory_check(this: Round, facts: Facts, judged: Sequence[Violation]) -> Ite
         state = CheckState.PASSED if known else CheckState.NOT_EVALUATED
     whole = gpu_memory.device_memory(this.spec, facts)
     source = "as given" if this.spec.resources.gpu_memory_gib else facts.gpu_product
-    fits = f"{readable(whole)} per GPU, {source}"
+    fits = f"{format_size(whole)} per GPU, {source}"
     lines = [v.line() for v in (failed or found)]
     yield Check(id=CheckId.GPU_MEMORY, state=state, evidence="; ".join(lines or [fits])[:512])
 

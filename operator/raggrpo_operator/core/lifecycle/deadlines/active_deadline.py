@@ -39,7 +39,7 @@ def stopped_when_last_seen(status: JobStatus) -> JobStatus:
     seen = max(0.0, (looked - since).total_seconds()) if looked is not None else 0.0
     counted = max(1, spent.counted_seconds + round(seen))  # 0 would mean: not begun
     spent = replace(spent, counted_since=None, counted_seconds=counted)
-    return replace(status, restart_state=state.having(spent))
+    return replace(status, restart_state=state.with_group(spent))
 
 
 def seconds_left(this: Round) -> float:

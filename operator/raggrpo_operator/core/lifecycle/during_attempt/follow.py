@@ -97,7 +97,7 @@ def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
         status,
         attempts=[record, corrected, *older],
         restarts=replace(status.restarts, lost_steps=total),
-        restart_state=state.having(spent),
+        restart_state=state.with_group(spent),
     )
 
 

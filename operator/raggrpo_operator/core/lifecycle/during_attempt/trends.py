@@ -15,7 +15,7 @@ from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.sizing.size import pod
+from raggrpo_operator.core.sizing.size import sizing_for
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
@@ -70,7 +70,9 @@ def note_trends(this: Round, progress: Progress) -> None:
         return
     if base.step:
         is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
-        limits = {role: parse_quantity(pod(this.status.sizing, role).memory) for role in MEMORY}
+        limits = {
+            role: parse_quantity(sizing_for(this.status.sizing, role).memory) for role in MEMORY
+        }
         _set(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
         _set(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
     elif progress.step - began >= WARM_UP_STEPS:
