@@ -91,7 +91,7 @@ def trim_child(body: Mapping[str, Any]) -> Manifest:
 
 
 def _excess(spec: object) -> str:
-    if reason := excess(spec, MAX_DEPTH, MAX_SPEC_VALUES):
+    if reason := size_problem(spec, MAX_DEPTH, MAX_SPEC_VALUES):
         return reason
     size = len(json.dumps(spec))
     return f"it has {size} bytes, more than {MAX_SPEC_BYTES}" if size > MAX_SPEC_BYTES else ""
