@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raggrpo_api import names
+from raggrpo_api.fields.json_values import size_problem
 from raggrpo_operator.core.spec.parse import MAX_DEPTH
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, Manifest
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
