@@ -1,1 +1,1 @@
-"""Runs the same decisions with Ray processes on this machine; keeps state in files."""
+"""Runs a job on this machine: Ray as child processes, state as files."""

@@ -1,7 +1,7 @@
-"""An attempt's driver as a child process, connected to a Ray head. Does not judge how it ends.
+"""The driver of an attempt as a child process, connected to a Ray head.
 
-In a cluster, Ray's Jobs API runs drivers. Here it would cost ten processes and three seconds of a
-processor for each head, only to start one more process and to tell how that ended.
+In a cluster, Ray's Jobs API runs the driver. On one machine, that API would cost ten processes and
+three seconds of CPU time per head to start a single process.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from .ray_head import RayHead
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer")
 STOP_SECONDS = 30
-"""From a driver's SIGTERM to its SIGKILL: it saves the last finished step in between."""
+"""Time from SIGTERM, when the driver saves the last completed step, to SIGKILL."""
 
 
 class Driver:
-    """The driver of one attempt, running or ended."""
+    """The driver of an attempt, running or exited."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class Driver:
     ) -> None:
         self.number = number
         self._processes = processes
-        given = {**head.env, "RAY_ADDRESS": head.address(), **env}
+        driver_env = {**head.env, "RAY_ADDRESS": head.address(), **env}
         log_file = driver_log(head.temp_dir, number)
-        self._child = processes.start(f"a{number}", command, given, log_file)
+        self._child = processes.start(f"a{number}", command, driver_env, log_file)
         self._is_stopped = False
 
     def observe(self) -> AttemptObserved:
-        """Return the attempt as Ray's Jobs API would tell it."""
+        """Return the attempt as Ray's Jobs API would report it."""
         code = self._child.exit_code()
         if code is None:
             return AttemptObserved(self.number, SubmissionStatus.RUNNING)
@@ -48,14 +48,14 @@ class Driver:
             return AttemptObserved(self.number, SubmissionStatus.SUCCEEDED, exit_code=0)
         if self._is_stopped:
             return AttemptObserved(self.number, SubmissionStatus.STOPPED)
-        code = code if code < 128 else 128 - code  # of a signal, as subprocess has it
-        said = last_lines(self._child.log_tail())
-        return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=said)
+        code = code if code < 128 else 128 - code  # -n for signal n, as in subprocess
+        log = last_lines(self._child.log_tail())
+        return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=log)
 
     def stop(self) -> None:
-        """Ask the driver to save and exit; one that does not is killed.
+        """Make the driver save and exit; kill it after STOP_SECONDS.
 
-        It is asked only once: a second signal could hit it on its way out.
+        The signal is sent once: a second one could interrupt the exit.
         """
         if not self._is_stopped:
             self._is_stopped = True
@@ -63,10 +63,10 @@ class Driver:
             asyncio.get_running_loop().call_later(STOP_SECONDS, self._child.process.terminate)
 
     def terminate(self) -> None:
-        """End the driver and everything that it started."""
+        """Terminate the driver and all processes it started."""
         self._processes.terminate(self._child)
 
 
 def driver_log(temp_dir: Path, number: AttemptNumber) -> Path:
-    """Return the file with the output of an attempt's driver, which can be read at any time."""
+    """Return the path of the driver's log."""
     return temp_dir / f"driver-{number}.log"

@@ -1,4 +1,4 @@
-"""The job folder: one local job's state as files, each of them written atomically.
+"""The job folder: the state of a local job as files, which are written atomically.
 
 job.yaml  state.json (uid, generation, status)  preflight.json  lock  logs/  summary.json
 """
@@ -29,18 +29,18 @@ REPORT = "report.html"
 
 @dataclass(slots=True)
 class State:
-    """What one run of a job leaves to the next."""
+    """State that persists between runs of a job."""
 
     uid: str = ""
     generation: int = 0
     retry: int = 0
-    """How often a failed job was restarted; becomes the annotation raggrpo.io/retry."""
+    """Number of runs after a failure; sets the annotation raggrpo.io/retry."""
     spec: dict[str, Any] = field(default_factory=dict)
-    """The last run's specification, as resolved for this machine."""
+    """Spec of the last run, adapted to this machine."""
     mark: str = ""
-    """Mark of the last run's processes."""
+    """Process mark of the last run."""
     temp_dir: str = ""
-    """Ray's temporary folder in the last run."""
+    """Temporary folder of Ray in the last run."""
     status: JobStatus = field(default_factory=JobStatus)
 
 
@@ -53,7 +53,7 @@ class JobFolder:
         self._lock: int | None = None
 
     def acquire(self) -> None:
-        """Create the folder and lock it against other runs."""
+        """Create and lock the folder. Raises PermanentError if it is unusable or in use."""
         try:
             private_folder(self.path)
             require_own(self.path)
@@ -62,21 +62,21 @@ class JobFolder:
         except OSError as error:
             raise PermanentError(
                 f"the job folder {self.path} cannot be written ({error.strerror}): "
-                "choose another one with --dir"
+                "specify another one with --dir"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = (self.path / LOCK).read_text() or "unknown"
             raise PermanentError(
-                f"another `raggrpo run` (process {holder}) works in {self.path}: wait for it, or "
-                "choose another folder with --dir"
+                f"another `raggrpo run` (process {holder}) is using {self.path}: wait for it or "
+                "specify another folder with --dir"
             ) from error
         os.ftruncate(self._lock, 0)
         os.write(self._lock, str(os.getpid()).encode())
 
     def release(self) -> None:
-        """Unlock the folder for other runs."""
+        """Unlock the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -91,8 +91,8 @@ class JobFolder:
             return State(**raw | {"status": status_from_json(raw["status"])})
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise PermanentError(
-                f"{path} is damaged ({type(error).__name__}): remove it to begin a new job; the "
-                "checkpoints stay and training goes on from them",
+                f"{path} is damaged ({type(error).__name__}): remove it to start a new job, which "
+                "resumes from the existing checkpoints",
             ) from error
 
     def save(self, state: State) -> None:
@@ -101,17 +101,17 @@ class JobFolder:
         write_atomically(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:
-        """Write the job as it runs on this machine."""
+        """Write the job, adapted to this machine."""
         text = yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / JOB, text)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a private file atomically, so that nobody reads half of it; raises OperatorError."""
+    """Replace a private file atomically; raises OperatorError."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)  # a killed run's, perhaps with another mode
+        draft.unlink(missing_ok=True)  # of a killed run, possibly with another mode
         with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         draft.replace(path)

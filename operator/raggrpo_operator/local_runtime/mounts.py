@@ -1,4 +1,4 @@
-"""Makes a cluster's job fit this machine: folders stand in for volumes. Touches no files."""
+"""Adapts a cluster job to this machine: folders replace volumes. Does not access files."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,10 @@ Model = TypeVar("Model", bound=ApiModel)
 def apply_mounts(
     job: RagGrpoJob, mounts: Mapping[str, str], exists: Callable[[str], bool]
 ) -> RagGrpoJob:
-    """Return the job with every path on a volume moved to the folder that stands in for it.
+    """Return the job with all paths on volumes moved to the folders that replace them.
 
-    `mounts` maps claims to absolute folders. A volume may go without one if its path exists on
-    this machine. Raises BadOptions with the exact flags to use.
+    `mounts` maps claims to absolute folders. A volume needs none if its mount path exists on this
+    machine. Raises InvalidOptions with the exact flags to use.
     """
     volumes = job.spec.volumes
     claims = {volume.claim_name: volume for volume in volumes}
@@ -35,13 +35,13 @@ def apply_mounts(
         if claim not in claims
     ]
     problems += [
-        f"--mount {claim}={folder}: there is no such folder; create it: mkdir -p {folder}"
+        f"--mount {claim}={folder}: the folder does not exist; create it: mkdir -p {folder}"
         for claim, folder in mounts.items()
         if claim in claims and not exists(folder)
     ]
     used = {_volume_of(path, volumes) for _, path in _job_paths(job)}
     problems += [
-        f"--mount {volume.claim_name}=/path/to/folder  # is missing: it stands in for volume "
+        f"--mount {volume.claim_name}=/path/to/folder  # required: it replaces volume "
         f"{volume.name} at {volume.mount_path}"
         for volume in volumes
         if volume.name in used and volume.claim_name not in mounts and not exists(volume.mount_path)
@@ -52,18 +52,18 @@ def apply_mounts(
     if not mounts:
         return job
     moved = job.model_copy(update={"spec": _moved(job.spec, places)})
-    found = parse_job(moved.manifest())
-    if not isinstance(found, RagGrpoJob):  # a folder's path has a form that no job may hold
-        raise InvalidOptions([f"--mount: {violation.line()}" for violation in found])
+    parsed = parse_job(moved.manifest())
+    if not isinstance(parsed, RagGrpoJob):  # the path of a folder is not valid in a job
+        raise InvalidOptions([f"--mount: {violation.line()}" for violation in parsed])
     return moved
 
 
 def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
-    """Return what the resolved spec needs and this machine lacks, with the flags to use."""
+    """Return the requirements that this machine does not meet, with the flags to use."""
     problems = []
     if spec.resources.nodes > 1:
         problems.append(
-            f"spec.resources.nodes is {spec.resources.nodes}, this is one machine: "
+            f"spec.resources.nodes is {spec.resources.nodes}, but this is one machine: "
             "--set resources.nodes=1"
         )
     if spec.resources.device is Device.CPU:
@@ -72,26 +72,26 @@ def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
     needed = num_ranks(spec.resources) + disaggregated
     if num_gpus == 0:
         problems.append(
-            "spec.resources.device is GPU and this machine has none: --set resources.device=CPU"
+            "spec.resources.device is GPU, but this machine has no GPU: --set resources.device=CPU"
         )
     elif num_gpus < needed:
         problems.append(
-            f"the job needs {needed} GPUs ({num_engines(spec)} engines), this machine has "
+            f"the job needs {needed} GPUs ({num_engines(spec)} engines), but this machine has "
             f"{num_gpus}: --set resources.gpusPerNode={max(1, num_gpus - disaggregated)}"
         )
     return problems
 
 
 def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[str, str]:
-    """Return claim → absolute folder from `--mount CLAIM=DIR` options; raises BadOptions."""
+    """Return claim → absolute folder from `--mount CLAIM=DIR` options; raises InvalidOptions."""
     mounts: dict[str, str] = {}
 
     def add(text: str) -> str:
         claim, _, folder = text.partition("=")
         if not claim or not folder:
-            return f"--mount {text}: write --mount CLAIM=DIR"
+            return f"--mount {text}: expected --mount CLAIM=DIR"
         if claim in mounts:
-            return f"--mount {text}: claim {claim} is given twice"
+            return f"--mount {text}: claim {claim} is specified twice"
         mounts[claim] = absolute(folder)
         return ""
 
@@ -104,28 +104,28 @@ def _unknown_claim(claim: str, folder: str, volumes: Sequence[Volume]) -> str:
     known = [volume.claim_name for volume in volumes]
     near = difflib.get_close_matches(claim, known, n=1) or known[:1]
     if not near:
-        return f"--mount {claim}={folder}: the job has no volumes; leave the option out"
+        return f"--mount {claim}={folder}: the job has no volumes; omit the option"
     volume = next(v for v in volumes if v.claim_name == near[0])
     return (
         f"--mount {claim}={folder}: no volume uses claim {claim} (claims: {', '.join(known)}); "
-        f"--mount {near[0]}={folder}  # stands in for volume {volume.name} at {volume.mount_path}"
+        f"--mount {near[0]}={folder}  # replaces volume {volume.name} at {volume.mount_path}"
     )
 
 
 def _job_paths(job: RagGrpoJob) -> list[tuple[str, str]]:
-    found = path_fields(job.spec)
-    return [(place, path) for place, path in found if not place.startswith("spec.volumes")]
+    fields = path_fields(job.spec)
+    return [(field, path) for field, path in fields if not field.startswith("spec.volumes")]
 
 
 def _volume_of(path: str, volumes: Sequence[Volume]) -> str | None:
-    """Return the name of the innermost volume that the path is on."""
-    holding = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
-    innermost = max(holding, key=lambda v: len(PurePosixPath(v.mount_path).parts), default=None)
+    """Return the name of the innermost volume that contains the path, or None."""
+    containing = [v for v in volumes if PurePosixPath(path).is_relative_to(v.mount_path)]
+    innermost = max(containing, key=lambda v: len(PurePosixPath(v.mount_path).parts), default=None)
     return innermost.name if innermost is not None else None
 
 
 def _moved(model: Model, places: Mapping[str, str]) -> Model:
-    """Return the model with its paths moved; unset fields stay unset."""
+    """Return the model with its paths moved; unset fields remain unset."""
     changes: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
@@ -135,17 +135,17 @@ def _moved(model: Model, places: Mapping[str, str]) -> Model:
     return model.model_copy(update=changes) if changes else model
 
 
-def _moved_value(value: Any, marked: bool, places: Mapping[str, str]) -> Any:
+def _moved_value(value: Any, is_path_field: bool, places: Mapping[str, str]) -> Any:
     if isinstance(value, ApiModel):
         return _moved(value, places)
     if isinstance(value, list):
-        return [_moved_value(item, marked, places) for item in value]
-    return _moved_path(value, places) if marked and value else value
+        return [_moved_value(item, is_path_field, places) for item in value]
+    return _moved_path(value, places) if is_path_field and value else value
 
 
 def _moved_path(path: str, places: Mapping[str, str]) -> str:
-    inside = [place for place in places if PurePosixPath(path).is_relative_to(place)]
-    if not inside:
+    containing = [place for place in places if PurePosixPath(path).is_relative_to(place)]
+    if not containing:
         return path
-    place = max(inside, key=lambda mount_path: len(PurePosixPath(mount_path).parts))
+    place = max(containing, key=lambda mount_path: len(PurePosixPath(mount_path).parts))
     return str(PurePosixPath(places[place]) / PurePosixPath(path).relative_to(place))

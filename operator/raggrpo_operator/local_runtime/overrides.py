@@ -1,4 +1,4 @@
-"""Applies `--set PATH=VALUE` and `--endpoint NAME=URL` to a job as read from YAML. Pure."""
+"""Applies `--set PATH=VALUE` and `--endpoint NAME=URL` to a job read from YAML. Pure."""
 
 import difflib
 import re
@@ -10,7 +10,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
 class InvalidOptions(Exception):
-    """Options that cannot be applied; `problems` has a line for each, with what to type."""
+    """Options cannot be applied; `problems` has a line for each, with a remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -18,10 +18,9 @@ class InvalidOptions(Exception):
 
 
 def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
-    """Return the job as read from YAML, with the options applied; raises BadOptions.
+    """Return the job read from YAML with the options applied; raises InvalidOptions.
 
-    Values are read as YAML. The parser decides later whether the result is a valid job, and
-    suggests the nearest field for one that does not exist.
+    Values are read as YAML. The parser later rejects unknown fields and suggests the nearest one.
     """
     if not isinstance(raw, Mapping):
         return raw
@@ -33,9 +32,9 @@ def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> An
     return result
 
 
-def option_problems(options: Sequence[str], follow: Callable[[str], str]) -> list[str]:
-    """Return the problems of the options; `follow` applies one and returns "" if it could."""
-    return [problem for text in options if (problem := follow(text))]
+def option_problems(options: Sequence[str], apply: Callable[[str], str]) -> list[str]:
+    """Return the problems of the options; `apply` applies one and returns its problem or ""."""
+    return [problem for text in options if (problem := apply(text))]
 
 
 def _copied(value: Any) -> Any:
@@ -45,24 +44,24 @@ def _copied(value: Any) -> Any:
 
 
 def _set(raw: dict[str, Any], text: str) -> str:
-    """Apply one `--set`; return what is wrong with it, or nothing."""
-    path, given, value_text = text.partition("=")
+    """Apply one `--set`; return its problem or ""."""
+    path, equals, value_text = text.partition("=")
     keys = _keys(path.strip())
-    if not given or not keys:
-        return f"--set {text}: write --set spec.path=value, such as --set resources.device=CPU"
+    if not equals or not keys:
+        return f"--set {text}: expected --set PATH=VALUE, such as --set resources.device=CPU"
     value = read_yaml(value_text)
     if isinstance(value, Violation):
         return f"--set {text}: {value.message}; quote the value"
     target: Any = raw
-    for at, (key, following) in enumerate(zip(keys, [*keys[1:], None], strict=True)):
-        place = _dotted(keys[:at]) or "the job"
+    for depth, (key, next_key) in enumerate(zip(keys, [*keys[1:], None], strict=True)):
+        place = _dotted(keys[:depth]) or "the job"
         if isinstance(key, int):
             if not isinstance(target, list) or key >= len(target):
                 size = len(target) if isinstance(target, list) else 0
-                return f"--set {text}: {place} has {size} items, counted from 0"
+                return f"--set {text}: {place} has {size} items; indices start at 0"
         elif not isinstance(target, dict):
-            return f"--set {text}: {place} is {target!r}, it has no fields"
-        if following is None:
+            return f"--set {text}: {place} is {target!r} and has no fields"
+        if next_key is None:
             target[key] = value
         elif isinstance(key, int):
             target = target[key]
@@ -74,7 +73,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
 
 
 def _keys(path: str) -> list[str | int]:
-    """Return the keys of a path, in which `spec.` may be omitted; empty for a malformed one."""
+    """Return the keys of a path, whose `spec.` is optional, or [] if it is malformed."""
     if not re.fullmatch(r"[A-Za-z_][\w/-]*(\[\d+\])*(\.[A-Za-z_][\w/-]*(\[\d+\])*)*", path):
         return []
     keys: list[str | int] = [
@@ -92,11 +91,11 @@ def _dotted(keys: Sequence[str | int]) -> str:
 def _set_endpoint(raw: dict[str, Any], text: str) -> str:
     name, _, url = text.partition("=")
     if not name or not url:
-        return f"--endpoint {text}: write --endpoint NAME=URL"
-    found: Any = raw
+        return f"--endpoint {text}: expected --endpoint NAME=URL"
+    endpoints: Any = raw
     for key in ("spec", "retrieval", "endpoints"):
-        found = found.get(key) if isinstance(found, dict) else None
-    known = {e["name"]: e for e in found or [] if isinstance(e, dict) and "name" in e}
+        endpoints = endpoints.get(key) if isinstance(endpoints, dict) else None
+    known = {e["name"]: e for e in endpoints or [] if isinstance(e, dict) and "name" in e}
     if name not in known:
         return f"--endpoint {text}: no endpoint {name}; {_choices(name, list(known))}"
     known[name]["url"] = url
@@ -104,8 +103,8 @@ def _set_endpoint(raw: dict[str, Any], text: str) -> str:
     return ""
 
 
-def _choices(wrong: str, known: list[str]) -> str:
+def _choices(unknown: str, known: list[str]) -> str:
     if not known:
         return "the job has no endpoints"
-    near = difflib.get_close_matches(wrong, known, n=1)
+    near = difflib.get_close_matches(unknown, known, n=1)
     return f"did you mean {near[0]}?" if near else f"the job has {', '.join(known)}"

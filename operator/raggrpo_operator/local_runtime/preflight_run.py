@@ -1,4 +1,4 @@
-"""A local run's preflight as a child process. Does not judge its result."""
+"""The preflight of a local run as a child process."""
 
 import sys
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "raggrpo_trainer.preflight")
 
 
 class PreflightRun:
-    """A running or finished preflight; its result is a file in the job folder."""
+    """A running or finished preflight, whose result is a file."""
 
     def __init__(
         self,
@@ -32,32 +32,32 @@ class PreflightRun:
     ) -> None:
         self._processes, self._spec_hash, self._output = processes, spec_hash, output
         output.unlink(missing_ok=True)
-        given = {
+        child_env = {
             **env,
             **seal(config.to_json()),
             names.ENV_PREFLIGHT_OUTPUT: str(output),
         }
-        self._child = processes.start("preflight", COMMAND, given, log_file)
+        self._child = processes.start("preflight", COMMAND, child_env, log_file)
 
     def wait(self) -> None:
-        """Wait until the preflight has ended."""
+        """Wait until the preflight has exited."""
         self._child.process.wait()
 
     def observe(self) -> PreflightObserved:
-        """Return the result once there is one, or why there will be none."""
+        """Return the result once it exists, or why there is none."""
         code = self._child.exit_code()
         if code is None:
             return PreflightObserved(self._spec_hash)
         if not self._output.exists():
-            problem = f"the preflight ended with {exit_text(code)}: {self._child.log_tail()}"
+            problem = f"preflight exited with {exit_text(code)}: {self._child.log_tail()}"
             return PreflightObserved(self._spec_hash, problem=problem)
         try:
             result = PreflightResult.model_validate_json(self._output.read_bytes())
         except ValidationError as error:
-            problem = f"the preflight's result cannot be read: {error}"
+            problem = f"the preflight result is invalid: {error}"
             return PreflightObserved(self._spec_hash, problem=problem)
         return PreflightObserved(self._spec_hash, result)
 
     def terminate(self) -> None:
-        """End the process."""
+        """Terminate the process."""
         self._processes.terminate(self._child)

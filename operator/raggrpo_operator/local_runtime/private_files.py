@@ -1,4 +1,4 @@
-"""Files and folders of a local run that no other user of the machine may read or replace."""
+"""Files and folders that other users of the machine may not read or replace."""
 
 import os
 import stat
@@ -10,33 +10,33 @@ FILE, FOLDER = 0o600, 0o700
 
 
 def private_folder(path: Path) -> None:
-    """Create a folder for the user alone; one that exists keeps its mode. Raises OSError."""
+    """Create a folder with mode 0700; an existing folder keeps its mode. Raises OSError."""
     path.mkdir(FOLDER, parents=True, exist_ok=True)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file as `open` asks for, as the user's alone; a link is not followed.
+    """Open a file with mode 0600, also if it exists; an opener for `open`. Raises OSError.
 
-    An earlier release may have left it readable by others. Raises OSError.
+    Symbolic links are not followed.
     """
-    opened = os.open(path, flags | os.O_NOFOLLOW, FILE)
-    os.fchmod(opened, FILE)
-    return opened
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, FILE)
+    os.fchmod(descriptor, FILE)
+    return descriptor
 
 
 def require_own(path: Path) -> None:
-    """Refuse a folder in which others could replace files. Raises PermanentError, OSError."""
-    found = path.stat()
-    remedy = "choose another one with --dir"
-    if found.st_uid != os.geteuid():
+    """Check that others cannot replace files in a folder. Raises PermanentError or OSError."""
+    info = path.stat()
+    remedy = "specify another one with --dir"
+    if info.st_uid != os.geteuid():
         raise PermanentError(f"the job folder {path} belongs to another user: {remedy}")
-    if found.st_mode & stat.S_ISVTX:  # there nobody replaces somebody else's file
+    if info.st_mode & stat.S_ISVTX:  # the sticky bit protects files of other users
         return
-    if found.st_mode & stat.S_IWOTH:
+    if info.st_mode & stat.S_IWOTH:
         raise PermanentError(
-            f"everybody may write to the job folder {path}: chmod o-w {path}, or {remedy}"
+            f"the job folder {path} is writable by all users: chmod o-w {path}, or {remedy}"
         )
-    if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
+    if info.st_mode & stat.S_IWGRP and info.st_gid != os.getegid():
         raise PermanentError(
-            f"a group may write to the job folder {path}: chmod g-w {path}, or {remedy}"
+            f"the job folder {path} is writable by another group: chmod g-w {path}, or {remedy}"
         )

@@ -1,6 +1,6 @@
-"""One run's child processes: they carry its mark, and a warden ends them if the run dies.
+"""Child processes of a run. They carry its mark, and a warden kills them if the run exits.
 
-Ends processes by process id only; knows nothing of Ray, jobs or retrievers.
+Processes are killed only by process id.
 """
 
 import logging
@@ -25,14 +25,14 @@ from .private_files import private_folder, private_opener
 log = logging.getLogger(__name__)
 
 WARDEN = (sys.executable, "-I", "-S", warden.__file__)
-END_SECONDS = 10.0
+TERMINATE_SECONDS = 10.0
 PORTS = range(20_000, 32_000)
 """Outside Ray's default range for workers and below the ephemeral ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A started command; `process` is its keeper, which exits with the command's exit code."""
+    """A started command; `process` is its keeper, which exits with the exit code of the command."""
 
     name: str
     mark: str
@@ -40,23 +40,23 @@ class Child:
     process: subprocess.Popen[bytes]
 
     def exit_code(self) -> int | None:
-        """Return the command's exit code (128 + n: killed by signal n), None while it runs."""
+        """Return the exit code (128 + n for signal n), or None while the command is running."""
         code = self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self) -> None:
-        """Send the command SIGTERM; `Processes.end` does not ask."""
+        """Send SIGTERM to the command. `Processes.terminate` kills it instead."""
         self.process.send_signal(warden.STOP_SIGNAL)
 
     def log_tail(self, lines: int = 5) -> str:
-        """Return the last lines of its output, for messages."""
+        """Return the last lines of the output."""
         return tail(self.log_file, lines)
 
 
 class Processes:
-    """All processes that belong to one run.
+    """The processes of a run.
 
-    Start children from the main thread: the kernel kills them when the starting thread ends.
+    Start children from the main thread: the kernel kills them when the starting thread exits.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -86,29 +86,29 @@ class Processes:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise TransientError(f"starting {name}: {error}") from error
+            raise TransientError(f"{name} cannot be started: {error}") from error
         child = Child(name, mark, log_file, process)
         self._children.append(child)
         return child
 
     def terminate(self, child: Child) -> None:
-        """End a child and everything it started."""
+        """Kill a child and all processes it started."""
         child.process.terminate()
         try:
-            child.process.wait(END_SECONDS)
+            child.process.wait(TERMINATE_SECONDS)
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-        sweep(child.mark)  # whatever a killed keeper left behind
+        sweep(child.mark)  # processes of a killed keeper
         if child in self._children:
             self._children.remove(child)
 
     def ensure_warden(self) -> None:
-        """Make sure there is a living warden, to end the children if this process dies."""
+        """Start a warden, which kills the children if this process exits, unless one is running."""
         if self._warden is not None and self._warden.poll() is None:
             return
         if self._warden is not None:
-            log.warning("the warden ended (%s), starting another", self._warden.returncode)
+            log.warning("the warden exited with code %s: starting another", self._warden.returncode)
             self._close_warden()
         self._warden = subprocess.Popen(
             [*WARDEN, "watch", self.mark],
@@ -120,7 +120,7 @@ class Processes:
         )
 
     def terminate_all(self) -> None:
-        """End every process of this run, the warden last."""
+        """Kill all processes of the run, the warden last."""
         for child in self._children:
             child.process.terminate()
         for child in list(self._children):
@@ -141,15 +141,17 @@ class Processes:
 def sweep(mark: str) -> None:
     """Kill every process with this mark; raises OperatorError if one survives."""
     if survivors := warden.sweep(mark):
-        raise PermanentError(f"processes {survivors} cannot be ended")
+        raise PermanentError(f"processes {survivors} cannot be killed")
 
 
 def free_ports(number: int) -> list[int]:
     """Return distinct free TCP ports of the loopback interface."""
-    found = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
-    if len(found) < number:
-        raise TransientError(f"no free port between {PORTS.start} and {PORTS.stop}")
-    return found
+    ports = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
+    if len(ports) < number:
+        raise TransientError(
+            f"fewer than {number} free ports between {PORTS.start} and {PORTS.stop}"
+        )
+    return ports
 
 
 def is_free(port: int) -> bool:
@@ -164,7 +166,7 @@ def is_free(port: int) -> bool:
 
 
 def tail(file: Path, lines: int) -> str:
-    """Return the last lines of a text file, or empty if it does not exist."""
+    """Return the last lines of a text file, or "" if it does not exist."""
     if not file.exists():
         return ""
     with file.open("rb") as stream:
@@ -174,7 +176,7 @@ def tail(file: Path, lines: int) -> str:
 
 
 def exit_text(code: int) -> str:
-    """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137 and for -9."""
+    """Return an exit code as text: `exit code 3`, or `signal 9 (SIGKILL)` for 137 and -9."""
     code = 128 - code if code < 0 else code
     if code <= 128 or code - 128 not in set(signal.Signals):
         return f"exit code {code}"

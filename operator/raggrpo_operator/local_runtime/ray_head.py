@@ -1,7 +1,7 @@
 """A Ray head on this machine as a child process: its command line, ports and files.
 
-Everything listens on the loopback interface, and every call needs the run's token, since other
-users of the machine reach that interface too. Knows nothing of what runs on the head.
+All servers listen on the loopback interface and require the token of the run, since other users of
+the machine can reach that interface.
 """
 
 import re
@@ -28,15 +28,15 @@ from .processes import Child, Processes, exit_text, free_ports
 
 PREFIX = "raggrpo-"
 RAY = "ray"
-"""Ray's own part of the temporary folder; Ray opens it to everybody."""
+"""Subfolder of the temporary folder for Ray, which makes it accessible to all users."""
 ANSWER_SECONDS = 1.0
-"""Of a server on this machine to a connection."""
+"""Timeout of a connection to a server on this machine."""
 MAX_TEMP_DIR_CHARS = 40
-"""Ray appends about 60 characters for its Unix sockets; the kernel allows 107 in all."""
+"""Ray appends about 60 characters for Unix sockets; the kernel allows 107 in total."""
 GCS_RECONNECT_SECONDS = 5
-"""A local head never comes back at the same address, so its agents needn't wait for it."""
+"""A local head never returns at the same address, so nodes need not wait for it."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
-"""Without it, Ray's workers overwrite their environment in /proc, including the run's mark."""
+"""Without it, Ray workers overwrite their environment in /proc, including the run mark."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class RayHead:
     temp_dir: Path
     progress_port: int
     env: Mapping[str, str] = field(repr=False)
-    """What everything on the head begins with, secrets among it."""
+    """Environment of all processes on the head; contains secrets."""
     session: aiohttp.ClientSession = field(default_factory=open_session)
     progress: ProgressClient = field(init=False)
 
@@ -58,16 +58,16 @@ class RayHead:
 
     @property
     def token(self) -> str:
-        """What every call to the head needs."""
+        """Token required by all servers of the head."""
         return self.env["RAY_AUTH_TOKEN"]
 
     def address(self) -> str:
-        """Return where drivers connect to, empty until Ray has started."""
-        written = self.temp_dir / RAY / "ray_current_cluster"
-        return written.read_text().strip() if written.exists() else ""
+        """Return the address for drivers, or "" until Ray has started."""
+        file = self.temp_dir / RAY / "ray_current_cluster"
+        return file.read_text().strip() if file.exists() else ""
 
     def accepts_connections(self) -> bool:
-        """Return whether Ray's own servers, GCS and raylet, take connections."""
+        """Return whether GCS and raylet accept connections."""
         host, _, port = self.address().rpartition(":")
         raylet = self.temp_dir / RAY / "session_latest" / "sockets" / "raylet"
         if not port:
@@ -83,18 +83,18 @@ class RayHead:
         return True
 
     def exit_message(self) -> str:
-        """Return how the head ended, or empty while it is running."""
+        """Return how the head exited, or "" while it is running."""
         code = self.child.exit_code()
         if code is None:
             return ""
         record = self.temp_dir / RAY / "session_latest" / "logs" / "ray_process_exit.log"
         text = record.read_text(errors="replace") if record.exists() else ""
-        dead = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
-        reasons = "".join(f", {name} with {exit_text(int(of_it))}" for name, of_it in dead)
-        return f"the Ray head ended with {exit_text(code)}{reasons}"
+        exited = re.findall(r"^ *(\w+) \[exit code=(-?\d+)", text, re.MULTILINE)
+        reasons = "".join(f", {name} with {exit_text(int(status))}" for name, status in exited)
+        return f"the Ray head exited with {exit_text(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
-        """End the head and everything on it, and remove its files."""
+        """Terminate the head and its processes, and remove its files."""
         processes.terminate(self.child)
         await self.session.close()
         remove_temp_dir(self.temp_dir)
@@ -110,33 +110,30 @@ def start_ray_head(
     log_file: Path,
     temp_dir: Path,
 ) -> RayHead:
-    """Start a head with room for all ranks and engines, however many CPUs the machine has."""
-    # All at once, so that they differ: a head does not survive two components on the same port.
+    """Start a head with logical CPUs for all ranks and engines."""
+    # In one call, so that the ports differ.
     progress_port, gcs_port, agent_port = free_ports(3)
     command = [
         *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
-        "--include-dashboard=false",  # ten processes that nobody asks anything
-        # The default is a fixed port, which a second head on this machine could not have.
+        "--include-dashboard=false",  # would be ten unused processes
+        # The default port would collide with a second head on this machine.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(logical_cpus(world)), "--temp-dir", str(temp_dir / RAY)),
         *("--object-store-memory", str(object_store_bytes)),
         *("--disable-usage-stats", "--no-monitor", "--log-style", "record", "--log-color", "false"),
     ]
-    given = {
+    full_env = {
         **head_env(env, temp_dir, secrets.token_hex(32)),
         names.ENV_PROGRESS_PORT: str(progress_port),
     }
-    child = processes.start(f"c{number}", command, given, log_file)
-    return RayHead(number, child, temp_dir, progress_port, given)
+    child = processes.start(f"c{number}", command, full_env, log_file)
+    return RayHead(number, child, temp_dir, progress_port, full_env)
 
 
 def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, str]:
-    """Return the environment of the head, of its actors and of drivers.
-
-    The kernel shows it to nobody but the user.
-    """
+    """Return the environment of the head, its actors and drivers."""
     inherited = {key: value for key, value in env.items() if key not in _FOREIGN}
     return {
         **RAY_VARIABLES,
@@ -145,35 +142,35 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
         **SURVIVES_SETPROCTITLE,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback, the default elsewhere
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on loopback; default on other systems
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo"),
         "VLLM_HOST_IP": "127.0.0.1",
-        "TMPDIR": str(temp_dir),  # of engines and drivers too: others could guess names in /tmp
+        "TMPDIR": str(temp_dir),  # other users could guess names in /tmp
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_SECONDS),
         "PYTHONUNBUFFERED": "1",
     }
 
 
 _FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE", "RAY_TMPDIR"})
-"""Settings for some other cluster of the user's."""
+"""Settings of other Ray clusters of the user."""
 
 
 def logical_cpus(world: World) -> int:
-    """Return the CPUs to declare to Ray: enough for all ranks and engines."""
+    """Return the logical CPUs of the head: enough for all ranks and engines."""
     ranks = world.num_ranks * world.cpus_per_rank
     engines = world.num_engines * world.cpus_per_engine
     return int(-(-(ranks + engines) // 1)) + SPARE_CPUS
 
 
 def make_temp_dir() -> Path:
-    """Create the head's private temporary folder, with a path short enough for Ray's sockets."""
-    usual = tempfile.gettempdir()
-    fits = len(f"{usual}/{PREFIX}12345678/{RAY}") <= MAX_TEMP_DIR_CHARS
-    parent = usual if fits else "/tmp"
+    """Create a private temporary folder with a path short enough for Ray's sockets."""
+    default = tempfile.gettempdir()
+    fits = len(f"{default}/{PREFIX}12345678/{RAY}") <= MAX_TEMP_DIR_CHARS
+    parent = default if fits else "/tmp"
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
 
 
 def remove_temp_dir(temp_dir: Path) -> None:
-    """Remove what `make_temp_dir` made, and nothing else."""
+    """Remove a folder created by `make_temp_dir`; ignore others."""
     if temp_dir.name.startswith(PREFIX):
-        shutil.rmtree(temp_dir, ignore_errors=True)  # leftovers do no harm
+        shutil.rmtree(temp_dir, ignore_errors=True)

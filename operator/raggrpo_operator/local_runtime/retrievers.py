@@ -1,4 +1,4 @@
-"""A local run's managed retrievers as child processes. Does not decide about restarts."""
+"""Managed retrievers of a local run as child processes."""
 
 import os
 import sys
@@ -25,18 +25,18 @@ class _Retriever:
 
 
 class Retrievers:
-    """All managed retrievers of one job."""
+    """The managed retrievers of a job."""
 
     def __init__(self, processes: Processes, logs: Path) -> None:
         self._processes, self._logs = processes, logs
         self._running: dict[str, _Retriever] = {}
 
     def start(self, name: str, managed: ManagedRetriever) -> None:
-        """Start this endpoint's retriever unless it is running."""
+        """Start the retriever of an endpoint unless it is running."""
         old = self._running.get(name)
         if old is not None and old.child.exit_code() is None:
             return
-        # Keep the port of a restarted one: a running trainer already knows it.
+        # A restarted retriever keeps its port, which a running trainer uses.
         port = old.port if old is not None else free_ports(1)[0]
         log_file = self._logs / f"retriever-{name}.log"
         child = self._processes.start(
@@ -46,10 +46,10 @@ class Retrievers:
 
     async def observe(self) -> tuple[RetrieverObserved, ...]:
         """Return the state of each retriever."""
-        return tuple([await _observed(name, found) for name, found in self._running.items()])
+        return tuple([await _observe(name, retriever) for name, retriever in self._running.items()])
 
     def stop(self) -> None:
-        """End all retrievers."""
+        """Terminate all retrievers."""
         for retriever in self._running.values():
             self._processes.terminate(retriever.child)
         self._running.clear()
@@ -61,12 +61,12 @@ def command(managed: ManagedRetriever, port: int) -> list[str]:
     return [*words, "--host", "127.0.0.1", "--port", str(port)]
 
 
-async def _observed(name: str, retriever: _Retriever) -> RetrieverObserved:
+async def _observe(name: str, retriever: _Retriever) -> RetrieverObserved:
     address = f"http://127.0.0.1:{retriever.port}"
     code = retriever.child.exit_code()
     if code is not None:
         cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-        problem = f"ended with {exit_text(code)}: {retriever.child.log_tail(3)}"
+        problem = f"exited with {exit_text(code)}: {retriever.child.log_tail(3)}"
         return RetrieverObserved(name, address, problem=problem, has_ended=True, cause=cause)
     try:
         async with open_session() as session:

@@ -1,4 +1,4 @@
-"""`LocalRuntime`: observes and performs for `decide` on this machine. It decides nothing."""
+"""`LocalRuntime`: the side effects of a job on this machine."""
 
 import os
 import shutil
@@ -43,12 +43,12 @@ from .retrievers import Retrievers
 from .secret_values import trainer_env
 
 LOST_SECONDS, START_SECONDS = 5.0, 120.0
-"""A head whose servers take no connection for so long is lost: after its start, and before.
+"""Time after which a head whose servers refuse connections is lost: once started, and before.
 
-Its own process tells more, and mostly at once, but stays for ever if they ended in good order.
+The head process itself usually exits at once, but not if its servers shut down cleanly.
 """
 MIN_SILENT_POLLS = 5
-"""At least: a machine may have slept meanwhile."""
+"""Minimum number of failed polls, in case the machine was asleep."""
 
 
 class LocalRuntime:
@@ -69,10 +69,11 @@ class LocalRuntime:
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
-        self._silent_since, self._silent_looks = 0.0, 0
+        self._silent_since = 0.0
+        self._silent_polls = 0
 
     async def observe(self, job: RagGrpoJob) -> Observed:
-        """Return what exists on this machine for the job."""
+        """Return a snapshot of the job's processes on this machine."""
         self._processes.ensure_warden()
         retrievers = await self._retrievers.observe()
         preflight = self._preflight.observe() if self._preflight is not None else None
@@ -87,30 +88,30 @@ class LocalRuntime:
         driver = self._driver_of(job.status.attempt)
         attempt = driver.observe() if driver is not None else None
         is_running = attempt is not None and attempt.status is SubmissionStatus.RUNNING
-        # What ends a head ends its driver, often before the head is seen to have ended.
-        answers = is_running or head.accepts_connections()
-        death = head.exit_message() or self._silence(head, answers)
-        answers = answers and not death
+        # The driver of a failed head may exit before the head itself.
+        is_answering = is_running or head.accepts_connections()
+        failure = head.exit_message() or self._silence(head, is_answering)
+        is_answering = is_answering and not failure
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=answers,
-            is_lost=bool(death),
-            cause=Cause.HEAD_LOST if death else None,
-            message=death,
+            is_ready=is_answering,
+            is_lost=bool(failure),
+            cause=Cause.HEAD_LOST if failure else None,
+            message=failure,
         )
         return Observed(
             preflight=preflight,
             cluster=cluster,
-            attempt=attempt if answers else None,
-            # Read last: when the attempt has ended, this is its final word.
-            progress=None if death else await head.progress.read(),
+            attempt=attempt if is_answering else None,
+            # Read last, so that it is final if the attempt has ended.
+            progress=None if failure else await head.progress.read(),
             retrievers=retrievers,
-            head_answers=answers,
+            head_answers=is_answering,
             in_pods=False,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:  # noqa: ARG002
-        """Do one thing."""
+        """Perform one action."""
         match action:
             case StartPreflight():
                 self._start_preflight(action)
@@ -135,33 +136,33 @@ class LocalRuntime:
                 assert_never(action)
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:  # noqa: ARG002
-        """Keep the status as a file, and the log of an attempt that ended beside its records."""
+        """Save the status, and copy the log of an attempt that has ended."""
         self._state.status = status
         self._folder.save(self._state)
         if self._state.temp_dir:
             save_driver_log(status, Path(self._state.temp_dir), self._log_dir)
 
     async def close(self) -> None:
-        """End everything that was started."""
+        """Terminate all processes."""
         self._delete_preflight()
         self._retrievers.stop()
         await self._delete_cluster()
         self._remove_temp_dir()
 
-    def _silence(self, head: RayHead, answers: bool) -> str:
-        """Return that the head has gone or does not start, empty while neither is certain."""
+    def _silence(self, head: RayHead, is_answering: bool) -> str:
+        """Return a message if the head has been silent for too long, else ""."""
         now = self._clock()
-        if answers or not self._silent_looks:
+        if is_answering or not self._silent_polls:
             self._silent_since = now
-        self._silent_looks = 0 if answers else self._silent_looks + 1
-        lasted = now - self._silent_since
+        self._silent_polls = 0 if is_answering else self._silent_polls + 1
+        silent_seconds = now - self._silent_since
         limit = LOST_SECONDS if head.address() else START_SECONDS
-        if self._silent_looks < MIN_SILENT_POLLS or lasted < limit:
+        if self._silent_polls < MIN_SILENT_POLLS or silent_seconds < limit:
             return ""
-        return f"the Ray head has not answered for {lasted:.0f} s"
+        return f"the Ray head has not answered for {silent_seconds:.0f} s"
 
     def _driver_of(self, number: AttemptNumber) -> Driver | None:
-        """Return the driver of an attempt if it was started on the head that is there."""
+        """Return the driver of an attempt if it was started on the current head, else None."""
         driver = self._driver
         return driver if driver is not None and driver.number == number else None
 
@@ -173,7 +174,7 @@ class LocalRuntime:
         temp_dir = make_temp_dir()
         self._state.temp_dir = str(temp_dir)
         self._folder.save(self._state)
-        self._silent_looks = 0
+        self._silent_polls = 0
         self._head = start_ray_head(
             action.number,
             self._processes,
@@ -193,7 +194,8 @@ class LocalRuntime:
         await head.close(self._processes)
 
     def _submit(self, config: TrainerConfig) -> None:
-        head, number = self._running_head(), config.attempt.number
+        head = self._running_head()
+        number = config.attempt.number
         if self._driver_of(number) is not None:
             return
         text = config_json(config)
@@ -210,7 +212,7 @@ class LocalRuntime:
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
-        with suppress(OSError):  # the preflight says which folder cannot be written
+        with suppress(OSError):  # preflight reports a folder that is not writable
             private_folder(self._log_dir)
         self._preflight = PreflightRun(
             self._processes,
@@ -227,7 +229,7 @@ class LocalRuntime:
             self._preflight = None
 
     def _remove_temp_dir(self) -> None:
-        """Remove Ray's files, also those that a killed run left."""
+        """Remove the files of Ray, including those of a killed run."""
         if self._state.temp_dir:
             remove_temp_dir(Path(self._state.temp_dir))
             self._state.temp_dir = ""
@@ -240,13 +242,13 @@ class LocalRuntime:
 
 
 def save_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
-    """Copy the log of the newest attempt beside its other records, once it has ended."""
+    """Copy the driver log of the newest attempt to its folder in `log_dir`, once it has ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return
     number = status.attempts[0].number
     source = driver_log(temp_dir, number)
     target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
-    # A driver that was killed has not copied its last lines: only a copy of this size is whole.
+    # A killed driver has not copied its last lines: a copy is complete if the sizes match.
     size = source.stat().st_size if source.exists() else None
     if size is None or (target.exists() and target.stat().st_size == size):
         return
@@ -258,11 +260,11 @@ def save_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
 
 
 def _abandoned_cluster(state: State) -> ClusterObserved | None:
-    """Return the cluster of a run that was killed: it ended together with that run."""
+    """Return the lost cluster of a run that was killed, or None."""
     attempts = state.status.attempts
     if not attempts or attempts[0].cause is not None:
         return None
-    message = "the last `raggrpo run` was killed, and its Ray processes ended with it"
+    message = "the previous `raggrpo run` was killed together with its Ray processes"
     return ClusterObserved(
         attempts[0].cluster, is_lost=True, cause=Cause.HEAD_LOST, message=message
     )

@@ -1,4 +1,4 @@
-"""The environment of a local run's processes: `spec.env`, with variables in place of Secrets."""
+"""The environment of local processes: `spec.env`, with environment variables as Secrets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,22 +8,22 @@ from raggrpo_api.spec.job_spec import JobSpec
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each Secret whose variable is not set, with what to type."""
+    """Return a line with a remedy for each Secret whose variable is not set."""
     return [
-        f"{place} refers to key {ref.key} of Secret {ref.name}: "
+        f"{user} refers to key {ref.key} of Secret {ref.name}: "
         f"export {secret_env(ref.name, ref.key)}=..."
-        for place, ref in _references(spec)
+        for user, ref in _references(spec)
         if secret_env(ref.name, ref.key) not in environment
     ]
 
 
 def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment inherited by drivers, ranks and preflight."""
-    given = dict(environment)
+    """Return the environment of drivers, ranks and preflight."""
+    env = dict(environment)
     for variable in spec.env:
         ref = variable.secret_key_ref
-        given[variable.name] = environment[secret_env(ref.name, ref.key)] if ref else variable.value
-    return given
+        env[variable.name] = environment[secret_env(ref.name, ref.key)] if ref else variable.value
+    return env
 
 
 def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
@@ -37,5 +37,5 @@ def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
     for index, judge in spec.reward.judges:
         for header in judge.headers:
             if header.secret_key_ref is not None:
-                place = f"header {header.name} of reward.functions[{index}].judge"
-                yield place, header.secret_key_ref
+                user = f"header {header.name} of reward.functions[{index}].judge"
+                yield user, header.secret_key_ref

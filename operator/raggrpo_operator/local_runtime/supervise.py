@@ -1,4 +1,4 @@
-"""Runs one job on this machine to its end: the loop around `reconcile`, signals, bookkeeping."""
+"""Runs a job on this machine until it ends: the reconcile loop and signals."""
 
 import asyncio
 import logging
@@ -27,20 +27,20 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
-"""Delay after something could not be observed or done; it doubles while that lasts."""
+"""Maximum retry interval, which doubles with each consecutive error."""
 Observer = Callable[[JobStatus], None]
-"""Called with every status, for a display."""
+"""Called with every new status."""
 
 
 class Interrupted(Exception):
-    """A second signal arrived: end at once."""
+    """A second signal arrived: exit immediately."""
 
 
 def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
-    """Return the job with its identity and last status in this folder.
+    """Return the job with its uid and last status from the folder.
 
-    Ends what a killed run left behind. A job that failed before is begun again with a fresh
-    budget. Raises OperatorError when a value changed that checkpoints depend on.
+    Kills processes of a killed run. A failed job is retried with a new restart budget. Raises
+    OperatorError if a value that checkpoints depend on has changed.
     """
     state = folder.load()
     if state.mark:
@@ -64,9 +64,9 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
 def supervise(
     folder: JobFolder, job: RagGrpoJob, state: State, log_dir: Path, observer: Observer
 ) -> JobStatus:
-    """Run the job until it ends or is interrupted; nothing it started survives.
+    """Run the job until it ends or is interrupted, then terminate all its processes.
 
-    The first SIGINT, SIGTERM or SIGHUP saves and suspends; the second ends at once.
+    The first SIGINT, SIGTERM or SIGHUP saves and suspends the job; the second exits immediately.
     """
     processes = Processes()
     state.mark = processes.mark
@@ -83,16 +83,18 @@ class _Supervision:
     def __init__(
         self, job: RagGrpoJob, state: State, runtime: LocalRuntime, observer: Observer
     ) -> None:
-        self._job, self._state, self._observer = job, state, observer
+        self._job = job
+        self._state = state
+        self._observer = observer
         self._runtime = runtime
         self._wake = asyncio.Event()
         self._signals = 0
 
     async def run(self) -> JobStatus:
         loop = asyncio.get_running_loop()
-        work = asyncio.ensure_future(self._until_quiet())
+        work = asyncio.ensure_future(self._until_settled())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
                 loop.add_signal_handler(number, self._on_signal, number, work)
         try:
             return await work
@@ -103,18 +105,18 @@ class _Supervision:
 
     def _on_signal(self, number: signal.Signals, work: "asyncio.Future[JobStatus]") -> None:
         if number == signal.SIGHUP:
-            _forget_terminal()
+            _discard_output()
         self._signals += 1
         if self._signals > 1:
             work.cancel()
             return
-        log.warning("stopping: the attempt saves first; interrupt again to end at once")
+        log.warning("stopping: saving a checkpoint first; interrupt again to exit immediately")
         spec = self._job.spec.model_copy(update={"suspend": True})
         self._job = self._job.model_copy(update={"spec": spec})
         self._wake.set()
 
-    async def _until_quiet(self) -> JobStatus:
-        """Reconcile until only an event could change anything."""
+    async def _until_settled(self) -> JobStatus:
+        """Reconcile until the decision has no actions and no requeue."""
         delay = RETRY_SECONDS
         while True:
             try:
@@ -122,23 +124,23 @@ class _Supervision:
             except OperatorError as error:
                 if not error.retryable:
                     raise
-                log.warning("%s; trying again in %.0f s", error, delay)
-                self._take_over(self._state.status)  # it was written before the actions
-                await self._pause(delay)
+                log.warning("%s; retrying in %.0f s", error, delay)
+                self._set_status(self._state.status)  # written before the actions
+                await self._sleep(delay)
                 delay = min(2 * delay, MAX_RETRY_SECONDS)
                 continue
             delay = RETRY_SECONDS
-            self._take_over(decision.status)
+            self._set_status(decision.status)
             if decision.requeue_after is None and not decision.actions:
                 return decision.status
-            await self._pause(decision.requeue_after or 0.0)
+            await self._sleep(decision.requeue_after or 0.0)
 
-    def _take_over(self, status: JobStatus) -> None:
+    def _set_status(self, status: JobStatus) -> None:
         self._job = self._job.model_copy(update={"status": status})
         self._observer(status)
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the next signal."""
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for `seconds` or until a signal arrives."""
         try:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
@@ -146,19 +148,19 @@ class _Supervision:
         self._wake.clear()
 
 
-def _forget_terminal() -> None:
-    """Discard further output: the terminal is gone, and saving must not fail because of it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _discard_output() -> None:
+    """Redirect output to /dev/null: saving must not fail because the terminal is closed."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
+        os.dup2(null, stream)
+    os.close(null)
 
 
 def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
-    """Refuse a change of what checkpoints depend on, once an attempt was made."""
+    """Reject a change of values that checkpoints depend on."""
     old_job = parse_job(job.manifest() | {"spec": state.spec})
     if not isinstance(old_job, RagGrpoJob):
-        return  # written by another version: the trainer compares with the checkpoint itself
+        return  # written by another version: the trainer compares the checkpoint
     old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)
@@ -167,7 +169,7 @@ def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     if changed:
         lines = "\n  ".join(changed)
         raise PermanentError(
-            f"the job in {folder.path} has begun with other values (old → new):\n  {lines}\n"
-            "set them back to continue it, or begin a new job with another --dir and another "
+            f"the job in {folder.path} was started with other values (old → new):\n  {lines}\n"
+            "restore them to continue the job, or start a new job with another --dir and "
             "spec.checkpoint.path"
         )

@@ -1,9 +1,10 @@
-"""Two tiny services that kill processes once their owner is gone; they decide nothing.
+"""The warden and the keepers, which kill processes when their owner exits.
 
 Run as a script (`python -I -S warden.py …`) with only the standard library, each takes 20 ms to
-start and 9 MB. `watch MARK` waits until standard input closes, then kills every process that
-carries the mark. `keep MARK PARENT COMMAND…` starts a command and kills it when PARENT dies or
-SIGTERM comes, while SIGUSR1 passes SIGTERM on; however it ends, its descendants end with it.
+start and 9 MB. `watch MARK` (the warden) waits until standard input closes, then kills all
+processes with the mark. `keep MARK PARENT COMMAND…` (a keeper) starts a command and kills it when
+PARENT exits or on SIGTERM; SIGUSR1 sends the command SIGTERM. When the command has exited, the
+keeper kills its descendants.
 """
 
 import ctypes
@@ -13,74 +14,74 @@ import sys
 import time
 
 MARK_VARIABLE = "RAGGRPO_RUN_MARK"
-"""Same as names.ENV_RUN_MARK, which this script cannot import; a test compares them."""
-PATIENCE_SECONDS = 20.0
+"""Same as `names.ENV_RUN_MARK`, which this script cannot import; a test compares them."""
+SWEEP_SECONDS = 20.0
 GRACE_SECONDS = 3.0
-"""Time the warden gives the keepers first, since they also reach descendants without the mark."""
+"""Time the warden leaves to the keepers, which also kill descendants without the mark."""
 STOP_SIGNAL = signal.SIGUSR1
-"""Asks a keeper to ask its command to end."""
+"""Makes a keeper send SIGTERM to its command."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
 
 
-def carriers(mark: str) -> list[int]:
-    """Return the ids of processes that inherited this mark or one below it (`mark.…`).
+def marked_processes(mark: str) -> list[int]:
+    """Return the ids of processes with this mark or a mark below it (`mark.…`).
 
-    Excludes zombies, which have no environment, and the caller.
+    Excludes the caller and zombies, which have no environment.
     """
-    wanted = f"\0{MARK_VARIABLE}={mark}".encode()
-    found = []
+    entry_start = f"\0{MARK_VARIABLE}={mark}".encode()
+    pids = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
                 environment = b"\0" + file.read() + b"\0"
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # exited, or of another user
             continue
-        if wanted + b"\0" in environment or wanted + b"." in environment:
-            found.append(int(entry))
-    return found
+        if entry_start + b"\0" in environment or entry_start + b"." in environment:
+            pids.append(int(entry))
+    return pids
 
 
-def sweep(mark: str, patience_seconds: float = PATIENCE_SECONDS) -> list[int]:
-    """SIGKILL every process with this mark until none is left; return the survivors.
+def sweep(mark: str, timeout_seconds: float = SWEEP_SECONDS) -> list[int]:
+    """Kill all processes with this mark; return the survivors after `timeout_seconds`.
 
-    Two searches in a row must find none: during exec a process's environment reads as empty.
+    Two consecutive scans must find none: the environment of a process is empty during exec.
     """
-    deadline = time.monotonic() + patience_seconds
-    missed = 0
-    while missed < 2:
-        left = carriers(mark)
-        missed = 0 if left else missed + 1
-        for pid in left:
+    deadline = time.monotonic() + timeout_seconds
+    empty_scans = 0
+    while empty_scans < 2:
+        remaining = marked_processes(mark)
+        empty_scans = 0 if remaining else empty_scans + 1
+        for pid in remaining:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if left and time.monotonic() > deadline:
-            return left
+        if remaining and time.monotonic() > deadline:
+            return remaining
         time.sleep(0.02)
     return []
 
 
 def watch(mark: str) -> int:
-    """Wait for the end of the run, which holds the other end of standard input, then sweep."""
+    """Wait until the run exits, which closes standard input, then kill its processes."""
     for number in (*_TERMINAL_SIGNALS, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
         continue
     deadline = time.monotonic() + GRACE_SECONDS
-    while carriers(mark) and time.monotonic() < deadline:
+    while marked_processes(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     return 1 if sweep(mark) else 0
 
 
 def keep(mark: str, parent: int, command: list[str]) -> int:
-    """Run the command and return its exit code, 128 + n if signal n killed it.
+    """Run the command and return its exit code, or 128 + n for signal n.
 
-    As a subreaper, the keeper also adopts descendants that lose their parent.
+    As a subreaper, the keeper adopts descendants whose parent exits.
     """
     for number in _TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -89,14 +90,14 @@ def keep(mark: str, parent: int, command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     signal.signal(STOP_SIGNAL, lambda *_: os.kill(child, signal.SIGTERM))
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before the signal was set up
+    if os.getppid() != parent:  # the parent exited before the signal was set up
         os.kill(child, signal.SIGKILL)
-    ended, status = os.wait()
-    while ended != child:
-        ended, status = os.wait()
-    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # another process may get the child's id now
+    pid, status = os.wait()
+    while pid != child:
+        pid, status = os.wait()
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # the id of the child may be reused now
     sweep(mark)
-    _end_descendants()
+    _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -118,12 +119,12 @@ def _start(command: list[str]) -> int:
     os._exit(127)
 
 
-def _end_descendants() -> None:
-    """Kill and reap the keeper's remaining descendants, marked or not."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def _kill_descendants() -> None:
+    """Kill and reap all remaining descendants, with or without the mark."""
+    deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         for pid in _children():
-            os.kill(pid, signal.SIGKILL)  # the id cannot have been reused: only we can reap it
+            os.kill(pid, signal.SIGKILL)  # not reused: only this process can reap it
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue
@@ -133,7 +134,7 @@ def _end_descendants() -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -143,8 +144,8 @@ def _children() -> list[int]:
         except OSError:
             continue
         if int(fields[1]) == os.getpid():
-            found.append(int(entry))
-    return found
+            pids.append(int(entry))
+    return pids
 
 
 def _prctl(option: int, value: int) -> None:
@@ -153,7 +154,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the two services."""
+    """Run the warden or a keeper."""
     service, mark, *rest = arguments
     if service == "watch":
         return watch(mark)

@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def listening(mark: str) -> set[str]:
-    pids = warden.carriers(mark)
+    pids = warden.marked_processes(mark)
     return {
         connection.laddr.ip
         for connection in psutil.net_connections("tcp")
@@ -53,12 +53,12 @@ def listening(mark: str) -> set[str]:
 
 
 def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
-    everything = warden.carriers(tree["mark"])
+    everything = warden.marked_processes(tree["mark"])
     programs = [" ".join(psutil.Process(pid).cmdline()) for pid in everything]
     addresses = listening(tree["mark"])
     os.kill(tree["warden"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
-    wait_for(lambda: not warden.carriers(tree["mark"]))
+    wait_for(lambda: not warden.marked_processes(tree["mark"]))
 
     assert len(everything) > 9  # gcs, raylet, agents, workers, driver, keepers
     # A dashboard agent that fails to start in time ends the head.
@@ -70,7 +70,7 @@ def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
 def test_warden_ends_ray_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
     os.kill(tree["keeper"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
-    wait_for(lambda: not warden.carriers(tree["mark"]))
+    wait_for(lambda: not warden.marked_processes(tree["mark"]))
 
 
 async def test_ray_process_death_is_reported_and_ends_the_head(tmp_path: Path) -> None:
@@ -79,15 +79,15 @@ async def test_ray_process_death_is_reported_and_ends_the_head(tmp_path: Path) -
         head = await ray_tree.start_tree(processes, tmp_path)
         ray_tree.kill_gcs(head.child.mark)
         wait_for(lambda: head.exit_message() != "")
-        death, left = head.exit_message(), warden.carriers(head.child.mark)
+        death, left = head.exit_message(), warden.marked_processes(head.child.mark)
         await head.close(processes)
     finally:
         processes.terminate_all()
 
-    assert death == "the Ray head ended with exit code 1, gcs_server with signal 9 (SIGKILL)"
+    assert death == "the Ray head exited with exit code 1, gcs_server with signal 9 (SIGKILL)"
     assert left == []
     assert not head.temp_dir.exists()
-    assert warden.carriers(processes.mark) == []
+    assert warden.marked_processes(processes.mark) == []
 
 
 @pytest.mark.parametrize(

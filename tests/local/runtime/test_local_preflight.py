@@ -11,7 +11,7 @@ from support.builders.operator.local_job import LocalJob, kill
 
 
 def is_checking(job: LocalJob) -> bool:
-    return bool(job.state["mark"] and warden.carriers(f"{job.state['mark']}.preflight"))
+    return bool(job.state["mark"] and warden.marked_processes(f"{job.state['mark']}.preflight"))
 
 
 def checking(folder: Path) -> tuple[LocalJob, "subprocess.Popen[str]"]:
@@ -36,7 +36,7 @@ def test_failed_check_sets_exit_code_and_prints_evidence(
     assert f"{check}: look at this" in output
     assert "Traceback" not in output
     assert not (job.dir / "logs" / "ray-c1.log").exists()
-    assert warden.carriers(job.state["mark"]) == []
+    assert warden.marked_processes(job.state["mark"]) == []
 
 
 def test_next_run_restarts_after_failed_check(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_signal_during_preflight_suspends_immediately(
 
     assert code == 130, output
     assert job.state["status"]["phase"] == "Suspended"
-    assert warden.carriers(job.state["mark"]) == []
+    assert warden.marked_processes(job.state["mark"]) == []
 
 
 def test_run_under_nohup_ignores_hangup(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     job.wait_until_gone()
     saved = int((job.checkpoints / "saved-step").read_text())
     assert code == 130, output
-    assert "stopping: the attempt saves first; interrupt again to end at once" in output
+    assert "stopping: saving a checkpoint first; interrupt again to exit immediately" in output
     assert f"suspended, saved at step {saved}; run the same command again to continue" in output
     assert not temp_dir.exists()
 

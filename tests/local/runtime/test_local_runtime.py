@@ -320,7 +320,7 @@ async def test_creating_cluster_twice_starts_one_head(tmp_path: Path, processes:
     assert first is second is not None
     assert existed
     assert not is_there(temp_dir)
-    assert warden.carriers(f"{processes.mark}.c1") == []
+    assert warden.marked_processes(f"{processes.mark}.c1") == []
 
 
 def test_next_run_ends_processes_of_killed_run(tmp_path: Path, processes: Processes) -> None:
@@ -328,4 +328,4 @@ def test_next_run_ends_processes_of_killed_run(tmp_path: Path, processes: Proces
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))
     prepare(folder, make_job())
-    assert warden.carriers(processes.mark) == []
+    assert warden.marked_processes(processes.mark) == []

@@ -38,7 +38,7 @@ class Owner:
         self.nameless = said["nameless"]
 
     def is_gone(self) -> bool:
-        return not warden.carriers(self.mark)
+        return not warden.marked_processes(self.mark)
 
     def is_gone_with_the_nameless(self) -> bool:
         return self.is_gone() and not Path(f"/proc/{self.nameless}").exists()
@@ -95,7 +95,7 @@ def test_ending_one_child_keeps_the_others(processes: Processes, tmp_path: Path)
     first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
     second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
     processes.terminate(first)
-    assert warden.carriers(first.mark) == []
+    assert warden.marked_processes(first.mark) == []
     assert second.exit_code() is None
 
 
@@ -104,21 +104,21 @@ def test_command_exit_ends_its_descendants(processes: Processes, tmp_path: Path)
     child = processes.start("family", command, os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert child.exit_code() == 5
-    assert warden.carriers(child.mark) == []
+    assert warden.marked_processes(child.mark) == []
 
 
 def test_stopped_child_ignoring_signals_is_killed(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
     processes.terminate(child)
-    assert warden.carriers(child.mark) == []
+    assert warden.marked_processes(child.mark) == []
 
 
 def warden_of(processes: Processes) -> int:
     """Return the pid of the warden. During exec the environment of a process reads as empty."""
     mark = f"{processes.mark}.warden"
-    wait_for(lambda: warden.carriers(mark) != [])
-    [pid] = warden.carriers(mark)
+    wait_for(lambda: warden.marked_processes(mark) != [])
+    [pid] = warden.marked_processes(mark)
     return pid
 
 
@@ -129,7 +129,7 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
 
     def is_replaced() -> bool:
         processes.ensure_warden()  # repeated as in every round: an exiting warden counts as alive
-        return warden.carriers(f"{processes.mark}.warden") not in ([], [first])
+        return warden.marked_processes(f"{processes.mark}.warden") not in ([], [first])
 
     wait_for(is_replaced)
 
@@ -138,14 +138,15 @@ def test_sweep_scans_twice_before_reporting_clean(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = processes.start("sleeper", ["sleep", "1000"], os.environ, tmp_path / "log")
-    look, blind = warden.carriers, [True]
+    scan = warden.marked_processes
+    blind = [True]
     monkeypatch.setattr(
-        warden, "carriers", lambda mark: [] if blind and blind.pop() else look(mark)
+        warden, "marked_processes", lambda mark: [] if blind and blind.pop() else scan(mark)
     )
-    wait_for(lambda: look(child.mark) != [])
+    wait_for(lambda: scan(child.mark) != [])
     assert warden.sweep(child.mark) == []
 
-    assert look(child.mark) == []
+    assert scan(child.mark) == []
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
@@ -208,8 +209,8 @@ def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
     os.kill(owner.warden, signal.SIGTERM)
     wait_for(lambda: not signals(owner.warden, "SigPnd", "ShdPnd"))
 
-    assert warden.carriers(f"{owner.mark}.warden") == [owner.warden]
-    assert owner.keeper in warden.carriers(owner.mark)
+    assert warden.marked_processes(f"{owner.mark}.warden") == [owner.warden]
+    assert owner.keeper in warden.marked_processes(owner.mark)
 
 
 def test_children_exit_after_exception(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "state.json is damaged" in result.output
-    assert "remove it to begin a new job" in result.output
+    assert "remove it to start a new job" in result.output
 
 
 def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
         apply_mounts(make_cluster_job(), {"special": "/home/s"}, nowhere)
 
     assert caught.value.problems == (
-        "--mount datasets=/path/to/folder  # is missing: it stands in for volume data at /mnt/data",
-        "--mount checkpoints=/path/to/folder  # is missing: it stands in for volume ckpt at "
+        "--mount datasets=/path/to/folder  # required: it replaces volume data at /mnt/data",
+        "--mount checkpoints=/path/to/folder  # required: it replaces volume ckpt at "
         "/mnt/checkpoints",
     )
 
@@ -96,12 +96,12 @@ def test_wrong_claim_is_answered_with_the_right_one() -> None:
 
     assert caught.value.problems == (
         "--mount dataset=/home/x: no volume uses claim dataset (claims: datasets, special, "
-        "checkpoints); --mount datasets=/home/x  # stands in for volume data at /mnt/data",
+        "checkpoints); --mount datasets=/home/x  # replaces volume data at /mnt/data",
     )
 
 
 def test_mount_of_a_job_without_volumes_is_refused() -> None:
-    with pytest.raises(InvalidOptions, match="the job has no volumes; leave the option out"):
+    with pytest.raises(InvalidOptions, match="the job has no volumes; omit the option"):
         apply_mounts(make_job({"volumes": []}), {"x": "/home/x"}, nowhere)
 
 
@@ -123,12 +123,12 @@ def test_options_become_absolute_folders() -> None:
 
 @pytest.mark.parametrize("option", ["work", "work=", "=x"])
 def test_malformed_option_shows_the_form(option: str) -> None:
-    with pytest.raises(InvalidOptions, match="write --mount CLAIM=DIR"):
+    with pytest.raises(InvalidOptions, match="expected --mount CLAIM=DIR"):
         read_mounts([option], str)
 
 
 def test_claim_given_twice_is_refused() -> None:
-    with pytest.raises(InvalidOptions, match="claim w is given twice"):
+    with pytest.raises(InvalidOptions, match="claim w is specified twice"):
         read_mounts(["w=/a", "w=/b"], str)
 
 

@@ -56,12 +56,12 @@ def test_unknown_path_names_the_nearest_field() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("resources.device", "write --set spec.path=value"),
-        ("=CPU", "write --set spec.path=value"),
-        ("a..b=1", "write --set spec.path=value"),
-        ("training.totalSteps.x=1", "spec.training.totalSteps is 1000, it has no fields"),
-        ("data.trainFiles[3]=/x", "spec.data.trainFiles has 1 items, counted from 0"),
-        ("model[0]=/x", "spec.model has 0 items, counted from 0"),
+        ("resources.device", "expected --set PATH=VALUE"),
+        ("=CPU", "expected --set PATH=VALUE"),
+        ("a..b=1", "expected --set PATH=VALUE"),
+        ("training.totalSteps.x=1", "spec.training.totalSteps is 1000 and has no fields"),
+        ("data.trainFiles[3]=/x", "spec.data.trainFiles has 1 items; indices start at 0"),
+        ("model[0]=/x", "spec.model has 0 items; indices start at 0"),
         ("model.path=[", "quote the value"),
     ],
 )
@@ -88,7 +88,7 @@ def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
     [
         ("actor-8=http://x", "no endpoint actor-8; did you mean actor-8b?"),
         ("zzz=http://x", "no endpoint zzz; the job has actor-8b, kb"),
-        ("kb", "write --endpoint NAME=URL"),
+        ("kb", "expected --endpoint NAME=URL"),
     ],
 )
 def test_wrong_endpoint_is_named(option: str, says: str) -> None:

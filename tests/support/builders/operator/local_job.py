@@ -94,7 +94,7 @@ class LocalJob:
         """Wait until nothing with the mark of the last run lives."""
         deadline, mark = time.monotonic() + 60, self.state["mark"]
         assert mark
-        while left := warden.carriers(mark):
+        while left := warden.marked_processes(mark):
             assert time.monotonic() < deadline, f"left: {left}"
             time.sleep(0.1)
 

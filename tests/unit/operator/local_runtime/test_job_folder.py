@@ -98,7 +98,7 @@ def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path)
     text = str(caught.value)
     assert 'spec.checkpoint.path: "/mnt/runs/checkpoints" → "/mnt/runs/other"' in text
     assert "spec.rollout.temperature: 0.6 → 1.0" in text
-    assert "set them back" in text
+    assert "restore them" in text
     assert "another --dir" in text
     assert not caught.value.retryable
 

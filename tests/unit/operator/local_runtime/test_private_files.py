@@ -83,7 +83,7 @@ def test_a_folder_in_which_everybody_may_write_is_refused_with_a_remedy(tmp_path
     path.mkdir(mode=0o777)
 
     with pytest.raises(
-        PermanentError, match=rf"chmod o-w {path}, or choose another one with --dir"
+        PermanentError, match=rf"chmod o-w {path}, or specify another one with --dir"
     ):
         JobFolder(path).acquire()
     assert not list(path.iterdir())
@@ -110,5 +110,5 @@ def test_a_folder_of_another_user_is_refused_with_a_remedy(
     (tmp_path / "small").mkdir(mode=0o755)
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
 
-    with pytest.raises(PermanentError, match="belongs to another user: choose another one"):
+    with pytest.raises(PermanentError, match="belongs to another user: specify another one"):
         JobFolder(tmp_path / "small").acquire()

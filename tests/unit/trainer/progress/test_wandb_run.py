@@ -126,7 +126,7 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
     reporter.report_step(make_step(1))
     reporter.close()
 
-    assert [pid for pid in warden.carriers(mark) if pid != os.getpid()] == []
+    assert [pid for pid in warden.marked_processes(mark) if pid != os.getpid()] == []
     assert not (log_dir_of(config) / "wandb").exists()
 
 
@@ -134,10 +134,10 @@ def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
     config = with_wandb(tmp_path)
     run = WandbRun(config)
     wait_for(lambda: runs(config) == 1)
-    assert len(warden.carriers(mark)) == 2
+    assert len(warden.marked_processes(mark)) == 2
     run.close()
 
-    wait_for(lambda: warden.carriers(mark) == [])
+    wait_for(lambda: warden.marked_processes(mark) == [])
 
 
 @pytest.mark.row("A23")
@@ -157,7 +157,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_end(
         run.close()
 
         connection.close()
-    wait_for(lambda: warden.carriers(mark) == [])
+    wait_for(lambda: warden.marked_processes(mark) == [])
 
 
 OWNER = """
@@ -181,7 +181,7 @@ def test_nothing_outlives_a_trainer_that_is_killed(tmp_path: Path, mark: str) ->
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 
-    wait_for(lambda: warden.carriers(mark) == [])
+    wait_for(lambda: warden.marked_processes(mark) == [])
 
 
 @pytest.mark.usefixtures("mark")
