@@ -17,12 +17,13 @@ from tools.kind.go_programs import CannotBuild, tool_folder
 from tools.kind.images import REPOSITORY, images
 from tools.kind.kind_cluster import CannotStart
 from tools.kind.kubernetes import Kubernetes
-from tools.kind.objects import make_claim, make_pod, with_claim
+from tools.kind.objects import STORAGE_CLASS
 from tools.kind.operator_release import install
 
 SAMPLE = REPOSITORY / "crds" / "samples" / "cluster-cpu.yaml"
 NAMESPACE = "raggrpo-demo"
-PREPARE = "prepare"
+VOLUME = REPOSITORY / "docs" / "start" / "manifests" / "demo-volume.yaml"
+PREPARE = "fill-demo"
 POLL_SECONDS = 2.0
 PREPARE_SECONDS = 900
 ENDED = ("Succeeded", "Failed", "Invalid")
@@ -44,7 +45,7 @@ def demo() -> bool:
         name, status = job["metadata"]["name"], _status(cluster, job)
         if status is None:
             log.info("3/4 claim with model, questions and corpus")
-            _prepare(cluster, job, built.trainer)
+            _prepare(cluster, built.trainer)
             cluster.apply(job, namespace=NAMESPACE)
         else:
             log.info("3/4 job %s exists: %s", name, status.get("phase", "Pending"))
@@ -65,18 +66,18 @@ def _status(cluster: Kubernetes, job: Mapping[str, Any]) -> dict[str, Any] | Non
     return yaml.safe_load(output).get("status", {}) if output else None
 
 
-def _prepare(cluster: Kubernetes, job: Mapping[str, Any], image: str) -> None:
-    """Fill the job's claim from a pod with the trainer's image and user."""
-    [volume] = job["spec"]["volumes"]
-    folder = volume["mountPath"]
-    command = ["python", "-m", "raggrpo_quickstart", "--dir", f"{folder}/input"]
-    pod = make_pod(PREPARE, image, command, env=[{"name": "HOME", "value": "/tmp"}])
+def _prepare(cluster: Kubernetes, image: str) -> None:
+    """Create the claim and the pod that fills it, as described in docs/start."""
+    claim, pod = yaml.safe_load_all(VOLUME.read_text())
+    claim["spec"]["storageClassName"] = STORAGE_CLASS
+    pod["spec"]["containers"][0]["image"] = image
+    for manifest in (claim, pod):
+        manifest["metadata"]["namespace"] = NAMESPACE
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     metadata = {"name": NAMESPACE, "labels": level}
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     cluster.kubectl("delete", "pod", PREPARE, "-n", NAMESPACE, "--ignore-not-found")
-    claim = volume["claimName"]
-    cluster.apply(make_claim(claim), with_claim(pod, claim, folder), namespace=NAMESPACE)
+    cluster.apply(claim, pod, namespace=NAMESPACE)
     deadline = time.monotonic() + PREPARE_SECONDS
     while (phase := _phase(cluster)) != "Succeeded":
         if phase == "Failed" or time.monotonic() > deadline:
