@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_trainer.host.measured_device import measured_device
+from raggrpo_trainer.host.measured_device import measure_device
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,7 +16,7 @@ pytestmark = [
 def test_the_measured_device_is_the_one_that_torch_sees() -> None:
     import torch
 
-    device = measured_device("cuda")
+    device = measure_device("cuda")
     assert device.total_bytes == torch.cuda.mem_get_info()[1]
     assert 0 < device.free_bytes <= device.total_bytes
     assert device.compute_major == torch.cuda.get_device_capability()[0]
@@ -29,7 +29,7 @@ def test_a_real_out_of_memory_is_recognised() -> None:
     from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        torch.empty(measured_device("cuda").total_bytes * 2, dtype=torch.uint8, device="cuda")
+        torch.empty(measure_device("cuda").total_bytes * 2, dtype=torch.uint8, device="cuda")
 
     found = out_of_memory(raised.value)
     assert found is not None

@@ -6,7 +6,7 @@ regular shutdown takes half a minute, during which the pods still hold GPUs and 
 
 If the RayCluster was deleted, a worker may be unable to reach the head although the driver is still
 saving. A driver ends its ranks before itself, or has them marked as left: living ones without that
-mark mean a driver that lives, or was killed.
+waiting_marker mean a driver that lives, or was killed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from raggrpo_api import names
-from raggrpo_trainer.ranks.left_behind import mark
+from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 
 PAUSE_SECONDS = 0.2
 CALL_SECONDS = 5.0
@@ -63,7 +63,7 @@ def main(
             heard = clock()
         elif clock() < heard + SILENCE_SECONDS:
             is_running = any(
-                command[0].startswith(RANK) and not mark(process).exists()
+                command[0].startswith(RANK) and not waiting_marker(process).exists()
                 for process, command in commands(processes)
             )
         if not is_running:

@@ -26,14 +26,14 @@ from ray._private import ray_constants, services
 from ray.experimental import internal_kv
 
 from raggrpo_api import names
-from raggrpo_trainer.host.head_store import kept_in
 from raggrpo_trainer.host.large_import import large_import
+from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.job.cli")
 """Modules of Ray, without which its command line goes on."""
 
 
-def wait_for_no_dashboard() -> None:
+def skip_dashboard_wait() -> None:
     """Answer Ray, which waits for the dashboard's address here, that there is none."""
     get = internal_kv._internal_kv_get
 
@@ -54,9 +54,9 @@ def main() -> None:
     if "--include-dashboard=false" in sys.argv:
         services.start_api_server = lambda *_, **__: (None, None)
     elif "--head" in sys.argv:
-        wait_for_no_dashboard()
+        skip_dashboard_wait()
     if store := os.environ.pop(names.ENV_HEAD_STORE, ""):
-        os.environ.update(kept_in(Path(store)))
+        os.environ.update(ray_store_env(Path(store)))
     del sys.argv[0]
     scripts.main()
 

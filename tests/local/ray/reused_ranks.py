@@ -19,18 +19,18 @@ import ray
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.host.actors import end_actor
-from raggrpo_trainer.ranks import older_ranks
-from raggrpo_trainer.ranks.held import Held, Position
-from raggrpo_trainer.ranks.left_behind import mark
-from raggrpo_trainer.ranks.older_ranks import OlderRanks
+from raggrpo_trainer.host.actors import kill_actor
+from raggrpo_trainer.ranks import surviving_ranks
+from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
+from raggrpo_trainer.ranks.waiting_marker import waiting_marker
+from raggrpo_trainer.ranks.surviving_ranks import SurvivingRanks
 from raggrpo_trainer.ranks.rank_actor import RankActor
 from raggrpo_trainer.ranks.ranks import Ranks, rank_name
 from support.builders.trainer.policies import make_policy_config, uneven_groups, write_model
 from support.builders.trainer.reports import make_config, make_step
 
 NUM_RANKS = 2
-HELD = Position(3, Cursor(0, 12), "key", make_step(3).samples, {"generate": 1.5})
+HELD = TrainingPosition(3, Cursor(0, 12), "key", make_step(3).samples, {"generate": 1.5})
 
 
 class Cluster:
@@ -54,10 +54,10 @@ class Cluster:
         ]
         ranks = Ranks(actors, 1)
         await ranks.build(make_policy_config(self._model))
-        await ranks.hold(HELD)
+        await ranks.retain(HELD)
         return ranks
 
-    async def reuse(self, key: str = "key") -> tuple[Ranks, Held]:
+    async def reuse(self, key: str = "key") -> tuple[Ranks, RetainedState]:
         """Return the ranks and their record as the next driver."""
         reused = await self._request(key)
         assert reused is not None, self.reasons
@@ -68,14 +68,14 @@ class Cluster:
         assert await self._request(key) is None
         return self.reasons[-1]
 
-    async def _request(self, key: str) -> tuple[Ranks, Held] | None:
+    async def _request(self, key: str) -> tuple[Ranks, RetainedState] | None:
         self._epoch += 1
-        older = OlderRanks.find(self._epoch)
-        return await older.adopt(self._config, self._epoch, self._folder, lambda _: key, 0.0)
+        surviving = SurvivingRanks.find(self._epoch)
+        return await surviving.adopt(self._config, self._epoch, self._folder, lambda _: key, 0.0)
 
     async def ended(self) -> list[str]:
         """End the ranks and return the names of those that remain."""
-        await OlderRanks.find(self._epoch).end()
+        await SurvivingRanks.find(self._epoch).kill()
         return [name for name in ray.util.list_named_actors() if name.startswith("rank-")]
 
 
@@ -87,8 +87,8 @@ async def states(cluster: Cluster) -> dict[str, object]:
     results: dict[str, object] = {}
     first = await cluster.ranks()
     before = await first.checksums()
-    await first.leave()
-    left = [mark(info.process.pid) for info in first.infos]
+    await first.leave_to_next_driver()
+    left = [waiting_marker(info.process.pid) for info in first.infos]
     results["marked as left"] = all(each.exists() for each in left)
     ranks, held = await cluster.reuse()
     results["marked once adopted"] = any(each.exists() for each in left)
@@ -109,17 +109,17 @@ async def states(cluster: Cluster) -> dict[str, object]:
     )
 
     results["another key"] = await cluster.rejection("other")
-    older_ranks.PATIENCE_SECONDS = 2.0
+    surviving_ranks.RESPONSE_SECONDS = 2.0
     waking = ranks.actors[1].__ray_call__.remote(lambda _: time.sleep(4.0))
     results["one does not answer"] = await cluster.rejection()
     await waking
-    older_ranks.PATIENCE_SECONDS = 10.0
+    surviving_ranks.RESPONSE_SECONDS = 10.0
     ranks, _ = await cluster.reuse()
     await ranks.actors[1].__ray_call__.remote(_change_a_parameter)
     results["another parameter"] = await cluster.rejection()
-    await ranks.actors[1].__ray_call__.remote(lambda rank: setattr(rank, "_held", None))
+    await ranks.actors[1].__ray_call__.remote(lambda rank: setattr(rank, "_retained", None))
     results["one is in a step"] = await cluster.rejection()
-    await end_actor(ranks.actors[1], rank_name(1, 1))
+    await kill_actor(ranks.actors[1], rank_name(1, 1))
     results["one is lost"] = await cluster.rejection()
     results["left over"] = await cluster.ended()
     return results
@@ -138,8 +138,8 @@ class Reasons(logging.Handler):
 
 def main(folder: Path) -> None:
     cluster = Cluster(folder)
-    older_ranks.log.setLevel(logging.INFO)
-    older_ranks.log.addHandler(Reasons(cluster))
+    surviving_ranks.log.setLevel(logging.INFO)
+    surviving_ranks.log.addHandler(Reasons(cluster))
     ray.init(
         namespace="older-ranks",
         num_cpus=1,

@@ -33,8 +33,8 @@ def test_ranks_are_reused_only_with_matching_record_and_checksum() -> None:
     reasons = {
         "another key": "another configuration",
         "one does not answer": "TimeoutError",
-        "another parameter": "not what they held",
-        "one is in a step": "in the middle of a step",
+        "another parameter": "the checksum of their memory has changed",
+        "one is in a step": "some were in a step",
         "one is lost": "rank-1-1",
     }
     reported = {state: results.pop(state) for state in reasons}

@@ -42,4 +42,4 @@ def test_mixed_faults_change_no_parameter(undisturbed: Outcome, tmp_path: Path) 
     stacks = {name: (attempts / "1" / f"stacks-{name}.txt").read_text() for name in PROCESSES}
     assert "before_step" in stacks["driver"]
     assert all("Thread" in text for text in stacks.values())
-    assert "engines ['attached']" in (attempts / "2" / "driver.log").read_text()
+    assert "engines ['reused']" in (attempts / "2" / "driver.log").read_text()

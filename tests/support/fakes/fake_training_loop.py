@@ -12,12 +12,12 @@ from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptSource
 from raggrpo_trainer.driver.hooks import Hooks
-from raggrpo_trainer.driver.loop import Parts
+from raggrpo_trainer.driver.loop import Components
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.held import Position
+from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
@@ -58,7 +58,7 @@ class FakeRanks:
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         return await self.logprobs(groups)
 
-    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
+    async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
         return [make_step(after.step).trained]
 
     def save(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ class FakeRanks:
 
 
 @contextmanager
-def make_parts(
+def make_components(
     config: TrainerConfig,
     prompts: Sequence[str],
     reporter: Reporter,
@@ -78,7 +78,7 @@ def make_parts(
     store: Any,
     validator: Any = None,
     pool: FakeEnginePool | None = None,
-) -> Iterator[Parts]:
+) -> Iterator[Components]:
     """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
     composer = Composer(config, TOKENIZER)
     engines = cast(Any, pool or FakePool(lambda _: "right"))
@@ -86,7 +86,7 @@ def make_parts(
         Prompt(index, text, query=text, answer=("right",), context="")
         for index, text in enumerate(prompts)
     ]
-    yield Parts(
+    yield Components(
         config=config,
         prompts=PromptSource(config, data, composer),
         collector=Collector(config, TOKENIZER, composer, engines, retrieval, rewards),

@@ -13,7 +13,7 @@ import pytest
 from raggrpo_trainer.pre_stop import LEAVE_SECONDS, end_ray, main
 from raggrpo_trainer.progress.driver_process import DriverProcess
 from raggrpo_trainer.progress.progress_server import ProgressServer
-from raggrpo_trainer.ranks.left_behind import mark
+from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_ranks_that_their_driver_left_tell_of_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mark(815).touch()
+    waiting_marker(815).touch()
 
     assert waits_beside_a_rank(tmp_path, 815) == []
 

@@ -5,7 +5,7 @@ import pytest
 from ray._private import ray_constants
 from ray.experimental import internal_kv
 
-from raggrpo_trainer.ray_start import wait_for_no_dashboard
+from raggrpo_trainer.ray_start import skip_dashboard_wait
 
 
 def test_a_head_is_told_at_once_that_it_has_no_dashboard_and_all_else_by_the_gcs(
@@ -15,7 +15,7 @@ def test_a_head_is_told_at_once_that_it_has_no_dashboard_and_all_else_by_the_gcs
         return None if key == ray_constants.DASHBOARD_ADDRESS else f"{namespace} {key}".encode()
 
     monkeypatch.setattr(internal_kv, "_internal_kv_get", of_gcs)
-    wait_for_no_dashboard()
+    skip_dashboard_wait()
     get = internal_kv._internal_kv_get
     assert get(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard") == b""
     assert get("limit", namespace="of-the-gcs") == b"of-the-gcs limit"

@@ -1,1 +1,1 @@
-"""The driver of an attempt: builds the parts, runs the training loop."""
+"""The driver of an attempt: starts ranks and engines, resumes, runs the training loop."""

@@ -1,7 +1,7 @@
-"""Keeps the driver's output with the attempt's other records, where it outlives the pod.
+"""Copy of the driver's output in the attempt's folder, where it outlives the pod.
 
-Standard output is a file on the head. A separate thread copies it as it grows, so a hanging
-or full volume blocks nothing else.
+Standard output is a file on the Ray head. A separate thread copies it as it grows, so a hanging or
+full volume blocks nothing else.
 """
 
 import logging
@@ -15,12 +15,13 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 5.0
-"""The most a killed driver loses of its log."""
+"""Interval of the copies; a killed driver loses at most this much of its log."""
 CLOSE_SECONDS = 10.0
+"""How long an exiting driver waits for the last copy."""
 
 
 @contextmanager
-def kept_output(target: Path) -> Iterator[None]:
+def mirrored_output(target: Path) -> Iterator[None]:
     """Copy this process's output to `target`, if standard output is a file."""
     source = Path(os.readlink("/proc/self/fd/1"))
     if not source.is_file():
@@ -35,26 +36,28 @@ def kept_output(target: Path) -> Iterator[None]:
 
 
 class LogCopy(threading.Thread):
-    """Copies a growing file until it is closed."""
+    """Copies a growing file until `close` is called."""
 
     def __init__(self, source: Path, target: Path, every_seconds: float = COPY_SECONDS) -> None:
         super().__init__(name="driver-log", daemon=True)
-        self._source, self._target, self._every = source, target, every_seconds
+        self._source = source
+        self._target = target
+        self._every_seconds = every_seconds
         self._closing = threading.Event()
 
     def close(self) -> None:
-        """Copy the rest, giving up on a folder that hangs."""
+        """Copy the rest; wait for it at most CLOSE_SECONDS."""
         self._closing.set()
         self.join(CLOSE_SECONDS)
 
     def run(self) -> None:
-        """Copy until closed, overwriting the log a deleted job left for the same attempt number."""
+        """Copy until closed; overwrite the log of a deleted job's attempt with the same number."""
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             with self._source.open("rb") as source, self._target.open("wb") as target:
-                while not self._closing.wait(self._every):
+                while not self._closing.wait(self._every_seconds):
                     shutil.copyfileobj(source, target)
                     target.flush()
                 shutil.copyfileobj(source, target)
         except OSError as error:
-            log.error("the log is not kept: %s; training goes on", error)
+            log.error("the driver's log is not copied: %s; training continues", error)

@@ -1,4 +1,4 @@
-"""`Hooks`: the points of an attempt at which drills can intervene; no-ops by default."""
+"""`Hooks`: points of an attempt at which drills inject faults; no-ops by default."""
 
 from collections.abc import Sequence
 
@@ -12,18 +12,18 @@ class Hooks:
     """Does nothing; a drill overrides the hooks it needs."""
 
     def resumes(self) -> bool:
-        """Return whether the attempt continues from the newest checkpoint."""
+        """Return whether the attempt resumes from the newest checkpoint."""
         return True
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Intervene once all processes are up."""
+        """Run after all ranks and engines have started."""
 
     async def before_step(self, step: int) -> None:
-        """Intervene before a step."""
+        """Run before a step."""
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:  # noqa: ARG002
         """Return the groups to train on."""
         return list(groups)
 
     def during_save(self, phase: SavePhase, step: int) -> None:
-        """Intervene at a phase of a save."""
+        """Run at a phase of a save."""

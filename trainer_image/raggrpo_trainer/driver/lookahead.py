@@ -1,10 +1,10 @@
-"""The batches of the steps to come: each is retrieved while the one before it is generated.
+"""Lookahead: each step's batch is retrieved while the previous step generates and trains.
 
     retrieve   k+1 ─────▶  k+2 ─────▶
     generate   k ──▶       k+1 ──▶
     train          k ──▶       k+1 ──▶
 
-So a step lasts as long as its retrieval or its generation and training, whichever is longer.
+So a step takes as long as its retrieval, or as its generation and training, whichever is longer.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from raggrpo_trainer.sample_failures import source_of
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step's batch, and the cursor after it."""
+    """A step's batch with retrieved passages, and the cursor after it."""
 
     batch: Batch
     cursor: Cursor
 
 
 class Lookahead:
-    """Prepares the batches after a step, one ahead of the one that was asked for last."""
+    """Prepares batches from the step after `step`, one ahead of the last one returned."""
 
     def __init__(
         self,
@@ -38,30 +38,32 @@ class Lookahead:
         step: int,
         cursor: Cursor,
     ) -> None:
-        self._config, self._prompts, self._collector = config, prompts, collector
+        self._config = config
+        self._prompts = prompts
+        self._collector = collector
         in_prompts = config.retrieval.mode is RetrievalMode.PROMPT
         self._services = {source_of(e.name) for e in config.retrieval.endpoints if in_prompts}
-        """Those that are asked for batches only."""
+        """Services that are called only to prepare batches."""
         self._step = step + 1
-        self._ahead = asyncio.ensure_future(self._prepared(self._step, cursor))
+        self._ahead = asyncio.ensure_future(self._prepare(self._step, cursor))
 
     def needs(self, step: int, service: str) -> bool:
-        """Return whether a step's rollouts need a service, which may be asked for later ones."""
+        """Return whether a step waits for a service, which may only be called for a later step."""
         return service not in self._services or self._step <= step
 
     async def next(self) -> Prepared:
-        """Return the next step's batch, and have the one after it prepared meanwhile."""
-        ready = await self._ahead
+        """Return the next step's batch and start to prepare the one after it."""
+        prepared = await self._ahead
         self._step += 1
         if self._step <= self._config.training.total_steps:
-            self._ahead = asyncio.ensure_future(self._prepared(self._step, ready.cursor))
-        return ready
+            self._ahead = asyncio.ensure_future(self._prepare(self._step, prepared.cursor))
+        return prepared
 
     def close(self) -> None:
-        """Drop what is being prepared: nobody will ask for it."""
+        """Cancel the batch that is being prepared."""
         self._ahead.cancel()
 
-    async def _prepared(self, step: int, cursor: Cursor) -> Prepared:
+    async def _prepare(self, step: int, cursor: Cursor) -> Prepared:
         config = self._config
         sampling = Sampling(config.rollout.n, config.rollout.temperature, config.rollout.top_p)
         size = config.data.train_batch_size

@@ -4,9 +4,9 @@
        ▲                                                                    │
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
-Retrieval for the next step runs while this one is generated and trained; with `offPolicySteps: 1`
-its generation, too, runs while this one trains. The loop never restarts anything: it ends, and the
-operator decides.
+Retrieval for the next step runs during generation and training of this one; with
+`offPolicySteps: 1`, generation for the next step runs during training of this one, too. The loop
+never restarts anything: it raises, and the operator decides.
 """
 
 import asyncio
@@ -36,35 +36,30 @@ from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
-from raggrpo_trainer.ranks.held import Position
 from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import Validator
 from raggrpo_trainer.weights.backend import weight_transfer_backend
 
-from .checkpoint_score import (
-    checkpoint_due,
-    is_judged_by_validation,
-    metrics_of,
-    score_of,
-    validation_due,
-)
+from .checkpoint_schedule import due_validation, is_backup_due, is_checkpoint_due
+from .checkpoint_score import checkpoint_metrics, checkpoint_score, is_scored_by_validation
 from .hooks import Hooks
 from .lookahead import Lookahead, Prepared
-from .self_check import check_itself, check_step
-from .stop_signal import Stopped, stopped_before
+from .self_check import check_mismatch, run_self_check
+from .stop_signal import Stopped, wait_or_stop
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LOOK_AT_STOP_SECONDS = 0.5
+STOP_POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True)
 class TrainState:
-    """Where the run stands: everything a checkpoint holds besides model and optimiser."""
+    """Position of the run: everything in a checkpoint besides model and optimizer."""
 
     step: int = 0
     cursor: Cursor = field(default_factory=Cursor)
@@ -72,18 +67,18 @@ class TrainState:
     validated: tuple[int, ValidationResult] | None = None
     """The newest validation and its step."""
     reward: float | None = None
-    """Mean reward of the last step, which may judge its checkpoint."""
+    """Mean reward of the last step, which may be the score of its checkpoint."""
 
     @property
     def validation(self) -> ValidationResult | None:
-        """Return the validation of this very step, if it was measured."""
+        """Return the validation of the current step, or None if there was none."""
         step, result = self.validated or (None, None)
         return result if step == self.step else None
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the loop works with, built by the driver."""
+class Components:
+    """The components of the loop, built by `training_run`."""
 
     config: TrainerConfig
     prompts: PromptSource
@@ -98,210 +93,238 @@ class Parts:
     hooks: Hooks
     stop: asyncio.Event
     identity: Mapping[str, object]
-    """See `identity_of`; a checkpoint is continued only if it matches."""
+    """See `checkpoint_identity`; training resumes only from checkpoints with the same identity."""
     key: str
-    """See `key_of`; ranks are continued only if it matches."""
+    """See `state_key`; the next driver reuses the ranks only if their key is the same."""
     outages: Outages
 
 
-async def train(parts: Parts, state: TrainState) -> None:
+async def train(components: Components, state: TrainState) -> None:
     """Train from `state` to the target step, then validate and export."""
-    config, reporter = parts.config, parts.reporter
-    await _publish_weights(parts, state.step)
-    checking = check_itself(
-        config, parts.prompts, parts.collector, parts.ranks, step=state.step, cursor=state.cursor
+    config = components.config
+    reporter = components.reporter
+    await _send_weights(components, state.step)
+    checking = run_self_check(
+        config,
+        components.prompts,
+        components.collector,
+        components.ranks,
+        step=state.step,
+        cursor=state.cursor,
     )
-    await _interruptible(parts, state, checking)
+    await _interruptible(components, state, checking)
     if config.validation.before_training and state.step == 0:
-        await _validate(parts, state, "before")
-    if state.step > state.saved_step:  # held by the ranks: what came after this step may be missing
-        await _after_step(parts, state)
-    await _judge_newest(parts, state)
+        await _validate(components, state, "before")
+    if state.step > state.saved_step:  # resumed from ranks whose driver may not have saved it
+        await _finish_step(components, state)
+    await _validate_resumed_checkpoint(components, state)
     reporter.report_stage(Stage.FIRST_STEP)
     if state.step < config.training.total_steps:
-        source, collector = parts.prompts, parts.collector
-        batches = Lookahead(config, source, collector, state.step, state.cursor)
+        batches = Lookahead(
+            config, components.prompts, components.collector, state.step, state.cursor
+        )
         with closing(batches):
-            await _steps(parts, state, batches)
-    await _finish(parts, state)
+            await _run_steps(components, state, batches)
+    await _finish(components, state)
 
 
-async def _steps(parts: Parts, state: TrainState, batches: Lookahead) -> None:
-    config, reporter, clock = parts.config, parts.reporter, parts.outages.working_time
-    ahead: asyncio.Task[tuple[Prepared, Rollouts]] | None = None
-    while state.step < config.training.total_steps:
-        step, began = state.step + 1, clock()
-        await parts.hooks.before_step(step)
+async def _run_steps(components: Components, state: TrainState, batches: Lookahead) -> None:
+    training = components.config.training
+    collector = components.collector
+    clock = components.outages.working_time
+    next_rollouts: asyncio.Task[tuple[Prepared, Rollouts]] | None = None
+    while state.step < training.total_steps:
+        step = state.step + 1
+        started = clock()
+        await components.hooks.before_step(step)
         needs = partial(batches.needs, step)
-        if ahead is None:
-            ready = await _interruptible(parts, state, batches.next(), needs)
+        if next_rollouts is None:
+            prepared = await _interruptible(components, state, batches.next(), needs)
             retrieved = clock()
-            collecting = parts.collector.collect(ready.batch)
-            rollouts = await _interruptible(parts, state, collecting, needs)
-            seconds = {"retrieve": retrieved - began, **rollouts.seconds}
-        else:  # begun beside the training of the step before
-            ready, rollouts = await _interruptible(parts, state, ahead, needs)
-            seconds = {"retrieve": 0.0, "generate": clock() - began, "reward": 0.0}
-        parts.collector.check_failures(rollouts)
-        groups = parts.hooks.trained_groups(step, parts.collector.groups(rollouts))
-        if config.training.off_policy_steps and step < config.training.total_steps:
-            ahead = asyncio.create_task(_collected(batches, parts.collector))
+            collecting = collector.collect(prepared.batch)
+            rollouts = await _interruptible(components, state, collecting, needs)
+            seconds = {"retrieve": retrieved - started, **rollouts.seconds}
+        else:  # started during training of the previous step
+            prepared, rollouts = await _interruptible(components, state, next_rollouts, needs)
+            seconds = {"retrieve": 0.0, "generate": clock() - started, "reward": 0.0}
+        collector.check_failures(rollouts)
+        groups = components.hooks.trained_groups(step, collector.groups(rollouts))
+        if training.off_policy_steps and step < training.total_steps:
+            next_rollouts = asyncio.create_task(_collect_next(batches, collector))
         samples = sample_metrics(rollouts)
-        position = Position(step, ready.cursor, parts.key, samples, seconds)
-        training = clock()
-        metrics = await _trained(parts, groups, position)
-        syncing = clock()
-        await _publish_weights(parts, step)
-        ended = clock()
-        reporter.report_replacements(parts.pool.replacements)
-        reporter.report_step(
+        position = TrainingPosition(step, prepared.cursor, components.key, samples, seconds)
+        training_started = clock()
+        metrics = await _train_step(components, groups, position)
+        sync_started = clock()
+        await _send_weights(components, step)
+        finished = clock()
+        components.reporter.report_replacements(components.pool.replacements)
+        components.reporter.report_step(
             StepRecord(
                 step=step,
                 samples=samples,
                 trained=metrics,
-                seconds={**seconds, "train": syncing - training, "sync": ended - syncing},
-                step_seconds=ended - began,
-                retrieval=parts.retrieval.summaries(),
+                seconds={
+                    **seconds,
+                    "train": sync_started - training_started,
+                    "sync": finished - sync_started,
+                },
+                step_seconds=finished - started,
+                retrieval=components.retrieval.summaries(),
             )
         )
-        state.step, state.cursor, state.reward = step, ready.cursor, position.reward
-        await _after_step(parts, state)
+        state.step = step
+        state.cursor = prepared.cursor
+        state.reward = position.reward
+        await _finish_step(components, state)
 
 
-async def _collected(batches: Lookahead, collector: Collector) -> tuple[Prepared, Rollouts]:
-    ready = await batches.next()
-    return ready, await collector.collect(ready.batch)
+async def _collect_next(batches: Lookahead, collector: Collector) -> tuple[Prepared, Rollouts]:
+    prepared = await batches.next()
+    return prepared, await collector.collect(prepared.batch)
 
 
-async def _trained(parts: Parts, groups: list[Group], after: Position) -> StepMetrics:
-    await parts.pool.sleep()
-    of_ranks = await parts.ranks.step(groups, after)
-    metrics, step = of_ranks[0], after.step
+async def _train_step(
+    components: Components, groups: list[Group], after: TrainingPosition
+) -> StepMetrics:
+    """Train one step on the ranks. Raises TrainerError NON_FINITE or POLICY_MISMATCH."""
+    await components.pool.sleep()
+    rank_metrics = await components.ranks.step(groups, after)
+    metrics = rank_metrics[0]
+    step = after.step
     if metrics.non_finite:
         raise TrainerError(
             ExitCode.NON_FINITE,
-            f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}: look at "
-            "the step's samples, or lower training.learningRate",
+            f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}; inspect "
+            "the samples of this step, or lower training.learningRate",
         )
-    check_step(metrics, step)
-    on_device = max(each.device_memory_bytes or 0 for each in of_ranks)
-    on_host = max(each.rank_memory_bytes for each in of_ranks)
-    return replace(metrics, rank_memory_bytes=on_host, device_memory_bytes=on_device or None)
+    check_mismatch(metrics, step)
+    host_memory = max(each.rank_memory_bytes for each in rank_metrics)
+    device_memory = max(each.device_memory_bytes or 0 for each in rank_metrics)
+    return replace(
+        metrics, rank_memory_bytes=host_memory, device_memory_bytes=device_memory or None
+    )
 
 
-async def _publish_weights(parts: Parts, version: int) -> None:
-    """Send the ranks' weights to all engines."""
-    backend = weight_transfer_backend(parts.config.resources)
-    await parts.pool.load_weights(await parts.ranks.send_weights(version, backend))
+async def _send_weights(components: Components, version: int) -> None:
+    """Transfer the ranks' weights to all engines."""
+    backend = weight_transfer_backend(components.config.resources)
+    transfer = await components.ranks.send_weights(version, backend)
+    await components.pool.load_weights(transfer)
 
 
 async def _interruptible(
-    parts: Parts,
+    components: Components,
     state: TrainState,
     work: Awaitable[T],
     needs: Needs = every_service,
 ) -> T:
-    """Await discardable work, services that are down included.
+    """Await work that may be discarded, and wait for services that are down meanwhile.
 
-    On a stop signal drop it and save the last finished step.
+    On a stop signal cancel it, save the last completed step and raise Stopped.
     """
     task = asyncio.ensure_future(work)
-    with parts.outages.reporting(needs):
-        is_stopped = await stopped_before(parts.stop, task)
+    with components.outages.reporting(needs):
+        is_stopped = await wait_or_stop(components.stop, task)
     if is_stopped:
-        raise await _saved(parts, state)
+        raise await _save_and_stop(components, state)
     return task.result()
 
 
-async def _saved(parts: Parts, state: TrainState) -> Stopped:
-    """Save the last finished step unless that is done, and return the reason to end with."""
+async def _save_and_stop(components: Components, state: TrainState) -> Stopped:
+    """Save the last completed step if it is not saved; return the exception to raise."""
     if state.step > state.saved_step:
-        await _save(parts, state)
+        await _save(components, state)
     return Stopped(f"stopped by a signal after step {state.step}, saved")
 
 
-async def _after_step(parts: Parts, state: TrainState) -> None:
-    """Validate, save and stop, whichever is due."""
-    config = parts.config
-    step, last = state.step, state.step == config.training.total_steps
-    if when := validation_due(config, step):
-        await _validate(parts, state, when)
-    if checkpoint_due(config, step):
-        await _save(parts, state, state.reward)
-    parts.reporter.report_backups(parts.backups.outcomes())
-    parts.reporter.report_stage(Stage.TRAINING)
-    if parts.stop.is_set() and not last:
-        raise await _saved(parts, state)
+async def _finish_step(components: Components, state: TrainState) -> None:
+    """Validate, save and stop, as due after the step."""
+    config = components.config
+    if when := due_validation(config, state.step):
+        await _validate(components, state, when)
+    if is_checkpoint_due(config, state.step):
+        await _save(components, state, state.reward)
+    components.reporter.report_backups(components.backups.outcomes())
+    components.reporter.report_stage(Stage.TRAINING)
+    is_last = state.step == config.training.total_steps
+    if components.stop.is_set() and not is_last:
+        raise await _save_and_stop(components, state)
 
 
-async def _judge_newest(parts: Parts, state: TrainState) -> None:
-    """Validate the step that was resumed from, where a stop had cut that short, and save it again.
+async def _validate_resumed_checkpoint(components: Components, state: TrainState) -> None:
+    """Validate the checkpoint resumed from and save it again, if a stop canceled its validation.
 
-    So the best checkpoint is that of an undisturbed run.
+    So the best checkpoint is the same as in an uninterrupted run.
     """
-    newest = parts.store.newest if state.step else None
+    newest = components.store.newest if state.step else None
     if newest is None or newest.meta.step != state.step or newest.marker.score is not None:
         return
-    config, step = parts.config, state.step
-    is_judged = is_judged_by_validation(config) and checkpoint_due(config, step)
-    if is_judged and (when := validation_due(config, step)):
-        await _validate(parts, state, when)
-        await _save(parts, state, newest.meta.metrics.get("reward_mean"))
+    config = components.config
+    if not (is_scored_by_validation(config) and is_checkpoint_due(config, state.step)):
+        return
+    if when := due_validation(config, state.step):
+        await _validate(components, state, when)
+        await _save(components, state, newest.meta.metrics.get("reward_mean"))
 
 
-async def _save(parts: Parts, state: TrainState, reward: float | None = None) -> None:
-    parts.reporter.report_stage(Stage.CHECKPOINTING)
-    began = time.monotonic()
-    metrics = metrics_of(reward, state.validation)
-    score = score_of(metrics, parts.config.checkpoint.best_by)
-    meta = meta_of(parts.config, state.step, state.cursor, metrics, identity=parts.identity)
-    checkpoint = await asyncio.to_thread(parts.store.save, meta, parts.ranks.save, score=score)
+async def _save(components: Components, state: TrainState, reward: float | None = None) -> None:
+    config = components.config
+    components.reporter.report_stage(Stage.CHECKPOINTING)
+    started = time.monotonic()
+    metrics = checkpoint_metrics(reward, state.validation)
+    score = checkpoint_score(metrics, config.checkpoint.best_by)
+    meta = meta_of(config, state.step, state.cursor, metrics, identity=components.identity)
+    save = partial(components.store.save, meta, components.ranks.save, score=score)
+    checkpoint = await asyncio.to_thread(save)
     state.saved_step = state.step
-    parts.reporter.report_save(checkpoint.ref(), time.monotonic() - began, parts.store.best)
-    backup = parts.config.checkpoint.backup
-    last = state.step == parts.config.training.total_steps
-    if backup.url and (last or state.step % backup.every_steps == 0):
-        parts.backups.offer(checkpoint)
+    seconds = time.monotonic() - started
+    components.reporter.report_save(checkpoint.ref(), seconds, components.store.best)
+    if is_backup_due(config, state.step):
+        components.backups.offer(checkpoint)
 
 
-async def _validate(parts: Parts, state: TrainState, when: str) -> None:
-    parts.reporter.report_stage(Stage.VALIDATING)
-    result = await _interruptible(parts, state, parts.validator.measure(state.step))
+async def _validate(components: Components, state: TrainState, when: str) -> None:
+    components.reporter.report_stage(Stage.VALIDATING)
+    result = await _interruptible(components, state, components.validator.measure(state.step))
     state.validated = (state.step, result)
-    parts.reporter.report_validation(when, state.step, result)
+    components.reporter.report_validation(when, state.step, result)
 
 
-async def _finish(parts: Parts, state: TrainState) -> None:
-    """Validate, export and report the end."""
-    if parts.config.validation.after_training and state.validation is None:
-        await _validate(parts, state, "after")
-    parts.reporter.report_stage(Stage.EXPORTING)
-    folder = await asyncio.to_thread(parts.store.export, parts.ranks.export)
-    parts.reporter.report_export(folder, parts.store.best)
-    while not parts.stop.is_set():
-        if await asyncio.to_thread(parts.backups.wait, LOOK_AT_STOP_SECONDS):
+async def _finish(components: Components, state: TrainState) -> None:
+    """Validate, export and wait for backups."""
+    if components.config.validation.after_training and state.validation is None:
+        await _validate(components, state, "after")
+    components.reporter.report_stage(Stage.EXPORTING)
+    folder = await asyncio.to_thread(components.store.export, components.ranks.export)
+    components.reporter.report_export(folder, components.store.best)
+    while not components.stop.is_set():
+        if await asyncio.to_thread(components.backups.wait, STOP_POLL_SECONDS):
             break
-    parts.reporter.report_backups(parts.backups.outcomes())
-    parts.reporter.report_stage(Stage.FINISHED)
+    components.reporter.report_backups(components.backups.outcomes())
+    components.reporter.report_stage(Stage.FINISHED)
 
 
 def sample_metrics(rollouts: Rollouts) -> SampleMetrics:
     """Return the metrics of a step's samples (pure)."""
     scored = rollouts.scored
-    rewards = [s.reward for s in scored if s.reward is not None]
-    names = sorted({name for s in scored for name in s.parts})
-    by_group: dict[int, set[float]] = {}
+    rewards = [sample.reward for sample in scored if sample.reward is not None]
+    terms = sorted({term for sample in scored for term in sample.parts})
+    rewards_by_group: dict[int, set[float]] = {}
     for sample in scored:
-        by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
-    lengths = [sum(s.sampled) for s in scored]
+        rewards_by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
+    has_zero_variance = [float(len(distinct) == 1) for distinct in rewards_by_group.values()]
+    lengths = [sum(sample.sampled) for sample in scored]
     return SampleMetrics(
         reward_mean=_mean(rewards),
         reward_std=statistics.pstdev(rewards) if rewards else None,
-        reward_parts={n: statistics.fmean(s.parts[n] for s in scored) for n in names},
-        exact_match=_mean([s.exact_match for s in scored]),
+        reward_parts={
+            term: statistics.fmean(sample.parts[term] for sample in scored) for term in terms
+        },
+        exact_match=_mean([sample.exact_match for sample in scored]),
         num_samples=len(rollouts.samples),
         num_failed=len(rollouts.samples) - len(scored),
-        zero_variance=_mean([float(len(found) == 1) for found in by_group.values()]) or 0.0,
+        zero_variance=_mean(has_zero_variance) or 0.0,
         response_tokens=_mean(lengths) or 0.0,
     )
 

@@ -1,7 +1,7 @@
-"""Holds the table of memory terms against what the ranks measured, before an engine starts.
+"""Compares the job's memory terms with the devices that the ranks measured, before engines start.
 
-The same arithmetic as the operator's rules, which know only labels and what the user wrote. Must
-not measure.
+The arithmetic is that of the operator's rules, which have only node labels and the specification.
+Must not measure.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from raggrpo_trainer.host.measured_device import MeasuredDevice
 def check_memory(
     config: TrainerConfig, precision: Precision, devices: Sequence[MeasuredDevice]
 ) -> str:
-    """Return what was measured, for the log. Raises TrainerError CONFIG_ERROR with the terms.
+    """Return the measured memory, for the log. Raises TrainerError CONFIG_ERROR if it is too small.
 
-    Nothing is judged while the model's facts are unknown.
+    Nothing is checked if the model's size is unknown.
     """
-    smallest = min(devices, key=lambda each: each.total_bytes)
+    smallest = min(devices, key=lambda device: device.total_bytes)
     measured = (
         f"{smallest.name} with {_gib(smallest.total_bytes)}, {_gib(smallest.free_bytes)} free"
     )
     if not config.facts.parameters:
-        return f"{measured}; not judged, as the model's size is unknown"
+        return f"{measured}; not checked, as the model's size is unknown"
     training = config.training.model_copy(update={"precision": precision})
     config = config.model_copy(update={"training": training})
     if config.resources.device is Device.CPU:
@@ -44,13 +44,13 @@ def _check_host(config: TrainerConfig, pod: MeasuredDevice) -> None:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"training needs {_gib(state)} per pod ({config.facts.parameters:,} parameters: "
-            f"weights, gradients and AdamW's moments in fp32), which has "
-            f"{_gib(pod.total_bytes)} → more resources.memory, or more nodes",
+            f"weights, gradients and AdamW's moments in fp32), a pod has "
+            f"{_gib(pod.total_bytes)}; increase resources.memory or resources.nodes",
         )
 
 
 def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
-    # What was measured counts, whatever was given.
+    # The measured memory takes precedence over the specified one.
     resources = config.resources.model_copy(update={"gpu_memory_gib": 0})
     facts = config.facts.model_copy(update={"gpu_memory_mib": device.total_bytes // MIB})
     config = config.model_copy(update={"resources": resources})
@@ -59,16 +59,17 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
             ExitCode.CONFIG_ERROR,
             f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: training "
             f"needs {_gib(gpu_memory.training_state(config, facts))} per GPU, "
-            f"{_gib(max(0, gpu_memory.training_room(config, facts)))} are left beside the engine, "
-            "sent weights and fragmentation → more GPUs, or a lower rollout.gpuMemoryUtilization",
+            f"{_gib(max(0, gpu_memory.training_room(config, facts)))} remain next to the engine, "
+            "weight transfer and fragmentation; use more GPUs or lower "
+            "rollout.gpuMemoryUtilization",
         )
     if (short := gpu_memory.engine_excess(config, facts)) > 0:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: the engine's "
-            f"share of {_gib(gpu_memory.engine_share(config, facts))} has to hold weights of "
+            f"share of {_gib(gpu_memory.engine_share(config, facts))} must hold weights of "
             f"{_gib(gpu_memory.engine_weights(config, facts))}, CUDA graphs and the KV cache of "
-            "one sequence → a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+            "one sequence; increase rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
         )
 
 

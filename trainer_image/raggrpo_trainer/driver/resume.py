@@ -1,4 +1,4 @@
-"""Where an attempt begins: after the step that the ranks hold, else at the newest checkpoint."""
+"""Where an attempt resumes: after the step that surviving ranks retain, or at a checkpoint."""
 
 import asyncio
 import hashlib
@@ -15,9 +15,9 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.held import Held, Position
 from raggrpo_trainer.ranks.rank_actor import RankInfo
 from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
 
 from .loop import TrainState
 
@@ -28,39 +28,42 @@ async def resume(
     config: TrainerConfig,
     store: CheckpointStore,
     ranks: Ranks,
-    held: Held | None,
+    retained: RetainedState | None,
     reporter: Reporter,
-    reported: int,
+    reported_step: int,
     identity: Mapping[str, object],
 ) -> TrainState:
-    """Return where the ranks stand as `held` tells, or load the newest readable checkpoint.
+    """Resume from the ranks' retained state, or load the newest readable checkpoint.
 
-    Unreadable checkpoints are marked rejected and reported. `reported` is the last step that the
-    driver before this one is known to have told of, as it did of every step that is saved; the
-    record of the one after it is made up for.
+    The retained state is used unless a checkpoint is newer. Unreadable checkpoints are rejected and
+    reported. `reported_step` is the last step that the previous driver has reported; it reported
+    every saved step. If the ranks have completed a later one, that is reported here.
     """
     newest = store.newest
-    saved = newest.meta.step if newest is not None else 0
-    if held is not None and (at := held.position).step >= saved:
-        ref = newest.ref() if newest is not None else None
-        log.info("the ranks hold step %d; nothing is loaded", at.step)
-        reporter.report_resume(at.step, ref, store.best, store.skipped)
-        if (record := held.record()) is not None and at.step > max(reported, saved):
-            reporter.report_step(record)
-        return TrainState(at.step, at.cursor, saved, reward=at.reward)
-    state = await _loaded(config, store, ranks, reporter, identity)
-    key = key_of(config, ranks.infos[0], identity)
-    await ranks.hold(Position(state.step, state.cursor, key))
-    return state
+    saved_step = newest.meta.step if newest is not None else 0
+    if retained is None or retained.position.step < saved_step:
+        state = await _load_newest(config, store, ranks, reporter, identity)
+        key = state_key(config, ranks.infos[0], identity)
+        await ranks.retain(TrainingPosition(state.step, state.cursor, key))
+        return state
+    position = retained.position
+    log.info("resuming from the ranks' state after step %d; nothing is loaded", position.step)
+    ref = newest.ref() if newest is not None else None
+    reporter.report_resume(position.step, ref, store.best, store.skipped)
+    record = retained.record()
+    if record is not None and position.step > max(reported_step, saved_step):
+        reporter.report_step(record)
+    return TrainState(position.step, position.cursor, saved_step, reward=position.reward)
 
 
-async def _loaded(
+async def _load_newest(
     config: TrainerConfig,
     store: CheckpointStore,
     ranks: Ranks,
     reporter: Reporter,
     identity: Mapping[str, object],
 ) -> TrainState:
+    """Load the newest checkpoint that can be read; raise the error of the last one if none can."""
     while (checkpoint := store.newest) is not None:
         for note in check_compatible(checkpoint.meta, config, identity=identity):
             log.info("%s: %s", checkpoint.folder, note)
@@ -71,7 +74,7 @@ async def _loaded(
                 raise
             await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
             if store.newest is None:
-                # The ranks may have loaded half of it; only a new attempt has a clean model.
+                # Some tensors may be loaded; only a new attempt has a clean model.
                 raise
             continue
         step = checkpoint.meta.step
@@ -81,10 +84,10 @@ async def _loaded(
     return TrainState()
 
 
-def key_of(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:
-    """Return the digest of what the ranks' state depends on, besides the step.
+def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:
+    """Return the digest of what the ranks' state depends on besides the step.
 
-    A checkpoint that is rejected may have led to this state, so the rejected ones are part of it.
+    It includes the rejected checkpoints, since one of them may have led to this state.
     """
     policy = policy_config(config, Precision(info.precision))
     model = policy.model.model_copy(update={"attention": Attention(info.attention)})
@@ -101,11 +104,11 @@ def key_of(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]
     )
 
 
-def identity_of(config: TrainerConfig, rows: int) -> dict[str, object]:
-    """Return what a checkpoint depends on beyond its settings: model, tokenizer, data rows."""
-    found: dict[str, object] = {"data rows": rows}
+def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
+    """Return what a checkpoint depends on besides settings: model, tokenizer, number of rows."""
+    identity: dict[str, object] = {"data rows": num_rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name
         if path.is_file():
-            found[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return found
+            identity[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return identity

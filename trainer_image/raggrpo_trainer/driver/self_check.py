@@ -1,7 +1,8 @@
-"""Whether all compute the same model: a self-check before the first step, then every step.
+"""Self-check before the first step: trainer, engine and plain model must agree on logprobs.
 
-Trainer, engine and the plain Hugging Face model must agree on log-probabilities of the same tokens.
-What differs here differs again in every attempt, so it ends the job by its own name.
+The logprobs of the same tokens are compared between the trainer, the rollout engine and the plain
+Hugging Face model. A difference would recur in every attempt, so it has an exit code of its own.
+After every step, `check_mismatch` checks the mean difference to the engine.
 """
 
 import logging
@@ -21,28 +22,33 @@ from raggrpo_trainer.rollout.samples import Sampling
 
 log = logging.getLogger(__name__)
 
-LEAST_PROMPTS = 2
-COMPLETIONS = 2
-"""Of each prompt, so that rows hold several of them, as they do in training."""
+MIN_PROMPTS = 2
+COMPLETIONS_PER_PROMPT = 2
+"""More than one, so that a row has several completions, as in training."""
 PLAIN_TOKENS = 64
-"""Of each completion that the plain model computes too: it holds whole logits."""
+"""Tokens of each completion that the plain model computes, too; it materializes full logits."""
 END_NATS = 1.0
-"""A step's mean mismatch beyond which the importance weights correct nothing any more."""
+"""Limit of a step's mean mismatch in nats per token; importance weights cannot correct more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """How far two sets of log-probabilities of the same tokens are apart, in nats."""
+class LogprobGap:
+    """Absolute difference between two sets of logprobs of the same tokens, in nats."""
 
     largest: float
     mean: float
 
 
-LIMITS = {"FP32": Gap(1e-3, 1e-3), "FP16": Gap(0.1, 0.01), "BF16": Gap(0.5, 0.05)}
-"""By precision. In 16 bits single tokens differ, but not on average: a wrong head does both."""
+LIMITS = {
+    "FP32": LogprobGap(1e-3, 1e-3),
+    "FP16": LogprobGap(0.1, 0.01),
+    "BF16": LogprobGap(0.5, 0.05),
+}
+"""Limits by precision. In 16 bits single tokens differ, but not their mean; with a wrong LM head
+both differ."""
 
 
-async def check_itself(
+async def run_self_check(
     config: TrainerConfig,
     prompts: PromptSource,
     collector: Collector,
@@ -51,13 +57,14 @@ async def check_itself(
     step: int,
     cursor: Cursor,
 ) -> None:
-    """Compare trainer, plain model and engine on completions that fill every rank's rows.
+    """Compare trainer, plain model and engine on completions for every rank.
 
-    Raises TrainerError: POLICY_MISMATCH if they differ.
+    Raises TrainerError: POLICY_MISMATCH if they differ, RETRIEVAL_UNAVAILABLE if no sample could be
+    generated.
     """
-    number = max(LEAST_PROMPTS, config.world.num_ranks)
-    sampling = Sampling(n=COMPLETIONS, temperature=config.rollout.temperature, top_p=1.0)
-    chosen, _ = await prompts.next_batch(cursor, number)
+    num_prompts = max(MIN_PROMPTS, config.world.num_ranks)
+    sampling = Sampling(n=COMPLETIONS_PER_PROMPT, temperature=config.rollout.temperature, top_p=1.0)
+    chosen, _ = await prompts.next_batch(cursor, num_prompts)
     batch = await collector.prepare(step, chosen, sampling)
     rollouts = await collector.collect(batch)
     by_prompt: dict[tuple[int, ...], list[Completion]] = {}
@@ -67,69 +74,70 @@ async def check_itself(
     if not by_prompt:
         raise TrainerError(
             ExitCode.RETRIEVAL_UNAVAILABLE,
-            f"no sample could be made for the self-check: {rollouts.ledger.message()}",
+            f"the self-check has no sample: {rollouts.ledger.message()}",
         )
-    groups = [Group(p, tuple(done), (1.0,) * len(done)) for p, done in by_prompt.items()]
+    groups = [
+        Group(prompt_ids, tuple(completions), (1.0,) * len(completions))
+        for prompt_ids, completions in by_prompt.items()
+    ]
     precision = ranks.infos[0].precision
     trainer = await ranks.logprobs(groups)
-    plain = await ranks.plain_logprobs([_beginning(group) for group in groups])
-    begun = [ours[: len(theirs)] for ours, theirs in zip(trainer, plain, strict=True)]
-    judge(gap(begun, plain), precision, "the plain Hugging Face model")
-    judge(
-        gap(trainer, [_sampled(done) for g in groups for done in g.completions]),
-        precision,
-        "the rollout engine after the weight sync",
-    )
+    plain = await ranks.plain_logprobs([_truncated(group) for group in groups])
+    starts = [ours[: len(theirs)] for ours, theirs in zip(trainer, plain, strict=True)]
+    check_gap(logprob_gap(starts, plain), precision, "the plain Hugging Face model")
+    engine = [_engine_logprobs(each) for group in groups for each in group.completions]
+    check_gap(logprob_gap(trainer, engine), precision, "the rollout engine after the weight sync")
 
 
-def judge(found: Gap, precision: str, other: str) -> None:
-    """Raise TrainerError if the trainer is further from the other than its precision explains."""
+def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
+    """Raise TrainerError POLICY_MISMATCH if a gap exceeds the limits of the precision."""
     limit = LIMITS[precision]
     text = (
-        f"log-probabilities of the trainer and {other} differ by at most {found.largest:.3g} nats, "
-        f"{found.mean:.3g} on average"
+        f"logprobs of the trainer and {other} differ by at most {gap.largest:.3g} nats, "
+        f"{gap.mean:.3g} on average"
     )
     log.info(text)
-    if not (found.largest <= limit.largest and found.mean <= limit.mean):
+    if not (gap.largest <= limit.largest and gap.mean <= limit.mean):
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
-            f"{text}; limits in {precision} are {limit.largest:g} and {limit.mean:g}: they do not "
+            f"{text} (limits in {precision}: {limit.largest:g} and {limit.mean:g}): they do not "
             "compute the same model",
         )
 
 
-def check_step(metrics: StepMetrics, step: int) -> None:
-    """Raise TrainerError if a step was trained on another model's completions."""
+def check_mismatch(metrics: StepMetrics, step: int) -> None:
+    """Raise TrainerError POLICY_MISMATCH if a step's mean mismatch exceeds END_NATS."""
     if metrics.mismatch_mean > END_NATS:
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
-            f"trainer and engine differ by {metrics.mismatch_mean:.3g} nats per token at step "
-            f"{step}, limit {END_NATS:g}: they do not compute the same model",
+            f"logprobs of trainer and engine differ by {metrics.mismatch_mean:.3g} nats per token "
+            f"at step {step} (limit {END_NATS:g}): they do not compute the same model",
         )
 
 
-def gap(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> Gap:
-    """Compare log-probabilities, one list per completion."""
-    found = [
+def logprob_gap(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> LogprobGap:
+    """Compare logprobs; each argument has one list per completion."""
+    differences = [
         abs(a - b)
-        for one, other in zip(ours, theirs, strict=True)
-        for a, b in zip(one, other, strict=True)
+        for our_logprobs, their_logprobs in zip(ours, theirs, strict=True)
+        for a, b in zip(our_logprobs, their_logprobs, strict=True)
     ]
-    return Gap(max(found, default=0.0), sum(found) / max(1, len(found)))
+    return LogprobGap(max(differences, default=0.0), sum(differences) / max(1, len(differences)))
 
 
-def _beginning(group: Group) -> Group:
-    short = tuple(
+def _truncated(group: Group) -> Group:
+    """Return the group with the first PLAIN_TOKENS tokens of each completion."""
+    completions = tuple(
         Completion(
-            done.token_ids[:PLAIN_TOKENS],
-            done.sampled[:PLAIN_TOKENS],
-            done.rollout_logprobs[:PLAIN_TOKENS],
+            each.token_ids[:PLAIN_TOKENS],
+            each.sampled[:PLAIN_TOKENS],
+            each.rollout_logprobs[:PLAIN_TOKENS],
         )
-        for done in group.completions
+        for each in group.completions
     )
-    return Group(group.prompt_ids, short, group.advantages)
+    return Group(group.prompt_ids, completions, group.advantages)
 
 
-def _sampled(done: Completion) -> list[float]:
-    pairs = zip(done.rollout_logprobs, done.sampled, strict=True)
-    return [value for value, sampled in pairs if sampled]
+def _engine_logprobs(completion: Completion) -> list[float]:
+    pairs = zip(completion.rollout_logprobs, completion.sampled, strict=True)
+    return [logprob for logprob, is_sampled in pairs if is_sampled]

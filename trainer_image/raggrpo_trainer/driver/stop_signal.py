@@ -1,15 +1,15 @@
-"""Ending on a signal: what is waited for meanwhile is given up."""
+"""Stopping on a signal: work in progress is canceled."""
 
 import asyncio
 from typing import Any
 
 
 class Stopped(Exception):
-    """A signal to end arrived; everything up to the last finished step has been saved."""
+    """A stop signal arrived; everything up to the last completed step is saved."""
 
 
-async def stopped_before(stop: asyncio.Event, task: "asyncio.Future[Any]") -> bool:
-    """Wait for a task or a stop signal; return whether the signal came and ended the task."""
+async def wait_or_stop(stop: asyncio.Event, task: "asyncio.Future[Any]") -> bool:
+    """Wait for a task; if `stop` is set first, cancel the task and return True."""
     stopping = asyncio.ensure_future(stop.wait())
     both: set[asyncio.Future[Any]] = {task, stopping}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -15,10 +15,10 @@ from typing import Any
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_trainer.host.logs import configure_logs
-from raggrpo_trainer.host.memory_kills import memory_kills
+from raggrpo_trainer.host.oom_kills import oom_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
-from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
 
 from .async_engine import AsyncEngine
@@ -42,7 +42,7 @@ class EngineInfo:
     digest: str
     """`options_digest` of its options; an engine with other options is replaced."""
     process: PodProcess
-    memory_kills: int = 0
+    oom_kills: int = 0
     """Processes in its pod that the kernel has OOM-killed so far."""
 
 
@@ -68,14 +68,14 @@ class RolloutActor:
         if self._is_updating and epoch > self._epoch:
             self._dead = EngineDead("its driver exited during a weight transfer")
             raise self._dead
-        register(Path(log_folder), name)
+        register_stack_dumps(Path(log_folder), name)
         keep_ray_logs(Path(log_folder))
         configure_logs(level)
         log.debug("%s serves epoch %d", name, epoch)
         if epoch > self._epoch:
             self._epoch = epoch
             await self._engine.abort_all()
-        return EngineInfo(options_digest(self._options), this_process(), memory_kills())
+        return EngineInfo(options_digest(self._options), this_process(), oom_kills())
 
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]

@@ -14,8 +14,8 @@ from raggrpo_api.spec.resources import Placement as Colocation
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.host.actors import end_actor
-from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
+from raggrpo_trainer.host.actors import kill_actor
+from raggrpo_trainer.host.oom_kills import ACTOR_LOST, is_oom_killed
 from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
@@ -45,7 +45,7 @@ class EnginePool:
         placement: Placement,
         epoch: int,
         log_folder: Path,
-        was_killed: Callable[[BaseException, Mapping[str, int]], bool] = killed_for_memory,
+        was_killed: Callable[[BaseException, Mapping[str, int]], bool] = is_oom_killed,
     ) -> None:
         self._config = config
         self._options = options
@@ -71,7 +71,7 @@ class EnginePool:
         results = await asyncio.gather(*(self._obtain(i) for i in range(num_engines)))
         self.engines = [actor for actor, _, _ in results]
         self.processes = [info.process for _, info, _ in results]
-        self._memory_kills = [info.memory_kills for _, info, _ in results]
+        self._memory_kills = [info.oom_kills for _, info, _ in results]
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
@@ -132,7 +132,7 @@ class EnginePool:
                 log.info("replacing %s: its options differ", name)
             except (*LOST, TimeoutError) as error:
                 log.info("replacing %s: it does not respond: %r", name, error)
-            await end_actor(actor, name)
+            await kill_actor(actor, name)
         actor = self._start(name, index)
         info = await self._adopt_new(actor, name)
         return actor, info, False
@@ -258,10 +258,10 @@ class EnginePool:
                 ) from error
             started = time.monotonic()
             log.warning("replacing %s in place: %s", name, error)
-            await end_actor(lost, name)
+            await kill_actor(lost, name)
             engine = self._start(name, index)
             info = await self._adopt_new(engine, name)
-            self._memory_kills[index] = info.memory_kills
+            self._memory_kills[index] = info.oom_kills
             self.processes[index] = info.process
             if self.on_replaced is not None:
                 await self.on_replaced()

@@ -17,7 +17,7 @@ class MeasuredPrecision:
     """False if the first bf16 product kills the process."""
 
 
-def device_precision(wanted: Precision, name: str, compute_major: int) -> Precision:
+def gpu_precision(wanted: Precision, name: str, compute_major: int) -> Precision:
     """Return the precision to compute in on a GPU. Raises TrainerError if it has no BF16."""
     has_bf16 = compute_major >= BF16_COMPUTE_MAJOR
     if wanted is Precision.AUTO:
@@ -31,7 +31,7 @@ def device_precision(wanted: Precision, name: str, compute_major: int) -> Precis
     return wanted
 
 
-def chosen_precision(wanted: Precision, measured: MeasuredPrecision) -> Precision:
+def cpu_precision(wanted: Precision, measured: MeasuredPrecision) -> Precision:
     """Return the precision to compute in. Raises TrainerError if BF16 would kill the ranks."""
     if wanted is Precision.AUTO:
         return measured.faster

@@ -10,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 
-async def end_actor(actor: Any, name: str, timeout_seconds: float = 30.0) -> None:
+async def kill_actor(actor: Any, name: str, timeout_seconds: float = 30.0) -> None:
     """Kill an actor and wait until its name is free.
 
     Raises TrainerError RANKS_STUCK when it is still there after the timeout.

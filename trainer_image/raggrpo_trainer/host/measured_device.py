@@ -20,7 +20,7 @@ class MeasuredDevice:
     """Major compute capability; 0 on a CPU."""
 
 
-def measured_device(kind: str) -> MeasuredDevice:
+def measure_device(kind: str) -> MeasuredDevice:
     """Return what the device of this process (cpu or cuda) has right now."""
     if kind == "cpu":
         limit, used = pod_memory()

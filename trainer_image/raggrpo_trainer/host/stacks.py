@@ -13,7 +13,7 @@ _files: list[object] = []
 """Keeps the registered files open: faulthandler stores only their descriptors."""
 
 
-def register(folder: Path, role: str) -> None:
+def register_stack_dumps(folder: Path, role: str) -> None:
     """Write stacks to `<folder>/stacks-<role>.txt` whenever SIGUSR1 arrives, or else to stderr."""
     file: TextIO = sys.stderr
     try:

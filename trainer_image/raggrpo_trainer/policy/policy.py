@@ -30,11 +30,11 @@ from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.exchange.learning_rate import learning_rate
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced, sampled_entropy
 from raggrpo_trainer.host.host_memory import host_memory_bytes
+from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
 
 from .checksum import checksum
@@ -44,7 +44,7 @@ from .model import TokenLogprobs, build_model, forward_dtype
 from .packing import Item, MicroBatch, balance, items, micro_batch, plan
 from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
-from .weight_update import weight_update_ratio
+from .weight_update_ratio import weight_update_ratio
 
 LOSS_SCALE = "loss_scale"
 """Its key in a checkpoint."""
@@ -281,7 +281,7 @@ class Policy:
         )
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        return totals.over_ranks(norm.item())
+        return totals.all_reduce(norm.item())
 
     @torch.no_grad()
     def _token_logprobs(self, work: "_Work") -> Tensor:

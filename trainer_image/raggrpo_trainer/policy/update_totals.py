@@ -26,7 +26,7 @@ class UpdateTotals:
         self._num_tokens += batch.targets.numel()
         self._num_positions += batch.input_ids.numel()
 
-    def over_ranks(self, grad_norm: float) -> Update:
+    def all_reduce(self, grad_norm: float) -> Update:
         """Combine all ranks (collective)."""
         counts = self._sums.new_tensor([self._num_tokens, self._num_positions])
         sums = torch.cat([self._sums, counts])

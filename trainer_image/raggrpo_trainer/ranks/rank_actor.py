@@ -1,10 +1,11 @@
 """One FSDP2 rank as a Ray actor: its calls and the files it writes. The arithmetic is in `policy`.
 
-A rank outlives its driver, and the next one goes on with what it holds. Every call that needs the
-model carries the driver's fencing epoch; a rank refuses epochs older than the newest it has seen.
+A rank outlives its driver, and the next driver continues from the state that it retains. Every call
+that uses the model carries the driver's fencing epoch; a rank rejects epochs older than the newest
+one it has served.
 
-The driver imports this module too, so torch, which takes seconds to import, is imported only in
-the actor's process, while the driver goes on.
+The driver imports this module too, so torch, which takes seconds to import, is imported only in the
+actor's process, while the driver continues.
 """
 
 import importlib
@@ -30,16 +31,16 @@ from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.logs import configure_logs
-from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device
-from raggrpo_trainer.host.memory_kills import memory_kills
+from raggrpo_trainer.host.measured_device import MeasuredDevice, measure_device
+from raggrpo_trainer.host.oom_kills import oom_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
 from raggrpo_trainer.host.ray_logs import keep_ray_logs
-from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.weights.backend import WeightTransferBackend
 from raggrpo_trainer.weights.shared_memory import SharedMemorySender
 
-from .held import Held, Position
-from .left_behind import mark
+from .retained_state import RetainedState, TrainingPosition
+from .waiting_marker import waiting_marker
 
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
-"""Keyed by transformers' name; all others use torch's scaled dot product attention."""
-NEEDED = frozenset({"model", "optimizer"})
-"""Parts of every checkpoint."""
+"""By transformers' name; all other names are torch's scaled dot product attention."""
+REQUIRED_STATE = frozenset({"model", "optimizer"})
+"""Keys of the state in every checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,52 +64,54 @@ class RankInfo:
     precision: str
     attention: str
     parameters: int
-    """Of the whole model, not of this rank's shard."""
+    """Number of parameters of the whole model, not of this rank's shard."""
     peak_tflops: float
-    """Of this rank's device; 0 if unknown."""
-    memory_kills: int
-    """Processes in its pod that the kernel had OOM-killed by then."""
+    """Peak TFLOP/s of this rank's device; 0 if unknown."""
+    oom_kills: int
+    """Processes in its pod that the kernel has OOM-killed so far."""
 
 
 class RankActor:
-    """One trainer rank in a process of its own."""
+    """One trainer rank in its own process."""
 
     def __init__(
         self, rank: int, world_size: int, epoch: int, log_folder: str, level: LogLevel
     ) -> None:
-        register(Path(log_folder), f"rank-{rank}")
+        register_stack_dumps(Path(log_folder), f"rank-{rank}")
         keep_ray_logs(Path(log_folder))
         configure_logs(level)
         with large_import():
-            importlib.import_module("raggrpo_trainer.policy.policy")  # start now, `build` needs it
-        self._rank, self._world_size, self._epoch = rank, world_size, epoch
-        self._mark = mark(os.getpid())
-        self._mark.unlink(missing_ok=True)  # of a process that had this number before
+            importlib.import_module("raggrpo_trainer.policy.policy")  # early: `build` needs it
+        self._rank = rank
+        self._world_size = world_size
+        self._epoch = epoch
+        self._waiting_marker = waiting_marker(os.getpid())
+        self._waiting_marker.unlink(missing_ok=True)  # of an earlier process with this PID
         self._precision = ""
         self._policy: Policy | None = None
-        self._held: Held | None = None
+        self._retained: RetainedState | None = None
         self._weights = SharedMemorySender(ray.get_runtime_context().namespace, rank)
         self._chunks: ChunkSender | None = None
         self._nccl_group: PyNcclCommunicator | None = None
 
     def address(self) -> tuple[str, int]:
-        """Return this pod's address and a free port, for the process group."""
+        """Return this pod's address and a free port, for a process group."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Measure both precisions on this machine's CPU."""
+        """Measure FP32 and BF16 on this machine's CPU."""
         from raggrpo_trainer.policy.precision_probe import measure_precision
 
         return measure_precision(model_path)
 
     def measure_device(self, kind: str) -> MeasuredDevice:
-        """Return what this rank's device has before anything of the job is on it."""
-        return measured_device(kind)
+        """Return this rank's device (kind: cpu or cuda), before the job uses its memory."""
+        return measure_device(kind)
 
     def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
-        """Join the process group and load the model."""
+        """Join the process group and load the model (collective)."""
         from raggrpo_trainer.policy.policy import Policy
         from raggrpo_trainer.policy.process_group import init_process_group
 
@@ -118,39 +121,46 @@ class RankActor:
         self._precision = str(config.training.precision)
         return self._info(self._policy)
 
-    def adopt(self, epoch: int, log_folder: str, level: LogLevel) -> tuple[RankInfo, Held] | None:
-        """Serve this epoch from now on, and tell what is held; None: nothing to go on from.
+    def adopt(
+        self, epoch: int, log_folder: str, level: LogLevel
+    ) -> tuple[RankInfo, RetainedState] | None:
+        """Serve this epoch from now on; return the retained state, or None if there is none.
 
         Raises TrainerError SUPERSEDED for an epoch older than the newest.
         """
         self._check(epoch)
         self._epoch = epoch
-        self._mark.unlink(missing_ok=True)
-        register(Path(log_folder), f"rank-{self._rank}")
+        self._waiting_marker.unlink(missing_ok=True)
+        register_stack_dumps(Path(log_folder), f"rank-{self._rank}")
         keep_ray_logs(Path(log_folder))
         configure_logs(level)
-        if self._policy is None or self._held is None:
+        if self._policy is None or self._retained is None:
             return None
         self.free_chunks(epoch)  # of a driver that exited during a weight transfer
-        return self._info(self._policy), self._held
+        return self._info(self._policy), self._retained
 
-    def leave(self, epoch: int) -> None:
-        """Wait for the next driver; this one ends."""
+    def wait_for_driver(self, epoch: int) -> None:
+        """Mark this rank as waiting for the next driver; this one is about to exit."""
         self._check(epoch)
-        self._mark.touch()
+        self._waiting_marker.touch()
 
     def checksum(self, epoch: int) -> int:
-        """Return the checksum of the state as it is now (collective)."""
+        """Return the checksum of the current state (collective)."""
         return self._built(epoch).checksum()
 
-    def hold(self, epoch: int, position: Position) -> None:
-        """Hold the state for the next driver as that of this position (collective)."""
-        self._held = Held(position, self.checksum(epoch))
+    def retain(self, epoch: int, position: TrainingPosition) -> None:
+        """Retain the current state for the next driver; `position` is its step (collective)."""
+        self._retained = RetainedState(position, self.checksum(epoch))
 
-    def step(self, epoch: int, groups: Sequence[Group], after: Position) -> StepMetrics:
-        """Train one step; `groups` is the whole batch, from which this rank takes its share."""
+    def step(self, epoch: int, groups: Sequence[Group], after: TrainingPosition) -> StepMetrics:
+        """Train one step (collective).
+
+        `groups` is the whole batch, from which this rank takes its share; `after` is the position
+        after the step.
+        """
         policy = self._built(epoch)
-        self._held, began = None, time.monotonic()  # a step that fails may have changed some of it
+        self._retained = None  # a failed step may have changed some parameters
+        started = time.monotonic()
         metrics = policy.step(groups, step=after.step)
         log.debug(
             "rank %d trained step %d: %d tokens, %d positions on all ranks",
@@ -160,16 +170,16 @@ class RankActor:
             metrics.num_positions,
         )
         if not metrics.non_finite:
-            seconds = time.monotonic() - began
-            self._held = Held(after, policy.checksum(), metrics, seconds)
+            seconds = time.monotonic() - started
+            self._retained = RetainedState(after, policy.checksum(), metrics, seconds)
         return metrics
 
     def logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the log-probabilities of the sampled tokens, one list per completion."""
+        """Return the logprobs of the sampled tokens, one list per completion (collective)."""
         return self._built(epoch).logprobs(groups)
 
     def plain_logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the same as the plain Hugging Face model computes them."""
+        """Return the same, computed by the plain Hugging Face model (collective)."""
         return self._built(epoch).plain_logprobs(groups)
 
     def write_weights(self, epoch: int, version: int) -> str:
@@ -221,30 +231,33 @@ class RankActor:
         self._chunks.broadcast(self._nccl_group)
 
     def save(self, epoch: int, folder: str) -> None:
-        """Write this rank's shards of model and optimiser."""
+        """Write this rank's shards of model and optimizer (collective).
+
+        Raises OSError if the folder cannot be written.
+        """
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
         try:
             save(self._built(epoch).state_dict(), checkpoint_id=folder)
         except CheckpointException as failed:
-            # It wraps each rank's own error; a full disk must be recognised as one.
+            # It wraps the ranks' errors. Raise an OSError itself: its errno tells a full disk.
             errors = [error for error, _ in failed.failures.values()]
-            system = next((e for e in errors if isinstance(e, OSError)), None)
-            raise system or RuntimeError(str(failed)) from failed
+            os_error = next((error for error in errors if isinstance(error, OSError)), None)
+            raise os_error or RuntimeError(str(failed)) from failed
 
     def load(self, epoch: int, folder: str) -> None:
-        """Load model and optimiser, written by any number of ranks."""
+        """Load model and optimizer, saved by any number of ranks (collective)."""
         policy = self._built(epoch)
-        self._held = None
+        self._retained = None
         load_checkpoint(policy, folder)
 
     def export(self, epoch: int, folder: str) -> None:
-        """Write a plain Hugging Face folder (collective; rank 0 writes)."""
+        """Write a Hugging Face folder (collective; rank 0 writes)."""
         self._built(epoch).export_hf(Path(folder))
 
     def close(self) -> None:
-        """Free the weights sent so far."""
+        """Free the weights files."""
         self._weights.close()
 
     def _info(self, policy: "Policy") -> RankInfo:
@@ -254,7 +267,7 @@ class RankActor:
             attention=str(ATTENTION_OF.get(policy.attention, Attention.SDPA)),
             parameters=policy.num_parameters,
             peak_tflops=peak_tflops(policy.device_name),
-            memory_kills=memory_kills(),
+            oom_kills=oom_kills(),
         )
 
     def _built(self, epoch: int) -> "Policy":
@@ -265,18 +278,20 @@ class RankActor:
 
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:
-            message = f"the ranks of epoch {epoch} have been taken over by epoch {self._epoch}"
+            message = f"the ranks of epoch {epoch} were adopted by epoch {self._epoch}"
             raise TrainerError(ExitCode.SUPERSEDED, message)
 
 
 def load_checkpoint(policy: "Policy", folder: str) -> None:
-    """Load what the folder holds of a policy's state (collective)."""
+    """Load a policy's state from a folder (collective)."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-    parts = {key.split(".")[0] for key in saved}
-    # A checkpoint of another precision has no loss scale: then it begins anew.
-    state = {key: part for key, part in policy.state_dict().items() if key in parts | NEEDED}
+    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = {key.split(".")[0] for key in metadata}
+    # A checkpoint of another precision has no loss scale, which then starts at its default.
+    state = {
+        key: value for key, value in policy.state_dict().items() if key in saved | REQUIRED_STATE
+    }
     load(state, checkpoint_id=folder)
     policy.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""The driver's handle to the FSDP2 ranks. What a rank does is in `rank_actor`."""
+"""The driver's handle to the FSDP2 ranks, which are `rank_actor.RankActor`s."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.measured_device import MeasuredDevice
-from raggrpo_trainer.host.memory_kills import ACTOR_LOST, killed_for_memory
+from raggrpo_trainer.host.oom_kills import ACTOR_LOST, is_oom_killed
 from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
@@ -32,24 +32,30 @@ from raggrpo_trainer.weights.transfer import (
     WeightTransfer,
 )
 
-from .held import Held, Position
 from .rank_actor import RankActor, RankInfo
+from .retained_state import RetainedState, TrainingPosition
 
 log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0
-"""How long idle ranks may take to answer a driver that ends."""
-UNFENCED = ("address", "join_nccl_group")
-"""Calls of a rank that carry no epoch: they touch no model."""
-BUILDING = ("build", "load")
-"""Calls of a rank that hold no activations: what is short in them is the model's own state."""
+"""How long idle ranks may take to respond to a driver that is about to exit."""
+UNFENCED_CALLS = ("address", "join_nccl_group")
+"""Methods of a rank without an epoch: they do not use the model."""
+BUILD_CALLS = ("build", "load")
+"""Methods of a rank without activations: if memory runs out, the training state is too large."""
 
 
 class Ranks:
-    """All ranks of an attempt. The loss of one ends the attempt: its peers hang in collectives."""
+    """All ranks of an attempt.
+
+    The loss of a rank ends the attempt, as the others hang in collectives. Methods raise
+    TrainerError: TRAINER_RANK_LOST, HOST_OUT_OF_MEMORY, CUDA_OUT_OF_MEMORY, SUPERSEDED or the error
+    of the call.
+    """
 
     def __init__(self, actors: Sequence[Any], epoch: int, infos: Sequence[RankInfo] = ()) -> None:
-        self.actors, self.infos = list(actors), list(infos)
+        self.actors = list(actors)
+        self.infos = list(infos)
         self._epoch = epoch
         self._chunks: ChunkSource | None = None
 
@@ -58,7 +64,8 @@ class Ranks:
         cls, config: TrainerConfig, placement: Placement, epoch: int, log_folder: Path
     ) -> "Ranks":
         """Start the ranks' processes, which outlive this driver; `build` loads the model."""
-        world, level = config.world, config.monitoring.log_level
+        world = config.world
+        level = config.monitoring.log_level
         return cls(
             [
                 ray.remote(RankActor)
@@ -77,16 +84,16 @@ class Ranks:
         )
 
     async def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Measure both precisions on a rank's CPU."""
-        found: list[MeasuredPrecision] = await self._all(
+        """Measure FP32 and BF16 on the CPU of rank 0."""
+        measured: list[MeasuredPrecision] = await self._all(
             lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
-        return found[0]
+        return measured[0]
 
     async def measure_devices(self, kind: str) -> list[MeasuredDevice]:
-        """Return each rank's device, cpu or cuda, before the model is on it."""
-        found: list[MeasuredDevice] = await self._all(lambda a: a.measure_device.remote(kind))
-        return found
+        """Return each rank's device (kind: cpu or cuda), before the model is loaded."""
+        devices: list[MeasuredDevice] = await self._all(lambda a: a.measure_device.remote(kind))
+        return devices
 
     async def build(self, config: PolicyConfig) -> None:
         """Join the ranks into one process group and load the model."""
@@ -94,26 +101,26 @@ class Ranks:
         self.infos = await self._all(lambda a: a.build.remote(address, config))
 
     def flops_probe(self, every_steps: int) -> Probe:
-        """Return the probe of the share of peak FLOP/s that the ranks reach."""
+        """Return the probe of the ranks' MFU (share of peak FLOP/s)."""
         peaks = [info.peak_tflops for info in self.infos]
         return flops_probe(every_steps, self.infos[0].parameters, peaks)
 
-    async def adopt(self, log_folder: Path, level: LogLevel) -> list[Held | None]:
-        """Have the ranks serve this epoch from now on, and return what each holds."""
-        found = await self._all(lambda a: a.adopt.remote(self._epoch, str(log_folder), level))
-        self.infos = [each[0] for each in found if each is not None]
-        return [each and each[1] for each in found]
+    async def adopt(self, log_folder: Path, level: LogLevel) -> list[RetainedState | None]:
+        """Adopt the ranks for this epoch; return each rank's retained state, None without one."""
+        results = await self._all(lambda a: a.adopt.remote(self._epoch, str(log_folder), level))
+        self.infos = [result[0] for result in results if result is not None]
+        return [result and result[1] for result in results]
 
     async def checksums(self) -> set[int]:
-        """Return the checksum of the state in memory as each rank finds it."""
+        """Return the distinct checksums of the state in memory; one if all ranks agree."""
         return set(await self._all(lambda a: a.checksum.remote(self._epoch)))
 
-    async def hold(self, position: Position) -> None:
-        """Have the ranks hold their state for the next driver as that of this position."""
-        await self._all(lambda a: a.hold.remote(self._epoch, position))
+    async def retain(self, position: TrainingPosition) -> None:
+        """Make the ranks retain their state for the next driver; `position` is its step."""
+        await self._all(lambda a: a.retain.remote(self._epoch, position))
 
-    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
-        """Train one step; each rank picks its own share of the batch."""
+    async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
+        """Train one step; each rank takes its share of the batch."""
         batch = ray.put(tuple(groups))
         metrics: list[StepMetrics] = await self._all(
             lambda a: a.step.remote(self._epoch, batch, after)
@@ -121,18 +128,18 @@ class Ranks:
         return metrics
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return log-probabilities of the sampled tokens; every rank computes all of them."""
-        found: list[list[list[float]]] = await self._all(
+        """Return the logprobs of the sampled tokens, one list per completion."""
+        logprobs: list[list[list[float]]] = await self._all(
             lambda a: a.logprobs.remote(self._epoch, groups)
         )
-        return found[0]
+        return logprobs[0]
 
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the same as the plain Hugging Face model computes them; for a few completions."""
-        found: list[list[list[float]]] = await self._all(
+        """Return the same, computed by the plain Hugging Face model; for a few completions."""
+        logprobs: list[list[list[float]]] = await self._all(
             lambda a: a.plain_logprobs.remote(self._epoch, groups)
         )
-        return found[0]
+        return logprobs[0]
 
     async def send_weights(self, version: int, backend: WeightTransferBackend) -> WeightTransfer:
         """Return a transfer of the current weights; writes them first if it is a file."""
@@ -153,19 +160,19 @@ class Ranks:
         )
 
     async def _call(self, method: str, on_all: bool, arguments: Mapping[str, Any]) -> list[Any]:
-        fenced = {} if method in UNFENCED else {"epoch": self._epoch}
+        epoch = {} if method in UNFENCED_CALLS else {"epoch": self._epoch}
         actors = self.actors if on_all else self.actors[:1]
-        found: list[Any] = await self._all(
-            lambda a: getattr(a, method).remote(**fenced, **arguments), actors
+        results: list[Any] = await self._all(
+            lambda a: getattr(a, method).remote(**epoch, **arguments), actors
         )
-        return found
+        return results
 
     def save(self, folder: Path) -> None:
-        """Write all shards; blocks (for use in a thread)."""
+        """Write all shards; blocks, for use in a thread."""
         self._wait([a.save.remote(self._epoch, str(folder)) for a in self.actors])
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face folder; blocks (for use in a thread)."""
+        """Write a Hugging Face folder; blocks, for use in a thread."""
         self._wait([a.export.remote(self._epoch, str(folder)) for a in self.actors])
 
     async def load(self, folder: Path) -> None:
@@ -173,25 +180,26 @@ class Ranks:
         await self._all(lambda a: a.load.remote(self._epoch, str(folder)))
 
     async def close(self) -> None:
-        """Remove what the ranks left in shared memory."""
+        """Free the weights files in shared memory."""
         await self._all(lambda a: a.close.remote(), self.actors[:1])
 
-    async def leave(self) -> None:
-        """Leave the ranks to the next driver with what they hold, or end them if one is silent.
+    async def leave_to_next_driver(self) -> None:
+        """Leave the ranks to the next driver, or kill them if one does not respond.
 
-        Raises nothing: the driver ends, too.
+        Raises nothing: the driver is about to exit.
         """
+        calls = (_value(a.wait_for_driver.remote(self._epoch)) for a in self.actors)
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await asyncio.gather(*(_value(a.leave.remote(self._epoch)) for a in self.actors))
+                await asyncio.gather(*calls)
         except (TimeoutError, RayError) as error:
-            reason = of_task(error) if isinstance(error, RayTaskError) else error
+            reason = task_error(error) if isinstance(error, RayTaskError) else error
             if isinstance(reason, TrainerError) and reason.exit_code is ExitCode.SUPERSEDED:
-                return  # they have another driver already
-            log.info("the ranks are ended: %r", reason)
-            self.end()
+                return  # the next driver has adopted them
+            log.info("killing the ranks: %r", reason)
+            self.kill()
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the ranks without waiting for them; they may hang."""
         for actor in self.actors:
             ray.kill(actor)
@@ -200,7 +208,7 @@ class Ranks:
         return await self._gather([call(a) for a in (actors or self.actors)])
 
     async def _gather(self, references: Sequence[Any]) -> Any:
-        """Await all results; raise the first failure at once, as its peers may hang forever."""
+        """Await all results; raise the first error at once, as the other ranks may hang."""
         tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -222,23 +230,24 @@ class Ranks:
                 raise self._lost(error) from error
 
     def _lost(self, error: BaseException | None) -> BaseException:
-        """Translate a rank's failure into a TrainerError where its cause is known; blocks."""
+        """Translate a rank's error into a TrainerError if its cause is known; blocks."""
         if isinstance(error, RayTaskError):
-            return of_task(error)
+            return task_error(error)
         if isinstance(error, ACTOR_LOST):
-            kills = {info.process.node: info.memory_kills for info in self.infos}
-            if killed_for_memory(error, kills):
+            kills = {info.process.node: info.oom_kills for info in self.infos}
+            if is_oom_killed(error, kills):
                 return TrainerError(
                     ExitCode.HOST_OUT_OF_MEMORY,
-                    "a trainer rank used up its pod's memory and was ended: raise resources.memory",
+                    "a trainer rank was killed because its pod ran out of memory; increase "
+                    "resources.memory",
                     Shortage.TRAINER_HOST,
                 )
-            return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank died: {error}")
+            return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank exited: {error}")
         return error or RuntimeError("a rank failed without an error")
 
 
 def rank_name(epoch: int, rank: int) -> str:
-    """Return a rank's actor name, with the epoch in which it was started."""
+    """Return a rank's actor name; `epoch` is the one that started it."""
     return f"rank-{epoch}-{rank}"
 
 
@@ -246,18 +255,18 @@ async def _value(reference: Any) -> Any:
     return await reference
 
 
-def of_task(error: RayTaskError) -> BaseException:
-    """Translate the error of a call that failed inside a rank."""
+def task_error(error: RayTaskError) -> BaseException:
+    """Translate an error that a rank raised in a call."""
     cause = error.as_instanceof_cause()
     if isinstance(cause, TrainerError):
         return cause
-    if (found := out_of_memory(error)) is not None:
-        if found.kind is Kind.HOST:
-            message = f"a trainer rank: {found.line}: raise resources.memory"
+    if (shortage := out_of_memory(error)) is not None:
+        if shortage.kind is Kind.HOST:
+            message = f"a trainer rank: {shortage.line}; increase resources.memory"
             return TrainerError(ExitCode.HOST_OUT_OF_MEMORY, message, Shortage.TRAINER_HOST)
-        called = error.function_name.rstrip("()").rsplit(".", 1)[-1]
-        term = Shortage.TRAINING_STATE if called in BUILDING else Shortage.STEP
-        message = f"a trainer rank in {error.function_name}: {found.line}"
+        method = error.function_name.rstrip("()").rsplit(".", 1)[-1]
+        term = Shortage.TRAINING_STATE if method in BUILD_CALLS else Shortage.STEP
+        message = f"a trainer rank in {error.function_name}: {shortage.line}"
         return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message, term)
     if isinstance(cause, OSError):
         return cause

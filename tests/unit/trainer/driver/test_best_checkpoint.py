@@ -11,7 +11,8 @@ from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.history import read_events
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.store import CheckpointStore
-from raggrpo_trainer.driver.checkpoint_score import metrics_of, score_of, validation_due
+from raggrpo_trainer.driver.checkpoint_schedule import due_validation
+from raggrpo_trainer.driver.checkpoint_score import checkpoint_metrics, checkpoint_score
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.driver.stop_signal import Stopped
 from raggrpo_trainer.exchange.validation_result import ValidationResult
@@ -20,7 +21,7 @@ from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.trainer.checkpoints import make_claim
 from support.builders.trainer.reports import Published, make_config
-from support.fakes.fake_training_loop import make_parts
+from support.fakes.fake_training_loop import make_components
 
 BY_MATCH = {
     "checkpoint.bestBy": "ValidationExactMatch",
@@ -61,7 +62,9 @@ async def attempt(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         prompts = ["tea", "coffee"]
-        with make_parts(config, prompts, reporter, retrieval, rewards, store, validator) as parts:
+        with make_components(
+            config, prompts, reporter, retrieval, rewards, store, validator
+        ) as parts:
             validator.stop = parts.stop
             with suppress(Stopped):
                 await train(parts, begun or TrainState())
@@ -147,13 +150,13 @@ def test_which_validation_comes_before_a_checkpoint(
 ) -> None:
     given = BY_MATCH | {"validation.everySteps": 2, "training.totalSteps": 4} | changes
     config = make_config(tmp_path, given)
-    assert [validation_due(config, step) for step in (1, 2, 3, 4)] == due
+    assert [due_validation(config, step) for step in (1, 2, 3, 4)] == due
 
 
 def test_a_validation_that_scored_nothing_judges_no_checkpoint() -> None:
     nothing = ValidationResult(0.0, 0.0, num_samples=0, num_failed=4)
-    assert score_of(metrics_of(0.5, nothing), BestBy.VALIDATION_EXACT_MATCH) is None
-    assert score_of(metrics_of(0.5, nothing), BestBy.REWARD) == 0.5
-    assert score_of(metrics_of(None, None), BestBy.REWARD) is None
+    assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.VALIDATION_EXACT_MATCH) is None
+    assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.REWARD) == 0.5
+    assert checkpoint_score(checkpoint_metrics(None, None), BestBy.REWARD) is None
     measured = ValidationResult(0.25, float("nan"), num_samples=1, num_failed=0)
-    assert score_of(metrics_of(None, measured), BestBy.VALIDATION_REWARD) is None
+    assert checkpoint_score(checkpoint_metrics(None, measured), BestBy.VALIDATION_REWARD) is None

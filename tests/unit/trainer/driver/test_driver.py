@@ -7,8 +7,8 @@ import pytest
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.driver.attempt import read_inputs
-from raggrpo_trainer.driver.failure import failure_of
+from raggrpo_trainer.driver.failure import to_failure
+from raggrpo_trainer.driver.inputs import read_inputs
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.preflight import make_fit_config
 
@@ -33,7 +33,7 @@ def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -
     ],
 )
 def test_out_of_memory_anywhere_is_told_as_such(error: Exception, code: int, short_of: str) -> None:
-    failure = failure_of(error)
+    failure = to_failure(error)
     assert (failure.exit_code, failure.short_of) == (code, short_of)
     assert failure.message
 

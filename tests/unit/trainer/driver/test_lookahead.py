@@ -23,11 +23,17 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.held import Position
+from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.trainer.reports import Published, make_config
-from support.fakes.fake_training_loop import EndingStore, FakePool, FakeRanks, StepDone, make_parts
+from support.fakes.fake_training_loop import (
+    EndingStore,
+    FakePool,
+    FakeRanks,
+    StepDone,
+    make_components,
+)
 from support.servers.faulty_server import Received, search_r1, serving
 
 PROMPTS = [f"prompt {number}" for number in range(8)]
@@ -99,7 +105,7 @@ async def trained(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         given = (config, PROMPTS, reporter, retrieval, rewards, EndingStore())
-        with make_parts(*given, pool=pool) as parts:
+        with make_components(*given, pool=pool) as parts:
             chosen: Any = {"outages": outages or parts.outages, "ranks": ranks or parts.ranks}
             with pytest.raises(StepDone):
                 await asyncio.wait_for(train(replace(parts, **chosen), TrainState()), 30)
@@ -126,7 +132,7 @@ async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated
 
 
 class SlowRanks(FakeRanks):
-    async def step(self, groups: Sequence[Group], after: Position) -> list[StepMetrics]:
+    async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
         await asyncio.sleep(0.3)
         return await super().step(groups, after)
 

@@ -15,7 +15,7 @@ from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.trainer.reports import Published, make_config
-from support.fakes.fake_training_loop import EndingStore, StepDone, make_parts
+from support.fakes.fake_training_loop import EndingStore, StepDone, make_components
 from support.servers.faulty_server import Received, search_r1, serving
 
 
@@ -46,7 +46,7 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
     ):
         prompts = ["tea", "broken"]
         with (
-            make_parts(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
+            make_components(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
             pytest.raises(StepDone),
         ):
             await train(replace(parts, outages=outages), TrainState())

@@ -1,5 +1,3 @@
-"""What the ranks measured decides, before an engine starts."""
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_trainer.driver.memory_check import check_memory
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.host.measured_device import MeasuredDevice, measured_device, pod_memory
+from raggrpo_trainer.host.measured_device import MeasuredDevice, measure_device, pod_memory
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
 from support.builders.trainer.reports import make_config
 
@@ -27,9 +25,9 @@ def make_known_config(
     return make_config(folder, changes).model_copy(update={"facts": facts})
 
 
-def test_a_model_that_fits_is_let_pass(tmp_path: Path) -> None:
-    told = check_memory(make_known_config(tmp_path, GPUS8), Precision.BF16, [H100] * 8)
-    assert told == "NVIDIA H100 with 79.0 GiB, 78.0 GiB free"
+def test_fitting_model_passes(tmp_path: Path) -> None:
+    measured = check_memory(make_known_config(tmp_path, GPUS8), Precision.BF16, [H100] * 8)
+    assert measured == "NVIDIA H100 with 79.0 GiB, 78.0 GiB free"
 
 
 @pytest.mark.row("D11")
@@ -39,25 +37,25 @@ def test_a_model_that_fits_is_let_pass(tmp_path: Path) -> None:
         (KNOWN_7B.model_copy(update={"parameters": 70_000_000_000}), [H100], "per GPU, "),
         (KNOWN_7B, [H100] * 7 + [L4], "short on NVIDIA L4 with 22.0 GiB"),
     ],
-    ids=["70B", "one small device among large ones"],
+    ids=["70B", "one small device"],
 )
-def test_what_cannot_fit_ends_with_its_terms_whatever_was_given(
+def test_too_large_model_is_rejected_by_measured_memory(
     facts: Facts, devices: list[MeasuredDevice], words: str, tmp_path: Path
 ) -> None:
     changes = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 1024}}
-    with pytest.raises(TrainerError, match=words) as refused:
+    with pytest.raises(TrainerError, match=words) as raised:
         check_memory(make_known_config(tmp_path, changes, facts), Precision.BF16, devices)
-    assert refused.value.exit_code is ExitCode.CONFIG_ERROR
+    assert raised.value.exit_code is ExitCode.CONFIG_ERROR
 
 
-def test_an_engine_without_room_for_one_sequence_is_refused(tmp_path: Path) -> None:
+def test_engine_share_too_small_for_one_sequence_is_rejected(tmp_path: Path) -> None:
     changes = GPUS8 | {"rollout": {"gpuMemoryUtilization": 0.2}}
-    with pytest.raises(TrainerError, match=r"the engine's share of 15\.8 GiB has to hold"):
+    with pytest.raises(TrainerError, match=r"the engine's share of 15\.8 GiB must hold"):
         check_memory(make_known_config(tmp_path, changes), Precision.BF16, [H100] * 8)
 
 
-def test_a_pod_on_cpu_is_measured_and_judged_for_real(tmp_path: Path) -> None:
-    here = measured_device("cpu")
+def test_cpu_pod_is_measured_and_checked(tmp_path: Path) -> None:
+    here = measure_device("cpu")
     assert 0 < here.free_bytes < here.total_bytes
     on_cpu = {"resources": {"device": "CPU"}}
     config = make_known_config(tmp_path, on_cpu, KNOWN_TINY)
@@ -68,16 +66,16 @@ def test_a_pod_on_cpu_is_measured_and_judged_for_real(tmp_path: Path) -> None:
         check_memory(make_known_config(tmp_path, on_cpu, too_large), Precision.FP32, [here])
 
 
-def test_nothing_is_judged_without_facts(tmp_path: Path) -> None:
-    told = check_memory(make_known_config(tmp_path, GPUS8, Facts()), Precision.BF16, [L4])
-    assert "not judged" in told
+def test_unknown_model_size_is_not_checked(tmp_path: Path) -> None:
+    measured = check_memory(make_known_config(tmp_path, GPUS8, Facts()), Precision.BF16, [L4])
+    assert "not checked" in measured
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [("1073741824", (GIB, 2**20)), ("max", (4 * GIB, 2 * GIB)), (None, (4 * GIB, 2 * GIB))],
 )
-def test_a_pods_limit_counts_and_else_the_machines_memory(
+def test_pod_memory_is_its_limit_or_that_of_the_machine(
     limit: str | None, expected: tuple[int, int], tmp_path: Path
 ) -> None:
     meminfo = tmp_path / "meminfo"

@@ -1,5 +1,3 @@
-"""Where an attempt begins, and on what the ranks' state depends besides the step."""
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +11,11 @@ from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.loop import TrainState
-from raggrpo_trainer.driver.resume import key_of, resume
+from raggrpo_trainer.driver.resume import resume, state_key
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.held import Held, Position
 from raggrpo_trainer.ranks.rank_actor import RankInfo
+from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
 from support.builders.trainer.checkpoints import make_claim, make_store, shards
 from support.builders.trainer.reports import Published, make_config, make_step
 
@@ -27,13 +25,13 @@ INFO = RankInfo(
     attention="Sdpa",
     parameters=560_000,
     peak_tflops=0.0,
-    memory_kills=0,
+    oom_kills=0,
 )
 IDENTITY: dict[str, object] = {"data rows": 8000, "model config.json": "5f1d"}
 SAVED = 4
 
 
-# --- the key
+# --- state_key
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Inputs:
     identity: dict[str, object] = field(default_factory=lambda: dict(IDENTITY))
 
     def block(self, name: str, **changes: object) -> "Inputs":
-        """Change nothing but this; the hashes in the configuration stay as they are."""
+        """Change only this block; the hashes in the configuration stay the same."""
         changed = getattr(self.config, name).model_copy(update=changes)
         return self.top(**{name: changed})
 
@@ -52,7 +50,7 @@ class Inputs:
 
     @property
     def key(self) -> str:
-        return key_of(self.config, self.info, self.identity)
+        return state_key(self.config, self.info, self.identity)
 
 
 def with_info(inputs: Inputs, **changes: Any) -> Inputs:
@@ -72,7 +70,7 @@ def with_info(inputs: Inputs, **changes: Any) -> Inputs:
         pytest.param(lambda i: with_info(i, precision="FP32"), id="precision"),
     ],
 )
-def test_ranks_that_differ_in_what_their_state_depends_on_have_another_key(
+def test_state_key_changes_with_everything_the_state_depends_on(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
     inputs = Inputs(make_config(tmp_path))
@@ -88,7 +86,7 @@ def test_ranks_that_differ_in_what_their_state_depends_on_have_another_key(
         pytest.param(lambda i: with_info(i, process=PodProcess("node-2", 1)), id="process"),
     ],
 )
-def test_the_next_attempt_at_the_same_job_has_the_same_key(
+def test_state_key_is_the_same_in_the_next_attempt(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
     inputs = Inputs(make_config(tmp_path))
@@ -96,7 +94,7 @@ def test_the_next_attempt_at_the_same_job_has_the_same_key(
     assert changed(inputs).key == inputs.key
 
 
-# --- the beginning
+# --- resume
 
 
 class FakeRanks:
@@ -104,83 +102,90 @@ class FakeRanks:
 
     def __init__(self) -> None:
         self.loaded: list[Path] = []
-        self.holding: list[Position] = []
+        self.retained: list[TrainingPosition] = []
 
     async def load(self, folder: Path) -> None:
         self.loaded.append(folder)
 
-    async def hold(self, position: Position) -> None:
-        self.holding.append(position)
+    async def retain(self, position: TrainingPosition) -> None:
+        self.retained.append(position)
 
 
 @dataclass
-class Begun:
-    """What became of an attempt's beginning."""
+class Resumed:
+    """Outcome of a resume."""
 
     state: TrainState
     ranks: FakeRanks
     store: CheckpointStore
-    resumed_at: list[int]
-    """As reported."""
-    steps: list[int]
-    """Whose records were reported."""
+    reported_resumes: list[int]
+    reported_steps: list[int]
 
 
-def what_is_held(step: int) -> Held:
-    record, cursor = make_step(step), Cursor(epoch=2, position=step)
-    position = Position(step, cursor, "key", record.samples, seconds={"generate": 1.0})
-    return Held(position, checksum=1, trained=record.trained, train_seconds=2.0)
+def make_retained_state(step: int) -> RetainedState:
+    record = make_step(step)
+    cursor = Cursor(epoch=2, position=step)
+    position = TrainingPosition(step, cursor, "key", record.samples, seconds={"generate": 1.0})
+    return RetainedState(position, checksum=1, trained=record.trained, train_seconds=2.0)
 
 
-async def begin(folder: Path, held: Held | None, *, reported: int = 0) -> Begun:
-    """Begin an attempt at a job whose newest checkpoint is of step 4."""
-    config, ranks, store = make_config(folder), FakeRanks(), make_store(make_claim(folder))
+async def resume_job(
+    folder: Path, retained: RetainedState | None, *, reported_step: int = 0
+) -> Resumed:
+    """Resume a job whose newest checkpoint is that of step 4."""
+    config = make_config(folder)
+    ranks = FakeRanks()
+    store = make_store(make_claim(folder))
     for step in (2, SAVED):
         meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
         store.save(meta, shards(step))
     reporter = Reporter(config, 1, publish=Published())
-    state = await resume(config, store, cast(Any, ranks), held, reporter, reported, IDENTITY)
+    state = await resume(
+        config, store, cast(Any, ranks), retained, reporter, reported_step, IDENTITY
+    )
     reporter.close()
     logs = Path(config.monitoring.log_dir)
-    resumed_at = [event["step"] for event in read_events(logs) if event["event"] == "resume"]
-    return Begun(state, ranks, store, resumed_at, [each["step"] for each in read_history(logs)])
+    resumes = [event["step"] for event in read_events(logs) if event["event"] == "resume"]
+    return Resumed(state, ranks, store, resumes, [each["step"] for each in read_history(logs)])
 
 
 @pytest.mark.row("B10")
-@pytest.mark.parametrize("held", [None, what_is_held(3)], ids=["nothing held", "step 3 held"])
-async def test_the_newest_checkpoint_is_loaded_where_the_ranks_hold_an_older_step_or_none(
-    held: Held | None, tmp_path: Path
+@pytest.mark.parametrize(
+    "retained", [None, make_retained_state(3)], ids=["no state", "state of step 3"]
+)
+async def test_checkpoint_is_loaded_when_ranks_retain_no_newer_step(
+    retained: RetainedState | None, tmp_path: Path
 ) -> None:
-    begun = await begin(tmp_path, held)
+    resumed = await resume_job(tmp_path, retained)
 
-    assert begun.store.newest is not None
-    assert begun.ranks.loaded == [begun.store.newest.folder]
+    assert resumed.store.newest is not None
+    assert resumed.ranks.loaded == [resumed.store.newest.folder]
     cursor = Cursor(epoch=1, position=SAVED)
-    assert begun.state == TrainState(SAVED, cursor, SAVED)
-    key = key_of(make_config(tmp_path), INFO, IDENTITY)
-    assert begun.ranks.holding == [Position(SAVED, cursor, key)]
-    assert (begun.resumed_at, begun.steps) == ([SAVED], [])
+    assert resumed.state == TrainState(SAVED, cursor, SAVED)
+    key = state_key(make_config(tmp_path), INFO, IDENTITY)
+    assert resumed.ranks.retained == [TrainingPosition(SAVED, cursor, key)]
+    assert (resumed.reported_resumes, resumed.reported_steps) == ([SAVED], [])
 
 
 @pytest.mark.parametrize("step", [SAVED, 6])
-async def test_ranks_that_hold_the_newest_step_go_on_from_it_and_load_nothing(
+async def test_retained_state_is_used_without_loading_when_no_checkpoint_is_newer(
     step: int, tmp_path: Path
 ) -> None:
-    held = what_is_held(step)
+    retained = make_retained_state(step)
 
-    begun = await begin(tmp_path, held)
+    resumed = await resume_job(tmp_path, retained)
 
-    assert (begun.ranks.loaded, begun.ranks.holding) == ([], [])
-    reward = held.position.reward
-    assert begun.state == TrainState(step, held.position.cursor, SAVED, reward=reward)
-    assert begun.resumed_at == [step]
-    assert begun.steps == ([step] if step > SAVED else [])  # what was saved had been told
+    assert (resumed.ranks.loaded, resumed.ranks.retained) == ([], [])
+    reward = retained.position.reward
+    assert resumed.state == TrainState(step, retained.position.cursor, SAVED, reward=reward)
+    assert resumed.reported_resumes == [step]
+    assert resumed.reported_steps == ([step] if step > SAVED else [])  # saved steps were reported
 
 
-@pytest.mark.parametrize(("reported", "steps"), [(5, [6]), (6, []), (7, [])])
-async def test_the_record_of_the_held_step_is_made_up_for_only_if_nobody_told_of_it(
-    reported: int, steps: list[int], tmp_path: Path
+@pytest.mark.parametrize(("reported_step", "steps"), [(5, [6]), (6, []), (7, [])])
+async def test_retained_step_is_reported_only_if_previous_driver_has_not(
+    reported_step: int, steps: list[int], tmp_path: Path
 ) -> None:
-    begun = await begin(tmp_path, what_is_held(6), reported=reported)
+    resumed = await resume_job(tmp_path, make_retained_state(6), reported_step=reported_step)
 
-    assert begun.steps == steps
+    assert resumed.reported_steps == steps

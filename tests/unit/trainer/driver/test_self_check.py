@@ -7,14 +7,20 @@ import pytest
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.sampler import Cursor
-from raggrpo_trainer.driver.self_check import Gap, check_itself, check_step, gap, judge
+from raggrpo_trainer.driver.self_check import (
+    LogprobGap,
+    check_gap,
+    check_mismatch,
+    logprob_gap,
+    run_self_check,
+)
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from support.builders.trainer.reports import Published, make_config, make_step
-from support.fakes.fake_training_loop import FakeRanks, make_parts
+from support.fakes.fake_training_loop import FakeRanks, make_components
 
 OFF = 0.01
 """Nats; ten times what FP32 explains."""
@@ -48,8 +54,8 @@ async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         prompts = ["tea", "coffee", "cocoa", "water"]
-        with make_parts(config, prompts, reporter, retrieval, rewards, None) as parts:
-            await check_itself(
+        with make_components(config, prompts, reporter, retrieval, rewards, None) as parts:
+            await run_self_check(
                 config,
                 parts.prompts,
                 parts.collector,
@@ -88,32 +94,35 @@ async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path:
 @pytest.mark.parametrize(
     ("precision", "found"),
     [
-        ("FP32", Gap(0.05, 0.0001)),  # one token off by a twentieth of a nat
-        ("BF16", Gap(0.45, 0.06)),  # a head with the wrong scale: no token far off, all a little
-        ("BF16", Gap(0.6, 0.01)),
-        ("FP32", Gap(float("nan"), float("nan"))),
+        ("FP32", LogprobGap(0.05, 0.0001)),  # one token off by a twentieth of a nat
+        (
+            "BF16",
+            LogprobGap(0.45, 0.06),
+        ),  # a head with the wrong scale: no token far off, all a little
+        ("BF16", LogprobGap(0.6, 0.01)),
+        ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],
 )
-def test_a_gap_beyond_the_precision_ends_the_job(precision: str, found: Gap) -> None:
+def test_a_gap_beyond_the_precision_ends_the_job(precision: str, found: LogprobGap) -> None:
     with pytest.raises(TrainerError, match=r"plain model differ by at most .* nats") as raised:
-        judge(found, precision, "the plain model")
+        check_gap(found, precision, "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
 @pytest.mark.parametrize(
-    ("precision", "found"), [("FP32", Gap(9e-4, 5e-6)), ("BF16", Gap(0.3, 0.02))]
+    ("precision", "found"), [("FP32", LogprobGap(9e-4, 5e-6)), ("BF16", LogprobGap(0.3, 0.02))]
 )
-def test_rounding_is_no_gap(precision: str, found: Gap) -> None:
-    judge(found, precision, "the engine")
+def test_rounding_is_no_gap(precision: str, found: LogprobGap) -> None:
+    check_gap(found, precision, "the engine")
 
 
 def test_a_gap_is_taken_over_all_tokens() -> None:
-    assert gap([[1.0, 2.0], [4.0]], [[1.0, 2.5], [4.25]]) == Gap(0.5, 0.25)
+    assert logprob_gap([[1.0, 2.0], [4.0]], [[1.0, 2.5], [4.25]]) == LogprobGap(0.5, 0.25)
 
 
 def test_a_step_that_is_a_nat_off_ends_the_job_and_a_smaller_one_does_not() -> None:
     metrics = make_step(7).trained
-    check_step(replace(metrics, mismatch_mean=0.9), 7)
+    check_mismatch(replace(metrics, mismatch_mean=0.9), 7)
     with pytest.raises(TrainerError, match=r"1\.5 nats per token at step 7") as raised:
-        check_step(replace(metrics, mismatch_mean=1.5), 7)
+        check_mismatch(replace(metrics, mismatch_mean=1.5), 7)
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH

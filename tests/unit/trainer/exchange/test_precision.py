@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.exchange.precision import MeasuredPrecision, chosen_precision, device_precision
+from raggrpo_trainer.exchange.precision import MeasuredPrecision, cpu_precision, gpu_precision
 from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_precision
 from support.builders.trainer.policies import write_model
 
@@ -20,10 +20,10 @@ def test_bf16_is_refused_where_it_would_kill() -> None:
     kills = MeasuredPrecision(Precision.FP32, bf16_works=False)
     works = MeasuredPrecision(Precision.BF16, bf16_works=True)
 
-    assert chosen_precision(Precision.AUTO, kills) is Precision.FP32
-    assert chosen_precision(Precision.BF16, works) is Precision.BF16
+    assert cpu_precision(Precision.AUTO, kills) is Precision.FP32
+    assert cpu_precision(Precision.BF16, works) is Precision.BF16
     with pytest.raises(TrainerError, match=r"spec.training.precision.*Auto or FP32"):
-        chosen_precision(Precision.BF16, kills)
+        cpu_precision(Precision.BF16, kills)
 
 
 def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Path) -> None:
@@ -45,10 +45,10 @@ def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Pat
     ],
 )
 def test_a_gpu_computes_in_what_it_has(wanted: Precision, major: int, chosen: Precision) -> None:
-    assert device_precision(wanted, "a GPU", major) is chosen
+    assert gpu_precision(wanted, "a GPU", major) is chosen
 
 
 def test_bf16_is_refused_on_a_gpu_without_it() -> None:
     with pytest.raises(TrainerError, match=r"Tesla V100 has .* 7\.x.*FP16") as refused:
-        device_precision(Precision.BF16, "Tesla V100", 7)
+        gpu_precision(Precision.BF16, "Tesla V100", 7)
     assert refused.value.exit_code is ExitCode.CONFIG_ERROR

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.host.stacks import register_stack_dumps
 
 PROGRAM = """
 import os, pathlib, signal, sys
-from raggrpo_trainer.host.stacks import register
+from raggrpo_trainer.host.stacks import register_stack_dumps
 
 def stands_here():
     os.kill(os.getpid(), signal.SIGUSR1)
 
-register(pathlib.Path(sys.argv[1]), "rank-0")
+register_stack_dumps(pathlib.Path(sys.argv[1]), "rank-0")
 stands_here()
 """
 
@@ -33,7 +33,7 @@ def test_a_log_folder_that_cannot_be_written_ends_no_process(
 ) -> None:
     (tmp_path / "attempts").write_text("a file where the folder should be")
 
-    register(tmp_path / "attempts/1", "driver")
+    register_stack_dumps(tmp_path / "attempts/1", "driver")
     faulthandler.unregister(signal.SIGUSR1)
 
     assert "stacks of driver go to its own output" in caplog.text

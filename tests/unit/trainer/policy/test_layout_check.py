@@ -8,7 +8,7 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_trainer.driver.self_check import LIMITS, gap
+from raggrpo_trainer.driver.self_check import LIMITS, logprob_gap
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.policy import layout_check
 from raggrpo_trainer.policy.logprobs import LogitTransform
@@ -96,7 +96,7 @@ def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) ->
     layout = measure(model_type).layout.row_layout
     policy = make_policy(save_small(model_type, tmp_path), row_layout=layout)
     groups = make_groups()
-    found = gap(policy.logprobs(groups), policy.plain_logprobs(groups))
+    found = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups))
     assert found.largest <= 2e-5
 
 
@@ -104,11 +104,11 @@ def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) ->
 def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path) -> None:
     policy = make_policy(save_small("qwen3_next", tmp_path), row_layout=SHARED)
     groups = make_groups()
-    several = gap(policy.logprobs(groups), policy.plain_logprobs(groups))
+    several = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups))
     alone = [Group(g.prompt_ids, g.completions[:1], (1.0,)) for g in groups]
     assert several.largest > 50 * LIMITS["FP32"].largest
     # One completion in a row, as the self-check used to compute with two ranks, shows nothing.
-    one = gap(policy.logprobs(alone[:1]), policy.plain_logprobs(alone[:1]))
+    one = logprob_gap(policy.logprobs(alone[:1]), policy.plain_logprobs(alone[:1]))
     assert one.largest <= LIMITS["FP32"].largest
 
 
@@ -127,7 +127,7 @@ def test_no_causal_family_trains_wrong(tmp_path: Path) -> None:
             path = save_small(model_type, tmp_path / model_type)
             policy = make_policy(path, row_layout=found.layout.row_layout)
             groups = make_groups()
-            nats = gap(policy.logprobs(groups), policy.plain_logprobs(groups)).largest
+            nats = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups)).largest
             metrics = policy.step(groups, step=1)
         except Exception as error:
             off[model_type] = f"{type(error).__name__}: {error}"[:200]

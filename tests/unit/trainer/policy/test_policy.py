@@ -17,8 +17,8 @@ from raggrpo_api.spec.algorithm import LossAggregation
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
-from raggrpo_trainer.exchange.learning_rate import learning_rate
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
 from raggrpo_trainer.policy.packing import items, micro_batch, plan

@@ -30,7 +30,7 @@ def test_micro_batches_are_added_up_in_double_precision_and_the_largest_is_kept(
     batch = micro_batch(work(), RowLayout.SHARED_PREFIX)
     for values in ([2.0**24] * 3, [1.0, 0.0, 0.0]):  # in single precision the 1 would be lost
         totals.add(batch, measured(values))
-    update = totals.over_ranks(grad_norm=0.5)
+    update = totals.all_reduce(grad_norm=0.5)
 
     assert update.totals.kl == update.totals.loss == 3 * 2.0**24 + 1.0
     assert update.totals.mismatch_max == 2.0**24
@@ -40,6 +40,6 @@ def test_micro_batches_are_added_up_in_double_precision_and_the_largest_is_kept(
 def test_a_rank_that_has_run_out_of_work_adds_nothing_but_a_position() -> None:
     totals = UpdateTotals(torch.device("cpu"))
     totals.add(micro_batch([], RowLayout.SHARED_PREFIX), measured([]))
-    update = totals.over_ranks(grad_norm=0.0)
+    update = totals.all_reduce(grad_norm=0.0)
     assert {getattr(update.totals, name) for name in REDUCTIONS} == {0.0}
     assert (update.num_tokens, update.num_positions) == (0, 1)

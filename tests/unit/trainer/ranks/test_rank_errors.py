@@ -6,14 +6,14 @@ from ray.exceptions import RayTaskError
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.ranks.ranks import of_task
+from raggrpo_trainer.ranks.ranks import task_error
 
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
 def told(function: str, line: str) -> TrainerError:
     text = f"Traceback\n{line}\n" + "frame after frame\n" * 500
-    found = of_task(RayTaskError(function, text, RuntimeError("wrapped")))
+    found = task_error(RayTaskError(function, text, RuntimeError("wrapped")))
     assert isinstance(found, TrainerError)
     return found
 

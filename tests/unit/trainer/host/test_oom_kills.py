@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.host.memory_kills import memory_kills
+from raggrpo_trainer.host.oom_kills import oom_kills
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 V2 = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\noom_group_kill 0\n"
@@ -11,8 +11,8 @@ V2 = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\noom_group_kill 0\n"
 @pytest.mark.parametrize(("text", "kills"), [(V1, 3), (V2, 2), ("oom_kill_disable 0\n", 0)])
 def test_the_kernels_count_is_read_in_both_versions(text: str, kills: int, tmp_path: Path) -> None:
     (tmp_path / "told").write_text(text)
-    assert memory_kills([tmp_path / "absent", tmp_path / "told"]) == kills
+    assert oom_kills([tmp_path / "absent", tmp_path / "told"]) == kills
 
 
 def test_a_machine_that_counts_nothing_has_no_kills(tmp_path: Path) -> None:
-    assert memory_kills([tmp_path / "absent"]) == 0
+    assert oom_kills([tmp_path / "absent"]) == 0

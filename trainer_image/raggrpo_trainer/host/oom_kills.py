@@ -21,7 +21,7 @@ Ray's own memory monitor killed it before the kernel had to."""
 ANSWER_SECONDS = 10.0
 
 
-def memory_kills(files: Iterable[Path] = COUNTS) -> int:
+def oom_kills(files: Iterable[Path] = COUNTS) -> int:
     """Return how many of this pod's processes the kernel has OOM-killed; 0 if it keeps no count."""
     for file in files:
         if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
@@ -29,14 +29,14 @@ def memory_kills(files: Iterable[Path] = COUNTS) -> int:
     return 0
 
 
-def killed_for_memory(error: BaseException, kills: Mapping[str, int]) -> bool:
+def is_oom_killed(error: BaseException, kills: Mapping[str, int]) -> bool:
     """Return whether a lost process died from lack of memory; blocks while asking its pods.
 
-    `kills` maps the Ray node of every pod it may have run in to the earlier `memory_kills` there.
+    `kills` maps the Ray node of every pod it may have run in to the earlier `oom_kills` there.
     """
     if isinstance(error, OutOfMemoryError):
         return True
-    now = {node: run_in_pod(node, memory_kills) for node in kills}
+    now = {node: run_in_pod(node, oom_kills) for node in kills}
     for node, answer in now.items():
         try:
             if ray.get(answer, timeout=ANSWER_SECONDS) > kills[node]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raggrpo_api.spec.training import LearningRateSchedule, TrainingSpec
-from raggrpo_trainer.exchange.learning_rate import learning_rate
+from raggrpo_trainer.policy.learning_rate import learning_rate
 
 DECAYS = [LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 
-def kept_in(store: Path) -> dict[str, str]:
+def ray_store_env(store: Path) -> dict[str, str]:
     """Return the environment with which Ray keeps the head's state in this folder.
 
     Nothing, for in memory, where that cannot be. Folders of the job's earlier clusters, beside

@@ -1,4 +1,4 @@
-"""What ranks hold between two steps, as they prove it to the next driver."""
+"""The training state that ranks retain between two steps, for the next driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,38 +10,40 @@ from raggrpo_trainer.progress.step_record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where the run stands after a step: what the next driver cannot ask the weights."""
+class TrainingPosition:
+    """Position of a run after a step: what model and optimizer state do not contain."""
 
     step: int
     cursor: Cursor
+    """Where the data continues."""
     key: str
-    """Digest of what the state depends on besides the step."""
+    """Digest of what the state depends on besides the step, see `driver.resume.state_key`."""
     samples: SampleMetrics | None = None
-    """Of the step, if it was trained since the ranks were built or loaded."""
+    """Sample metrics of the step; None if the state was loaded instead of trained."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What the step took by stage until its training began."""
+    """Seconds by stage that the step took before training."""
 
     @property
     def reward(self) -> float | None:
-        """The step's mean reward, which may judge its checkpoint."""
+        """Mean reward of the step, which may be the score of its checkpoint."""
         return self.samples.reward_mean if self.samples is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The state after a finished step; a rank in the middle of one holds nothing."""
+class RetainedState:
+    """A rank's state after a completed step. During a step a rank retains nothing."""
 
-    position: Position
+    position: TrainingPosition
     checksum: int
-    """Over all ranks; equal on each of them."""
+    """Checksum over all ranks; equal on each of them."""
     trained: StepMetrics | None = field(default=None, compare=False)
-    """Of the step as this rank tells them, if it was trained since."""
+    """This rank's metrics of the step; None if the state was loaded instead of trained."""
     train_seconds: float = field(default=0.0, compare=False)
 
     def record(self) -> StepRecord | None:
-        """Return the step's record, for a driver that died before it wrote it."""
-        samples, trained = self.position.samples, self.trained
+        """Return the step's record, for a driver that exited before it reported the step."""
+        samples = self.position.samples
+        trained = self.trained
         if samples is None or trained is None:
             return None
         seconds = {**self.position.seconds, "train": self.train_seconds}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.host.head_store import kept_in
+from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 
 def test_a_head_keeps_its_state_and_drops_that_of_earlier_clusters(tmp_path: Path) -> None:
@@ -10,7 +10,7 @@ def test_a_head_keeps_its_state_and_drops_that_of_earlier_clusters(tmp_path: Pat
     for folder in (mine.with_name("small-c1"), mine, foreign):
         (folder / "state").mkdir(parents=True)
 
-    env = kept_in(mine)
+    env = ray_store_env(mine)
 
     assert env == {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(mine)}
     assert [each.name for each in mine.parent.iterdir()] == ["small-c2"]
@@ -31,10 +31,10 @@ def test_a_volume_that_cannot_hold_it_costs_no_more_than_the_state(
 
     for owner in ("os", "fcntl", "Path"):
         monkeypatch.setattr(
-            f"raggrpo_trainer.host.head_store.{owner}.{refused}", refuse, raising=False
+            f"raggrpo_trainer.host.ray_head_store.{owner}.{refused}", refuse, raising=False
         )
 
-    env = kept_in(tmp_path / "heads/small-c1")
+    env = ray_store_env(tmp_path / "heads/small-c1")
 
     assert env == {}
     assert "its loss costs a new cluster: [Errno 95]" in caplog.text

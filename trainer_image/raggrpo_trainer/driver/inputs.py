@@ -1,0 +1,37 @@
+"""The inputs of a training run: tokenizer, prompts, folders."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raggrpo_api import names
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
+from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
+
+
+class Inputs(NamedTuple):
+    """Tokenizer and prompts of a job."""
+
+    tokenizer: Tokenizer
+    train_prompts: list[Prompt]
+    validation_prompts: list[Prompt]
+
+
+def read_inputs(config: TrainerConfig) -> Inputs:
+    """Read tokenizer and prompts, from local copies if `data.stageToLocalDisk` is set."""
+    data = config.data
+    tokenizer = load_tokenizer(config.model.path)
+
+    def read(files: Sequence[str]) -> list[Prompt]:
+        if data.stage_to_local_disk:
+            files = stage_files(files, Path(tempfile.gettempdir()) / "raggrpo-data")
+        return read_prompts(files, data, config.retrieval, config.reward)
+
+    return Inputs(tokenizer, read(data.train_files), read(data.validation_files))
+
+
+def attempt_folder(config: TrainerConfig) -> Path:
+    """Return the folder of this attempt's records."""
+    return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)

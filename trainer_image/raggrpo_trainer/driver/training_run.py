@@ -1,0 +1,272 @@
+"""The training run of one attempt: starts ranks and engines, resumes, runs the training loop.
+
+`TrainingRun.run` reads from top to bottom. Ranks and engines start concurrently, as both take most
+of a start's time; the first GPU memory is used only after the memory check.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import Precision
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.progress import Progress, Stage
+from raggrpo_trainer.checkpoint.backup_thread import BackupThread
+from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.checkpoint.store import CheckpointStore
+from raggrpo_trainer.data.prompts import Composer, PromptSource
+from raggrpo_trainer.engines.engine_options import engine_options
+from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.exchange.policy_config import policy_config
+from raggrpo_trainer.exchange.precision import cpu_precision, gpu_precision
+from raggrpo_trainer.host.measured_device import MeasuredDevice
+from raggrpo_trainer.host.placement import Placement
+from raggrpo_trainer.host.pod_processes import this_process
+from raggrpo_trainer.job_config import endpoint_headers, judge_headers
+from raggrpo_trainer.progress.outages import Outages
+from raggrpo_trainer.progress.progress_actor import ProgressActor
+from raggrpo_trainer.progress.reporter import Reporter
+from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.ranks.retained_state import RetainedState
+from raggrpo_trainer.ranks.surviving_ranks import SurvivingRanks
+from raggrpo_trainer.retrieval.client import RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.validation import Validator
+
+from .hooks import Hooks
+from .inputs import Inputs, attempt_folder, read_inputs
+from .loop import Components, TrainState, train
+from .memory_check import check_memory
+from .resume import checkpoint_identity, resume, state_key
+from .stop_signal import Stopped, wait_or_stop
+
+log = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """Trains to the target step, or until `stop` is set."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        env: Mapping[str, str],
+        hooks: Hooks,
+        stop: asyncio.Event,
+        fence: Fence,
+        reporter: Reporter,
+        server: ProgressActor,
+        previous: Progress | None,
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._hooks = hooks
+        self._stop = stop
+        self._fence = fence
+        self._reporter = reporter
+        self._server = server
+        self._previous = previous
+        """Last progress of the previous driver on this Ray cluster."""
+        self._is_gpu = config.resources.device is Device.GPU
+        self.ranks: Ranks | None = None
+        """Set once they are started or adopted."""
+
+    async def run(self) -> None:
+        """Start everything, resume, train, validate and export."""
+        config, reporter = self._config, self._reporter
+        epoch = self._fence.epoch
+        reporter.report_stage(Stage.LOADING_MODEL)
+        reading = asyncio.create_task(asyncio.to_thread(read_inputs, config))
+        adopted = await self._adopt_surviving_ranks(reading)
+        placement = await Placement.obtain(config)
+        ranks, retained = adopted or (
+            Ranks.create(config, placement, epoch, attempt_folder(config)),
+            None,
+        )
+        self.ranks = ranks
+        store = await asyncio.to_thread(self._open_store)
+        precision = await self._resolve_precision(ranks, retained)
+        options = engine_options(config, precision)
+        pool = EnginePool(config, options, placement, epoch, attempt_folder(config))
+        starting = asyncio.create_task(pool.start())
+        if retained is None:
+            await self._build_model(ranks, precision)
+        inputs = await reading
+        identity = checkpoint_identity(config, len(inputs.train_prompts))
+        reporter.add_probe(ranks.flops_probe(config.monitoring.flops_every_steps))
+        reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
+        state = await self._resume(store, ranks, retained, identity)
+        reporter.report_stage(Stage.STARTING_ROLLOUT)
+        are_reused = await starting
+        log.info("engines %s", ["reused" if reused else "started" for reused in are_reused])
+        self._hooks.started(ranks, pool)
+        await self._watch_processes(ranks, pool)
+        reporter.report_stage(Stage.WARMING_RETRIEVAL)
+        outages = Outages(reporter.report_outages)
+        async with self._services(outages) as (rewards, retrieval):
+            await self._warm_up(retrieval, inputs, outages)
+            composer = Composer(config, inputs.tokenizer)
+            collector = Collector(
+                config,
+                inputs.tokenizer,
+                composer,
+                pool,
+                retrieval,
+                rewards,
+                outages.working_time,
+            )
+            components = Components(
+                config=config,
+                prompts=PromptSource(config, inputs.train_prompts, composer),
+                collector=collector,
+                validator=Validator(config, inputs.validation_prompts, collector),
+                pool=pool,
+                ranks=ranks,
+                retrieval=retrieval,
+                store=store,
+                backups=BackupThread(store),
+                reporter=reporter,
+                hooks=self._hooks,
+                stop=self._stop,
+                identity=identity,
+                key=state_key(config, ranks.infos[0], identity),
+                outages=outages,
+            )
+            await train(components, state)
+        await ranks.close()
+
+    async def _adopt_surviving_ranks(
+        self, reading: "asyncio.Task[Inputs]"
+    ) -> tuple[Ranks, RetainedState] | None:
+        """Return ranks that a previous driver left and their state; kill all others."""
+        config = self._config
+        surviving = SurvivingRanks.find(self._fence.epoch)
+        adopted = None
+        if self._hooks.resumes() and surviving.is_complete(config.world.num_ranks):
+            inputs = await reading
+            identity = checkpoint_identity(config, len(inputs.train_prompts))
+            # The driver may have been killed during a step, which its ranks are finishing.
+            seconds = self._previous.seconds_by_stage.values() if self._previous is not None else ()
+            adopted = await surviving.adopt(
+                config,
+                self._fence.epoch,
+                attempt_folder(config),
+                lambda info: state_key(config, info, identity),
+                busy_seconds=2 * max(seconds, default=0.0),
+            )
+        await surviving.kill()
+        return adopted
+
+    def _open_store(self) -> CheckpointStore:
+        config = self._config
+        store = CheckpointStore(
+            config.checkpoint,
+            self._fence,
+            config.attempt.config_hash,
+            reached=self._hooks.during_save,
+        )
+        store.clean_up()
+        if store.newest is None:
+            store.restore()
+        store.reject_all(config.rejected_checkpoints, "attempts from it lost the same step twice")
+        return store
+
+    async def _resolve_precision(self, ranks: Ranks, retained: RetainedState | None) -> Precision:
+        """Return the precision to compute in; on a GPU, check the memory first."""
+        if retained is not None:
+            return Precision(ranks.infos[0].precision)
+        config = self._config
+        specified = config.training.precision
+        if self._is_gpu:
+            devices = await ranks.measure_devices("cuda")
+            oldest = min(devices, key=lambda device: device.compute_major)
+            precision = gpu_precision(specified, oldest.name, oldest.compute_major)
+            self._check_memory(precision, devices)
+            return precision
+        if specified in (Precision.FP32, Precision.FP16):
+            return specified
+        return cpu_precision(specified, await ranks.measure_precision(config.model.path))
+
+    async def _build_model(self, ranks: Ranks, precision: Precision) -> None:
+        """Load the model into new ranks; on a CPU, check the memory first.
+
+        On a CPU that check runs while the engines start: before, it would only delay them.
+        """
+        if not self._is_gpu:
+            self._check_memory(precision, await ranks.measure_devices("cpu"))
+        await ranks.build(policy_config(self._config, precision))
+
+    def _check_memory(self, precision: Precision, devices: Sequence[MeasuredDevice]) -> None:
+        log.info("measured %s", check_memory(self._config, precision, devices))
+
+    async def _resume(
+        self,
+        store: CheckpointStore,
+        ranks: Ranks,
+        retained: RetainedState | None,
+        identity: Mapping[str, object],
+    ) -> TrainState:
+        if not self._hooks.resumes():
+            self._reporter.report_resume(0)
+            return TrainState()
+        reported_step = self._previous.step if self._previous is not None else 0
+        return await resume(
+            self._config, store, ranks, retained, self._reporter, reported_step, identity
+        )
+
+    async def _watch_processes(self, ranks: Ranks, pool: EnginePool) -> None:
+        """Let the progress server dump the stacks of all processes; again after replacements."""
+
+        async def watch() -> None:
+            rank_processes = [info.process for info in ranks.infos]
+            await self._server.watch([this_process(), *rank_processes, *pool.processes])
+
+        pool.on_replaced = watch
+        await watch()
+
+    @asynccontextmanager
+    async def _services(self, outages: Outages) -> AsyncIterator[tuple[Rewards, RetrievalClient]]:
+        """Yield the clients of all services, with secret headers from the environment."""
+        config = self._config
+        rewards = Rewards(
+            config.reward,
+            config.retrieval,
+            headers=judge_headers(config.reward, self._env),
+            outages=outages,
+        )
+        retrieval = RetrievalClient(
+            config.retrieval,
+            endpoint_headers(config.retrieval, self._env),
+            log_calls=config.monitoring.debug.rag_calls,
+            outages=outages,
+        )
+        async with rewards, retrieval:
+            yield rewards, retrieval
+
+    async def _warm_up(self, retrieval: RetrievalClient, inputs: Inputs, outages: Outages) -> None:
+        """Call every endpoint before step 1; wait for endpoints that are down."""
+        columns = inputs.train_prompts[0].columns
+        with outages.reporting():
+            task = asyncio.ensure_future(warm_up(self._config, retrieval, columns))
+            if await wait_or_stop(self._stop, task):
+                raise Stopped("stopped by a signal while waiting for endpoints")
+            task.result()
+
+
+async def warm_up(
+    config: TrainerConfig, retrieval: RetrievalClient, columns: Mapping[str, Any]
+) -> None:
+    """Call every endpoint once, because the first call to a service is slow."""
+    endpoints = config.retrieval.endpoints
+    timeout = config.retrieval.warm_up_timeout_seconds
+    calls = (retrieval.warm_up(endpoint.name, timeout, columns) for endpoint in endpoints)
+    for endpoint, latency in zip(endpoints, await asyncio.gather(*calls), strict=True):
+        log.info(
+            "endpoint %s responds: first call %.2f s, next %.3f s",
+            endpoint.name,
+            latency.first_seconds,
+            latency.next_seconds,
+        )

@@ -1,0 +1,13 @@
+"""A marker file in the pod of each rank that an exited driver left to the next one.
+
+The preStop hook takes living ranks without this marker as a sign of a living driver. Must import
+only the standard library: the hook has to start fast.
+"""
+
+import tempfile
+from pathlib import Path
+
+
+def waiting_marker(pid: int) -> Path:
+    """Return the path of the file that exists while the rank with this PID waits for a driver."""
+    return Path(tempfile.gettempdir()) / f"raggrpo-left-rank-{pid}"
