@@ -21,11 +21,11 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import kill_actor
 from raggrpo_trainer.ranks import surviving_ranks
-from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
-from raggrpo_trainer.ranks.waiting_marker import waiting_marker
-from raggrpo_trainer.ranks.surviving_ranks import SurvivingRanks
 from raggrpo_trainer.ranks.rank_actor import RankActor
 from raggrpo_trainer.ranks.ranks import Ranks, rank_name
+from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
+from raggrpo_trainer.ranks.surviving_ranks import SurvivingRanks
+from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 from support.builders.trainer.policies import make_policy_config, uneven_groups, write_model
 from support.builders.trainer.reports import make_config, make_step
 
