@@ -106,7 +106,7 @@ class LocalRuntime:
             # Read last, so that it is final if the attempt has ended.
             progress=None if failure else await head.progress.read(),
             retrievers=retrievers,
-            head_answers=is_answering,
+            is_head_reachable=is_answering,
             in_pods=False,
         )
 

@@ -13,7 +13,7 @@ from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.resume import changes, resume_values
-from raggrpo_operator.core.lifecycle.deadlines.active_deadline import stopped_when_last_seen
+from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.errors import OperatorError, PermanentError
@@ -46,7 +46,7 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     if state.mark:
         sweep(state.mark)
     spec = job.manifest()["spec"]
-    state.status = stopped_when_last_seen(state.status)
+    state.status = paused_at_last_observation(state.status)
     if state.status.attempt:
         _require_same_run(state, job, folder)
     if spec != state.spec:

@@ -187,7 +187,7 @@ def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-async def test_driver_failure_is_reported_only_while_head_answers(
+async def test_driver_failure_is_reported_only_while_is_head_reachable(
     gone: int, processes: Processes, tmp_path: Path
 ) -> None:
     clock = Clock()
@@ -207,11 +207,11 @@ async def test_driver_failure_is_reported_only_while_head_answers(
             lost = await runtime.observe(job)
         await runtime.close()
 
-    assert observed.head_answers
+    assert observed.is_head_reachable
     assert observed.attempt is not None
     assert observed.attempt.exit_code == 7
     for seen in torn:
-        assert (seen.attempt, seen.head_answers) == (None, False)
+        assert (seen.attempt, seen.is_head_reachable) == (None, False)
         assert seen.cluster is not None
         assert not seen.cluster.is_lost
     assert lost.cluster is not None
@@ -262,7 +262,7 @@ async def test_dead_head_is_lost_with_its_signal(tmp_path: Path, processes: Proc
     assert observed.cluster is not None
     assert observed.cluster.is_lost
     assert "signal 9 (SIGKILL)" in observed.cluster.message
-    assert not observed.head_answers
+    assert not observed.is_head_reachable
 
 
 async def test_cluster_of_killed_run_is_lost_until_deleted(

@@ -250,7 +250,7 @@ async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() 
         async def observe(self, job: Any) -> Any:
             seen = await super().observe(job)
             if self.old:
-                return type(seen)(cluster=ClusterObserved(self.old), head_answers=False)
+                return type(seen)(cluster=ClusterObserved(self.old), is_head_reachable=False)
             return seen
 
     scenario = make_scenario({(1, 5): exits(ExitCode.RANKS_STUCK)})

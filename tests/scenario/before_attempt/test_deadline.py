@@ -7,9 +7,9 @@ import pytest
 
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
-from raggrpo_operator.core.lifecycle.deadlines.active_deadline import stopped_when_last_seen
-from raggrpo_operator.core.state.clocks import LOOK_SECONDS
+from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
 from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.state.observed_time import LOOK_SECONDS
 from support.fakes.fake_runtime import CRASH, T0, Scenario, make_scenario, until_step
 
 PATIENT = {
@@ -91,7 +91,7 @@ async def test_a_run_on_one_machine_that_was_killed_has_used_nothing_up_overnigh
     scenario.runtime.now += 9 * HOUR
     scenario.runtime.lose_head()
     scenario.job = scenario.job.model_copy(
-        update={"status": stopped_when_last_seen(scenario.status)}
+        update={"status": paused_at_last_observation(scenario.status)}
     )
     await scenario.round()
 

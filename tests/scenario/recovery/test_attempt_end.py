@@ -88,7 +88,7 @@ def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -
             seconds_per_step=1.0,
             **progress,
         ),
-        head_answers=http != "silent",
+        is_head_reachable=http != "silent",
     )
 
 

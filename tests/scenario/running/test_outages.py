@@ -18,7 +18,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.after_attempt.classification import POLICIES
-from raggrpo_operator.core.lifecycle.before_attempt.preflight import OUTAGE_PAUSE_SECONDS
+from raggrpo_operator.core.lifecycle.before_attempt.preflight import OUTAGE_RETRY_SECONDS
 from raggrpo_operator.core.lifecycle.during_attempt.follow import FOLLOW_SECONDS
 from raggrpo_operator.core.text.status_text import render_status
 from support.builders.operator.jobs import KNOWN_TINY
@@ -281,7 +281,7 @@ async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> Non
     removed = scenario.count(DeletePreflight)
 
     for seconds in (5, 29.5):
-        scenario.runtime.now = began + timedelta(seconds=seconds - OUTAGE_PAUSE_SECONDS)
+        scenario.runtime.now = began + timedelta(seconds=seconds - OUTAGE_RETRY_SECONDS)
         await scenario.round()
         assert (scenario.count(StartPreflight), scenario.count(DeletePreflight)) == (
             checks,

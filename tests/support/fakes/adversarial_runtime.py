@@ -257,7 +257,7 @@ class AdversarialRuntime(FakeServiceOutage):
         if self.shows_old_cluster and self._old_cluster:  # listed still, though nothing answers
             self.preempted.clear()  # as it was before a queue took its pods
             old = ClusterObserved(self._old_cluster)
-            return replace(seen, cluster=old, attempt=None, progress=None, head_answers=False)
+            return replace(seen, cluster=old, attempt=None, progress=None, is_head_reachable=False)
         if cluster is not None:
             self._old_cluster = cluster.number
         self._note_preemption(job.status, seen)

@@ -159,7 +159,7 @@ class FakeRuntime:
             attempt=attempt,
             progress=None if self.is_blind else self._progress(),
             retrievers=tuple(self.retrievers.values()),
-            head_answers=not self._head_is_silent,
+            is_head_reachable=not self._head_is_silent,
             default_image=self.default_image,
             device=self.device,
         )

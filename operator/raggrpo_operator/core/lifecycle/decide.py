@@ -24,12 +24,12 @@ from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .after_attempt import recovery
 from .after_attempt.classification import classify
 from .before_attempt import image_pinning, launch, preflight
-from .before_attempt.queueing import note_queue
+from .before_attempt.queueing import update_queued
 from .deadlines import active_deadline, outages
 from .during_attempt import follow
 from .observed import AttemptObserved, Observed, SubmissionStatus
 from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
-from .warnings import note_warnings
+from .warnings import update_warnings
 
 LOST_OTHERS = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
@@ -55,23 +55,23 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     found: tuple[Violation, ...] = ()
     if not _is_accepted(job):  # what was accepted once is not judged again, nor by a newer release
         found = violations(job, resolved, in_pods=observed.in_pods)
-        note_warnings(this, [*found, *_on_facts(this)])
+        update_warnings(this, [*found, *_on_facts(this)])
     if wrong := errors(found):  # 1. an invalid spec starts nothing
         return _invalid(this, wrong)
-    this.condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
+    this.set_condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
     if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
         return _clean_up(this)
-    is_queued = note_queue(this)
+    is_queued = update_queued(this)
     active_deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
     if _is_running(this.status):  # 3. an attempt is under way
         return _attend(this)
     if this.spec.suspend:  # 4. suspended: wait
         return _suspended(this)
     if not is_queued:
-        this.condition(ConditionType.SUSPENDED, False, ConditionReason.NOT_SUSPENDED)
+        this.set_condition(ConditionType.SUSPENDED, False, ConditionReason.NOT_SUSPENDED)
     if late := active_deadline.exceeded(this):
-        return preflight.give_up(this, Cause.DEADLINE_EXCEEDED, late)
-    this.look()
+        return preflight.fail_before_attempt(this, Cause.DEADLINE_EXCEEDED, late)
+    this.record_observation()
     if (decision := preflight.preflight(this)) is not None:  # 5. checks and facts, before any GPU
         return decision
     if (decision := preflight.retrievers(this)) is not None:  # 6. managed retrievers
@@ -81,16 +81,16 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
 
 def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in found)
-    this.condition(ConditionType.ACCEPTED, False, found[0].reason, lines)
+    this.set_condition(ConditionType.ACCEPTED, False, found[0].reason, lines)
     if _is_running(this.status):
         if this.record.started is not None:  # it keeps the configuration it was submitted with
             return _attend(this)
         message = "the spec became invalid before it was submitted"
         return recovery.settle(this, Cause.SUSPENDED, message)
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.INVALID)
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.INVALID)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.INVALID)
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.INVALID)
     this.actions.extend(_releases(this.observed))
-    return this.end(requeue_after=None)
+    return this.decision(requeue_after=None)
 
 
 def _is_accepted(job: RagGrpoJob) -> bool:
@@ -119,7 +119,7 @@ def _has_ended(this: Round) -> bool:
     failed = is_true(status, ConditionType.FAILED)
     if not complete and not failed:
         return False
-    last, retry = status.preflight, recovery.retry_asked(this.job)
+    last, retry = status.preflight, recovery.requested_retry(this.job)
     pinned, failure = status.pinned, get_condition(status, ConditionType.FAILED)
     reopened = (
         (complete and this.spec.training.total_steps > status.progress.total_steps)
@@ -129,12 +129,12 @@ def _has_ended(this: Round) -> bool:
     )
     if not reopened:
         return True
-    this.condition(ConditionType.COMPLETE, False, ConditionReason.REOPENED)
-    this.condition(ConditionType.FAILED, False, ConditionReason.REOPENED)
+    this.set_condition(ConditionType.COMPLETE, False, ConditionReason.REOPENED)
+    this.set_condition(ConditionType.FAILED, False, ConditionReason.REOPENED)
     if failure.reason == Cause.IMAGE_CHANGED:  # whoever asks for another try accepts it
         pinned = replace(pinned, image_id="")
     if failed:
-        this.condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
+        this.set_condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
         last = replace(last, spec_hash="")
     this.status = replace(
         this.status,
@@ -154,7 +154,7 @@ def _has_ended(this: Round) -> bool:
 def _clean_up(this: Round) -> Decision:
     """Release everything; schedule nothing further."""
     this.actions.extend(_releases(this.observed))
-    return this.end(requeue_after=RELEASE_SECONDS if this.actions else None)
+    return this.decision(requeue_after=RELEASE_SECONDS if this.actions else None)
 
 
 def _releases(observed: Observed) -> Iterator[Action]:
@@ -167,11 +167,13 @@ def _releases(observed: Observed) -> Iterator[Action]:
 
 
 def _suspended(this: Round) -> Decision:
-    this.condition(ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, "spec.suspend is true")
+    this.set_condition(
+        ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, "spec.suspend is true"
+    )
     outages.over(this, ConditionReason.SUSPENDED)
-    this.remember(outages.forgotten(this.state.watch))
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.SUSPENDED)
+    this.store(outages.forgotten(this.state.watch))
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.SUSPENDED)
     return _clean_up(this)
 
 
@@ -179,11 +181,11 @@ def _attend(this: Round) -> Decision:
     """Start the recorded attempt, follow it, or settle its end."""
     observed, record, intent = this.observed, this.record, this.state.retry.intent
     cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
-    this.look()
+    this.record_observation()
     if cluster is not None and cluster.number < record.cluster:  # it appeared late: delete it first
         this.actions.append(DeleteCluster(cluster.number))
-        return this.end(RELEASE_SECONDS)
-    preflight.keep_retrievers(this)
+        return this.decision(RELEASE_SECONDS)
+    preflight.ensure_retrievers(this)
     # Observations of an earlier attempt or cluster say nothing about this one.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt = attempt if attempt is not None and attempt.number == record.number else None
@@ -196,27 +198,27 @@ def _attend(this: Round) -> Decision:
         if cluster is None and intent is None:
             return launch.start_cluster(this)
         if own is not None and not own.is_lost and not own.is_ready:
-            return launch.await_cluster(this, own)
+            return launch.wait_for_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
             return launch.submit(this, own)
     if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
-        return this.end(requeue_after=0.5)
+        return this.decision(requeue_after=0.5)
     ended = classify(
         attempt,
         own,
         progress,
-        was_seen=record.started is not None and observed.head_answers,
+        was_reported=record.started is not None and observed.is_head_reachable,
         intent=intent,
         total_steps=this.spec.training.total_steps,
     )
-    follow.note_progress(this, attempt, progress)
+    follow.update_progress(this, attempt, progress)
     if ended is None:
         if own is not None:  # nodes may not have told it when the attempt began
             image_pinning.pin_image(this, own)
             if own.is_ready:  # not told yet if its head was silent right after the submission
-                this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
+                this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
         return follow.follow(this, progress)
-    message = follow.why_stopped(this.status, ended.cause) or ended.message
+    message = follow.stop_message(this.status, ended.cause) or ended.message
     return recovery.settle(this, ended.cause, message, ended.short_of)
 
 
@@ -224,7 +226,7 @@ def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
     """Return whether a success has to wait for its proof, /progress being unreadable now."""
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
     return this.seconds_in(ConditionType.PROGRESSING) < PROOF_SECONDS
 
 
@@ -237,5 +239,5 @@ def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
         return False
     if this.state.retry.intent is not None:
         return False
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.WAITING_FOR_EVIDENCE)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.WAITING_FOR_EVIDENCE)
     return this.seconds_in(ConditionType.PROGRESSING) < limit

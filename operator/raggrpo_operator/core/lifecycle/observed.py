@@ -119,7 +119,7 @@ class Observed:
     retrievers: tuple[RetrieverObserved, ...] = ()
     device: DeviceObserved | None = None
     """Looked for once preflight has a result; None: not known."""
-    head_answers: bool = True
+    is_head_reachable: bool = True
     default_image: str = ""
     """Image of jobs that name none; empty: this machine's own installation."""
     in_pods: bool = True

@@ -18,7 +18,7 @@ from raggrpo_api.trainer.schemas import known_schemas, unknown_paths
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.images import pin_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
-from raggrpo_operator.core.state.clocks import elapsed, note_look
+from raggrpo_operator.core.state import observed_time
 from raggrpo_operator.core.state.conditions import (
     Reason,
     get_condition,
@@ -89,38 +89,38 @@ class Round:
         return trainer_image(self.spec, self.status.pinned, self.observed.default_image)
 
     @property
-    def image_to_run(self) -> str:
+    def pod_image(self) -> str:
         """The image as pods are given it: with the digest that the job began with, if it can be."""
         return pin_digest(self.image, self.status.pinned)
 
-    def condition(
+    def set_condition(
         self, kind: ConditionType, value: bool | None, reason: Reason, message: str = ""
     ) -> None:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
-    def remember(self, group: Group) -> None:
+    def store(self, group: Group) -> None:
         """Replace one group of what is remembered between rounds."""
         self.state = self.state.with_group(group)
 
-    def begin(self, action: Action) -> None:
+    def request(self, action: Action) -> None:
         """Request something that must exist only once.
 
         It is counted in the status, whose write is refused if somebody else has decided since.
         """
         launch = self.state.launch
-        self.remember(replace(launch, tries=launch.tries + 1))
+        self.store(replace(launch, tries=launch.tries + 1))
         self.actions.append(action)
 
-    def look(self) -> None:
+    def record_observation(self) -> None:
         """Record that the job was observed: deadlines run, except while a queue holds it back."""
         if not self.observed.is_queued:
             late = self.observed.late_seconds
-            self.remember(note_look(self.state.watch, self.now, late))
+            self.store(observed_time.record_observation(self.state.watch, self.now, late))
 
     def elapsed(self, since: datetime | None) -> float:
         """Return how long this has lasted, counting only observed time (seconds)."""
-        return elapsed(since, self.state.watch, self.now)
+        return observed_time.elapsed(since, self.state.watch, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
         """Return how long a condition has had its present value; 0 if it was never set."""
@@ -130,7 +130,7 @@ class Round:
     def pod_plan(self) -> PodPlan:
         """Return what the pods that are started now are made from."""
         sizing = size(self.spec, self.status.preflight.known_facts)
-        return PodPlan(self.spec, self.image_to_run, sizing)
+        return PodPlan(self.spec, self.pod_image, sizing)
 
     def attempt_config(self, retriever_addresses: Mapping[str, str] | None = None) -> TrainerConfig:
         """Return the newest attempt's configuration, which depends on status and addresses only."""
@@ -167,7 +167,7 @@ class Round:
         is_reported = self.image and self.image == self.status.pinned.image
         return self.status.preflight.facts.schema_digest if is_reported else ""
 
-    def end(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
+    def decision(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
         # Ready, as kstatus has it: runs healthily or is complete. A queue may have taken the pods
         # before the attempt's end is known.
@@ -176,7 +176,7 @@ class Round:
         runs = runs and not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
         ready = runs or is_true(self.status, ConditionType.COMPLETE)
         reason = ConditionReason.READY if ready else ConditionReason.NOT_READY
-        self.condition(ConditionType.READY, ready, reason)
+        self.set_condition(ConditionType.READY, ready, reason)
         status = replace(self.status, phase=phase_from(self.status))
         self.status = status if status == self.job.status else within_limit(status)
         return Decision(self.status, tuple(self.actions), requeue_after)

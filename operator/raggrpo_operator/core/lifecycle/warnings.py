@@ -26,14 +26,14 @@ FAR_OFF = 2.0
 """Factor between two intervals that matters: the optimum is flat."""
 
 
-def note_warnings(this: Round, found: Iterable[Violation]) -> None:
+def update_warnings(this: Round, found: Iterable[Violation]) -> None:
     """List what the job's own failures advise beside what the rules and preflight warn of."""
     told = [_warning(each) for each in found if each.severity is Severity.WARNING]
     told += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
     _list(this, [*_interval(this), *told])
 
 
-def note_interval(this: Round) -> None:
+def update_interval_warning(this: Round) -> None:
     """Compare the checkpoint interval with what saving takes and how often attempts failed."""
     others = [
         each for each in this.status.warnings if each.reason != WarningReason.CHECKPOINT_INTERVAL

@@ -14,7 +14,7 @@ HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
 """Causes after which the job waits on purpose."""
 
 
-def seconds_down(status: JobStatus, now: datetime) -> int:
+def downtime_seconds(status: JobStatus, now: datetime) -> int:
     """Return how long nothing ran before the newest attempt, which begins now.
 
     Time during which a user or a queue held the job back does not count.
@@ -28,7 +28,7 @@ def seconds_down(status: JobStatus, now: datetime) -> int:
     return 0
 
 
-def seconds_kept(record: AttemptRecord, seconds_per_step: float) -> float:
+def retained_seconds(record: AttemptRecord, seconds_per_step: float) -> float:
     """Return the time of the attempt's steps that no later attempt has to repeat."""
     begun = record.to_step if record.from_step is None else record.from_step
     return max(0, record.to_step - record.lost_steps - begun) * seconds_per_step
@@ -41,7 +41,7 @@ def with_ratios(status: JobStatus, now: datetime) -> JobStatus:
     waited = float(spent.waiting_seconds)
     if record.cause is None and record.started:
         running = max(0.0, (now - record.started).total_seconds())
-        kept += seconds_kept(record, status.progress.seconds_per_step)
+        kept += retained_seconds(record, status.progress.seconds_per_step)
         lasted += running
         waited += min(running, record.waiting_seconds)
     return replace(

@@ -30,7 +30,7 @@ from .owned_objects import OwnedObjects
 
 log = logging.getLogger(__name__)
 
-KEPT_RECORDS = 10
+MAX_RECORDS = 10
 """Configurations of finished attempts that are kept as ConfigMaps."""
 NO_KUBERAY = (
     "the API server knows no RayCluster: install KubeRay 1.6.0 or newer "
@@ -74,7 +74,7 @@ class Children:
         await self.owned.apply(job, render_service(job, action.name))
         await self.owned.apply(job, render_deployment(job, self.settings, action))
 
-    async def keep_services(self, job: Metadata, services: Mapping[str, str]) -> None:
+    async def ensure_services(self, job: Metadata, services: Mapping[str, str]) -> None:
         """Make sure that the Services of these endpoints, by name, lead to the job's own pods."""
         for endpoint, name in services.items():
             await self.owned.apply(job, render_service(job, endpoint, name))
@@ -107,7 +107,7 @@ class Children:
         """Create the record of an attempt's configuration and keep the newest ones."""
         await self.owned.create(job, render_config_map(job, config=config))
         older = sorted(records, key=_attempt, reverse=True)
-        for surplus in older[KEPT_RECORDS - 1 :]:
+        for surplus in older[MAX_RECORDS - 1 :]:
             await self.owned.delete(job, CONFIG_MAPS, surplus)
 
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:

@@ -35,7 +35,7 @@ from raggrpo_operator.reconcile import reconcile
 
 from .runtime import KubernetesRuntime, ReconcilerContext
 from .status_writer import differs_beyond_progress, stored_status
-from .time_to_live import seconds_until_removal
+from .time_to_live import seconds_until_expiry
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Reconciler:
 
     async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:
         now = self._context.clock()
-        if seconds_until_removal(job, now) == 0:
+        if seconds_until_expiry(job, now) == 0:
             await self._remove(key, body)
             return None
         late = self._lateness.of(key)
@@ -107,7 +107,7 @@ class Reconciler:
             await self._report(key, runtime.body, runtime.trouble)
         else:
             self._failed.pop(key, None)
-            await self._context.writer.set_trouble(
+            await self._context.writer.report_error(
                 runtime.body, decision.status, ConditionReason.RECONCILED
             )
         self._metrics.jobs.update(key, after)
@@ -115,7 +115,7 @@ class Reconciler:
         self._lateness.record_success(key, delay)
         self._pace.set_busy(key, is_busy=delay is not None)
         if delay is None:
-            return seconds_until_removal(after, now)
+            return seconds_until_expiry(after, now)
         moved = decision.actions or differs_beyond_progress(job.status, decision.status)
         return delay if moved else max(delay, self._pace.poll_seconds(key))
 
@@ -150,7 +150,7 @@ class Reconciler:
             return
         status = stored_status(body)
         try:
-            await self._context.writer.set_trouble(body, status, _reason(error), str(error))
+            await self._context.writer.report_error(body, status, _reason(error), str(error))
         except OperatorError as another:
             log.warning("the status could not tell of the trouble: %s", another)
 
@@ -160,7 +160,7 @@ class Reconciler:
         if found is None:
             return
         try:
-            await self._context.writer.tell_of_bug(found[0], _bug(error))
+            await self._context.writer.report_internal_error(found[0], _bug(error))
         except Exception as another:
             log.warning("the status could not tell of the error: %r", another)
 

@@ -137,7 +137,7 @@ class KubernetesRuntime:
             cluster=cluster,
             attempt=None if cluster.is_lost else attempt,
             progress=None if cluster.is_lost else progress,
-            head_answers=is_reachable,
+            is_head_reachable=is_reachable,
             evidence_seconds=EVIDENCE_SECONDS,
         )
 
@@ -299,7 +299,7 @@ class KubernetesRuntime:
             raise TransientError(f"there is no Ray cluster {number}")
         children = self._context.children
         text = config_json(config)
-        await children.keep_services(job.metadata, service_names(self._deployments()))
+        await children.ensure_services(job.metadata, service_names(self._deployments()))
         await children.record(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(

@@ -68,7 +68,7 @@ class StatusWriter:
             await self._post(render_event(body, transition, now, self._instance))
         return answered
 
-    async def set_trouble(
+    async def report_error(
         self, body: Manifest, status: JobStatus, reason: ConditionReason, message: str = ""
     ) -> None:
         """Report in the status what keeps the operator from going on, unless it is RECONCILED."""
@@ -82,7 +82,7 @@ class StatusWriter:
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
 
-    async def tell_of_bug(self, body: Manifest, message: str) -> None:
+    async def report_internal_error(self, body: Manifest, message: str) -> None:
         """Report an error of the operator itself on the raw status, which may be unreadable."""
         kind, now = ConditionType.RECONCILING, self._clock()
         raw = body.get("status") or {}

@@ -24,7 +24,7 @@ from raggrpo_operator.errors import (
 )
 from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
-from raggrpo_operator.kubernetes_runtime.rounds.children import KEPT_RECORDS, Children
+from raggrpo_operator.kubernetes_runtime.rounds.children import MAX_RECORDS, Children
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_kube import FakeKube
 from support.fakes.fake_runtime import make_scenario_job
@@ -145,10 +145,10 @@ async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> Non
 
 async def test_the_newest_records_are_kept() -> None:
     kube, makes = children()
-    for number in range(1, KEPT_RECORDS + 4):
+    for number in range(1, MAX_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
         await makes.record(METADATA, trainer_config(JOB, resolve(JOB), number=number), records)
-    kept = range(4, KEPT_RECORDS + 4)
+    kept = range(4, MAX_RECORDS + 4)
     assert kube.named("configmaps") == [
         names.config_map_name("small", METADATA.uid, number) for number in kept
     ]
@@ -202,7 +202,7 @@ async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins
     with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not this job"):
         await makes.start_retriever(METADATA, action)
     with pytest.raises(NameTaken):
-        await makes.keep_services(METADATA, {"kb": RETRIEVER})
+        await makes.ensure_services(METADATA, {"kb": RETRIEVER})
     await makes.owned.delete(METADATA, SERVICES, kept)
 
     assert await kube.get(SERVICES, "default", RETRIEVER) == kept

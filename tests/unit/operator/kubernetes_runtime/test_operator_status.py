@@ -20,7 +20,7 @@ from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter, stored_status
-from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_removal
+from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_expiry
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.operator.jobs import make_job, make_raw_job
 from support.fakes.fake_kube import FakeKube, failing
@@ -168,13 +168,13 @@ async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
     body = world.body
     for _ in range(3):
         status = stored_status(body)
-        await world.writer.set_trouble(body, status, ConditionReason.ACCESS_DENIED, "no rights")
+        await world.writer.report_error(body, status, ConditionReason.ACCESS_DENIED, "no rights")
         body = world.live()
     assert world.writes == 1
     assert stored_status(body).conditions[0].message == "no rights"
 
-    await world.writer.set_trouble(body, stored_status(body), ConditionReason.RECONCILED)
-    await world.writer.set_trouble(
+    await world.writer.report_error(body, stored_status(body), ConditionReason.RECONCILED)
+    await world.writer.report_error(
         world.live(), stored_status(world.live()), ConditionReason.RECONCILED
     )
     assert world.writes == 2
@@ -319,7 +319,7 @@ def test_a_finished_job_stays_as_long_as_it_says(
     job = make_job({"ttlSecondsAfterFinished": lifetime})
     ended = None if ended_before is None else T0 - timedelta(seconds=ended_before)
     job = job.model_copy(update={"status": JobStatus(completion_time=ended)})
-    assert seconds_until_removal(job, T0) == expected
+    assert seconds_until_expiry(job, T0) == expected
 
 
 def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:

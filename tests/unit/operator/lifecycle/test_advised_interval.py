@@ -12,7 +12,11 @@ from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.lifecycle.warnings import best_interval, note_interval, note_warnings
+from raggrpo_operator.core.lifecycle.warnings import (
+    best_interval,
+    update_interval_warning,
+    update_warnings,
+)
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from support.fakes.fake_runtime import T0, make_scenario_job
@@ -34,7 +38,7 @@ def make_round(status: JobStatus, every: int = 1000) -> Round:
 
 def advised(status: JobStatus = RUNS, every: int = 1000) -> list[str]:
     this = make_round(status, every)
-    note_interval(this)
+    update_interval_warning(this)
     assert this.status.warning_count == len(this.status.warnings)
     return [each.message for each in this.status.warnings]
 
@@ -102,14 +106,14 @@ def found(path: str, severity: Severity = Severity.WARNING, **more: Any) -> Viol
 
 def listed(*violations: Violation, status: JobStatus = CALM) -> JobStatus:
     this = make_round(status)
-    note_warnings(this, violations)
+    update_warnings(this, violations)
     return this.status
 
 
 def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     this = make_round(listed(found("spec.a"), status=RUNS))
-    note_interval(this)
-    note_interval(this)
+    update_interval_warning(this)
+    update_interval_warning(this)
     both = [each.path for each in this.status.warnings]
 
     assert both == ["spec.checkpoint.everySteps", "spec.a"]
@@ -117,10 +121,10 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
         "spec.checkpoint.everySteps", "spec.b",
     ]  # fmt: skip
     changed = make_round(this.status, every=BEST)
-    note_warnings(changed, [found("spec.b")])
+    update_warnings(changed, [found("spec.b")])
     assert [each.path for each in changed.status.warnings] == ["spec.b"]
     calm = make_round(replace(this.status, restarts=RestartCounts()))
-    note_interval(calm)
+    update_interval_warning(calm)
     assert [each.path for each in calm.status.warnings] == ["spec.a"]
 
 
@@ -136,7 +140,7 @@ def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list
     this = make_round(listed(*(found(f"spec.n{n}") for n in range(35)), status=CALM))
     this.status = replace(this.status, restarts=RUNS.restarts)
     for _ in range(2):
-        note_interval(this)
+        update_interval_warning(this)
         assert this.status.warnings[0].path == "spec.checkpoint.everySteps"
         assert (len(this.status.warnings), this.status.warning_count) == (32, 36)
 

@@ -10,9 +10,9 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import Remedies, RestartState
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import (
-    aged,
     avoided_nodes,
-    with_failure,
+    with_decayed_counts,
+    with_node_failure,
 )
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from support.fakes.fake_runtime import T0
@@ -46,7 +46,7 @@ ALL, LESS_ONE, LESS_TWO = {"a": 1, "b": 2, "c": 5}, {"b": 1, "c": 4}, {"c": 3}
     ],
 )
 def test_each_whole_day_takes_one_off(now: datetime, counts: dict[str, int]) -> None:
-    assert aged(make_status(failed_at()), 5, now).failures_by_node == counts
+    assert with_decayed_counts(make_status(failed_at()), 5, now).failures_by_node == counts
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,15 @@ def test_each_whole_day_takes_one_off(now: datetime, counts: dict[str, int]) -> 
 def test_each_ten_checkpoints_take_one_off(
     saved: int | None, every: int, counts: dict[str, int]
 ) -> None:
-    assert aged(make_status(failed_at(step=10), saved), every, T0).failures_by_node == counts
+    assert (
+        with_decayed_counts(make_status(failed_at(step=10), saved), every, T0).failures_by_node
+        == counts
+    )
 
 
 def test_without_a_known_time_nothing_is_taken_off() -> None:
     never = Remedies(failures_by_node={"a": 1})
-    assert aged(make_status(never, 1000), 5, T0) == never
+    assert with_decayed_counts(make_status(never, 1000), 5, T0) == never
 
 
 @pytest.mark.parametrize(
@@ -83,11 +86,11 @@ def test_nodes_are_avoided_from_the_limit_on(limit: int, nodes: tuple[str, ...])
 
 
 def test_a_failure_is_counted_with_its_time_and_the_newest_checkpoint() -> None:
-    found = with_failure(make_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
+    found = with_node_failure(make_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
 
     assert list(found.failures_by_node.items()) == [("b", 1), ("c", 4), ("gpu-7", 1)]
     assert (found.node_failed_at, found.node_failed_step) == (T0 + DAY, 3)
-    assert with_failure(make_status(found), LOST, Cause.NODE_LOST, 5, T0 + DAY) == Remedies(
+    assert with_node_failure(make_status(found), LOST, Cause.NODE_LOST, 5, T0 + DAY) == Remedies(
         failures_by_node={"b": 1, "c": 4, "gpu-7": 2}, node_failed_at=T0 + DAY
     )
 
@@ -105,14 +108,14 @@ def test_an_end_that_no_node_is_to_blame_for_changes_no_count(
     cluster: ClusterObserved | None,
 ) -> None:
     status = make_status(failed_at())
-    assert with_failure(status, cluster, Cause.NODE_LOST, 5, T0 + DAY) == failed_at()
+    assert with_node_failure(status, cluster, Cause.NODE_LOST, 5, T0 + DAY) == failed_at()
 
 
 def test_the_node_that_failed_least_recently_is_forgotten_beyond_sixty_four() -> None:
     many = Remedies(failures_by_node={f"n{i}": 1 for i in range(64)}, node_failed_at=T0)
 
     again = ClusterObserved(1, cause=Cause.NODE_LOST, node="n0")
-    kept = with_failure(make_status(many), again, Cause.NODE_LOST, 5, T0)
-    found = with_failure(make_status(kept), LOST, Cause.NODE_LOST, 5, T0)
+    kept = with_node_failure(make_status(many), again, Cause.NODE_LOST, 5, T0)
+    found = with_node_failure(make_status(kept), LOST, Cause.NODE_LOST, 5, T0)
 
     assert [*found.failures_by_node] == [*(f"n{i}" for i in range(2, 64)), "n0", "gpu-7"]

@@ -10,9 +10,9 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
 from raggrpo_operator.core.lifecycle.deadlines.active_deadline import (
     exceeded,
+    paused_at_last_observation,
     run_clock,
     seconds_left,
-    stopped_when_last_seen,
 )
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
@@ -113,7 +113,7 @@ def test_a_run_that_ended_with_its_machine_counts_until_it_was_last_seen(
     watch = WatchState(looked=None if looked is None else at(looked))
     status = JobStatus(restart_state=RestartState(spent=spent, watch=watch))
 
-    found = stopped_when_last_seen(status).restart_state.spent
+    found = paused_at_last_observation(status).restart_state.spent
 
     assert (found.counted_since, found.counted_seconds) == (None, counted)
 
@@ -121,4 +121,4 @@ def test_a_run_that_ended_with_its_machine_counts_until_it_was_last_seen(
 def test_a_clock_that_stands_still_is_left_as_it_is() -> None:
     status = JobStatus(restart_state=RestartState(spent=SpentTime(counted_seconds=30)))
 
-    assert stopped_when_last_seen(status) == status
+    assert paused_at_last_observation(status) == status

@@ -27,11 +27,13 @@ def ended(
     progress: Progress | None = None,
     *,
     intent: Cause | None = None,
-    was_seen: bool = True,
+    was_reported: bool = True,
     **attempt: Any,
 ) -> Ended | None:
     seen = None if status is None else AttemptObserved(1, status, **attempt)
-    return classify(seen, cluster, progress, was_seen=was_seen, intent=intent, total_steps=60)
+    return classify(
+        seen, cluster, progress, was_reported=was_reported, intent=intent, total_steps=60
+    )
 
 
 def at(step: int, **more: Any) -> Progress:
@@ -63,18 +65,18 @@ def test_what_was_stopped_on_purpose_stays_so_when_its_cluster_goes(
 @pytest.mark.parametrize(
     ("intent", "cause"), [(None, Cause.PREEMPTED), (Cause.SUSPENDED, Cause.SUSPENDED)]
 )
-@pytest.mark.parametrize("was_seen", [True, False])
+@pytest.mark.parametrize("was_reported", [True, False])
 def test_an_attempt_ends_with_the_pods_that_a_queue_takes(
-    intent: Cause | None, cause: Cause, was_seen: bool
+    intent: Cause | None, cause: Cause, was_reported: bool
 ) -> None:
-    found = ended(None, QUEUED, intent=intent, was_seen=was_seen)
+    found = ended(None, QUEUED, intent=intent, was_reported=was_reported)
     assert found == Ended(cause, "waits in queue research")
 
 
 def test_an_attempt_that_its_head_forgot_is_lost_only_if_it_was_known() -> None:
     message = "the head forgot the attempt: it restarted"
     assert ended(None) == Ended(Cause.HEAD_LOST, message)
-    assert ended(None, was_seen=False) is None
+    assert ended(None, was_reported=False) is None
 
 
 @pytest.mark.parametrize("status", [SubmissionStatus.PENDING, RUNNING])

@@ -18,8 +18,8 @@ from raggrpo_operator.core.lifecycle.during_attempt.follow import (
     FOLLOW_SECONDS,
     STOP_SECONDS,
     follow,
-    note_progress,
-    why_stopped,
+    stop_message,
+    update_progress,
 )
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
@@ -83,7 +83,7 @@ def make_round(
 
 def noted(progress: Progress | None, status: JobStatus = VERIFIED, **changes: Any) -> JobStatus:
     this = make_round(status, changes)
-    note_progress(this, RUNS, progress)
+    update_progress(this, RUNS, progress)
     return this.status
 
 
@@ -111,7 +111,7 @@ def test_the_first_look_at_an_attempt_begins_it_and_counts_the_time_that_nothing
 
     found = noted(None, new)
     unseen = make_round(new)
-    note_progress(unseen, None, None)
+    update_progress(unseen, None, None)
 
     assert (found.attempts[0].started, found.restart_state.spent.down_seconds) == (T0, 155)
     assert unseen.status == new
@@ -188,7 +188,7 @@ def test_only_the_last_step_makes_it_a_hundred_percent(step: int, percentage: in
 
 def test_steps_without_a_known_target_are_counted_alone() -> None:
     this = make_round(changes={"training": {"epochs": 1}})
-    note_progress(this, RUNS, at(total_steps=0))
+    update_progress(this, RUNS, at(total_steps=0))
     found = this.status.progress
     assert (found.step_of_total, found.total_steps, found.progress_percentage) == ("15", 0, 0)
 
@@ -323,7 +323,7 @@ def test_an_attempt_that_stands_still_is_dumped_and_stopped(seconds: int, is_lat
         assert told(found.status, ConditionType.PROGRESSING)[:2] == ("False", "Stalled")
         message = told(found.status, ConditionType.STALLED)[2]
         assert message.startswith("stage Training at step 15 for 61 s, limit 60 s: ")
-        assert why_stopped(found.status, Cause.STALLED) == message
+        assert stop_message(found.status, Cause.STALLED) == message
 
 
 def test_one_look_alone_shows_no_hang() -> None:
@@ -437,7 +437,7 @@ def test_suspension_a_deadline_and_a_queue_are_recorded_before_they_are_acted_on
     assert [*map(intent, ends)] == [Cause.SUSPENDED, Cause.DEADLINE_EXCEEDED, Cause.PREEMPTED]
     assert [each.actions for each in ends] == [(), (), ()]
     assert [each.requeue_after for each in ends] == [0.0] * 3
-    assert [why_stopped(each.status, Cause.SUSPENDED) for each in ends] == [
+    assert [stop_message(each.status, Cause.SUSPENDED) for each in ends] == [
         "spec.suspend is true", "", "",
     ]  # fmt: skip
 
@@ -465,11 +465,11 @@ def test_a_queue_that_takes_the_pods_stops_the_attempt_itself() -> None:
 
 def test_only_the_cause_it_was_stopped_for_explains_an_end() -> None:
     status = stopping(5)
-    assert why_stopped(status, Cause.STALLED) == "stands still"
-    assert why_stopped(status, Cause.PREEMPTED) == ""
+    assert stop_message(status, Cause.STALLED) == "stands still"
+    assert stop_message(status, Cause.PREEMPTED) == ""
     other = having(RetryState(intent=Cause.PREEMPTED), status=status)
-    assert why_stopped(other, Cause.PREEMPTED) == ""
-    assert why_stopped(having(RetryState(), status=status), Cause.STALLED) == ""
+    assert stop_message(other, Cause.PREEMPTED) == ""
+    assert stop_message(having(RetryState(), status=status), Cause.STALLED) == ""
 
 
 @pytest.mark.parametrize(

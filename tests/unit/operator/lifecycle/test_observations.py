@@ -42,4 +42,4 @@ def test_a_look_is_in_time_at_pods_that_answer_and_waits_for_no_evidence() -> No
     look = Observed()
     assert (look.late_seconds, look.evidence_seconds) == (0.0, 0.0)
     assert look.in_pods
-    assert look.head_answers
+    assert look.is_head_reachable

@@ -26,9 +26,9 @@ from raggrpo_operator.core.lifecycle.actions import StopRetrievers
 from raggrpo_operator.core.lifecycle.after_attempt.recovery import (
     backoff,
     fail,
-    longest_delay,
+    max_delay,
     needs_new_cluster,
-    retry_asked,
+    requested_retry,
     settle,
 )
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, RetrieverObserved
@@ -467,14 +467,14 @@ def test_a_failed_job_says_why_and_keeps_the_retry_that_was_asked_for() -> None:
 def asked_again(value: str) -> str:
     scenario: Scenario = make_scenario()
     scenario.retry(value)
-    return retry_asked(scenario.job)
+    return requested_retry(scenario.job)
 
 
 def test_a_retry_that_a_status_cannot_show_is_kept_as_its_hash() -> None:
     assert asked_again("x" * 64) == "x" * 64
     for value in ("x" * 65, "two\nlines"):
         assert asked_again(value) not in ("", value, value[:64])
-    assert retry_asked(make_scenario().job) == ""
+    assert requested_retry(make_scenario().job) == ""
 
 
 @pytest.mark.parametrize(
@@ -519,4 +519,4 @@ def test_delays_differ_by_their_key_by_a_tenth_to_either_side() -> None:
 
 
 def test_no_delay_is_longer_than_the_longest() -> None:
-    assert longest_delay(RecoverySpec(max_backoff_seconds=360)) == pytest.approx(397.0)
+    assert max_delay(RecoverySpec(max_backoff_seconds=360)) == pytest.approx(397.0)

@@ -6,7 +6,11 @@ from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
-from raggrpo_operator.core.lifecycle.during_attempt.trends import baseline_of, memory_grows, slower
+from raggrpo_operator.core.lifecycle.during_attempt.trends import (
+    baseline_of,
+    memory_growth_message,
+    slowdown_message,
+)
 
 BASE = Baseline(
     step=10,
@@ -34,14 +38,18 @@ def at(step: int, memory: float = 0.0, of_ranks: float = 0.0, **more: Any) -> Pr
 def test_steps_are_slow_from_thirty_percent_until_twenty(
     seconds: float, is_slow: bool, expected: bool
 ) -> None:
-    assert bool(slower(BASE, at(59, seconds_per_step=seconds), is_slow=is_slow)) is expected
+    assert (
+        bool(slowdown_message(BASE, at(59, seconds_per_step=seconds), is_slow=is_slow)) is expected
+    )
 
 
 @pytest.mark.row("A25")
 def test_the_stage_that_grew_most_is_named() -> None:
     parts = {"generate": 8.5, "train": 9.0, "other": 1.0}
 
-    words = slower(BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False)
+    words = slowdown_message(
+        BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False
+    )
 
     assert words == "14.70 s per step, 10.00 s at step 10: generate grew from 4.00 to 8.50 s"
 
@@ -53,14 +61,16 @@ def test_the_stage_that_grew_most_is_named() -> None:
 def test_growth_counts_from_twenty_steps_and_a_twentieth_of_the_limit_on(
     step: int, memory: float, is_told: bool
 ) -> None:
-    assert bool(memory_grows(BASE, at(step, memory * GIB), LIMITS)) is is_told
+    assert bool(memory_growth_message(BASE, at(step, memory * GIB), LIMITS)) is is_told
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.1, "generate"), (0.9, "reward")])
 def test_a_stage_that_is_new_grew_from_nothing(seconds: float, named: str) -> None:
     parts = {"generate": 4.2, "reward": seconds}
 
-    words = slower(BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False)
+    words = slowdown_message(
+        BASE, at(59, seconds_per_step=14.7, seconds_by_stage=parts), is_slow=False
+    )
 
     grew = "generate grew from 4.00 to 4.20 s" if named == "generate" else "reward grew from 0.00"
     assert f": {grew}" in words
@@ -69,13 +79,15 @@ def test_a_stage_that_is_new_grew_from_nothing(seconds: float, named: str) -> No
 def test_memory_may_reach_its_limit_with_the_last_step() -> None:
     base, now = Baseline(step=10, host_memory=4 * 10**9), at(110, 6e9)
     for limit, is_told in ((11.8e9, False), (11.79e9, True)):  # 20 MB a step, 290 steps to come
-        assert bool(memory_grows(base, now, LIMITS | {PodRole.HEAD: limit})) is is_told
-    assert memory_grows(base, at(30, 5e9), LIMITS | {PodRole.HEAD: 20e9})  # a twentieth of it
+        assert bool(memory_growth_message(base, now, LIMITS | {PodRole.HEAD: limit})) is is_told
+    assert memory_growth_message(
+        base, at(30, 5e9), LIMITS | {PodRole.HEAD: 20e9}
+    )  # a twentieth of it
 
 
 def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -> None:
     # 2 GiB in 100 steps, 4 GiB left: 200 steps more.
-    words = memory_grows(BASE, at(110, 6 * GIB), LIMITS)
+    words = memory_growth_message(BASE, at(110, 6 * GIB), LIMITS)
 
     assert words.startswith("head pod: 6.00 GiB, 4.00 GiB at step 10;")
     assert words.endswith("is reached at about step 310")
@@ -84,10 +96,10 @@ def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -
 @pytest.mark.row("B14")
 def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
     # 10 GiB in 100 steps, 30 GiB left: 300 steps more, while 290 are to come.
-    assert memory_grows(BASE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""
+    assert memory_growth_message(BASE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""
 
-    of_ranks = memory_grows(BASE, at(110, 4 * GIB, 31 * GIB), LIMITS)
-    of_both = memory_grows(BASE, at(110, 6 * GIB, 31 * GIB), LIMITS)
+    of_ranks = memory_growth_message(BASE, at(110, 4 * GIB, 31 * GIB), LIMITS)
+    of_both = memory_growth_message(BASE, at(110, 6 * GIB, 31 * GIB), LIMITS)
 
     assert of_ranks.startswith("trainer pod: 31.00 GiB, 20.00 GiB at step 10; the limit of 60")
     assert of_both.startswith("head pod: 6.00 GiB")
@@ -106,7 +118,7 @@ def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
     ],
 )
 def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole, float]) -> None:
-    assert memory_grows(BASE, progress, limits) == ""
+    assert memory_growth_message(BASE, progress, limits) == ""
 
 
 def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:

@@ -50,7 +50,7 @@ def make_round(base: Baseline = BASE, **status: Any) -> Round:
 def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
     this = make_round(base)
     for kind in (SLOWING, GROWING):
-        this.condition(kind, True, ConditionReason.MEMORY_GROWING, "of the attempt before")
+        this.set_condition(kind, True, ConditionReason.MEMORY_GROWING, "of the attempt before")
     note_trends(this, progress)
     return this.status
 
@@ -133,7 +133,7 @@ def test_trainer_and_engine_may_differ_as_far_as_the_precision_allows(
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
 def test_a_gap_that_is_not_told_changes_nothing(gap: dict[str, Any]) -> None:
     this = make_round()
-    this.condition(MISMATCH, True, "LogprobsDiffer", "by 1")
+    this.set_condition(MISMATCH, True, "LogprobsDiffer", "by 1")
     before = this.status
     note_mismatch(this, at(30, **gap))
     assert this.status == before

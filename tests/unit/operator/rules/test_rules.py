@@ -15,7 +15,7 @@ from raggrpo_api.status.job_status import JobStatus, Pinned
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.lifecycle.warnings import note_warnings
+from raggrpo_operator.core.lifecycle.warnings import update_warnings
 from raggrpo_operator.core.rules import (
     RULES,
     batch,
@@ -749,7 +749,7 @@ def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
 def test_a_warning_is_in_status_uncut(row: Row) -> None:
     [found] = row.rule(seen_by_rule(row.fails, row, row.status))
     this = Round(make_job(), Observed(), T0, JobStatus(), resolve(make_job(), None))
-    note_warnings(this, [found])
+    update_warnings(this, [found])
 
     [told] = this.status.warnings
     assert (told.path, told.message) == (found.path, f"{found.message} → {found.remedy}")

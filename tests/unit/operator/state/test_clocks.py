@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from raggrpo_api.status.restart_state import WatchState
-from raggrpo_operator.core.state.clocks import elapsed, note_look
+from raggrpo_operator.core.state.observed_time import elapsed, record_observation
 from support.builders.operator.rounds import at
 from support.fakes.fake_runtime import T0
 
@@ -16,12 +16,12 @@ WATCH = WatchState(looked=T0, watched_since=T0 - HOUR)
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 29.9])
 def test_a_look_within_half_a_minute_costs_no_write(seconds: float) -> None:
-    assert note_look(WATCH, at(seconds)) == WATCH
+    assert record_observation(WATCH, at(seconds)) == WATCH
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(30.0, 0.0), (150.0, 0.0), (160.0, 10.0)])
 def test_a_look_after_half_a_minute_is_recorded(seconds: float, late: float) -> None:
-    assert note_look(WATCH, at(seconds), late) == replace(WATCH, looked=at(seconds))
+    assert record_observation(WATCH, at(seconds), late) == replace(WATCH, looked=at(seconds))
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
@@ -29,16 +29,16 @@ def test_deadlines_begin_anew_after_a_gap_or_a_clock_that_went_back(
     seconds: float, late: float
 ) -> None:
     now = at(seconds)
-    assert note_look(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
+    assert record_observation(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
 
 
 def test_nobody_who_looks_is_late_unless_it_is_said() -> None:
-    assert note_look(WATCH, at(150.0)).watched_since == WATCH.watched_since
-    assert note_look(WATCH, at(150.5)).watched_since != WATCH.watched_since
+    assert record_observation(WATCH, at(150.0)).watched_since == WATCH.watched_since
+    assert record_observation(WATCH, at(150.5)).watched_since != WATCH.watched_since
 
 
 def test_the_first_look_begins_the_deadlines() -> None:
-    assert note_look(WatchState(), T0) == WatchState(looked=T0, watched_since=T0)
+    assert record_observation(WatchState(), T0) == WatchState(looked=T0, watched_since=T0)
 
 
 @pytest.mark.parametrize(

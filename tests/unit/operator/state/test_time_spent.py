@@ -9,7 +9,11 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime
-from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
+from raggrpo_operator.core.state.training_time import (
+    downtime_seconds,
+    retained_seconds,
+    with_ratios,
+)
 from support.builders.operator.rounds import at
 from support.fakes.fake_runtime import T0
 
@@ -38,7 +42,7 @@ def test_nothing_ran_from_the_last_end_until_now(
     older: list[AttemptRecord], now: datetime, down: int
 ) -> None:
     status = JobStatus(attempts=[AttemptRecord(number=3, started=now), *older])
-    assert seconds_down(status, now) == down
+    assert downtime_seconds(status, now) == down
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def test_nothing_ran_from_the_last_end_until_now(
 )
 def test_steps_that_were_not_lost_are_kept(begun: int | None, lost: int, kept: float) -> None:
     record = AttemptRecord(number=1, from_step=begun, to_step=20, lost_steps=lost)
-    assert seconds_kept(record, 2.0) == kept
+    assert retained_seconds(record, 2.0) == kept
 
 
 def ratios(record: AttemptRecord, now: datetime = at(100), **spent: Any) -> tuple[str, str]:

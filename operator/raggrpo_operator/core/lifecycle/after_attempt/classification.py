@@ -29,7 +29,7 @@ class Policy:
     restart: Restart
     is_counted: bool = True
     """Whether it spends the restart budget."""
-    may_be_clusters: bool = True
+    may_be_cluster_fault: bool = True
     """Whether a Ray cluster may be to blame, so that repetition asks for a new one."""
 
 
@@ -82,7 +82,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.COLLECTIVE_TIMEOUT: _WARM,
     Cause.NON_FINITE: _WARM,
     Cause.POLICY_MISMATCH: _NEVER,
-    Cause.RETRIEVAL_UNAVAILABLE: Policy(Restart.WARM, may_be_clusters=False),
+    Cause.RETRIEVAL_UNAVAILABLE: Policy(Restart.WARM, may_be_cluster_fault=False),
     Cause.ENDPOINT_DOWN: _NEVER,
     Cause.CHECKPOINT_WRITE_FAILED: _WARM,
     Cause.VOLUME_FULL: _NEVER,
@@ -116,14 +116,14 @@ def classify(
     cluster: ClusterObserved | None,
     progress: Progress | None,
     *,
-    was_seen: bool,
+    was_reported: bool,
     intent: Cause | None,
     total_steps: int,
 ) -> Ended | None:
     """Return why the attempt ended, None while it may still run.
 
     Infrastructure wins over exit codes: a driver on a dying head can end with any code. `progress`
-    must belong to this attempt. `was_seen` says whether the head knew the attempt before;
+    must belong to this attempt. `was_reported` says whether the head knew the attempt before;
     `intent` is the cause recorded before we asked it to stop.
     """
     if cluster is None or cluster.is_lost:
@@ -134,7 +134,7 @@ def classify(
         return Ended(cause, message, cluster.short_of if cluster else None)
     if attempt is None and cluster.is_queued:  # it ended with its pods
         return Ended(intent or Cause.PREEMPTED, cluster.message)
-    if attempt is None and was_seen:
+    if attempt is None and was_reported:
         return Ended(Cause.HEAD_LOST, "the head forgot the attempt: it restarted")
     if attempt is None or not attempt.status.is_terminal:
         return None

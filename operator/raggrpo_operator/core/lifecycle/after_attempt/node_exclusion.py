@@ -13,13 +13,13 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import Remedies
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 
-MOST_NODES = 64
+MAX_NODES = 64
 """As many as status can hold; the ones that failed least recently are forgotten."""
 DAY_SECONDS = 86_400.0
 CHECKPOINTS = 10
 
 
-def aged(status: JobStatus, every_steps: int, now: datetime) -> Remedies:
+def with_decayed_counts(status: JobStatus, every_steps: int, now: datetime) -> Remedies:
     """Return the remedies with the counts as they are worth now.
 
     `every_steps` is the distance of two checkpoints, 0 if only the end is saved.
@@ -42,7 +42,7 @@ def avoided_nodes(remedies: Remedies, recovery: RecoverySpec) -> tuple[str, ...]
     return tuple(sorted(node for node, failures in failed if 0 < limit <= failures))
 
 
-def with_failure(
+def with_node_failure(
     status: JobStatus,
     cluster: ClusterObserved | None,
     cause: Cause,
@@ -52,10 +52,10 @@ def with_failure(
     """Return the remedies with the node counted that this end is blamed on, if there is one."""
     if cluster is None or not cluster.node or cluster.cause is not cause:
         return status.restart_state.remedies
-    remedies = aged(status, every_steps, now)
+    remedies = with_decayed_counts(status, every_steps, now)
     counts = dict(remedies.failures_by_node)
     counts[cluster.node] = counts.pop(cluster.node, 0) + 1
-    newest = dict(list(counts.items())[-MOST_NODES:])
+    newest = dict(list(counts.items())[-MAX_NODES:])
     return replace(
         remedies, failures_by_node=newest, node_failed_at=now, node_failed_step=_saved(status)
     )

@@ -19,13 +19,13 @@ from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.actions import StopRetrievers
 from raggrpo_operator.core.lifecycle.deadlines import outages
 from raggrpo_operator.core.lifecycle.round import Decision, Round
-from raggrpo_operator.core.lifecycle.warnings import note_interval
+from raggrpo_operator.core.lifecycle.warnings import update_interval_warning
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
-from raggrpo_operator.core.state.training_time import seconds_kept, with_ratios
+from raggrpo_operator.core.state.training_time import retained_seconds, with_ratios
 
 from .classification import POLICIES, Restart
-from .node_exclusion import aged, avoided_nodes, with_failure
-from .repeated_failures import is_hopeless, leaves_out_step, repetition, times_there
+from .node_exclusion import avoided_nodes, with_decayed_counts, with_node_failure
+from .repeated_failures import has_repeated_too_often, repetition_remark, repetitions, skips_step
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
@@ -48,24 +48,24 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     if cause is Cause.SUCCEEDED and _has_progressed(this.status):
         # It reached its own target, but the job's has been raised since.
         due = this.now + timedelta(seconds=this.spec.recovery.backoff_seconds)
-        this.remember(replace(this.state.retry, next_retry_time=due))
-        this.condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
-        return this.end(requeue_after=0.0)
+        this.store(replace(this.state.retry, next_retry_time=due))
+        this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
+        return this.decision(requeue_after=0.0)
     if cause is Cause.SUCCEEDED:  # a target of its own choosing: the image is the tenant's
         return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
-        this.remember(replace(this.state.retry, intent=None))
-        this.condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
-        return this.end(requeue_after=0.0)
+        this.store(replace(this.state.retry, intent=None))
+        this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
+        return this.decision(requeue_after=0.0)
     progressed = _has_progressed(this.status)
     _count(this, cause, progressed)
-    times = times_there(record, this.status.attempts[1:])
+    times = repetitions(record, this.status.attempts[1:])
     blamed = _blame_node(this, cause)
-    message += repetition(record, times) + blamed
+    message += repetition_remark(record, times) + blamed
     recovery, since = this.spec.recovery, this.status.restarts.since_progress
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
-    if POLICIES[cause].restart is Restart.NEVER or is_hopeless(cause, times):
+    if POLICIES[cause].restart is Restart.NEVER or has_repeated_too_often(cause, times):
         return fail(this, cause, message)
     mitigation = next_mitigation(cause, this.state.remedies.mitigations, this.spec, short_of)
     if cause in OUT_OF_MEMORY and mitigation is None and times >= MOST_WITHOUT_REMEDY:
@@ -73,31 +73,31 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     if since > recovery.max_restarts:
         text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
-    if leaves_out_step(cause, times):
+    if skips_step(cause, times):
         step, newest = record.to_step + 1, this.status.checkpoint
-        this.remember(_leaving_out(this.state.remedies, step, newest))
+        this.store(_leaving_out(this.state.remedies, step, newest))
     _plan_restart(this, cause, progressed, mitigation, leaves_node=bool(blamed))
-    note_interval(this)
+    update_interval_warning(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
         # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
-        this.remember(replace(this.state.launch, cluster_since=this.now))
-    this.condition(
+        this.store(replace(this.state.launch, cluster_since=this.now))
+    this.set_condition(
         ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
     )
-    return this.end(requeue_after=0.0)
+    return this.decision(requeue_after=0.0)
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
     """End the job as failed; its current retry annotation does not reopen it."""
     outages.over(this, ConditionReason.FAILED)
-    this.condition(ConditionType.FAILED, True, cause, message)
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.FAILED)
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.FAILED)
-    this.status = replace(this.status, completion_time=this.now, retry=retry_asked(this.job))
-    return this.end(requeue_after=0.0)
+    this.set_condition(ConditionType.FAILED, True, cause, message)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.FAILED)
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.FAILED)
+    this.status = replace(this.status, completion_time=this.now, retry=requested_retry(this.job))
+    return this.decision(requeue_after=0.0)
 
 
-def retry_asked(job: RagGrpoJob) -> str:
+def requested_retry(job: RagGrpoJob) -> str:
     """Return the value of the retry annotation, or its hash where the status could not show it."""
     asked = job.metadata.annotations.get(ANNOTATION_RETRY, "")
     return asked if asked == one_line(asked, MOST_OF_RETRY) else content_hash(asked)
@@ -122,7 +122,7 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
     record = replace(
         record, cause=cause, message=lines(message, 1024), seconds=seconds, lost_steps=lost
     )
-    kept = state.spent.kept_seconds + seconds_kept(record, status.progress.seconds_per_step)
+    kept = state.spent.kept_seconds + retained_seconds(record, status.progress.seconds_per_step)
     active = state.spent.active_seconds + seconds
     waited = state.spent.waiting_seconds + min(seconds, record.waiting_seconds)
     spent = replace(
@@ -141,13 +141,13 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
 
 
 def _complete(this: Round, message: str) -> Decision:
-    this.condition(ConditionType.COMPLETE, True, ConditionReason.TARGET_REACHED, message)
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.COMPLETE)
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.COMPLETE)
+    this.set_condition(ConditionType.COMPLETE, True, ConditionReason.TARGET_REACHED, message)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.COMPLETE)
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.COMPLETE)
     this.status = replace(this.status, completion_time=this.now)
     if this.observed.retrievers:
         this.actions.append(StopRetrievers())
-    return this.end(requeue_after=0.0)
+    return this.decision(requeue_after=0.0)
 
 
 def _has_progressed(status: JobStatus) -> bool:
@@ -178,7 +178,7 @@ def _count(this: Round, cause: Cause, progressed: bool) -> None:
     )
     this.status = replace(this.status, restarts=restarts)
     if progressed and this.status.checkpoint is not None:
-        this.remember(replace(this.state.retry, saved_step=this.status.checkpoint.step))
+        this.store(replace(this.state.retry, saved_step=this.status.checkpoint.step))
 
 
 def _plan_restart(
@@ -195,7 +195,7 @@ def _plan_restart(
     """
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
-    warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_clusters
+    warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_cluster_fault
     got_on = progressed or _has_new_steps(this.status)  # then it is not for the cluster
     in_a_row = 0 if got_on or not warm else retry.warm_failures_in_a_row
     if leaves_node:
@@ -210,9 +210,9 @@ def _plan_restart(
         ends_in_a_row=ends,
         warm_failures_in_a_row=in_a_row + (1 if warm else 0),
     )
-    this.remember(retry)
+    this.store(retry)
     if mitigation is not None:
-        this.remember(replace(remedies, mitigations=[*remedies.mitigations, str(mitigation)]))
+        this.store(replace(remedies, mitigations=[*remedies.mitigations, str(mitigation)]))
     restarts = replace(this.status.restarts, total=this.status.restarts.total + 1)
     this.status = replace(this.status, restarts=restarts)
 
@@ -220,11 +220,11 @@ def _plan_restart(
 def _blame_node(this: Round, cause: Cause) -> str:
     """Count the blamed node; return a message if it is avoided from now on."""
     recovery, every = this.spec.recovery, this.spec.checkpoint.every_steps
-    before = aged(this.status, every, this.now)
-    remedies = with_failure(this.status, this.observed.cluster, cause, every, this.now)
+    before = with_decayed_counts(this.status, every, this.now)
+    remedies = with_node_failure(this.status, this.observed.cluster, cause, every, this.now)
     if remedies == this.state.remedies:  # no node is blamed for this end
         return ""
-    this.remember(remedies)
+    this.store(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
         f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided while "
@@ -246,7 +246,7 @@ def _leaving_out(remedies: Remedies, step: int, newest: CheckpointRef | None) ->
     )
 
 
-def longest_delay(recovery: RecoverySpec) -> float:
+def max_delay(recovery: RecoverySpec) -> float:
     """Return the longest delay in seconds that `backoff` can give."""
     return recovery.max_backoff_seconds * (1 + JITTER) + 1
 

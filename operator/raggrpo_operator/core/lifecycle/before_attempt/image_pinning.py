@@ -19,9 +19,9 @@ def pin_image(this: Round, cluster: ClusterObserved) -> None:
         this.status = replace(this.status, pinned=replace(pinned, image_id=cluster.image_ids[0]))
 
 
-def is_untold(this: Round, cluster: ClusterObserved) -> bool:
+def is_digest_pending(this: Round, cluster: ClusterObserved) -> bool:
     """Return whether nodes and head have yet to tell what has to be compared."""
-    pinned, is_by_digest = this.status.pinned, this.image_to_run != this.image
+    pinned, is_by_digest = this.status.pinned, this.pod_image != this.image
     if pinned.ray_version and not cluster.ray_version and this.observed.in_pods:
         return True
     return bool(pinned.image_id) and not is_by_digest and not cluster.image_ids
@@ -36,7 +36,7 @@ def changed(this: Round, cluster: ClusterObserved) -> str:
             f"set spec.image to one with Ray {pinned.ray_version} and give {ANNOTATION_RETRY} a "
             "new value, or begin a new job"
         )
-    if this.image_to_run != this.image:  # asked for by digest: nodes run nothing else
+    if this.pod_image != this.image:  # asked for by digest: nodes run nothing else
         return ""
     known = pinned.image_id or next(iter(cluster.image_ids), "")
     other = next((each for each in cluster.image_ids if differs(known, each)), "")

@@ -18,7 +18,10 @@ from raggrpo_operator.core.lifecycle.actions import (
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.after_attempt import recovery
-from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import aged, avoided_nodes
+from raggrpo_operator.core.lifecycle.after_attempt.node_exclusion import (
+    avoided_nodes,
+    with_decayed_counts,
+)
 from raggrpo_operator.core.lifecycle.deadlines import active_deadline
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.lifecycle.round import PODS_NOT_READY, Decision, Round
@@ -40,20 +43,20 @@ def next_attempt(this: Round) -> Decision:
     if cluster is not None and (cluster.may_save or not keep):
         if not cluster.may_save:  # before the delay: nobody needs its resources
             this.actions.append(DeleteCluster(cluster.number))
-        return this.end(requeue_after=0.5)
+        return this.decision(requeue_after=0.5)
     if (due := this.state.retry.next_retry_time) is not None:
         wait = (due - this.now).total_seconds()
         # A clock that was set back doesn't prolong the delay.
-        if 0 < wait <= recovery.longest_delay(this.spec.recovery):
-            return this.end(min(wait, active_deadline.seconds_left(this)) + 0.1)
+        if 0 < wait <= recovery.max_delay(this.spec.recovery):
+            return this.decision(min(wait, active_deadline.seconds_left(this)) + 0.1)
     if why := this.upgrade_required():
-        this.condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
-        return this.end()
+        this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
+        return this.decision()
     _record_attempt(this, keeps_cluster=keep)
-    this.condition(
+    this.set_condition(
         ConditionType.PROGRESSING, True, ConditionReason.STARTING, f"attempt {this.record.number}"
     )
-    return this.end(requeue_after=0.0) if keep else start_cluster(this)
+    return this.decision(requeue_after=0.0) if keep else start_cluster(this)
 
 
 def _is_kept(status: JobStatus, cluster: ClusterObserved) -> bool:
@@ -116,12 +119,12 @@ def start_cluster(this: Round) -> Decision:
     """Create the cluster of the recorded attempt."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
-    plan = PodPlan(this.spec, this.image_to_run, this.status.sizing)
-    remedies = aged(this.status, this.spec.checkpoint.every_steps, this.now)
+    plan = PodPlan(this.spec, this.pod_image, this.status.sizing)
+    remedies = with_decayed_counts(this.status, this.spec.checkpoint.every_steps, this.now)
     nodes = avoided_nodes(remedies, this.spec.recovery)
-    this.begin(create_cluster(plan, this.status, avoided_nodes=nodes))
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.PROVISIONING)
-    return this.end(requeue_after=1.0)
+    this.request(create_cluster(plan, this.status, avoided_nodes=nodes))
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.PROVISIONING)
+    return this.decision(requeue_after=1.0)
 
 
 def create_cluster(
@@ -138,13 +141,13 @@ def create_cluster(
     )
 
 
-def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
+def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
     was_told = get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
     has_settled = this.elapsed(this.state.launch.cluster_since) >= SETTLE_SECONDS
     message = cluster.message if was_told or has_settled else ""
     reason = cluster.waiting_reason if message else ConditionReason.PROVISIONING
-    this.condition(ConditionType.CLUSTER_READY, False, reason, message)
+    this.set_condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
     if cluster.is_queued:
@@ -157,7 +160,7 @@ def await_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready after {limit} s: {why}"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
-    return this.end(requeue_after=0.5)
+    return this.decision(requeue_after=0.5)
 
 
 def submit(this: Round, cluster: ClusterObserved) -> Decision:
@@ -167,26 +170,26 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     if limit := _provisioning_overdue(this):
         message = f"the head accepted no submission for {limit} s"
         return recovery.settle(this, Cause.HEAD_LOST, message)
-    if image_pinning.is_untold(this, cluster):
-        return this.end(requeue_after=0.5)
+    if image_pinning.is_digest_pending(this, cluster):
+        return this.decision(requeue_after=0.5)
     if why := image_pinning.changed(this, cluster):
         return recovery.settle(this, Cause.IMAGE_CHANGED, why)
     image_pinning.pin_image(this, cluster)
     config = this.attempt_config({each.name: each.address for each in this.observed.retrievers})
     this.record = replace(this.record, config_hash=config.attempt.config_hash)
-    this.condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
+    this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
     this.status = replace(
         this.status,
         config_hash=config.attempt.config_hash,
         resume_hash=config.attempt.resume_hash,
     )
-    this.begin(SubmitAttempt(config, this.record.cluster))
-    return this.end(requeue_after=0.5)
+    this.request(SubmitAttempt(config, this.record.cluster))
+    return this.decision(requeue_after=0.5)
 
 
 def _head_stays_away(this: Round) -> bool:
     """Return whether a kept cluster has waited for its head for longer than its nodes do."""
-    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.head_answers:
+    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.is_head_reachable:
         return False
     was_lost = any(each.cause is Cause.HEAD_LOST for each in this.status.attempts[1:2])
     return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS
@@ -195,14 +198,16 @@ def _head_stays_away(this: Round) -> bool:
 def _leave(this: Round, cluster: ClusterObserved) -> Decision:
     """Have the recorded attempt, which has not begun, begin on another cluster."""
     message = f"the head did not come back within {HEAD_RETURN_SECONDS} s, another cluster is made"
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.HEAD_RETURN_TIMEOUT, message)
+    this.set_condition(
+        ConditionType.CLUSTER_READY, False, ConditionReason.HEAD_RETURN_TIMEOUT, message
+    )
     this.status = replace(this.status, cluster=next_cluster(this.job.metadata, this.status.cluster))
     number = this.status.cluster.number
     this.record = replace(this.record, cluster=number, tier=Tier.NEW_CLUSTER)
-    this.remember(replace(this.state.launch, cluster_since=this.now))
-    this.remember(replace(this.state.retry, warm_failures_in_a_row=0))
+    this.store(replace(this.state.launch, cluster_since=this.now))
+    this.store(replace(this.state.retry, warm_failures_in_a_row=0))
     this.actions.append(DeleteCluster(cluster.number))
-    return this.end(requeue_after=0.5)
+    return this.decision(requeue_after=0.5)
 
 
 def _provisioning_overdue(this: Round) -> int:

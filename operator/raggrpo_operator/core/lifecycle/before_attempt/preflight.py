@@ -20,7 +20,7 @@ from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_O
 from raggrpo_operator.core.lifecycle.deadlines import outages
 from raggrpo_operator.core.lifecycle.observed import DeviceObserved
 from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
-from raggrpo_operator.core.lifecycle.warnings import note_warnings
+from raggrpo_operator.core.lifecycle.warnings import update_warnings
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.quantity import format_size
@@ -40,7 +40,7 @@ OF_GPU_MEMORY = frozenset(
 """What the check GpuMemory consists of."""
 OF_SERVICES = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 """Checks that may fail because a service is down: an endpoint, or a judge."""
-OUTAGE_PAUSE_SECONDS = 30.0
+OUTAGE_RETRY_SECONDS = 30.0
 """Between two checks of services that are down; each takes a pod."""
 UNSEEN_SECONDS = 10.0
 """How long the API server's news of a preflight that was started may take to arrive."""
@@ -74,16 +74,16 @@ def preflight(this: Round) -> Decision | None:
         if is_paused and (decision := _pause(this)) is not None:
             return decision
     elif seen is None or seen.spec_hash != wanted:  # the first check, or one of another spec
-        this.remember(outages.forgotten(this.state.watch))
+        this.store(outages.forgotten(this.state.watch))
     losses = this.state.retry.preflight_losses
     if seen is not None and seen.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _give_up_preflight(this, seen.problem)
     if (seen is None and not _was_just_started(this)) or (seen and seen.spec_hash != wanted):
-        this.remember(replace(this.state.launch, waiting_since=this.now))
+        this.store(replace(this.state.launch, waiting_since=this.now))
     problem = seen.problem if seen is not None else ""
     waiting_for = seen.waiting_for if seen is not None else ""
     reason = seen.waiting_reason if seen and seen.waiting_for else ConditionReason.RUNNING
-    this.condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
+    this.set_condition(ConditionType.PREFLIGHT_PASSED, None, reason, problem or waiting_for)
     limit = this.spec.recovery.deadlines.preflight_seconds
     is_late = this.elapsed(this.state.launch.waiting_since) > limit
     if is_late and (seen is None or seen.result is None):
@@ -93,12 +93,12 @@ def preflight(this: Round) -> Decision | None:
     if seen is None or seen.spec_hash != wanted or problem:
         if seen is not None:  # a lost one may already be gone when the next is started
             losses = losses + 1 if problem else 0
-            this.remember(replace(this.state.retry, preflight_losses=losses))
+            this.store(replace(this.state.retry, preflight_losses=losses))
             this.actions.append(DeletePreflight())
         this.actions.append(StartPreflight(this.pod_plan(), this.attempt_config(), wanted))
-        return this.end(requeue_after=1.0 if seen is None else POLL_SECONDS)
+        return this.decision(requeue_after=1.0 if seen is None else POLL_SECONDS)
     if seen.result is None:
-        return this.end(requeue_after=0.5)
+        return this.decision(requeue_after=0.5)
     return _judge(this, seen.result, wanted)
 
 
@@ -113,16 +113,16 @@ def _was_just_started(this: Round) -> bool:
 
 def _give_up_preflight(this: Round, message: str) -> Decision:
     """End the job without a result."""
-    this.condition(ConditionType.PREFLIGHT_PASSED, False, ConditionReason.NO_RESULT, message)
-    return give_up(this, Cause.PREFLIGHT_FAILED, message)
+    this.set_condition(ConditionType.PREFLIGHT_PASSED, False, ConditionReason.NO_RESULT, message)
+    return fail_before_attempt(this, Cause.PREFLIGHT_FAILED, message)
 
 
-def give_up(this: Round, cause: Cause, message: str) -> Decision:
+def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:
     """End the job between two attempts, until its spec is fixed or the user asks for a retry."""
     # The spec that must differ before a job that has not begun is tried again.
     preflight = replace(this.status.preflight, spec_hash=spec_hash(this.job))
     this.status = replace(this.status, preflight=preflight)
-    this.remember(replace(this.state.retry, preflight_losses=0))
+    this.store(replace(this.state.retry, preflight_losses=0))
     return recovery.fail(this, cause, message)
 
 
@@ -146,8 +146,8 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
         preflight=PreflightStatus(spec_hash=wanted, checks=checks, facts=facts),
         sizing=size(resolved.spec, facts),  # also shows what does not fit
     )
-    note_warnings(this, judged)
-    this.remember(replace(this.state.retry, preflight_losses=0))
+    update_warnings(this, judged)
+    this.store(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
     if failed and {c.id for c in failed} <= OF_SERVICES and _is_outage(result):
         return _await_services(this, "; ".join(c.evidence for c in failed))
@@ -156,7 +156,7 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
         of_rules = (rules.id, CheckId.GPU_MEMORY)
         named = [f"{c.id}: {c.evidence}" for c in failed if c.id not in of_rules]
         message = "\n".join(named + lines)
-        this.condition(ConditionType.PREFLIGHT_PASSED, False, failed[0].id, message)
+        this.set_condition(ConditionType.PREFLIGHT_PASSED, False, failed[0].id, message)
         code = result.exit_code or ExitCode.PREFLIGHT_FAILED
         return recovery.fail(this, CAUSE_OF_EXIT.get(code, Cause.PREFLIGHT_FAILED), message)
     this.resolved = resolved
@@ -165,9 +165,11 @@ def _judge(this: Round, result: PreflightResult, wanted: str) -> Decision | None
         known = pinned.image_id if pinned.image == this.image else ""
         pinned = replace(pinned, image=this.image, image_id=known, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
-    this.remember(outages.forgotten(this.state.watch))
+    this.store(outages.forgotten(this.state.watch))
     unknown = [v.line() for v in judged if v.reason is Reason.GPU_MEMORY_UNKNOWN]
-    this.condition(ConditionType.PREFLIGHT_PASSED, True, ConditionReason.PASSED, "\n".join(unknown))
+    this.set_condition(
+        ConditionType.PREFLIGHT_PASSED, True, ConditionReason.PASSED, "\n".join(unknown)
+    )
     return None
 
 
@@ -207,19 +209,19 @@ def _is_outage(result: PreflightResult) -> bool:
 def _await_services(this: Round, evidence: str) -> Decision:
     """Wait for services that are down, with no pod of the job; the checks are made again."""
     watch = this.state.watch
-    this.remember(replace(watch, outage_since=watch.outage_since or this.now))
+    this.store(replace(watch, outage_since=watch.outage_since or this.now))
     if (late := outages.overdue(this)) is not None:
-        this.condition(
+        this.set_condition(
             ConditionType.PREFLIGHT_PASSED, False, ConditionReason.WAITING_FOR_ENDPOINT, evidence
         )
         return recovery.fail(this, Cause.ENDPOINT_DOWN, f"{late}: {evidence}")
     since = format_time(this.state.watch.outage_since)
     outages.waiting(this, f"{evidence}; since {since}")
-    this.condition(
+    this.set_condition(
         ConditionType.PREFLIGHT_PASSED, None, ConditionReason.WAITING_FOR_ENDPOINT, evidence
     )
-    this.remember(replace(this.state.launch, waiting_since=this.now))
-    return this.end(_pause_seconds(this))
+    this.store(replace(this.state.launch, waiting_since=this.now))
+    return this.decision(_pause_seconds(this))
 
 
 def _pause(this: Round) -> Decision | None:
@@ -231,28 +233,28 @@ def _pause(this: Round) -> Decision | None:
         return None
     if seen is not None:  # its result has been judged
         this.actions.append(DeletePreflight())
-    return this.end(left + 0.1)
+    return this.decision(left + 0.1)
 
 
 def _pause_seconds(this: Round) -> float:
-    return min(OUTAGE_PAUSE_SECONDS, this.spec.recovery.deadlines.outage_seconds)
+    return min(OUTAGE_RETRY_SECONDS, this.spec.recovery.deadlines.outage_seconds)
 
 
 def retrievers(this: Round) -> Decision | None:
     """Start managed retrievers and wait for them; None when all are ready."""
-    if not (managed := keep_retrievers(this)):
+    if not (managed := ensure_retrievers(this)):
         return None
     seen = {r.name: r for r in this.observed.retrievers}
     waiting = [name for name in managed if name not in seen or not seen[name].is_ready]
     if not waiting:
-        this.condition(
+        this.set_condition(
             ConditionType.RETRIEVER_READY, True, ConditionReason.READY, ", ".join(managed)
         )
         return None
     problems = "; ".join(f"{n}: {seen[n].problem}" for n in waiting if n in seen)
     if not seen:
-        this.remember(replace(this.state.launch, waiting_since=this.now))
-    this.condition(
+        this.store(replace(this.state.launch, waiting_since=this.now))
+    this.set_condition(
         ConditionType.RETRIEVER_READY, False, ConditionReason.RETRIEVER_NOT_READY, problems
     )
     for retriever in this.observed.retrievers:
@@ -265,10 +267,10 @@ def retrievers(this: Round) -> Decision | None:
             "recovery.deadlines.provisioningSeconds gives it more time"
         )
         return recovery.fail(this, Cause.START_FAILED, message)
-    return this.end(requeue_after=0.5)
+    return this.decision(requeue_after=0.5)
 
 
-def keep_retrievers(this: Round) -> list[str]:
+def ensure_retrievers(this: Round) -> list[str]:
     """Start the managed retrievers that do not run; returns the names of all."""
     managed = this.spec.retrieval.managed
     alive = {r.name for r in this.observed.retrievers if not r.has_ended}

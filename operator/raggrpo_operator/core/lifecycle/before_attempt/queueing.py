@@ -15,17 +15,17 @@ from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.state.conditions import get_condition
 
 
-def note_queue(this: Round) -> bool:
+def update_queued(this: Round) -> bool:
     """Return whether the cluster is held back, and say so; provisioning begins when that ends."""
     cluster, suspended = this.observed.cluster, get_condition(this.status, ConditionType.SUSPENDED)
     if this.spec.suspend:
         return False
     if cluster is not None and cluster.is_queued:
-        this.condition(ConditionType.SUSPENDED, True, ConditionReason.QUEUED, cluster.message)
+        this.set_condition(ConditionType.SUSPENDED, True, ConditionReason.QUEUED, cluster.message)
         return True
     if (suspended.status, suspended.reason) == ("True", ConditionReason.QUEUED):
-        this.condition(ConditionType.SUSPENDED, False, ConditionReason.ADMITTED)
-        this.remember(replace(this.state.launch, cluster_since=this.now))
+        this.set_condition(ConditionType.SUSPENDED, False, ConditionReason.ADMITTED)
+        this.store(replace(this.state.launch, cluster_since=this.now))
     return False
 
 
@@ -34,14 +34,14 @@ def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
 
     All time counts, looked at or not: nothing happens to a queued job that is worth a look.
     """
-    this.condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
-    this.condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)
+    this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
+    this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)
     limit = this.spec.recovery.deadlines.queue_seconds
     waited = this.seconds_in(ConditionType.SUSPENDED)
     if not limit:
-        return this.end(requeue_after=None)
+        return this.decision(requeue_after=None)
     if waited <= limit:
-        return this.end(min(limit, limit - waited) + 0.1)
+        return this.decision(min(limit, limit - waited) + 0.1)
     message = f"{cluster.message} for more than {limit} s"
     remedy = "recovery.deadlines.queueSeconds gives it more time, 0 any"
     return recovery.settle(this, Cause.UNSCHEDULABLE, f"{message}; {remedy}")

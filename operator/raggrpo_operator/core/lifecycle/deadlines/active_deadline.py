@@ -19,15 +19,15 @@ def run_clock(this: Round, *, is_held_back: bool) -> None:
         if not spent.counted_seconds:  # the first round, or the first that knows this clock
             began = this.record.started if this.status.attempts and not this.record.cause else None
             spent = replace(spent, counted_seconds=spent.active_seconds)
-            this.remember(replace(spent, counted_since=began or this.now))
+            this.store(replace(spent, counted_since=began or this.now))
         else:
-            this.remember(replace(spent, counted_since=this.now))
+            this.store(replace(spent, counted_since=this.now))
     elif spent.counted_since is not None and is_held_back:
         counted = round(_counted(this))
-        this.remember(replace(spent, counted_since=None, counted_seconds=counted))
+        this.store(replace(spent, counted_since=None, counted_seconds=counted))
 
 
-def stopped_when_last_seen(status: JobStatus) -> JobStatus:
+def paused_at_last_observation(status: JobStatus) -> JobStatus:
     """Return the status with the clock stopped at the last look, where nothing ran since then.
 
     On one machine the job ends with whoever looks after it, however that ends.

@@ -13,13 +13,13 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.state.clocks import elapsed
 from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.core.state.observed_time import elapsed
 
 REMEDY = "recovery.deadlines.outageSeconds gives it more time"
 
 
-def outage_clock(state: WatchState, progress: Progress, now: datetime) -> WatchState:
+def advance_timer(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return the clock of outages after one successful read of /progress."""
     is_known = state.outage_since is not None or state.outage_seconds > 0
     if is_known and progress.step > state.outage_step:  # the step that waited is finished
@@ -66,7 +66,7 @@ def told(outages: Sequence[EndpointOutage]) -> str:
 
 def waiting(this: Round, message: str) -> None:
     """Say that the job waits, for what and since when."""
-    this.condition(
+    this.set_condition(
         ConditionType.WAITING_FOR_ENDPOINT,
         True,
         ConditionReason.ENDPOINT_DOWN,
@@ -76,6 +76,6 @@ def waiting(this: Round, message: str) -> None:
 
 def over(this: Round, reason: ConditionReason) -> None:
     """Say that the job no longer waits, if it did."""
-    this.remember(stopped(this.state.watch, this.now))
+    this.store(stopped(this.state.watch, this.now))
     if is_true(this.status, ConditionType.WAITING_FOR_ENDPOINT):
-        this.condition(ConditionType.WAITING_FOR_ENDPOINT, False, reason)
+        this.set_condition(ConditionType.WAITING_FOR_ENDPOINT, False, reason)

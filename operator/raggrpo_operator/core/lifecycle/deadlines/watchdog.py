@@ -6,9 +6,9 @@ from datetime import datetime
 from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.status.restart_state import WatchState
 from raggrpo_api.trainer.progress import Progress
-from raggrpo_operator.core.state.clocks import elapsed
+from raggrpo_operator.core.state.observed_time import elapsed
 
-from .outages import outage_clock
+from .outages import advance_timer
 from .stage_deadlines import advice, stage_limit
 
 ENOUGH_READS = 2
@@ -21,7 +21,7 @@ def watch(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     A step finished between two reads restarts it too: every read may fall into a save. While a
     service is down, the clock of the stage that waits stands still.
     """
-    state = outage_clock(state, progress, now)
+    state = advance_timer(state, progress, now)
     if state.outage_since is not None:
         return replace(state, unread_since=None)
     is_still = (state.stage, state.step_seen) == (str(progress.stage), progress.step)

@@ -16,7 +16,11 @@ from raggrpo_operator.core.lifecycle.observed import AttemptObserved
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING, get_condition, is_true
-from raggrpo_operator.core.state.training_time import seconds_down, seconds_kept, with_ratios
+from raggrpo_operator.core.state.training_time import (
+    downtime_seconds,
+    retained_seconds,
+    with_ratios,
+)
 
 from .trends import degradation, note_mismatch, note_trends
 
@@ -25,12 +29,14 @@ STOP_SECONDS = 60.0
 """How long beyond its grace period a driver may take to end."""
 
 
-def note_progress(this: Round, attempt: AttemptObserved | None, progress: Progress | None) -> None:
+def update_progress(
+    this: Round, attempt: AttemptObserved | None, progress: Progress | None
+) -> None:
     """Update status and record from the progress that was read."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
-        spent, down = this.state.spent, seconds_down(this.status, this.now)
-        this.remember(replace(spent, down_seconds=spent.down_seconds + down))
+        spent, down = this.state.spent, downtime_seconds(this.status, this.now)
+        this.store(replace(spent, down_seconds=spent.down_seconds + down))
     if progress is None:
         return
     began = progress.started_from_step
@@ -90,7 +96,7 @@ def _with_loss_corrected(status: JobStatus, resumed_at: int) -> JobStatus:
     record, before, *older = status.attempts
     corrected = replace(before, lost_steps=max(0, before.to_step - resumed_at))
     state, each = status.restart_state, status.progress.seconds_per_step
-    kept = seconds_kept(corrected, each) - seconds_kept(before, each)
+    kept = retained_seconds(corrected, each) - retained_seconds(before, each)
     spent = replace(state.spent, kept_seconds=round(state.spent.kept_seconds + kept, 1))
     total = status.restarts.lost_steps + corrected.lost_steps - before.lost_steps
     return replace(
@@ -105,7 +111,7 @@ def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) 
     """Report the newest checkpoint; a failed backup is shown but never ends the attempt."""
     reason = ConditionReason.BACKUP_FAILED if backup_failure else ConditionReason.SAVED
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
-    this.condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
+    this.set_condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:
@@ -113,7 +119,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     recovery, is_queued = this.spec.recovery, this.observed.is_queued
     if this.state.retry.intent is not None:  # recorded in an earlier round: carry it out
         if is_queued:  # the queue ends the pods, whose hooks make the driver save
-            return this.end(FOLLOW_SECONDS)
+            return this.decision(FOLLOW_SECONDS)
         return _stop(this)
     if this.spec.suspend:
         return _intend(this, Cause.SUSPENDED, "spec.suspend is true")
@@ -126,24 +132,24 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     has_resumed = this.record.from_step is not None
     if has_resumed and not is_true(this.status, ConditionType.RESUME_VERIFIED):
         return _intend(this, Cause.RESUME_MISMATCH, "the attempt did not resume where it should")
-    this.remember(watch(this.state.watch, progress, this.now))
+    this.store(watch(this.state.watch, progress, this.now))
     if progress.stage is Stage.WAITING_FOR_ENDPOINT:
         return _await_endpoint(this, progress)
     outages.over(this, ConditionReason.ENDPOINT_RECOVERED)
     late = overdue(this.state.watch, progress, recovery.deadlines, this.now)
     if late is not None:
-        this.condition(ConditionType.STALLED, True, ConditionReason.STALLED, late)
+        this.set_condition(ConditionType.STALLED, True, ConditionReason.STALLED, late)
         this.actions.append(DumpStacks(this.record.number))
         return _intend(this, Cause.STALLED, late)
-    this.condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
+    this.set_condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
     note_trends(this, progress)
     note_mismatch(this, progress)
     if recovery.restart_when_degraded and (why := degradation(this.status)):
         return _intend(this, Cause.DEGRADED, why)
     is_starting = progress.stage in STARTING
     stage = ConditionReason.STARTING if is_starting else ConditionReason.TRAINING
-    this.condition(ConditionType.PROGRESSING, True, stage, f"attempt {this.record.number}")
-    return this.end(FOLLOW_SECONDS)
+    this.set_condition(ConditionType.PROGRESSING, True, stage, f"attempt {this.record.number}")
+    return this.decision(FOLLOW_SECONDS)
 
 
 def _await_endpoint(this: Round, progress: Progress) -> Decision:
@@ -152,10 +158,12 @@ def _await_endpoint(this: Round, progress: Progress) -> Decision:
     if (late := outages.overdue(this)) is not None:
         return _intend(this, Cause.ENDPOINT_DOWN, f"{late}: {told}")
     outages.waiting(this, told)
-    this.condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
+    this.set_condition(ConditionType.STALLED, False, ConditionReason.MAKING_PROGRESS)
     attempt = f"attempt {this.record.number}"
-    this.condition(ConditionType.PROGRESSING, True, ConditionReason.WAITING_FOR_ENDPOINT, attempt)
-    return this.end(FOLLOW_SECONDS)
+    this.set_condition(
+        ConditionType.PROGRESSING, True, ConditionReason.WAITING_FOR_ENDPOINT, attempt
+    )
+    return this.decision(FOLLOW_SECONDS)
 
 
 def _stop(this: Round) -> Decision:
@@ -164,17 +172,17 @@ def _stop(this: Round) -> Decision:
     asked = get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
     is_stuck, record = this.elapsed(asked) > limit, this.record
     this.actions.append(DeleteCluster(record.cluster) if is_stuck else StopAttempt(record.number))
-    return this.end(FOLLOW_SECONDS)
+    return this.decision(FOLLOW_SECONDS)
 
 
 def _intend(this: Round, cause: Cause, message: str) -> Decision:
     """Record why the attempt will be stopped; the next round stops it."""
-    this.remember(replace(this.state.retry, intent=cause))
-    this.condition(ConditionType.PROGRESSING, False, cause, message)
-    return this.end(requeue_after=0.0)
+    this.store(replace(this.state.retry, intent=cause))
+    this.set_condition(ConditionType.PROGRESSING, False, cause, message)
+    return this.decision(requeue_after=0.0)
 
 
-def why_stopped(status: JobStatus, cause: Cause) -> str:
+def stop_message(status: JobStatus, cause: Cause) -> str:
     """Return the message recorded when the attempt was stopped for this cause, else ""."""
     progressing = get_condition(status, ConditionType.PROGRESSING)
     is_why = status.restart_state.retry.intent is cause and progressing.reason == cause
@@ -184,18 +192,18 @@ def why_stopped(status: JobStatus, cause: Cause) -> str:
 def _unreachable(this: Round) -> Decision:
     """Apply the long deadline for an unreadable /progress; a single failed read is ignored."""
     since = this.state.watch.unread_since or this.now
-    this.remember(replace(this.state.watch, unread_since=since))
+    this.store(replace(this.state.watch, unread_since=since))
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds
     if this.elapsed(since) > limit:
         return _intend(this, Cause.PROGRESS_UNREACHABLE, f"no /progress for {limit} s")
-    return this.end(FOLLOW_SECONDS)
+    return this.decision(FOLLOW_SECONDS)
 
 
 def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> None:
     """Compare the step an attempt started from with the newest checkpoint observed before it."""
     started = progress.started_from_step
     if started is None:
-        this.condition(ConditionType.RESUME_VERIFIED, None, ConditionReason.NOT_YET_REPORTED)
+        this.set_condition(ConditionType.RESUME_VERIFIED, None, ConditionReason.NOT_YET_REPORTED)
         return
     verified = get_condition(this.status, ConditionType.RESUME_VERIFIED)
     if verified.status != "Unknown" and was_verified:
@@ -204,15 +212,15 @@ def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> No
     skipped = "; ".join(_described(progress.skipped_checkpoints))
     message = f"attempt {this.record.number}: began after step {started}"
     if started >= expected:
-        this.condition(ConditionType.RESUME_VERIFIED, True, ConditionReason.VERIFIED, message)
+        this.set_condition(ConditionType.RESUME_VERIFIED, True, ConditionReason.VERIFIED, message)
     elif skipped:
         message += f" instead of {expected}, skipped {skipped}"
-        this.condition(
+        this.set_condition(
             ConditionType.RESUME_VERIFIED, True, ConditionReason.OLDER_CHECKPOINT, message
         )
     else:
         message += f", expected at least {expected}"
-        this.condition(
+        this.set_condition(
             ConditionType.RESUME_VERIFIED, False, ConditionReason.RESUME_MISMATCH, message
         )
 

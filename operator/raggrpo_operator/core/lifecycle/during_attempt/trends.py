@@ -60,7 +60,7 @@ def note_mismatch(this: Round, progress: Progress) -> None:
     is_off = found > limit
     if is_off != is_true(this.status, ConditionType.POLICY_MISMATCH):
         reason = ConditionReason.LOGPROBS_DIFFER if is_off else ConditionReason.LOGPROBS_AGREE
-        this.condition(ConditionType.POLICY_MISMATCH, is_off, reason, message if is_off else "")
+        this.set_condition(ConditionType.POLICY_MISMATCH, is_off, reason, message if is_off else "")
 
 
 def note_trends(this: Round, progress: Progress) -> None:
@@ -73,8 +73,8 @@ def note_trends(this: Round, progress: Progress) -> None:
         limits = {
             role: parse_quantity(sizing_for(this.status.sizing, role).memory) for role in MEMORY
         }
-        _set(this, ConditionType.SLOWING_DOWN, slower(base, progress, is_slow=is_slow))
-        _set(this, ConditionType.HOST_MEMORY_GROWING, memory_grows(base, progress, limits))
+        _set(this, ConditionType.SLOWING_DOWN, slowdown_message(base, progress, is_slow=is_slow))
+        _set(this, ConditionType.HOST_MEMORY_GROWING, memory_growth_message(base, progress, limits))
     elif progress.step - began >= WARM_UP_STEPS:
         this.state = replace(this.state, baseline=baseline_of(progress))
         _set(this, ConditionType.SLOWING_DOWN, "")
@@ -100,7 +100,7 @@ def baseline_of(progress: Progress) -> Baseline:
     )
 
 
-def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
+def slowdown_message(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
     """Return how the steps got slower, with the stage that grew most; empty when they did not."""
     limit = RECOVERED if is_slow else SLOWER
     if progress.seconds_per_step <= limit * base.seconds:
@@ -113,7 +113,9 @@ def slower(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
     return f"{text}: {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
 
 
-def memory_grows(base: Baseline, progress: Progress, limits: Mapping[PodRole, float]) -> str:
+def memory_growth_message(
+    base: Baseline, progress: Progress, limits: Mapping[PodRole, float]
+) -> str:
     """Return when a pod will exceed its memory limit; empty if not within this job.
 
     `limits` are in bytes, 0 for none.
@@ -141,7 +143,7 @@ def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: fl
 def _set(this: Round, kind: ConditionType, message: str) -> None:
     """Set the condition only when it flips: its message changes with every step."""
     if bool(message) != is_true(this.status, kind):
-        this.condition(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
+        this.set_condition(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
 
 
 def _memory(progress: Progress, role: PodRole) -> float:

@@ -11,7 +11,7 @@ GAP_SECONDS = 150.0
 """Longer than `decide` ever asks to wait while deadlines run: the operator was away."""
 
 
-def note_look(watch: WatchState, now: datetime, late_seconds: float = 0.0) -> WatchState:
+def record_observation(watch: WatchState, now: datetime, late_seconds: float = 0.0) -> WatchState:
     """Return the state with this observation recorded.
 
     After a gap, or when the clock was set back, every deadline begins anew: an operator that was
