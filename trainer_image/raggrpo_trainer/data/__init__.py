@@ -1,1 +1,1 @@
-"""Prompts: read from files, ordered by a sampler, tokenised."""
+"""Prompts: read from files, ordered by a sampler, tokenized."""

@@ -1,11 +1,11 @@
-"""Find values in a row by path, such as `reward_model.ground_truth` in nested columns; pure."""
+"""Find values in a row by path, such as `reward_model.ground_truth` for nested columns. Pure."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
 
 class Missing(Enum):
-    """Tells a path that leads nowhere from one that leads to null."""
+    """Type of the value of a path that does not exist, as opposed to one that is null."""
 
     MISSING = "missing"
 
@@ -14,7 +14,7 @@ MISSING = Missing.MISSING
 
 
 def value_at(row: Mapping[str, object], path: str) -> object:
-    """Return the value at a path, or MISSING. A column whose own name has dots comes first."""
+    """Return the value at a path, or MISSING. A column whose name has dots takes precedence."""
     if path in row:
         return row[path]
     value: object = row
@@ -28,12 +28,12 @@ def value_at(row: Mapping[str, object], path: str) -> object:
 
 
 def candidate_columns(path: str) -> tuple[str, str]:
-    """Return the two columns that may hold a path: its full name, or its first part."""
+    """Return the columns that may contain a path: its full name, and its first component."""
     return path, path.partition(".")[0]
 
 
 def leaf_paths(value: object, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all values that are no mappings themselves."""
+    """Yield the paths of all values that are not mappings."""
     if not isinstance(value, Mapping) or not value:
         yield prefix
         return

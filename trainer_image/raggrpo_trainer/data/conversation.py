@@ -1,7 +1,7 @@
-"""A row's conversation: read from its column, rendered with a chat template. Reads no files.
+"""Parse the conversation of a row and render it with a chat template. Reads no files.
 
-The conversation is a list of `{role, content}`, as verl's parquet and TRL's JSONL have it; it ends
-with the user's message, which is the question. A text is a conversation of this one message.
+A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JSONL. It ends with
+the user's message, which is the question. A string is a conversation of this one message.
 """
 
 import json
@@ -13,21 +13,22 @@ from typing import Any, Protocol
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-_LIKE_MESSAGES = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
+_MESSAGES_PATTERN = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
 Message = Mapping[str, Any]
-"""`role` and `content`, both text, besides what a template may read, such as `tool_calls`."""
+"""`role` and `content`, both text, and fields that templates may read, such as `tool_calls`."""
 
 
 class InvalidValue(Exception):
-    """A value has not the form of its column; the message says why, `remedy` what to do."""
+    """A value does not have the format of its column."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
         self.remedy = remedy
+        """What to do, for messages."""
 
 
 class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that renders conversations."""
+    """The interface of a Hugging Face tokenizer that renders conversations."""
 
     chat_template: Any
 
@@ -40,22 +41,22 @@ class ChatTokenizer(Protocol):
         tokenize: bool,
         add_generation_prompt: bool,
     ) -> Any:
-        """Return the conversation in the chat format the model was trained on."""
+        """Return the conversation in the chat format of the model."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A question and what was said before it."""
+    """A question and the messages before it."""
 
     question: str
     earlier: tuple[Message, ...] = ()
 
 
 def read_conversation(value: object) -> Conversation:
-    """Return the conversation in a cell: a text or a list of messages, also as JSON text.
+    """Return the conversation in a cell: a string, a list of messages, or such a list as JSON.
 
-    Raises DoesNotFit.
+    Raises InvalidValue.
     """
     if isinstance(value, str):
         value = _messages_in(value)
@@ -64,13 +65,13 @@ def read_conversation(value: object) -> Conversation:
     if not isinstance(value, list):
         raise InvalidValue(f"is {_shown(value)} instead of a string or a list of messages", "")
     if not value:
-        raise InvalidValue("has no message", "give it the user's message, or drop the row")
+        raise InvalidValue("has no message", "add the user's message, or drop the row")
     messages = [_message(item, number) for number, item in enumerate(value, 1)]
     last = messages[-1]
     if last["role"] != "user":
         raise InvalidValue(
             f"ends with a message of role {last['role']!r}, which would be part of the prompt",
-            "end it with the user's message; an answer belongs into data.columns.answer",
+            "end it with the user's message; data.columns.answer is for the answer",
         )
     return Conversation(last["content"], tuple(messages[:-1]))
 
@@ -85,23 +86,23 @@ def is_conversation(value: object) -> bool:
 
 
 def last_content(value: object) -> str:
-    """Return the text of the last message, such as of TRL's `completion`. Raises DoesNotFit."""
+    """Return the content of the last message, as in TRL's `completion`. Raises InvalidValue."""
     assert isinstance(value, list)
     content: str = _message(value[-1], len(value))["content"]
     return content
 
 
 def read_tools(value: object) -> tuple[Any, ...]:
-    """Return function schemas given as a list or as its JSON text. Raises DoesNotFit."""
+    """Return function schemas from a list, or from a list as JSON. Raises InvalidValue."""
     if isinstance(value, str):
         if not value.strip():
             return ()
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise InvalidValue(f"is not JSON ({error})", "give a JSON list of functions") from error
+            raise InvalidValue(f"is not JSON ({error})", "use a JSON list of functions") from error
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise InvalidValue(f"is {_shown(value)}", "give a JSON list of functions")
+        raise InvalidValue(f"is {_shown(value)}", "use a JSON list of functions")
     return tuple(_without_nulls(item) for item in value)
 
 
@@ -112,20 +113,20 @@ def render(
     tokenizer: ChatTokenizer,
     chat_template: str,
 ) -> str:
-    """Return the text of a conversation, ready for the policy's answer.
+    """Return a conversation as text that ends with the generation prompt.
 
-    Uses `chat_template`, else the tokenizer's own; without either only a question alone has a text:
-    its own. Raises DoesNotFit.
+    Uses `chat_template`, or else the tokenizer's. Without either, a question without earlier
+    messages and tools is returned unchanged. Raises InvalidValue.
     """
     if not chat_template and not tokenizer.chat_template:
         if earlier or tools:
             raise InvalidValue(
-                "has a system prompt, earlier turns or tools, and the tokenizer no chat template",
-                "give one in data.chatTemplate, or use the model's instruction-tuned variant",
+                "has a system prompt, earlier turns or tools, but the tokenizer has no template",
+                "set data.chatTemplate, or use the model's instruction-tuned variant",
             )
         return question
     try:
-        render_prompt: str = tokenizer.apply_chat_template(
+        text: str = tokenizer.apply_chat_template(
             [*earlier, {"role": "user", "content": question}],
             tools=list(tools) or None,
             chat_template=chat_template or None,
@@ -133,29 +134,29 @@ def render(
             add_generation_prompt=True,
         )
     except Exception as error:
-        # Templates refuse in their own words, such as that roles must alternate, or fail as code.
+        # Templates raise errors of any type, such as that roles must alternate.
         raise InvalidValue(
-            f"is refused by the chat template ({type(error).__name__}: {error})",
-            "change the row, or give a template of your own in data.chatTemplate",
+            f"is rejected by the chat template ({type(error).__name__}: {error})",
+            "change the row, or set data.chatTemplate",
         ) from error
-    return render_prompt
+    return text
 
 
 def invalid_value_error(place: str, error: InvalidValue, otherwise: str = "") -> TrainerError:
-    """Return the error that names the place, why it does not fit, and what to do."""
+    """Return a TrainerError with place, reason and remedy."""
     message = f"{place} {error}; {error.remedy or otherwise}"
     return TrainerError(ExitCode.DATA_ERROR, message)
 
 
 def _messages_in(text: str) -> object:
-    """Return the messages that a text holds as JSON, as CSV exports write them; else the text."""
-    if not _LIKE_MESSAGES.match(text):
+    """Return the messages that a text contains as JSON, as in CSV exports, or else the text."""
+    if not _MESSAGES_PATTERN.match(text):
         return text
     try:
         value = json.loads(text)
     except ValueError as error:
         raise InvalidValue(
-            f"looks like a list of messages and is not JSON ({error})",
+            f"looks like a list of messages but is not JSON ({error})",
             "write it as a list of {role, content}, or as JSON",
         ) from error
     return value if is_conversation(value) else text
@@ -165,7 +166,7 @@ def _message(item: object, number: int) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         raise InvalidValue(
             f"is a list whose item {number} is {_shown(item)} instead of a string or a message",
-            "write a text, or {role, content} for every message",
+            "write a text, or {role, content} for each message",
         )
     role = item.get("role")
     if not isinstance(role, str) or not role:
@@ -190,12 +191,12 @@ def _text_part(part: object, number: int) -> str:
         return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise InvalidValue(
-        f"has a part of type {kind} in message {number}", "only text can be trained on: drop it"
+        f"has a part of type {kind} in message {number}", "only text is supported: remove it"
     )
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without nulls, which parquet writes where other rows have a field."""
+    """Return a value without nulls, which parquet has for the missing fields of a struct."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

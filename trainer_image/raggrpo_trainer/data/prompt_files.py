@@ -1,4 +1,4 @@
-"""Read prompts from a job's data files; errors name the file, row and column at fault."""
+"""Read prompts from the data files of a job; errors name file, row and column."""
 
 import dataclasses
 import json
@@ -28,10 +28,10 @@ from .conversation import (
 )
 from .rows import Row, data_error, read_rows
 
-SHOWN_ROWS = 3
-"""Rows that do not fit are told one by one up to here, and then counted."""
-MAX_BAD_ROWS = 100
-"""Reading ends at so many: the column is wrong, not the rows."""
+MAX_SHOWN_ROWS = 3
+"""Invalid rows whose error is shown; further ones are counted."""
+MAX_INVALID_ROWS = 100
+"""Invalid rows after which reading stops: the column is wrong, not the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class Prompt:
     """One row of the data."""
 
     index: int
-    """Row number across all files, from 0; part of the key of the sample's random seed."""
+    """Row number across all files, from 0; part of the key of random seeds."""
     text: str
     """The question: the user's last message."""
     query: str
-    """The search query; same as `text` unless a query column is set."""
+    """The search query; `text` unless a query column is set."""
     answer: tuple[str, ...]
-    """Accepted answers; empty if the data has none and no reward needs one."""
+    """Accepted answers; empty if the row has none and no reward needs one."""
     context: str
-    """Dialogue context; empty if the data has none and no endpoint needs one."""
+    """Dialogue context; empty if the row has none and no endpoint needs one."""
     earlier: tuple[Message, ...] = ()
     """Messages before the question: system prompt and earlier turns."""
     tools: tuple[Any, ...] = ()
-    """Functions that the chat template tells the policy of."""
+    """Function schemas for the chat template."""
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Values of the columns that request templates name."""
 
@@ -62,22 +62,23 @@ def read_prompts(
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 
     Answer and context columns are required only if a reward or an endpoint needs them.
-    Raises TrainerError DATA_ERROR with file, row, column and remedy of the rows that do not fit.
+    Raises TrainerError DATA_ERROR with file, row, column and remedy for each invalid row.
     """
-    needed, named = needed_fields(data, retrieval, reward), column_placeholders(retrieval, reward)
-    paths = {*data.columns.model_dump().values(), *named}
+    needed = needed_fields(data, retrieval, reward)
+    template_columns = column_placeholders(retrieval, reward)
+    paths = {*data.columns.model_dump().values(), *template_columns}
     rows = (row for file in files for row in read_rows(Path(file), paths))
     limited = islice(rows, data.max_samples or None)
-    prompts = _fitting(limited, data, needed, named)
+    prompts = _valid_prompts(limited, data, needed, template_columns)
     if files and not prompts:
-        raise data_error(", ".join(files), "there is no row", "add one line for each prompt")
+        raise data_error(", ".join(files), "no rows", "add one line per prompt")
     return prompts
 
 
 def needed_fields(
     data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
 ) -> set[str]:
-    """Return the fields of `data.columns` that every row must have a value for."""
+    """Return the fields of `data.columns` for which each row must have a value."""
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
@@ -89,45 +90,54 @@ def needed_fields(
 
 
 def stage_files(files: Sequence[str], folder: Path) -> list[str]:
-    """Copy the files to a folder on a fast disk and return their new paths.
+    """Copy files to a folder on a fast disk and return their new paths.
 
-    An existing copy with the same size and mtime is reused. Raises TrainerError DATA_ERROR.
+    A copy with the same size and mtime is reused. Raises TrainerError DATA_ERROR.
     """
     staged = []
     for number, file in enumerate(files):
-        source, target = Path(file), folder / f"{number}-{Path(file).name}"
+        source = Path(file)
+        target = folder / f"{number}-{source.name}"
         try:
             _copy(source, target)
         except OSError as error:
             raise data_error(
                 file,
                 f"cannot be copied to {target} ({error})",
-                "make room there, or set data.stageToLocalDisk: false",
+                "free space there, or set data.stageToLocalDisk: false",
             ) from error
         staged.append(str(target))
     return staged
 
 
-def _fitting(
-    rows: Iterable[Row], data: DataSpec, needed: set[str], named: Mapping[str, str]
+def _valid_prompts(
+    rows: Iterable[Row], data: DataSpec, needed: set[str], template_columns: Mapping[str, str]
 ) -> list[Prompt]:
-    """Return the rows' prompts. Raises TrainerError naming those that do not fit."""
+    """Return the prompts of all rows. Raises TrainerError with the invalid rows.
+
+    `template_columns` maps the columns that request templates name to the fields of the templates.
+    """
     prompts: list[Prompt] = []
     problems: list[str] = []
     default_tools = _default_tools(data)
     for index, row in enumerate(rows):
         try:
             prompt = _prompt(index, row, data, needed, default_tools)
-            columns = {name: _named(row, name, place) for name, place in named.items()}
+            columns = {
+                name: _template_value(row, name, place) for name, place in template_columns.items()
+            }
             prompts.append(dataclasses.replace(prompt, columns=columns))
         except TrainerError as error:
             problems.append(str(error))
-            if len(problems) == MAX_BAD_ROWS:
+            if len(problems) == MAX_INVALID_ROWS:
                 break
     if problems:
-        left = len(problems) - SHOWN_ROWS
-        more = [f"and {left} more rows" if len(problems) < MAX_BAD_ROWS else "and many more rows"]
-        shown = [*problems[:SHOWN_ROWS], *(more if left > 0 else [])]
+        shown = problems[:MAX_SHOWN_ROWS]
+        remaining = len(problems) - len(shown)
+        if len(problems) == MAX_INVALID_ROWS:
+            shown.append("and many more rows")
+        elif remaining:
+            shown.append(f"and {remaining} more rows")
         raise TrainerError(ExitCode.DATA_ERROR, "; ".join(shown))
     return prompts
 
@@ -136,11 +146,11 @@ def _prompt(
     index: int, row: Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
 ) -> Prompt:
     column = data.columns.prompt
-    another = "convert it, or set data.columns.prompt to another column"
+    remedy = "convert it, or set data.columns.prompt to another column"
     try:
         conversation = read_conversation(_value(row, data, "prompt", needed))
     except InvalidValue as error:
-        raise invalid_value_error(f"{row.place}: column {column!r}", error, another) from error
+        raise invalid_value_error(f"{row.place}: column {column!r}", error, remedy) from error
     text, earlier = conversation.question, conversation.earlier
     if not text.strip():
         raise data_error(row.place, f"column {column!r} is blank", "drop the row")
@@ -175,17 +185,18 @@ def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
         raise invalid_value_error(f"{row.place}: column {data.columns.tools!r}", error) from error
 
 
-def _named(row: Row, path: str, place: str) -> Any:
-    """Return the value of a column that the template at `place` names."""
+def _template_value(row: Row, path: str, place: str) -> Any:
+    """Return the value of a column that the template in the field `place` names."""
     value = value_at(row.values, path)
     if value is None or value is MISSING:
         state = "is null" if value is None else "does not exist"
-        what = f"column {path!r} {state}, and {place} names {{{path}}}"
-        raise data_error(row.place, what, f"fill it in, or name another of: {_known(row)}")
+        what = f"column {path!r} {state}, but {place} names {{{path}}}"
+        remedy = f"fill it in, or name one of: {_available_columns(row)}"
+        raise data_error(row.place, what, remedy)
     try:
         json.dumps(value)
     except TypeError as error:
-        what = f"column {path!r} is {type(value).__name__}, and {place} names {{{path}}}"
+        what = f"column {path!r} is {type(value).__name__}, but {place} names {{{path}}}"
         raise data_error(row.place, what, "convert it to text, numbers or lists") from error
     return value
 
@@ -201,9 +212,9 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
             raise invalid_value_error(
                 f"{row.place}: column {data.columns.answer!r}", error
             ) from error
-    given: list[object] = value if isinstance(value, list) else [value]
-    answers = [answer for answer in given if isinstance(answer, str)]
-    if not answers or len(answers) < len(given):
+    values: list[object] = value if isinstance(value, list) else [value]
+    answers = [answer for answer in values if isinstance(answer, str)]
+    if not answers or len(answers) < len(values):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
     if "answer" in needed and not any(answer.strip() for answer in answers):
         what = f"column {data.columns.answer!r} is blank"
@@ -221,7 +232,7 @@ def _text(row: Row, data: DataSpec, field: str, needed: set[str]) -> str:
 
 
 def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
-    """Return a column's value, or None if it is missing or null and not needed."""
+    """Return the value of a column, or None if it is missing or null but not needed."""
     column = getattr(data.columns, field)
     value = value_at(row.values, column)
     if value is MISSING and field not in needed:
@@ -233,34 +244,35 @@ def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
     raise data_error(
         row.place,
         f"there is no column {column!r}",
-        f"set data.columns.{field} to one of: {_known(row)}",
+        f"set data.columns.{field} to one of: {_available_columns(row)}",
     )
 
 
-def _known(row: Row) -> str:
+def _available_columns(row: Row) -> str:
     return ", ".join(
         sorted({leaf for name in row.columns for leaf in leaf_paths(row.values.get(name), name)})
     )
 
 
-def _wrong_type(row: Row, data: DataSpec, field: str, value: object, wanted: str) -> TrainerError:
-    column, shown = getattr(data.columns, field), repr(value)[:60]
-    what = f"column {column!r} is {type(value).__name__} {shown} instead of {wanted}"
+def _wrong_type(row: Row, data: DataSpec, field: str, value: object, expected: str) -> TrainerError:
+    column = getattr(data.columns, field)
+    shown = repr(value)[:60]
+    what = f"column {column!r} is {type(value).__name__} {shown} instead of {expected}"
     others = ", ".join(leaf_paths(value, column)) if isinstance(value, Mapping) and value else ""
     remedy = f"set data.columns.{field} to {others or 'another column'}"
     return data_error(row.place, what, remedy if others else f"convert it, or {remedy}")
 
 
 def _copy(source: Path, target: Path) -> None:
-    wanted = source.stat()
+    original = source.stat()
     if target.exists():
-        found = target.stat()
-        if (found.st_size, found.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
+        copy = target.stat()
+        if (copy.st_size, copy.st_mtime_ns) == (original.st_size, original.st_mtime_ns):
             return
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f"{target.name}.tmp")
     shutil.copy2(source, draft)
     copied = draft.stat().st_size
-    if copied != wanted.st_size:
-        raise OSError(f"{copied} of {wanted.st_size} bytes arrived")
+    if copied != original.st_size:
+        raise OSError(f"copied {copied} of {original.st_size} bytes")
     draft.replace(target)

@@ -1,11 +1,11 @@
-"""Tokenise prompts and passages ahead of the step that needs them.
+"""Compose and tokenize prompts ahead of the step that needs them.
 
     composer = Composer(config, tokenizer)
     source = PromptSource(config, prompts, composer)
     batch, cursor = await source.next_batch(cursor, size)
     composed = await composer.compose(prompt, passages, seed)
 
-Preparing ahead never moves the cursor, so a saved cursor covers only batches actually used.
+Prefetching does not move the cursor: a saved cursor covers only batches that were used.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from .sampler import Cursor, Sampler, permutation
 
 
 class Tokenizer(ChatTokenizer, Protocol):
-    """The part of a Hugging Face tokenizer that we use."""
+    """The interface of a Hugging Face tokenizer that the trainer uses."""
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
         """Return {"input_ids": [...]}."""
@@ -35,27 +35,27 @@ class Tokenizer(ChatTokenizer, Protocol):
 
 
 class PromptTooLong(Exception):
-    """A prompt exceeds maxPromptLength and truncation is not allowed."""
+    """A prompt exceeds maxPromptLength and cannot be truncated, or must not be."""
 
     def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
         super().__init__(
-            f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages, "
-            f"data.maxPromptLength is {limit}: raise it, lower retrieval.maxPassageTokens or topK, "
-            "or set data.allowTruncation: true"
+            f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages "
+            f"(data.maxPromptLength {limit}): increase it, decrease retrieval.maxPassageTokens or "
+            "topK, or set data.allowTruncation: true"
         )
         self.tokens, self.limit = tokens, limit
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedPrompt:
-    """A prompt as the policy sees it, templates and passages included."""
+    """A prompt as the policy receives it, with templates and passages."""
 
     token_ids: tuple[int, ...]
     text: str
     passages: tuple[str, ...]
-    """As they appear in the text: cut to length and in that order."""
+    """The passages as they appear in the text: cut to length, in this order."""
     truncated: bool
-    """Whether passages or part of the question were dropped to make it fit."""
+    """Whether passages or the end of the question were dropped."""
 
 
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -64,8 +64,8 @@ GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 def load_tokenizer(path: str) -> Tokenizer:
     """Return the tokenizer of a model folder.
 
-    AutoTokenizer silently replaces a generic tokenizer with the class of the model's type, which
-    may split text differently from what `tokenizer.json` says.
+    AutoTokenizer silently replaces a generic tokenizer by the class of the model's type, which may
+    split text differently from `tokenizer.json`.
     """
     config = Path(path) / "tokenizer_config.json"
     name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
@@ -92,45 +92,48 @@ def compose(
     seed: int,
     chat_template: str = "",
 ) -> ComposedPrompt:
-    """Fill the templates and return at most `max_prompt_length` tokens.
+    """Fill the templates and return a prompt of at most `max_prompt_length` tokens.
 
     `passages` are ordered best first and used in mode Prompt only. With a chat template, the
-    tokenizer's or the given one, the text becomes the last user message. `allow_truncation` drops
-    passages from the last one up, then cuts the end of the question. Raises PromptTooLong, and
-    TrainerError DATA_ERROR for a conversation that the template refuses.
+    tokenizer's or `chat_template`, the text becomes the last user message. `allow_truncation`
+    drops passages, the last one first, then cuts the end of the question. Raises PromptTooLong,
+    and TrainerError DATA_ERROR if the template rejects the conversation.
     """
-    cut = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
+    cut_passages = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
 
     def attempt(num_passages: int, question: str) -> ComposedPrompt:
-        shown = cut[:num_passages]
+        shown = cut_passages[:num_passages]
         if spec.shuffle_passages:
             shown = [shown[i] for i in permutation(num_passages, seed)]
         text = render_prompt(prompt, _filled(question, shown, spec), tokenizer, chat_template)
-        left_out = num_passages < len(cut) or question != prompt.text
-        return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), left_out)
+        truncated = num_passages < len(cut_passages) or question != prompt.text
+        return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), truncated)
 
     def fits(composed: ComposedPrompt) -> bool:
         return len(composed.token_ids) <= max_prompt_length
 
-    whole = attempt(len(cut), prompt.text)
+    whole = attempt(len(cut_passages), prompt.text)
     if fits(whole):
         return whole
     if allow_truncation:
-        for number in reversed(range(len(cut))):
+        for number in reversed(range(len(cut_passages))):
             if fits(shorter := attempt(number, prompt.text)):
                 return shorter
         length = _longest(
             len(prompt.text),
-            lambda kept: len(attempt(0, prompt.text[:kept]).token_ids),
+            lambda length: len(attempt(0, prompt.text[:length]).token_ids),
             max_prompt_length,
         )
         if length > 0:
             return attempt(0, prompt.text[:length])
-    raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut))
+    raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut_passages))
 
 
 def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
-    """Return a prompt's conversation with `text` as its last message. Raises TrainerError."""
+    """Return the conversation of a prompt with `text` as its last message.
+
+    Raises TrainerError DATA_ERROR if the template rejects it.
+    """
     try:
         return render(text, prompt.earlier, prompt.tools, tokenizer, chat_template)
     except InvalidValue as error:
@@ -138,10 +141,10 @@ def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template
 
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
-    """Return the longest prefix of the text with at most `limit` tokens."""
+    """Return the longest prefix of `text` with at most `limit` tokens."""
     if len(_token_ids(text, tokenizer)) <= limit:
         return text
-    return text[: _longest(len(text), lambda kept: len(_token_ids(text[:kept], tokenizer)), limit)]
+    return text[: _longest(len(text), lambda end: len(_token_ids(text[:end], tokenizer)), limit)]
 
 
 class Composer:
@@ -154,29 +157,30 @@ class Composer:
             min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
         self._started: dict[int, tuple[Prompt, Future[ComposedPrompt]]] = {}
-        """By index, which a held-out prompt may share with one of the training data."""
+        """By index, which a validation prompt may share with a training prompt."""
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
-        """Run `compose` in a thread, or return the result that `begin` started earlier."""
-        begun = self._started.get(prompt.index)  # present only if no passages are involved
-        if begun is None or begun[0] is not prompt:
+        """Return the prompt prefetched or composed in a thread."""
+        started = self._started.get(prompt.index)  # only prompts without passages are prefetched
+        if started is None or started[0] is not prompt:
             return await asyncio.wrap_future(self._submit(prompt, passages, seed))
         del self._started[prompt.index]
-        return await asyncio.wrap_future(begun[1])
+        return await asyncio.wrap_future(started[1])
 
     def prefetch(self, upcoming: Sequence[Prompt]) -> None:
-        """Start composing these prompts unless they need passages; cancel all others started."""
+        """Start composing prompts unless they need passages; cancel all others."""
         if self._config.retrieval.mode is RetrievalMode.PROMPT:
             return
-        previous, self._started = self._started, {}
+        previous = self._started
+        self._started = {}
         for prompt in upcoming:
-            begun = previous.pop(prompt.index, None) or self._started.get(prompt.index)
-            self._started[prompt.index] = begun or (prompt, self._submit(prompt, (), 0))
+            started = previous.pop(prompt.index, None) or self._started.get(prompt.index)
+            self._started[prompt.index] = started or (prompt, self._submit(prompt, (), 0))
         for _, future in previous.values():
             future.cancel()
 
     def close(self) -> None:
-        """Cancel queued work and end the threads."""
+        """Cancel queued work and stop the threads."""
         self._threads.shutdown(cancel_futures=True)
 
     def _submit(
@@ -196,19 +200,19 @@ class Composer:
 
 
 class PromptSource:
-    """Hands out batches by cursor and starts composing the next ones. Keeps no position itself."""
+    """Returns batches by cursor and prefetches the next ones. Has no position of its own."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None
     ) -> None:
-        """Without a composer, nothing is prepared ahead."""
+        """Without a composer, nothing is prefetched."""
         self._prompts, self._composer = prompts, composer
         self._sampler = Sampler(len(prompts), config.training.seed)
         self._prefetch_factor = config.data.prefetch_factor
         self._skipped_steps = frozenset(config.skipped_steps)
 
     def batch_start(self, step: int, cursor: Cursor, size: int) -> Cursor:
-        """Return where a step's batch begins; a skipped step begins after its own prompts."""
+        """Return the cursor of a step's batch; a skipped step starts after its own prompts."""
         return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
     async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
@@ -227,11 +231,11 @@ class PromptSource:
 def _filled(question: str, passages: Sequence[str], spec: RetrievalSpec) -> str:
     if spec.mode is not RetrievalMode.PROMPT:
         return question
-    parts = [
+    texts = [
         spec.passage_template.format(index=index, text=text)
         for index, text in enumerate(passages, 1)
     ]
-    return spec.prompt_template.format(passages="".join(parts), prompt=question)
+    return spec.prompt_template.format(passages="".join(texts), prompt=question)
 
 
 def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -239,9 +243,9 @@ def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:
-    """Return the largest number up to `count` for which `tokens` is at most `limit`, else 0.
+    """Return the largest length up to `count` with at most `limit` tokens, or 0.
 
-    Searching over text works with any tokenizer; cutting token ids and decoding them can split
-    characters and change the token count.
+    A search over the text works with any tokenizer; cutting token ids and decoding them can split
+    characters and change the number of tokens.
     """
     return max(0, bisect.bisect_right(range(count + 1), limit, key=tokens) - 1)

@@ -1,4 +1,4 @@
-"""Read the rows of a job's data files, `.parquet` and `.jsonl`, one after the other."""
+"""Iterate over the rows of data files, `.parquet` and `.jsonl`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +13,8 @@ from raggrpo_trainer.errors import TrainerError
 
 from .columns import candidate_columns
 
-_HALF_A_PAIR = b"\\ud"
-"""How JSON escapes a surrogate; only two of them in a row are a character."""
+_SURROGATE_ESCAPE = b"\\ud"
+"""A surrogate escaped in JSON; only a pair of them is a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +25,33 @@ class Row:
     """File and line, for messages."""
     values: Mapping[str, object]
     columns: Iterable[str]
-    """All columns in the file, read or not."""
+    """All columns of the file, including those that are not read."""
 
 
 def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
-    """Return an iterator over a file's rows, with at least the columns that paths lead into.
+    """Return an iterator over the rows of a file, with at least the columns that `paths` refer to.
 
     Raises TrainerError DATA_ERROR.
     """
     if not path.exists():
-        raise data_error(str(path), "there is no such file", "mount it, or mend data.trainFiles")
+        raise data_error(str(path), "no such file", "mount it, or correct data.trainFiles")
     if not path.is_file():
-        raise data_error(str(path), "a folder", "name the files in it in data.trainFiles")
+        raise data_error(str(path), "is a folder", "list its files in data.trainFiles")
     match path.suffix:
         case ".parquet":
             return _parquet_rows(path, paths)
         case ".jsonl":
             return _jsonl_rows(path)
-    raise data_error(str(path), "unknown kind of file", "name it .parquet or .jsonl")
+    raise data_error(str(path), "unsupported file type", "use .parquet or .jsonl")
 
 
 def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
-    wanted = {name for each in paths for name in candidate_columns(each)}
+    candidates = {name for each in paths for name in candidate_columns(each)}
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            present = [name for name in names if name in wanted]
+            present = [name for name in names if name in candidates]
             for batch in file.iter_batches(columns=present):
                 for values in batch.to_pylist():
                     number += 1
@@ -69,10 +69,10 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
             place = f"{path}, line {number}"
             try:
                 values = json.loads(line)
-                if _HALF_A_PAIR in line.lower():
+                if _SURROGATE_ESCAPE in line.lower():
                     json.dumps(values, ensure_ascii=False).encode()
             except UnicodeEncodeError as error:
-                what = "a \\ud… escape stands alone, which is no character"
+                what = "contains a lone surrogate (\\ud…)"
                 raise data_error(place, what, "write the text as UTF-8, or drop the row") from error
             except ValueError as error:
                 raise data_error(
@@ -86,5 +86,5 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
 
 
 def data_error(place: str, what: str, remedy: str) -> TrainerError:
-    """Return the error that a row or a file causes."""
+    """Return the TrainerError for a row or file, with what is wrong and its remedy."""
     return TrainerError(ExitCode.DATA_ERROR, f"{place}: {what}; {remedy}")

@@ -1,8 +1,8 @@
-"""Which prompts are in a batch and which seed a sample gets: pure functions of counters.
+"""Prompts of a batch and seeds of samples, as pure functions of counters.
 
-No random state is carried from step to step, so an interrupted run continues bit for bit on any
-number of ranks. Must not touch torch's or numpy's global generators, nor use Python's `hash()`,
-which differs between processes.
+No random state is carried between steps, so a resumed run is bitwise equal on any number of ranks.
+Must not use the global generators of torch and numpy, nor Python's `hash()`, which differs between
+processes.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where the next batch begins: `position` prompts of pass `epoch` have been handed out."""
+    """Start of the next batch: `position` prompts of pass `epoch` have been used."""
 
     epoch: int = 0
     position: int = 0
@@ -23,7 +23,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Hands out prompt indices, reshuffled on every pass over the data."""
+    """Orders prompt indices; each pass over the data is shuffled differently."""
 
     num_prompts: int
     seed: int
@@ -35,11 +35,11 @@ class Sampler:
     def next_batch(self, cursor: Cursor, size: int) -> tuple[tuple[int, ...], Cursor]:
         """Return the next `size` indices and the cursor after them.
 
-        A batch may cross into the next pass; every pass contains each prompt exactly once.
-        Raises ValueError for a cursor from a larger data set.
+        A batch may continue in the next pass; each pass contains each prompt exactly once.
+        Raises ValueError if the cursor is beyond the data.
         """
         if cursor.position >= self.num_prompts:
-            raise ValueError(f"{cursor} lies beyond {self.num_prompts} prompts: the data shrank")
+            raise ValueError(f"{cursor} is beyond the {self.num_prompts} prompts: data was removed")
         indices: list[int] = []
         while len(indices) < size:
             order = _order(self.num_prompts, self.seed, cursor.epoch)
@@ -57,9 +57,9 @@ def sample_seed(seed: int, step: int, prompt_id: int, sample: int) -> int:
 
 
 def permutation(count: int, *key: int) -> NDArray[np.int64]:
-    """Return a permutation of range(count), [count], that depends only on the key.
+    """Return a permutation of range(count), int64 [count], that depends only on `key`.
 
-    Uses Philox's raw stream, which numpy keeps stable; `Generator.permutation` may change.
+    Uses the raw stream of Philox, which numpy keeps stable; `Generator.permutation` may change.
     """
     bits = np.random.Philox(key=int.from_bytes(_digest("permutation", *key)[:16]))
     return np.argsort(bits.random_raw(count), kind="stable")

@@ -51,7 +51,7 @@ class HttpPool:
     ) -> HttpResponse:
         """Send a request and return the response.
 
-        Raises ClientError, OSError, TooLarge, or ValueError for an invalid header.
+        Raises ClientError, OSError, ResponseTooLarge, or ValueError for an invalid header.
         """
         for _ in range(2):  # lets the loop notice connections that their server has closed
             await asyncio.sleep(0)

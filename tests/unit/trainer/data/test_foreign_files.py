@@ -130,19 +130,19 @@ USER = {"role": "user", "content": "x"}
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"prompt": []}, "column 'prompt' has no message; give it the user's message"),
+        ({"prompt": []}, "column 'prompt' has no message; add the user's message"),
         ({"prompt": [USER, {"role": "assistant", "content": "y"}]},
             "ends with a message of role 'assistant', which would be part of the prompt; end it"),
         ({"prompt": [{"content": "x"}]}, "has no role in message 1; write {role, content}"),
         ({"prompt": [{"role": "user", "content": None}]}, "has NoneType None as content of mess"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
-            "has a part of type image in message 1; only text can be trained on: drop it"),
+            "has a part of type image in message 1; only text is supported: remove it"),
         ({"prompt": [{"role": "user", "content": [{"type": "text"}]}]},
             "has a part of type text in message 1"),
         ({"answer": [{"role": "assistant", "content": 7}]},
             "column 'answer' has int 7 as content of message 1; give it a text"),
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"},
-            "looks like a list of messages and is not JSON (Expecting property name"),
+            "looks like a list of messages but is not JSON (Expecting property name"),
         ({"prompt": 7}, "column 'prompt' is int 7 instead of a string or a list of messages"),
         ({"answer": {"target": ["a"], "style": "rule"}},
             "instead of a string or a list of strings; set data.columns.answer to answer.target, "

@@ -108,7 +108,7 @@ def test_templates_name_nested_columns_by_their_path(tmp_path: Path, kind: str) 
         {"extra_info.level": 3},
         {"extra_info.level": 4},
     ]
-    with pytest.raises(TrainerError, match=r"does not exist, and reward.*of: .*extra_info\.rubric"):
+    with pytest.raises(TrainerError, match=r"does not exist, but reward.*of: .*extra_info\.rubric"):
         read([str(file)], reward=make_judge_named("extra_info.grade"))
 
 
@@ -122,7 +122,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         bad("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
         bad("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
         bad("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
-        bad("a.jsonl", b"\n", ": there is no row; add one line for each prompt"),
+        bad("a.jsonl", b"\n", ": no rows; add one line per prompt prompt"),
         bad("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
             "data.columns.prompt to one of: id, text"),
         bad("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "
@@ -142,10 +142,10 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         bad("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list [] "),
         bad("a.jsonl", b'{"prompt": "x", "answer": ["y", 1]}\n', ", line 1: column 'answer' is "),
         bad("a.jsonl", b'{"prompt": "x", "answer": " "}\n', ", line 1: column 'answer' is blank; "),
-        bad("a.jsonl", GOOD + b'{"prompt": "x\\ud83d", "answer": "y"}\n', ", line 2: a \\ud… "
-            "escape stands alone, which is no character; write the text as UTF-8"),
+        bad("a.jsonl", GOOD + b'{"prompt": "x\\ud83d", "answer": "y"}\n', ", line 2: "
+            "contains a lone surrogate (\\ud…); write the text as UTF-8"),
         bad("a.jsonl", b'{"prompt": ' + b"[" * 99_999 + b"\n", ", line 1: nested too deeply; "),
-        bad("a.csv", GOOD, ": unknown kind of file; name it .parquet or .jsonl"),
+        bad("a.csv", GOOD, ": unsupported file type; use .parquet or .jsonl"),
         bad("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").mkdir()
-    with pytest.raises(TrainerError, match="a folder; name the files in it"):
+    with pytest.raises(TrainerError, match="is a folder; list its files in"):
         read([str(tmp_path / "train.jsonl")])
 
 
@@ -197,7 +197,7 @@ def test_parquet_with_a_destroyed_page_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(TrainerError, match=r"^/no/a.jsonl: there is no such file; mount it, or"):
+    with pytest.raises(TrainerError, match=r"^/no/a.jsonl: no such file; mount it, or"):
         read(["/no/a.jsonl"])
 
 

@@ -123,11 +123,11 @@ def test_the_jobs_own_template_comes_before_the_tokenizers_and_sees_the_tools() 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("", "has a system prompt, earlier turns or tools, and the tokenizer no chat template; "
-            "give one in data.chatTemplate"),
-        ("{{ raise_exception('no system role') }}", "refused by the chat template "
-            "(TemplateError: no system role); change the row, or give a template of your own"),
-        ("{% for %}", "refused by the chat template (TemplateSyntaxError: "),
+        ("", "has a system prompt, earlier turns or tools, but the tokenizer has no template; "
+            "set data.chatTemplate"),
+        ("{{ raise_exception('no system role') }}", "rejected by the chat template "
+            "(TemplateError: no system role); change the row, or set data.chatTemplate"),
+        ("{% for %}", "rejected by the chat template (TemplateSyntaxError: "),
     ],
 )  # fmt: skip
 def test_a_conversation_without_a_text_is_refused_by_its_number(
@@ -166,7 +166,9 @@ def test_shuffled_passages_depend_on_the_seed_alone() -> None:
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
-    with pytest.raises(PromptTooLong, match=r"has 26 tokens with its 2 passages, .* is 25"):
+    with pytest.raises(
+        PromptTooLong, match=r"has 26 tokens with its 2 passages .*maxPromptLength 25"
+    ):
         composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=25)
     assert len(composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=26).token_ids) == 26
 

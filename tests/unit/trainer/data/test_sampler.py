@@ -81,5 +81,5 @@ def test_no_prompt_is_refused() -> None:
 
 
 def test_a_cursor_beyond_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="the data shrank"):
+    with pytest.raises(ValueError, match="data was removed"):
         Sampler(5, seed=0).next_batch(Cursor(0, 5), 1)
