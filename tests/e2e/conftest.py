@@ -1,4 +1,4 @@
-"""The kind cluster that all tests of this tier share, and what is kept when one fails."""
+"""The kind cluster that all e2e tests share; its logs are exported when a test fails."""
 
 import logging
 import uuid
@@ -23,8 +23,8 @@ LOGS = REPOSITORY / ".cache" / "e2e-logs"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for option in PAGES:
-        parser.addoption(option, type=Path, help="file that receives the results as a page")
-    parser.addoption("--repeat", type=int, default=1, help="run every drill so many times")
+        parser.addoption(option, type=Path, help="write the results to this page")
+    parser.addoption("--repeat", type=int, default=1, help="number of runs of each drill")
 
 
 def pytest_terminal_summary(
@@ -46,40 +46,40 @@ def pytest_terminal_summary(
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
-    """A cluster with KubeRay; started when it is not there, kept afterwards."""
+    """A cluster with KubeRay, created if needed and kept afterwards."""
     logging.getLogger("kind").setLevel(logging.INFO)
     with one_at_a_time():
-        found = kind_cluster.up()
-    yield found
-    found.wait_for_deleted_namespaces()
+        kubernetes = kind_cluster.up()
+    yield kubernetes
+    kubernetes.wait_for_deleted_namespaces()
     if request.session.testsfailed:
         kind_cluster.kind("export", "logs", str(LOGS), "--name", kind_cluster.NAME)
 
 
 @pytest.fixture(scope="session")
 def operator(cluster: Kubernetes) -> Images:
-    """The operator from its chart, with images of the present sources."""
+    """The operator, installed from its chart with images of the current sources."""
     with one_at_a_time():
-        made = images()
-        install(cluster, made, REPOSITORY)
-    return made
+        built = images()
+        install(cluster, built, REPOSITORY)
+    return built
 
 
 def one_at_a_time() -> AbstractContextManager[None]:
-    """Several processes may run tests; Helm refuses what is installed meanwhile."""
+    """Serialize installation across test processes; Helm rejects concurrent upgrades."""
     return exclusive_lock(kind_cluster.kubeconfig().with_suffix(".lock"))
 
 
 @pytest.fixture
 def namespace(cluster: Kubernetes) -> Iterator[str]:
-    """A namespace that admits restricted pods only, as a careful platform has it."""
+    """A namespace that enforces Pod Security `restricted`."""
     with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def shared(cluster: Kubernetes, model: Path) -> Iterator[str]:
-    """A seeded namespace that several tests share."""
+    """A namespace with model and data that several tests share."""
     with cluster.namespace(f"e2e-{uuid.uuid4().hex[:8]}", restricted=True) as name:
         seed(cluster, name, model)
         yield name
@@ -96,13 +96,13 @@ def monitoring(cluster: Kubernetes) -> Iterator[str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model, prompts and passages."""
     folder = write_model_and_data(tmp_path_factory.mktemp("model"))
-    # A file as it comes from elsewhere: its prompts are in a column that no job expects.
+    # A data file whose prompts are in an unexpected column.
     write_rows(folder / "questions.jsonl", [{"question": "1 + 1 =", "answer": "2"}])
     return folder
 
 
 @pytest.fixture
 def seeded(cluster: Kubernetes, namespace: str, model: Path) -> str:
-    """The namespace with a claim that holds model and prompts."""
+    """The namespace, with a claim that holds model and prompts."""
     seed(cluster, namespace, model)
     return namespace

@@ -1,4 +1,4 @@
-"""What deleting leaves behind while no operator runs: nothing, and nothing waits for it."""
+"""Deleting a job or its namespace while no operator runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +18,15 @@ STEPS = 100
 
 @pytest.fixture
 def scalable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Images]:
-    """The operator, which runs again after the test."""
+    """The operator, scaled up again after the test."""
     yield operator
     scale(cluster, 1)
 
 
-def left_of(job: TrainingJob) -> set[str]:
-    """Return the objects of the namespace that belong to the job."""
-    found = job.kubectl("get", KINDS, "-o=name").split()
-    return {each for each in found if f"/{job.name}" in each}
+def remaining_objects(job: TrainingJob) -> set[str]:
+    """Return the objects of the job in its namespace."""
+    names = job.kubectl("get", KINDS, "-o=name").split()
+    return {each for each in names if f"/{job.name}" in each}
 
 
 @pytest.mark.timeout(3600)
@@ -42,12 +42,12 @@ def test_deleted_job_and_namespace_terminate_without_operator(
             cluster.apply(make_job(job.name, image, STEPS), namespace=job.namespace)
         for job in (deleted, orphan):
             job.wait_until(lambda status: status.get("phase") == "Starting", "driver")
-            assert len(left_of(job)) > 5
+            assert len(remaining_objects(job)) > 5
 
         scale(cluster, 0)
         cluster.kubectl("delete", "namespace", other, "--wait=false")
         deleted.kubectl("delete", "rgj", "deleted", "--timeout=60s")
         deleted.wait_until_freed(90)
-        if left := left_of(deleted):
-            deleted.kubectl("wait", *left, "--for=delete", "--timeout=30s")
+        if remaining := remaining_objects(deleted):
+            deleted.kubectl("wait", *remaining, "--for=delete", "--timeout=30s")
         cluster.kubectl("wait", f"namespace/{other}", "--for=delete", "--timeout=90s")

@@ -1,4 +1,4 @@
-"""The release itself: what `helm test` tells a platform engineer after the installation."""
+"""The Helm release: `helm test` after an installation."""
 
 import pytest
 
@@ -12,5 +12,5 @@ from tools.kind.operator_release import RELEASE, SYSTEM
 @pytest.mark.usefixtures("operator")
 def test_helm_test_succeeds_after_install(cluster: Kubernetes) -> None:
     helm = [str(tool_folder("helm") / "helm"), "--kubeconfig", str(cluster.kubeconfig)]
-    told = run([*helm, "test", RELEASE, "--namespace", SYSTEM, "--logs", "--timeout", "60s"])
-    assert "Succeeded" in told
+    output = run([*helm, "test", RELEASE, "--namespace", SYSTEM, "--logs", "--timeout", "60s"])
+    assert "Succeeded" in output

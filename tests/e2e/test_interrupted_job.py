@@ -1,4 +1,4 @@
-"""One job, two ranks in two pods, that loses a worker, its driver, its operator and its head."""
+"""A job with two ranks in two pods loses a worker, its driver, its operator and its head."""
 
 import re
 
@@ -26,13 +26,13 @@ def test_job_survives_all_losses_and_runs_each_step_once(
 
         status = job.wait_for_steps(5, attempt=1)
         assert status["checkpoint"]["worldSize"] == 2
-        shown = row(job)
-        assert shown["PHASE"] == "Running"
-        assert shown["STEP"].endswith(f"/{STEPS}")
-        assert int(shown["%"]) > 0
-        assert float(shown["REWARD"]) >= 0
-        assert int(shown["CKPT"]) >= 4
-        assert shown["RESTARTS"] == "0"
+        columns = row(job)
+        assert columns["PHASE"] == "Running"
+        assert columns["STEP"].endswith(f"/{STEPS}")
+        assert int(columns["%"]) > 0
+        assert float(columns["REWARD"]) >= 0
+        assert int(columns["CKPT"]) >= 4
+        assert columns["RESTARTS"] == "0"
 
         job.kubectl("delete", "pod", job.pod("trainer"), "--wait=false")
         job.wait_for_steps(5, attempt=2)
@@ -55,11 +55,12 @@ def test_job_survives_all_losses_and_runs_each_step_once(
             (3, "HeadLost", "WarmCluster"),
             (4, "Succeeded", "WarmCluster"),
         ]
-        lasted = [(each["fromStep"], each["toStep"]) for each in reversed(status["attempts"])]
-        resumed, ended = [first for first, _ in lasted], [last for _, last in lasted]
+        oldest_first = [*reversed(status["attempts"])]
+        resumed = [each["fromStep"] for each in oldest_first]
+        ended = [each["toStep"] for each in oldest_first]
         assert resumed[0] == 0
-        # A pod that is deleted has the driver save first, and a killed driver leaves its ranks to
-        # the next one, both perhaps after its step was last read.
+        # A deleted pod makes the driver save first, and a killed driver leaves its ranks to the
+        # next one. Both may happen after the step was last read.
         assert all(first >= last for first, last in zip(resumed[1:], ended, strict=False))
         assert [each["lostSteps"] for each in status["attempts"]] == [0, 0, 0, 0]
         assert status["restarts"]["total"] == 3
@@ -67,15 +68,15 @@ def test_job_survives_all_losses_and_runs_each_step_once(
         job.wait_until_freed(90)
         assert clusters() == [f"{job.cluster_name(1)} {each}" for each in ("ADDED", "DELETED")]
 
-    found = job.read_volume(operator.trainer)
-    assert found["steps"] == list(range(1, STEPS + 1))
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(found["export"])
+    volume = job.read_volume(operator.trainer)
+    assert volume["steps"] == list(range(1, STEPS + 1))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(volume["export"])
     job.patch(ttlSecondsAfterFinished=1)
     job.kubectl("wait", "rgj/lossy", "--for=delete", "--timeout=60s")
 
 
 def row(job: TrainingJob) -> dict[str, str]:
-    """Return what `kubectl get rgj` shows of the job, by column."""
-    heads, values = job.kubectl("get", "rgj", job.name).splitlines()
-    columns = re.finditer(r"\S+\s*", heads)  # a value may be missing
+    """Return the row of `kubectl get rgj` by column."""
+    header, values = job.kubectl("get", "rgj", job.name).splitlines()
+    columns = re.finditer(r"\S+\s*", header)  # a value may be missing
     return {each[0].strip(): values[each.start() : each.end()].strip() for each in columns}

@@ -1,4 +1,4 @@
-"""The cluster itself: what the other tests of this tier rely on."""
+"""Properties of the test cluster that the other e2e tests rely on."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def make_probe(script: str, **container: Any) -> dict[str, Any]:
 
 
 def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
-    """Run a pod to its end and return what it printed."""
+    """Run a pod until it completes and return its output."""
     cluster.apply(pod, namespace=namespace)
     cluster.kubectl(
         "wait", "pod/probe", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s",

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo logs` where kubelet, KubeRay and the trainer are real: head, volume, nothing."""
+"""`kubectl raggrpo logs` with real kubelet, KubeRay and trainer: from head, volume, or missing."""
 
 import os
 import signal
@@ -29,18 +29,18 @@ def test_logs_come_from_head_during_run_and_from_volume_afterwards(
     cluster.apply(make_job("logged", operator.trainer, STEPS), namespace=seeded)
     job.wait_for_steps(1, attempt=1)
 
-    followed = logs(job, "--follow")  # ends with the driver
+    followed = logs(job, "--follow")  # returns when the driver exits
 
     assert followed.returncode == 0, followed.stderr
     assert LAST in followed.stdout
     job.wait_for_complete()
     job.kubectl("wait", "rayclusters", "--all", "--for=delete", "--timeout=90s")
-    kept = logs(job)
-    assert kept.returncode == 0, kept.stderr
-    assert kept.stdout.startswith(followed.stdout[:1000])
-    assert LAST in kept.stdout
+    stored = logs(job)
+    assert stored.returncode == 0, stored.stderr
+    assert stored.stdout.startswith(followed.stdout[:1000])
+    assert LAST in stored.stdout
     assert readers(job) == []
-    interrupted_while_reading(job)
+    interrupt_reader(job)
     assert readers(job) == []
 
 
@@ -51,7 +51,7 @@ def test_unreadable_logs_are_reported_without_leftover_pod(
     job = TrainingJob(cluster, seeded, "silent")
     cluster.apply(make_job("silent", BASE_IMAGE, STEPS, suspend=True), namespace=seeded)
     job.wait_until(lambda status: status.get("phase") == "Suspended", "suspension")
-    # As if an attempt had been lost before it wrote anything.
+    # An attempt that was lost before it wrote a log.
     record = {"number": 1, "cause": "HeadLost", "started": "2026-11-21T12:00:00Z"}
     cluster.write_status("rgj", "silent", {"attempt": 1, "attempts": [record]}, seeded)
 
@@ -66,8 +66,8 @@ def test_unreadable_logs_are_reported_without_leftover_pod(
     assert readers(job) == []
 
 
-def interrupted_while_reading(job: TrainingJob) -> None:
-    """Ctrl-C as soon as the reader pod is there."""
+def interrupt_reader(job: TrainingJob) -> None:
+    """Send Ctrl-C to `kubectl raggrpo logs` once its reader pod exists."""
     reading = subprocess.Popen(
         command("logs", job.name, "-n", job.namespace, kubeconfig=job.cluster.kubeconfig),
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
@@ -86,5 +86,5 @@ def logs(job: TrainingJob, *arguments: str) -> "subprocess.CompletedProcess[str]
 
 
 def readers(job: TrainingJob) -> list[str]:
-    """Return the reader pods; without a grace period a deleted one is gone at once."""
+    """Return the reader pods; they are deleted without a grace period."""
     return job.kubectl("get", "pods", "-l", READERS, "-o=name").split()

@@ -1,4 +1,4 @@
-"""Kueue itself: a job waits for quota, trains, gives way to a weightier one, and goes on."""
+"""Kueue: a job waits for quota, trains, is preempted by a job with higher priority, and resumes."""
 
 from collections.abc import Iterator
 
@@ -20,12 +20,13 @@ from tools.kind.training_job import (
 
 pytestmark = pytest.mark.long
 
-STEPS, EVERY = 30, 4
+STEPS = 30
+CHECKPOINT_STEPS = 4
 
 
 @pytest.fixture(scope="module")
 def queue(cluster: Kubernetes) -> Iterator[None]:
-    """Kueue with one queue, which holds one job; gone afterwards."""
+    """Kueue with one queue that fits one job; uninstalled afterwards."""
     kueue.install(cluster)
     yield
     kueue.remove(cluster)
@@ -38,8 +39,8 @@ def test_job_waits_for_quota_is_preempted_and_resumes(
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")
     cluster.apply(kueue.make_local_queue(), kueue.make_competing_job("earlier"), namespace=seeded)
-    until_admitted(job, "earlier")
-    # Whatever spent the budget would end the job.
+    wait_until_admitted(job, "earlier")
+    # Without restarts, any use of the budget would fail the job.
     spec = {"scheduling": {"queueName": kueue.QUEUE}, "recovery": {"maxRestarts": 0}}
     with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(make_job(job.name, operator.trainer, STEPS, **spec), namespace=seeded)
@@ -47,18 +48,18 @@ def test_job_waits_for_quota_is_preempted_and_resumes(
         assert ray_pods(job) == ""
 
         job.kubectl("delete", "job", "earlier")
-        status = job.wait_for_steps(EVERY + 1, attempt=1)
-        assert status["checkpoint"]["step"] >= EVERY
+        status = job.wait_for_steps(CHECKPOINT_STEPS + 1, attempt=1)
+        assert status["checkpoint"]["step"] >= CHECKPOINT_STEPS
         kueue.wait_for_usage(cluster, cpu=requested_cpu(status))
         template = job.ray_cluster()["spec"]["headGroupSpec"]["template"]
         assert template["spec"]["nodeSelector"] == kueue.FLAVOR
 
         cluster.apply(kueue.make_competing_job("urgent", priority=kueue.HIGH), namespace=seeded)
-        until_admitted(job, "urgent")
-        assert ray_pods(job) == "", "the quota was passed on before the pods were gone"
-        status = job.wait_until(has_given_way, "way given")
+        wait_until_admitted(job, "urgent")
+        assert ray_pods(job) == "", "the quota was reassigned before the pods were deleted"
+        status = job.wait_until(is_preempted, "preemption")
         saved = status["checkpoint"]["step"]
-        assert EVERY < saved == status["attempts"][-1]["toStep"] < STEPS
+        assert CHECKPOINT_STEPS < saved == status["attempts"][-1]["toStep"] < STEPS
         assert status["restarts"].get("sinceProgress", 0) == 0
 
         job.kubectl("delete", "job", "urgent")
@@ -74,24 +75,24 @@ def test_job_waits_for_quota_is_preempted_and_resumes(
     assert job.read_volume(operator.trainer)["steps"] == [*range(1, STEPS + 1)]
 
 
-def until_admitted(job: TrainingJob, rival: str) -> None:
-    goes = "--for=jsonpath={.spec.suspend}=false"
+def wait_until_admitted(job: TrainingJob, rival: str) -> None:
+    is_admitted = "--for=jsonpath={.spec.suspend}=false"
     minutes = f"--timeout={MAX_MINUTES}m"
-    job.kubectl("wait", f"job/{rival}", goes, minutes, deadline=60 * MAX_MINUTES + 30)
+    job.kubectl("wait", f"job/{rival}", is_admitted, minutes, deadline=60 * MAX_MINUTES + 30)
 
 
-def has_given_way(status: Status) -> bool:
-    """Tell whether the first attempt is over and the job waits again."""
+def is_preempted(status: Status) -> bool:
+    """Return whether the first attempt has ended and the job is queued again."""
     return status["phase"] == "Queued" and "cause" in status["attempts"][-1]
 
 
 def ray_pods(job: TrainingJob) -> str:
-    """Return the names of the job's Ray pods, also of those that are ending."""
+    """Return the names of the job's Ray pods, including terminating ones."""
     return job.kubectl("get", "pods", "-l", f"{LABEL_JOB}={job.name},{LABEL_CLUSTER}", "-o=name")
 
 
 def requested_cpu(status: Status) -> str:
-    """Return what the status says that the Ray pods request together."""
+    """Return the total CPU request of the Ray pods according to the status."""
     sized = [each for each in status["sizing"]["pods"] if each["role"] in ("head", "trainer")]
     cpus = sum(parse_quantity(each["cpu"]) * each.get("replicas", 1) for each in sized)
     return f"{1000 * cpus:.0f}m"

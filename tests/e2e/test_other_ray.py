@@ -1,4 +1,4 @@
-"""A job stays with the Ray that it began with, whatever its image or the image's name becomes."""
+"""A job keeps its Ray version when its image, or the image behind its tag, changes."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 STEPS = 20
 NAME = "raggrpo/trainer:moving"
-"""Nodes tell no digest of it that a registry has, so that a name is all there is to ask for."""
+"""A tag without a registry digest on the nodes, so pods can refer to it only by name."""
 END_SECONDS = 240
 
 
@@ -25,17 +25,17 @@ def test_other_ray_version_is_rejected_on_resume(
     retag(NAME, operator.trainer)
     job = TrainingJob(cluster, seeded, "stays")
 
-    def ask_for(image: str) -> None:
+    def retry_with(image: str) -> None:
         job.patch(suspend=False, image=image)
         job.kubectl("annotate", "--overwrite", "rgj", job.name, f"{ANNOTATION_RETRY}={image[-63:]}")
         wait_for_status(
             cluster, seeded, job.name, lambda status: not has_ended(status), END_SECONDS
         )
 
-    with watch_ray_clusters(cluster, seeded) as seen:
+    with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(make_job(job.name, NAME, STEPS), namespace=seeded)
         job.wait_for_steps(2, attempt=1)
-        began_with = job.status()["pinned"]["rayVersion"]
+        ray_version = job.status()["pinned"]["rayVersion"]
         job.patch(suspend=True)
         job.wait_until_freed(60)
 
@@ -43,20 +43,20 @@ def test_other_ray_version_is_rejected_on_resume(
         job.patch(suspend=False)
         status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
         assert attempts(status)[-1][1] == "ImageChanged"
-        told = condition(status, "Failed")["message"]
-        assert f"has Ray {OTHER_RAY} now, this job began with {began_with}" in told
+        message = condition(status, "Failed")["message"]
+        assert f"has Ray {OTHER_RAY} now, this job began with {ray_version}" in message
         for image in (other, NAME):
-            ask_for(image)
+            retry_with(image)
             status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
             assert status["phase"] == "Failed"
-            told = condition(status, "Failed")["message"]
-            assert f"the image has Ray {OTHER_RAY}, this job began with {began_with}" in told
-        # One for the first attempt, one whose head told of another Ray before anything ran on it.
-        assert sum(each.endswith("ADDED") for each in seen()) == 2
+            message = condition(status, "Failed")["message"]
+            assert f"the image has Ray {OTHER_RAY}, this job began with {ray_version}" in message
+        # One for the first attempt, and one whose head reported the other Ray version.
+        assert sum(each.endswith("ADDED") for each in clusters()) == 2
 
-    ask_for(operator.trainer)
+    retry_with(operator.trainer)
     done = job.wait_for_complete()
-    assert done["pinned"]["rayVersion"] == began_with
+    assert done["pinned"]["rayVersion"] == ray_version
     assert attempts(done) == [
         (1, "Suspended", "First"),
         (2, "ImageChanged", "NewCluster"),
@@ -73,7 +73,7 @@ def test_later_pods_use_digest_of_first_image(
     job = TrainingJob(cluster, seeded, "pinned")
 
     def images() -> set[str]:
-        """Return what the containers of Ray's pods ask for."""
+        """Return the images of the containers in the Ray pods."""
         path = "-o=jsonpath={.items[*].spec.containers[*].image}"
         of_job = ("pods", "-l", f"{LABEL_JOB}={job.name}")
         return set(job.kubectl("get", *of_job, path).split())

@@ -1,6 +1,6 @@
-"""A job whose retrieval service is down before it begins, for ten minutes in mid-run, and flaps.
+"""A retrieval service is down before a job starts, for ten minutes during training, and flaps.
 
-It holds no pod in the first case and keeps all of its pods in the others; no attempt ends.
+In the first case the job has no pods, in the others it keeps all of its pods. No attempt ends.
 """
 
 import time
@@ -25,15 +25,16 @@ from tools.kind.training_job import (
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.long]
 
 STEPS = 60
-NAME, PORT = "kb", 8000
+NAME = "kb"
+PORT = 8000
 NOTICED_SECONDS = 120
-"""From the service's end until the job says so; a step that has its passages goes on meanwhile."""
+"""Maximum time until the job reports an outage; a step that has its passages completes first."""
 OUTAGE_SECONDS = 600
 FLAPS = 3
 
 
 class Service:
-    """A retriever that does not belong to the job, behind a Service that stays."""
+    """A retriever outside the job, behind a Service that is kept."""
 
     def __init__(self, cluster: Kubernetes, namespace: str, image: str) -> None:
         self._cluster, self._namespace, self._image = cluster, namespace, image
@@ -85,12 +86,12 @@ def test_outage_costs_only_waiting_time(
     with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(_with_service(operator.trainer), namespace=seeded)
 
-        # Before the first attempt it waits without a Ray cluster, and between checks without a pod.
+        # Before the first attempt the job waits without a Ray cluster, between checks without pods.
         status = wait_for_status(cluster, seeded, job.name, is_waiting, NOTICED_SECONDS)
-        told = condition(status, "WaitingForEndpoint")["message"]
-        assert told.startswith("endpoint kb (http://kb:8000/retrieve): ")
+        message = condition(status, "WaitingForEndpoint")["message"]
+        assert message.startswith("endpoint kb (http://kb:8000/retrieve): ")
         assert status["phase"] == "Preflight"
-        _until_without_pods(job)
+        _wait_until_without_pods(job)
         assert clusters() == []
         service.start()
 
@@ -148,7 +149,7 @@ def _with_service(image: str, **spec: Any) -> dict[str, Any]:
         "promptTemplate": "{passages} {prompt}",
         "passageTemplate": "{text} ",
         "maxPassageTokens": 4,
-        # Remembered answers would hide an outage.
+        # Cached answers would hide an outage.
         "endpoints": [
             {"name": NAME, "url": f"http://{NAME}:{PORT}/retrieve", "topK": 1, "cache": False}
         ],
@@ -159,7 +160,7 @@ def _with_service(image: str, **spec: Any) -> dict[str, Any]:
 def _outage(
     cluster: Kubernetes, job: TrainingJob, service: Service, seconds: float
 ) -> dict[str, Any]:
-    """Let the service be down until the job has waited so long; return the status by then."""
+    """Stop the service for `seconds`; return the job's status before the restart."""
     service.kill()
     wait_for_status(cluster, job.namespace, job.name, is_waiting, NOTICED_SECONDS)
     time.sleep(seconds)
@@ -171,8 +172,8 @@ def _outage(
     return status
 
 
-def _until_without_pods(job: TrainingJob) -> None:
+def _wait_until_without_pods(job: TrainingJob) -> None:
     deadline = time.monotonic() + NOTICED_SECONDS
     while pods_of(job):
-        assert time.monotonic() < deadline, "a preflight pod never went"
+        assert time.monotonic() < deadline, "preflight pods were not deleted"
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The pods of a GPU job ask for what its status says; the node only pretends to have GPUs."""
+"""Pods of a GPU job request the resources in its status; GPUs are simulated by the node."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ Pods = Mapping[str, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[str, Any]]:
-    """Sizing by role of a job whose pods run; without GPUs its driver does not get far."""
+    """Sizing by role of a job whose pods run; its driver fails, because there are no real GPUs."""
     kind_cluster.pretend_gpus(cluster, GPUS)
     job = make_small_job("gpu-shaped", operator.trainer, {"spec.resources": RESOURCES})
     cluster.apply(job, namespace=shared)
@@ -48,11 +48,11 @@ def sizing(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[dict[
 @pytest.fixture(scope="module")
 def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
     """The running pods of the Ray cluster by role."""
-    found = {}
+    pods = {}
     for role in ON_CLUSTER:
         labels, number = f"{OF_JOB},raggrpo.io/role={role}", sizing[role].get("replicas", 1)
-        found[role] = wait_for_ready_pods(cluster, shared, labels, number, SECONDS)
-    return found
+        pods[role] = wait_for_ready_pods(cluster, shared, labels, number, SECONDS)
+    return pods
 
 
 @pytest.mark.row("B5")
@@ -60,19 +60,19 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
 def test_pods_request_resources_from_status(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
     sized = sizing[role]
     gpus = {GPU: float(sized["gpus"])} if sized.get("gpus") else {}
-    wanted = {
+    expected = {
         "requests": {"cpu": parse_quantity(sized["cpu"]), "memory": parse_quantity(sized["memory"])}
         | gpus,
         "limits": {"memory": parse_quantity(sized["memory"])} | gpus,
     }
 
     [container] = pods[role][0]["spec"]["containers"]
-    asked = {
+    requested = {
         kind: {name: parse_quantity(amount) for name, amount in amounts.items()}
         for kind, amounts in container["resources"].items()
     }
 
-    assert asked == wanted
+    assert requested == expected
 
 
 def test_gpus_are_allocated_to_trainer_pod(pods: Pods, sizing: dict[str, Any]) -> None:
@@ -88,10 +88,10 @@ def test_shared_memory_has_derived_size(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
     metadata = pods[role][0]["metadata"]
-    shown = cluster.kubectl(
+    output = cluster.kubectl(
         "exec", metadata["name"], "-n", metadata["namespace"], "--",
         "df", "--output=size", "-B1", "/dev/shm",
     ).stdout  # fmt: skip
 
-    assert int(shown.split()[-1]) == parse_quantity(sizing[role]["shm"])
+    assert int(output.split()[-1]) == parse_quantity(sizing[role]["shm"])
     assert role != "trainer" or sizing[role]["shm"] == RESOURCES["shmSize"]

@@ -1,4 +1,4 @@
-"""Pods that do not start: the job says why in the pod's own words, and does not wait for ever."""
+"""Pods that cannot start: the job reports the pod's reason and fails at its deadline."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and i
 
 MINUTE = timedelta(minutes=1)
 END_SECONDS = 240
-EARLY, LATE = "Preflight waits", "The Ray cluster waits"
-"""What waits for the pods: the preflight, or the attempt."""
+EARLY = "Preflight waits"
+LATE = "The Ray cluster waits"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A job whose pods cannot start, and what is said about it."""
+    """A job whose pods cannot start, and the words in its messages."""
 
     waits: str
     words: tuple[str, ...]
@@ -30,7 +30,7 @@ class Case:
 
     @property
     def cause(self) -> str:
-        """Why the job ends when its deadline is over."""
+        """The cause when the deadline is exceeded."""
         return "PreflightFailed" if self.waits == EARLY else "Unschedulable"
 
 
@@ -58,7 +58,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def applied(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]:
-    """The namespace of all these jobs, which wait side by side."""
+    """The namespace of all these jobs, which wait in parallel."""
     jobs = []
     for name, case in CASES.items():
         seconds = "preflightSeconds" if case.waits == EARLY else "provisioningSeconds"
@@ -86,10 +86,10 @@ def test_pod_start_failure_is_reported_within_a_minute_and_fails_job(
         for each in events_about(cluster, applied, f"stuck-{name}")
         if each["note"].startswith(case.waits)
     ]
-    told = [each for each in waits if all(word in each["note"] for word in case.words)]
-    assert told, waits
-    assert (told[0]["type"], told[0]["reason"]) == ("Warning", "ImagePullFailed")
-    assert time_of(told[0]) - time_of(waits[0]) < MINUTE
+    matches = [each for each in waits if all(word in each["note"] for word in case.words)]
+    assert matches, waits
+    assert (matches[0]["type"], matches[0]["reason"]) == ("Warning", "ImagePullFailed")
+    assert time_of(matches[0]) - time_of(waits[0]) < MINUTE
 
 
 def time_of(event: Mapping[str, Any]) -> datetime:

@@ -1,6 +1,6 @@
-"""What holds while a job with a managed retriever trains: isolation, metrics, a lost retriever.
+"""A job with a managed retriever while it trains: isolation, metrics, loss of the retriever.
 
-One run serves all tests of this file, in their order; the last one sees it through to its end.
+All tests of this file use the same run, in order; the last one waits until it completes.
 """
 
 import base64
@@ -25,11 +25,12 @@ from tools.kind.training_job import MOUNT, copy_to_volume
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
 
 STEPS = 80
-START_SECONDS, END_SECONDS = 600, 420
+START_SECONDS = 600
+END_SECONDS = 420
 WRITTEN = "$HOME $(HOME) $$"
-"""Ray and the kubelet would expand it."""
-REFUSED = {401, 403, "unreachable"}
-"""Ray's own answers, or none where the network plugin enforces NetworkPolicies."""
+"""Text that Ray or the kubelet could expand."""
+REJECTED = {401, 403, "unreachable"}
+"""Ray's responses, or none if the network plugin enforces NetworkPolicies."""
 
 ASK = """
 import json, os, sys, urllib.error, urllib.request
@@ -48,7 +49,7 @@ def ask(question):
         return ["unreachable", ""]
 print(json.dumps([ask(question) for question in json.loads(sys.argv[1])]))
 """
-"""Without a proxy: what pods say to pods stays in the cluster."""
+"""Sends requests without a proxy."""
 
 
 DUMP = """
@@ -94,7 +95,7 @@ class Running:
 
     @property
     def questions(self) -> list[dict[str, Any]]:
-        """What somebody without rights might try, on Ray's Jobs API and on the progress port."""
+        """Requests of a client without access to Ray's Jobs API and the progress port."""
         jobs, progress = f"http://{self.head}:8265/api/jobs/", f"http://{self.head}:8090/"
         return [
             {"url": jobs, "body": {"entrypoint": "true"}},
@@ -108,7 +109,7 @@ class Running:
 def ask(
     cluster: Kubernetes, namespace: str, image: str, questions: list[dict[str, Any]], **more: Any
 ) -> list[tuple[int | str, str]]:
-    """Ask from a pod with these labels and env; returns status and text, or `unreachable`."""
+    """Send requests from a pod; return status, or `unreachable`, and text of each."""
     name = f"ask-{uuid.uuid4().hex[:6]}"
     command = ["python", "-c", ASK, json.dumps(questions)]
     pod = make_pod(name, image, command, env=more.get("env", []))
@@ -131,7 +132,7 @@ def embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(
     cluster: Kubernetes, operator: Images, shared: str, embedding: Path
 ) -> Iterator[Running]:
-    """A job that has written its first checkpoint and goes on."""
+    """A training job that has written its first checkpoint."""
     copy_to_volume(cluster, shared, embedding, "embedding")
     changes = {
         "spec.data.maxPromptLength": 64,
@@ -173,7 +174,7 @@ def running(
 
 
 def exec_in_head(cluster: Kubernetes, running: Running) -> tuple[str, ...]:
-    """Return the beginning of a command that runs in the head's container."""
+    """Return the kubectl arguments that run a command in the head's container."""
     of_head = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching,raggrpo.io/role=head")
     [head] = cluster.read("pods", *of_head)["items"]
     return ("exec", head["metadata"]["name"], "-n", running.namespace, "-c", "ray-head", "--")
@@ -196,10 +197,10 @@ def test_ray_cluster_waits_for_retriever(cluster: Kubernetes, running: Running) 
 
 @pytest.mark.row("B15")
 def test_wide_columns_show_trainer_metrics(cluster: Kubernetes, running: Running) -> None:
-    asked = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
+    command = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
 
     def shown(column: str) -> float:
-        header, row = cluster.kubectl(*asked).stdout.splitlines()
+        header, row = cluster.kubectl(*command).stdout.splitlines()
         return float(row[header.index(column) :].split(" ")[0] or 0)
 
     for column in ("TOKENS/S", "ETA", "S/STEP"):
@@ -210,7 +211,7 @@ def test_ray_rejects_requests_from_other_namespaces(
     cluster: Kubernetes, operator: Images, running: Running, namespace: str
 ) -> None:
     answers = ask(cluster, namespace, operator.operator, running.questions)
-    assert [status for status, _ in answers if status not in REFUSED] == [], answers
+    assert [status for status, _ in answers if status not in REJECTED] == [], answers
 
 
 def test_ray_accepts_own_pods_only_with_token(
@@ -252,11 +253,11 @@ def test_token_is_only_in_its_secret(cluster: Kubernetes, running: Running) -> N
 
 
 def test_operator_can_create_but_not_read_secrets(cluster: Kubernetes, running: Running) -> None:
-    who = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
+    account = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
 
     def may(verb: str) -> bool:
-        asked = ("auth", "can-i", verb, "secrets", "-n", running.namespace, "--as", who)
-        return cluster.kubectl(*asked, check=False).stdout.strip() == "yes"
+        command = ("auth", "can-i", verb, "secrets", "-n", running.namespace, "--as", account)
+        return cluster.kubectl(*command, check=False).stdout.strip() == "yes"
 
     verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
     assert [verb for verb in verbs if may(verb)] == ["create"]
@@ -264,11 +265,11 @@ def test_operator_can_create_but_not_read_secrets(cluster: Kubernetes, running: 
 
 def test_job_texts_are_not_expanded(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching"
-    told = cluster.kubectl(
+    output = cluster.kubectl(
         *exec_in_head(cluster, running), "python", "-c", AS_WRITTEN, folder
     ).stdout
 
-    variable, template = json.loads(told)
+    variable, template = json.loads(output)
     assert variable == WRITTEN
     assert template.endswith(WRITTEN)
 
@@ -281,23 +282,23 @@ def test_metrics_are_served_to_scrape_namespace(
     of_trainer = {"url": f"http://{running.head}:8090/metrics"}
     answers = ask(cluster, monitoring, operator.operator, [of_operator, of_trainer])
 
-    (first, told), (second, trained) = answers
+    (first, operator_text), (second, trainer_text) = answers
     assert (first, second) == (200, 200)
     labels = f'name="searching",namespace="{running.namespace}",phase="Running"'
-    assert f"raggrpo_job_phase{{{labels}}} 1.0" in told
-    assert "raggrpo_" in trained
+    assert f"raggrpo_job_phase{{{labels}}} 1.0" in operator_text
+    assert "raggrpo_" in trainer_text
 
 
 @pytest.mark.row("B13")
 def test_stacks_of_all_processes_are_dumped(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching/logs/attempts/1"
-    told = cluster.kubectl(*exec_in_head(cluster, running), "python", "-c", DUMP, folder)
+    output = cluster.kubectl(*exec_in_head(cluster, running), "python", "-c", DUMP, folder)
 
-    stacks: dict[str, str] = json.loads(told.stdout)
+    stacks: dict[str, str] = json.loads(output.stdout)
     assert stacks.keys() == {"driver", "rank-0", "engine-0"}
     assert all("Thread 0x" in text for text in stacks.values()), stacks
     status = cluster.read("rgj", "searching", "-n", running.namespace)["status"]
-    assert status["attempt"] == 1  # nothing was killed by it
+    assert status["attempt"] == 1  # no process was killed
 
 
 @pytest.mark.row("B21", "B28", "D8")
@@ -308,11 +309,11 @@ def test_job_survives_retriever_loss_and_deletes_it_when_done(
     [killed] = cluster.read("pods", *of_retriever)["items"]
     status = cluster.read("rgj", "searching", "-n", running.namespace)["status"]
     assert status["phase"] == "Running"
-    assert status["progress"]["step"] < STEPS - 10  # enough is left to need passages
+    assert status["progress"]["step"] < STEPS - 10  # remaining steps still need passages
 
     indexes = ("python", "-c", INDEXES, MOUNT)
-    kept = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
-    assert [files for _, files in kept.values()] == [["COMPLETE", "vectors.faiss"]]
+    before = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
+    assert [files for _, files in before.values()] == [["COMPLETE", "vectors.faiss"]]
 
     now = ("--grace-period=0", "--force", "--wait=false")
     cluster.kubectl("delete", "pod", killed["metadata"]["name"], "-n", running.namespace, *now)
@@ -323,8 +324,8 @@ def test_job_survives_retriever_loss_and_deletes_it_when_done(
         return any(condition(pod["status"], "Ready")["status"] == "True" for pod in others)
 
     wait_for(next_is_ready, 120)
-    again = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
-    assert again == kept  # opened, not built anew
+    after = json.loads(cluster.kubectl(*exec_in_head(cluster, running), *indexes).stdout)
+    assert after == before  # reused, not rebuilt
     status = wait_for_status(cluster, running.namespace, "searching", has_ended, END_SECONDS)
     assert status["phase"] == "Succeeded", status
     assert condition(status, "RetrieverReady")["status"] == "True"

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 STEPS = 60
 SECONDS = 300
-SECRET = "6b1f-do-not-tell"
+SECRET = "6b1f-do-not-print"
 HOSTILE = r"""
 import os, socket, threading, time
 words = open("/proc/self/cmdline", "rb").read().decode(errors="replace").split("\0")
@@ -56,7 +56,7 @@ FOREIGN_POLICY = {
 
 @dataclass(frozen=True)
 class Attacker:
-    """Somebody who may create jobs in one namespace and nothing else."""
+    """A user who may only create jobs in one namespace."""
 
     cluster: Kubernetes
     namespace: str
@@ -137,8 +137,8 @@ def test_job_named_like_policy_leaves_policy_unchanged(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     def policy() -> dict[str, Any]:
-        found = cluster.read("networkpolicy", "default-deny", "-n", attacker.namespace)
-        return {"spec": found["spec"], "metadata": found["metadata"]}
+        policy = cluster.read("networkpolicy", "default-deny", "-n", attacker.namespace)
+        return {"spec": policy["spec"], "metadata": policy["metadata"]}
 
     before = policy()
     assert attacker.create(attacker.job("default-deny")) == ""
@@ -170,9 +170,9 @@ def test_adversarial_preflight_fails_own_job_with_escaped_text(
     )
 
     assert condition(status, "PreflightPassed")["reason"] == "NoResult"
-    told = cluster.kubectl("get", "rgj,events", "-n", attacker.namespace, "-o", "json").stdout
+    objects = cluster.kubectl("get", "rgj,events", "-n", attacker.namespace, "-o", "json").stdout
     log = cluster.kubectl("logs", f"deployment/{RELEASE}", "-n", SYSTEM).stdout
-    for text in (told, log):
+    for text in (objects, log):
         assert "\x1b" not in text
         assert "\\u001b" not in text
         assert "owned" not in text or "\\u0007" not in text

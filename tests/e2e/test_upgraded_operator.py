@@ -1,4 +1,4 @@
-"""A newer operator beside a job that runs; two of them, of which one is killed."""
+"""Upgrade the operator to two replicas during a run, and kill the leader."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def replaceable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Imag
 
 
 def record(job: TrainingJob, attempt: int) -> dict[str, Any]:
-    """Return the configuration of an attempt as its ConfigMap tells it."""
+    """Return the configuration of an attempt from its ConfigMap."""
     config_map = job.cluster.read("configmap", job.record(attempt), "-n", job.namespace)
     config: dict[str, Any] = json.loads(config_map["data"]["config.json"])
     return config

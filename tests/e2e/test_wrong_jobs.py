@@ -1,4 +1,4 @@
-"""Jobs that cannot work are told everything that is wrong, before any Ray cluster exists."""
+"""Wrong jobs report all violations before a Ray cluster is created."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "fit": {
         "spec.resources": {"device": "GPU", "gpusPerNode": 1, "gpuMemoryGib": 2, "cpu": "100m"}
     },
-    # What is wrong shows only beside the preset's values, which the API server does not know.
+    # Violates a rule only together with the preset's values, which the API server does not know.
     "spec": {
         "spec.data": {"trainFiles": [f"{MOUNT}/train.jsonl"]},
         "spec.training.tokensPerMicroBatch": 16,
@@ -51,22 +51,22 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
 
 
 def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    found = status["preflight"]["checks"]
-    return {each["id"]: (each["state"], each["evidence"]) for each in found}
+    results = status["preflight"]["checks"]
+    return {each["id"]: (each["state"], each["evidence"]) for each in results}
 
 
 @pytest.mark.row("A12")
 def test_wrong_inputs_fail_named_checks(statuses: dict[str, dict[str, Any]]) -> None:
-    found = checks(statuses["inputs"])
-    failed = {name for name, (state, _) in found.items() if state == "Failed"}
-    assert set(found) == {str(each) for each in CheckId}
+    results = checks(statuses["inputs"])
+    failed = {name for name, (state, _) in results.items() if state == "Failed"}
+    assert set(results) == {str(each) for each in CheckId}
     assert failed == {
         "Paths", "ModelReadable", "DataReadable", "DataColumns", "RetrievalReachable",
     }  # fmt: skip
-    assert f"{MOUNT}/no-model" in found["ModelReadable"][1]
-    assert f"{MOUNT}/no-prompts.jsonl" in found["DataReadable"][1]
-    assert "data.columns.prompt to one of answer, question" in found["DataColumns"][1]
-    assert "endpoint kb (http://127.0.0.1:9/retrieve)" in found["RetrievalReachable"][1]
+    assert f"{MOUNT}/no-model" in results["ModelReadable"][1]
+    assert f"{MOUNT}/no-prompts.jsonl" in results["DataReadable"][1]
+    assert "data.columns.prompt to one of answer, question" in results["DataColumns"][1]
+    assert "endpoint kb (http://127.0.0.1:9/retrieve)" in results["RetrievalReachable"][1]
 
 
 @pytest.mark.parametrize(("name", "cause"), [("inputs", "DataError"), ("fit", "PreflightFailed")])

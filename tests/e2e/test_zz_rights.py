@@ -1,6 +1,6 @@
-"""What the operator asked of the API server in all tests before is what its chart lets it do.
+"""The operator's requests in all previous tests match the permissions of its chart.
 
-The last file of the tier. The log begins with the cluster, so one that is used again counts too.
+Runs last. The audit log covers the cluster's whole lifetime, including earlier test runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,24 +17,24 @@ Right = tuple[str, str, str]
 """(group, resource, verb)"""
 
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-TAKEN = "asks whose a retriever is that is there already, and mends it, after a crash"
+EXISTING = "checks the owner of an existing retriever and repairs it, after a crash"
 UNUSED: Mapping[Right, str] = {
-    ("apps", "deployments", "get"): TAKEN,
-    ("apps", "deployments", "patch"): TAKEN,
-    ("networking.k8s.io", "networkpolicies", "patch"): "closes what was opened by hand",
-    ("", "configmaps", "delete"): "a job of more than ten attempts drops its oldest records",
-    ("", "configmaps", "get"): "asks whose a record is that is there already, after a crash",
-    ("raggrpo.io", "raggrpojobs", "get"): "reads a job whose status somebody else wrote meanwhile",
+    ("apps", "deployments", "get"): EXISTING,
+    ("apps", "deployments", "patch"): EXISTING,
+    ("networking.k8s.io", "networkpolicies", "patch"): "reverts manual changes",
+    ("", "configmaps", "delete"): "deletes the oldest records of a job with more than ten attempts",
+    ("", "configmaps", "get"): "checks the owner of an existing record, after a crash",
+    ("raggrpo.io", "raggrpojobs", "get"): "rereads a job after a write conflict",
 }
-"""What the chart allows though the tests need not make the operator do it, with the reason."""
+"""Permissions that the tests may not exercise, with their reasons."""
 
-ENDING = {("coordination.k8s.io", "leases", verb) for verb in ("get", "patch")}
-"""Refused for a moment when replicas shrink to one: the election's Role goes before its pods."""
+LEADER_ELECTION = {("coordination.k8s.io", "leases", verb) for verb in ("get", "patch")}
+"""May be rejected when replicas shrink to one: the Role is deleted before the pods."""
 
 
 @pytest.fixture(scope="module")
 def granted() -> set[Right]:
-    """Rights of the operator's service account, with the election of several replicas."""
+    """Permissions of the operator's service account, including leader election."""
     helm = tool_folder("helm") / "helm"
     rendered = Chart(helm, kind_cluster.HERE.parents[2] / "helm" / RELEASE).render({"replicas": 2})
     roles = [*of_kind(rendered, "ClusterRole"), *of_kind(rendered, "Role")]
@@ -50,36 +50,36 @@ def granted() -> set[Right]:
 
 @pytest.fixture(scope="module")
 def used() -> dict[Right, set[str]]:
-    """What the operator asked for, and how that was decided: allow or forbid."""
-    found: dict[Right, set[str]] = {}
-    for right, decision in asked():
-        found.setdefault(right, set()).add(decision)
-    return found
+    """Permissions that the operator used, with the decisions: allow or forbid."""
+    decisions: dict[Right, set[str]] = {}
+    for right, decision in operator_requests():
+        decisions.setdefault(right, set()).add(decision)
+    return decisions
 
 
-def asked() -> Iterator[tuple[Right, str]]:
+def operator_requests() -> Iterator[tuple[Right, str]]:
     for event in kind_cluster.audit_events():
         about = event.get("objectRef")
-        if event["user"]["username"] != OPERATOR or about is None:  # which kinds there are
+        if event["user"]["username"] != OPERATOR or about is None:  # API discovery
             continue
         name = "/".join(filter(None, [about["resource"], about.get("subresource", "")]))
         right = (about.get("apiGroup", ""), name, event["verb"])
-        # A namespace that is ending answers 403 as well, though the right is there.
+        # A terminating namespace returns 403 even if the request is authorized.
         yield right, event["annotations"]["authorization.k8s.io/decision"]
 
 
 def test_operator_requests_were_all_authorized(used: dict[Right, set[str]]) -> None:
-    refused = {right for right, decisions in used.items() if decisions != {"allow"}}
-    assert refused - ENDING == set()
+    forbidden = {right for right, decisions in used.items() if decisions != {"allow"}}
+    assert forbidden - LEADER_ELECTION == set()
 
 
 def test_admission_policies_rejected_no_operator_request() -> None:
-    said = [
+    messages = [
         event.get("responseStatus", {}).get("message", "")
         for event in kind_cluster.audit_events()
         if event["user"]["username"] == OPERATOR
     ]
-    assert [each for each in said if "ValidatingAdmissionPolicy" in each] == []
+    assert [each for each in messages if "ValidatingAdmissionPolicy" in each] == []
 
 
 @pytest.mark.row("B27")

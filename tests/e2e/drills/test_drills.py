@@ -19,21 +19,23 @@ from tools.kind.training_job import TrainingJob, attempts, make_job, watch_ray_c
 
 pytestmark = pytest.mark.long
 
-STEPS, EVERY, STRUCK = 14, 4, 5
-"""Of the run, between checkpoints, and when something is done to it from outside."""
-WAITS = f"slow-step@step={STRUCK + 5}:20"
-"""The first attempt's wait for what is done to it: a busy machine may take seconds to do it."""
+STEPS = 14
+CHECKPOINT_STEPS = 4
+FAULT_STEP = 5
+"""Step after which a fault is injected from outside."""
+SLOW_STEP = f"slow-step@step={FAULT_STEP + 5}:20"
+"""Slows the first attempt down, because injecting a fault may take seconds."""
 DOWN_SECONDS = 20
-ONCE = timedelta(seconds=2)
-"""Times in the status are whole seconds."""
+TOLERANCE = timedelta(seconds=2)
+"""Tolerance; times in the status are whole seconds."""
 HEAD = f"{RAY_NODE_TYPE_LABEL}=head"
 Ended = tuple[str, str]
-"""Cause of an attempt's end, and how the attempt began."""
+"""Cause of an attempt, and its recovery tier."""
 FIRST = "First"
 
 
 def nothing(_: TrainingJob) -> None:
-    """Leave it to the faults inside the trainer."""
+    """Do nothing; the fault is injected inside the trainer."""
 
 
 def kill_driver(job: TrainingJob) -> None:
@@ -45,7 +47,7 @@ def delete_worker(job: TrainingJob) -> None:
 
 
 def kill_pod(job: TrainingJob, role: str) -> None:
-    """End a pod without giving it time, as the loss of its machine would."""
+    """Delete a pod without a grace period, like the loss of its node."""
     job.kubectl("delete", "pod", job.pod(role), "--grace-period=0", "--force", "--wait=false")
 
 
@@ -59,7 +61,7 @@ def kill_driver_and_worker(job: TrainingJob) -> None:
 
 
 def kill_worker_and_the_next_one(job: TrainingJob) -> None:
-    """End the pod that takes the first one's place while the next attempt waits for it."""
+    """Kill the replacement pod, too, while the next attempt waits for it."""
     kill_worker(job)
     job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     kill_worker(job)
@@ -79,14 +81,14 @@ def kill_head_and_worker(job: TrainingJob) -> None:
 
 
 def kill_head_and_the_next_one(job: TrainingJob) -> None:
-    """End the head that takes the first one's place while the next attempt waits for it."""
+    """Kill the replacement head, too, while the next attempt waits for it."""
     kill_head(job)
     job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     job.kubectl("wait", "pod", "-l", HEAD, "--for=condition=Ready", "--timeout=60s")
     kill_head(job)
 
 
-def kill_part_of_ray(job: TrainingJob) -> None:
+def kill_gcs_server(job: TrainingJob) -> None:
     job.run_in_head("pkill", "-KILL", "gcs_server")
 
 
@@ -96,7 +98,7 @@ def kill_driver_and_operator(job: TrainingJob) -> None:
 
 
 def kill_driver_while_no_operator_runs(job: TrainingJob) -> None:
-    """End the driver when nobody looks, and have somebody look again later."""
+    """Kill the driver while the operator is scaled to zero."""
     scale(job.cluster, 0)
     try:
         job.kill_driver()
@@ -106,12 +108,12 @@ def kill_driver_while_no_operator_runs(job: TrainingJob) -> None:
 
 
 def delete_ray_cluster(job: TrainingJob) -> None:
-    """Delete the RayCluster as a person might."""
+    """Delete the RayCluster manually."""
     job.kubectl("delete", "raycluster", "--all", "--wait=false")
 
 
 def delete_config_map(job: TrainingJob) -> None:
-    """Delete the record of the attempt; it is put back, if need be by the next operator."""
+    """Delete the record of the attempt and wait until the operator restores it."""
     job.kubectl("delete", "configmap", job.record(1))
     job.kubectl("wait", f"configmap/{job.record(1)}", "--for=create", "--timeout=180s")
 
@@ -123,7 +125,7 @@ def suspend_and_resume(job: TrainingJob) -> None:
 
 
 def drain_the_node(job: TrainingJob) -> None:
-    """Evict the job's pods from the node of its head, and see the job go on from another."""
+    """Drain the node of the head and check that the job continues on another node."""
     of_job = f"--pod-selector=raggrpo.io/job-name={job.name}"
     drained = job.node_of("head")
     try:
@@ -136,17 +138,17 @@ def drain_the_node(job: TrainingJob) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """What is done to a job that trains, and how its attempts end."""
+    """A fault during training, and how the attempts end."""
 
     ends: tuple[Ended, ...]
     act: Callable[[TrainingJob], None] = nothing
     faults: str = ""
-    told: str = ""
-    """Words in the message of the first end."""
-    lost: int = EVERY - 1
-    """The most steps that may have to be repeated."""
+    message: str = ""
+    """Part of the first attempt's message."""
+    lost: int = CHECKPOINT_STEPS - 1
+    """Maximum number of lost steps."""
     skips: int = 0
-    """How many checkpoints are named as not to be used."""
+    """Number of skipped checkpoints."""
     spec: dict[str, Any] = field(default_factory=dict)
 
 
@@ -163,8 +165,8 @@ DRILLS = {
         ends=(("WorkerLost", FIRST), DONE_WARM)),
     "head pod deleted": Drill(act=delete_head, ends=(("HeadLost", FIRST), DONE_WARM), lost=0),
     "head pod killed": Drill(act=kill_head, ends=(("HeadLost", FIRST), DONE_WARM), lost=0),
-    "head's Ray killed": Drill(act=kill_part_of_ray, ends=(("HeadLost", FIRST), DONE_WARM), lost=0,
-        told="gcs_server"),
+    "head's Ray killed": Drill(act=kill_gcs_server, ends=(("HeadLost", FIRST), DONE_WARM), lost=0,
+        message="gcs_server"),
     "head and worker killed": Drill(act=kill_head_and_worker,
         ends=(("HeadLost", FIRST), DONE_WARM)),
     "head killed again during its recovery": Drill(act=kill_head_and_the_next_one,
@@ -178,7 +180,7 @@ DRILLS = {
     "loss is no number": Drill(faults="nan@step=7", ends=(("NonFinite", FIRST), DONE_WARM)),
     "newest checkpoint corrupted": Drill(
         faults="corrupt-checkpoint@save=8:retention;kill-rank@step=10",
-        ends=(("TrainerRankLost", FIRST), DONE_WARM), lost=2 * EVERY - 1, skips=1),
+        ends=(("TrainerRankLost", FIRST), DONE_WARM), lost=2 * CHECKPOINT_STEPS - 1, skips=1),
     "driver and operator killed": Drill(act=kill_driver_and_operator,
         ends=(("ProgramError", FIRST), DONE_WARM), lost=0),
     "driver killed while no operator runs": Drill(act=kill_driver_while_no_operator_runs,
@@ -209,46 +211,50 @@ def test_job_reaches_target_after_fault(
     seeded: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    # A drain finds pods by their job's name in all namespaces, those of other drills too.
+    # A drain selects pods by job name in all namespaces, so names must be unique.
     drill, job = DRILLS[name], TrainingJob(cluster, seeded, f"drill-{uuid.uuid4().hex[:8]}")
     manifest = make_job(job.name, operator.trainer, STEPS, **drill.spec)
-    faults, waits = manifest["spec"]["env"][0], "" if drill.act is nothing else WAITS
-    faults["value"] = ";".join((faults["value"], drill.faults, waits))
+    variable = manifest["spec"]["env"][0]
+    slow_step = "" if drill.act is nothing else SLOW_STEP
+    variable["value"] = ";".join((variable["value"], drill.faults, slow_step))
     with watch_ray_clusters(cluster, seeded) as clusters:
         cluster.apply(manifest, namespace=seeded)
-        struck: set[str] = set()
+        affected: set[str] = set()
         if drill.act is not nothing:
-            job.wait_for_steps(STRUCK, attempt=1)
-            struck = {job.pod("head"), job.pod("trainer")}
+            job.wait_for_steps(FAULT_STEP, attempt=1)
+            affected = {job.pod("head"), job.pod("trainer")}
             drill.act(job)
         status = job.wait_for_complete()
         job.wait_until_freed(90)
-        births_and_deaths = clusters()
+        cluster_events = clusters()
 
     record = [*reversed(status["attempts"])]
     lost = sum(each["lostSteps"] for each in record)
     ends = [(cause, tier) for _, cause, tier in attempts(status)]
     record_property(DRILL, {"name": name, "ends": ends, "lost": lost})
     assert ends == [*drill.ends], [each.get("message") for each in record]
-    assert drill.told in record[0].get("message", "")
+    assert drill.message in record[0].get("message", "")
     assert lost <= drill.lost
     assert sum(len(each["skippedCheckpoints"]) for each in record) == drill.skips
     assert status["progress"]["step"] == STEPS
-    assert never_two(births_and_deaths)
-    begun = [each for each in record if each["started"]]
-    spans = [(begin(each), begin(each) + timedelta(seconds=each["seconds"])) for each in begun]
-    assert all(end <= start + ONCE for (_, end), (start, _) in pairwise(spans)), spans
+    assert never_overlap(cluster_events)
+    started = [each for each in record if each["started"]]
+    spans = [
+        (start_time(each), start_time(each) + timedelta(seconds=each["seconds"]))
+        for each in started
+    ]
+    assert all(end <= start + TOLERANCE for (_, end), (start, _) in pairwise(spans)), spans
     volume = job.read_volume(operator.trainer)
     assert volume["steps"] == [*range(1, STEPS + 1)]
-    assert struck <= set(volume["logs_of"]), "the logs of a pod went with it"
+    assert affected <= set(volume["logs_of"]), "the logs of a lost pod are missing"
 
 
-def begin(record: dict[str, Any]) -> datetime:
+def start_time(record: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(record["started"])
 
 
-def never_two(births_and_deaths: list[str]) -> bool:
-    """Tell whether every RayCluster was gone before the next one came."""
-    return [each.split()[1] for each in births_and_deaths] == [
-        ("ADDED", "DELETED")[number % 2] for number in range(len(births_and_deaths))
+def never_overlap(cluster_events: list[str]) -> bool:
+    """Return whether each RayCluster was deleted before the next one was created."""
+    return [each.split()[1] for each in cluster_events] == [
+        ("ADDED", "DELETED")[number % 2] for number in range(len(cluster_events))
     ]
