@@ -396,7 +396,7 @@ async def test_replaced_attempt_record_is_reported_while_attempt_continues(
 
     kept = await cluster.replace(theirs)
     await environment.until(is_told(theirs["metadata"]["name"]))
-    environment.ray.go_on = True
+    environment.ray.may_continue = True
     await environment.until(is_phase("Succeeded"))
 
     assert await cluster.read(theirs) == kept
@@ -439,7 +439,7 @@ async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
             kept.append(await cluster.client.create(malformed))
 
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
-    environment.ray.go_on = True
+    environment.ray.may_continue = True
     status = await environment.until(is_phase("Succeeded"))
 
     assert condition(status, "Reconciling")["status"] != "True"

@@ -149,7 +149,7 @@ async def test_baseline_is_reset_with_the_attempt(
     environment.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
     await environment.apply()
     await environment.until(lambda status: bool(baseline(status).get("secondsByStage")))
-    environment.ray.go_on = True
+    environment.ray.may_continue = True
     status = await environment.until(is_phase("Succeeded"))
 
     assert [each["cause"] for each in status["attempts"]] == ["Succeeded", "TrainerRankLost"]
@@ -173,7 +173,7 @@ async def test_restarted_operator_repeats_no_action(
     process.send_signal(signal.Signals[name])
     await asyncio.to_thread(process.wait, 30)
     environment.operator.start()
-    environment.ray.go_on = True
+    environment.ray.may_continue = True
 
     status = await environment.until(is_phase("Succeeded"))
     assert environment.ray.submitted == ["small-a1"]
@@ -185,13 +185,13 @@ async def test_restarted_operator_repeats_no_action(
 async def interrupted(
     fake: OperatorEnvironment, account: Account, folder: Path
 ) -> AsyncIterator[ApiServerProxy]:
-    """Run an operator whose way to the API server can be interrupted."""
-    async with open_proxy(account.kubeconfig, folder) as (way, kubeconfig):
+    """Run an operator whose connection to the API server can be interrupted."""
+    async with open_proxy(account.kubeconfig, folder) as (proxy, kubeconfig):
         taken = {"KUBECONFIG": str(kubeconfig)}
         fake.operator = make_operator(account, folder, fake.ray, fake.namespace, **taken)
         fake.operator.start()
         try:
-            yield way
+            yield proxy
         finally:
             fake.operator.stop()
 
@@ -200,22 +200,22 @@ async def test_restarted_operator_waits_for_all_caches(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
-    async with interrupted(fake, operator_account, tmp_path) as way:
+    async with interrupted(fake, operator_account, tmp_path) as proxy:
         await fake.apply()
         await fake.until(lambda status: status.get("progress", {}).get("step") == 7)
         fake.operator.stop()
         before = await fake.status()
-        way.hold("pods")
+        proxy.hold("pods")
         fake.operator.start()
 
         async def is_waiting() -> bool:
-            return way.lists_held > 0
+            return proxy.lists_held > 0
 
         await fake.until_true(is_waiting)
-        fake.ray.go_on = True
+        fake.ray.may_continue = True
         await asyncio.sleep(4)  # of what must not happen nothing tells
         assert (await fake.status()) == before
-        way.go_on()
+        proxy.release()
         status = await fake.until(is_phase("Succeeded"))
 
     assert fake.ray.submitted == ["small-a1"]
@@ -226,19 +226,19 @@ async def test_ray_cluster_deleted_during_operator_downtime_is_recreated(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=12)
-    async with interrupted(fake, operator_account, tmp_path) as way:
+    async with interrupted(fake, operator_account, tmp_path) as proxy:
         await fake.apply()
         await fake.until(lambda status: status.get("checkpoint", {}).get("step") == 10)
         cluster = await fake.cluster_name()
-        way.hold("rayclusters", "pods")
+        proxy.hold("rayclusters", "pods")
         path = path_of("ray.io/v1", "rayclusters", fake.namespace, cluster)
         await fake.api.delete(path)
 
         async def is_gone() -> bool:
-            return await fake.api.get(path) is None and way.lists_held > 1
+            return await fake.api.get(path) is None and proxy.lists_held > 1
 
         await fake.until_true(is_gone)
-        way.go_on()
+        proxy.release()
         status = await fake.until(is_phase("Succeeded"))
 
     assert [each["cause"] for each in status["attempts"][1:]] == ["HeadLost"]
@@ -521,7 +521,7 @@ async def test_other_replica_takes_over_after_leader_loss(
 
         await fake.until_true(has_moved)
         assert time.monotonic() - killed < 20
-        fake.ray.go_on = True
+        fake.ray.may_continue = True
         await fake.until(is_phase("Succeeded"))
     finally:
         for replica in replicas.values():
@@ -554,7 +554,7 @@ async def test_kueue_preemption_spends_no_budget(
         await kueue.admit(name)
         await environment.until(lambda status: status.get("progress", {}).get("step") == 12)
         cluster = await environment.api.get(path)
-        environment.ray.go_on = True
+        environment.ray.may_continue = True
         status = await environment.until(is_phase("Succeeded"))
         await environment.until_true(lambda: is_gone(environment.api, path))
 

@@ -1,14 +1,13 @@
-"""Speed, memory and exactness of the policy's step on one GPU, with random weights; one table.
+"""Speed, memory and accuracy of policy steps on one GPU, with random weights, as a table.
 
-Needs torch, transformers and pydantic besides this project's own source:
+Needs torch, transformers, pydantic and this repository:
 
     PYTHONPATH=operator:trainer_image:tests python tests/gpu/policy_step.py --table FILE
 
-Every size is a process of its own. MFU counts 6 floating-point operations for each weight of a
-matrix and position that it was applied to (Chowdhery et al. 2022, arXiv 2204.02311, without
-attention): the layers' at every position, the head's at the trained tokens alone. So recomputed
-activations lower it. `--device cpu --sizes tiny` tries the script itself, `--profile` adds where
-the first row's time went.
+Every size runs in a separate process. MFU counts 6 FLOP for each matrix weight and position that it
+is applied to (Chowdhery et al. 2022, arXiv 2204.02311, without attention): layers at every
+position, the head at trained tokens. Recomputed activations therefore lower it. `--device cpu
+--sizes tiny` tests the script, `--profile` prints the kernels of the first row.
 """
 
 import argparse
@@ -32,7 +31,7 @@ TIMED_STEPS = 2
 
 @dataclass(frozen=True)
 class Size:
-    """A Qwen2 of the shape that is sold under this name, or some of its layers."""
+    """Shape of a Qwen2 model of this size, or of some of its layers."""
 
     hidden: int
     inner: int
@@ -47,15 +46,15 @@ SIZES = {
     "tiny": Size(128, 256, 2, 4, 2, 512, True),
     "0.5B": Size(896, 4864, 24, 14, 2, 151_936, True),
     "1.5B": Size(1536, 8960, 28, 12, 2, 151_936, True),
-    # The training state of the whole model is 114 GiB; its layers are as wide.
+    # The training state of all layers is 114 GiB.
     "7B, 6 of 28 layers": Size(3584, 18_944, 6, 28, 4, 152_064, False),
 }
 
 
-CLOSELY = ("tiny", "1.5B")
-"""Sizes with a row for what else a job can choose."""
+DETAILED = ("tiny", "1.5B")
+"""Sizes with rows for further settings of a job."""
 REPEATED = ("tiny", "0.5B")
-"""Sizes whose rows also show what repeats to the bit."""
+"""Sizes whose rows also show bitwise repeatability."""
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,25 @@ class Case:
     prompt: int = 1024
     response: int = 256
     ragged: bool = False
-    """Responses of many lengths, down to a quarter of `response`, as they are when sampled."""
+    """Whether response lengths vary between a quarter of `response` and `response`."""
     deterministic: bool = False
-    """With torch's deterministic algorithms."""
+    """Whether torch's deterministic algorithms are used."""
     again: bool = False
-    """The same run once more, for its bits."""
+    """Whether this is the second run of a case, to compare bits."""
 
     @property
-    def words(self) -> str:
-        """What the table calls it."""
+    def label(self) -> str:
+        """Label of the row."""
         named = ("ragged", "checkpointing", "compile", "deterministic", "again")
         flags = [name for name in named if getattr(self, name)]
         return ", ".join([self.size, self.layout, self.precision, *flags])
 
 
 def cases(size: str) -> list[Case]:
-    """Return a size's rows; most differ from the first in one thing."""
+    """Return the rows of a size; most differ from the first in one setting."""
     first = Case(size)
     rows = [replace(first, compile=True), first, replace(first, layout="Padded")]
-    if size in CLOSELY:
+    if size in DETAILED:
         ragged = replace(first, ragged=True)
         rows += [ragged, replace(ragged, layout="Padded"), replace(first, checkpointing=True)]
     if size in REPEATED:
@@ -117,7 +116,7 @@ def write_model(size: Size, folder: Path, device: str) -> None:
         max_position_embeddings=8192,
         tie_word_embeddings=size.tied,
     )
-    with torch.device(device):  # a GPU makes random numbers in no time
+    with torch.device(device):  # a GPU generates random numbers quickly
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder)
 
@@ -148,7 +147,7 @@ def groups_of(case: Case, vocabulary: int) -> list[Any]:
 
 
 def estimate(case: Case, config: Any, parameters: int) -> int:
-    """Return what preflight would expect the rank to need, in bytes."""
+    """Return the memory that preflight estimates for the rank, in bytes."""
     from raggrpo_api.memory.gpu import activations, training_state, unsharded_bytes
     from raggrpo_api.spec.job_spec import JobSpec
     from raggrpo_api.trainer.preflight import Facts
@@ -177,7 +176,7 @@ def estimate(case: Case, config: Any, parameters: int) -> int:
 
 
 def operations(case: Case, parameters: int, positions: int, trained: int) -> int:
-    """Return the floating-point operations of a step's matrix products, forward and backward."""
+    """Return the FLOP of a step's matrix products, forward and backward."""
     size = SIZES[case.size]
     head = size.vocabulary * size.hidden
     layers = parameters - head * (1 if size.tied else 2)  # an embedding is read, not multiplied
@@ -185,7 +184,7 @@ def operations(case: Case, parameters: int, positions: int, trained: int) -> int
 
 
 def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str, Any]:
-    """Train a few steps; return the figures of one row."""
+    """Train a few steps; return the measurements of one row."""
     import torch
 
     from raggrpo_api.spec.training import TrainingSpec
@@ -211,10 +210,10 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
     ]
     seconds = []
     for step in range(1 + TIMED_STEPS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         metrics = policy.step(groups, step=step + 1)
-        seconds.append(time.perf_counter() - began)
-    found = {
+        seconds.append(time.perf_counter() - start)
+    measured = {
         "device": policy.device_name,
         "parameters": policy.num_parameters,
         "first": seconds[0],
@@ -229,20 +228,20 @@ def measure(case: Case, model: Path, device: str, *, profiled: bool) -> dict[str
     }
     if profiled:
         profile(lambda: policy.step(groups, step=TIMED_STEPS + 2))
-    return found
+    return measured
 
 
 def profile(step: Callable[[], Any]) -> None:
-    """Print a step's longest kernels, and how long the device did nothing."""
+    """Print a step's longest kernels and the time outside of kernels."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
-    with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-        began = time.perf_counter()
+    with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        start = time.perf_counter()
         step()
-        wall = time.perf_counter() - began
-    kernels = [each for each in found.key_averages() if each.device_type == DeviceType.CUDA]
+        wall = time.perf_counter() - start
+    kernels = [each for each in profiled.key_averages() if each.device_type == DeviceType.CUDA]
     kernels.sort(key=lambda each: -each.self_device_time_total)
     busy = sum(each.self_device_time_total for each in kernels) / 1e6
     print(f"{wall:.3f} s, of which {busy:.3f} s in kernels", file=sys.stderr)
@@ -251,20 +250,20 @@ def profile(step: Callable[[], Any]) -> None:
         print(f"{milliseconds:8.2f} ms {each.count:6} x {each.key[:110]}", file=sys.stderr)
 
 
-def line(case: Case, found: dict[str, Any]) -> str:
-    """Return a row of the table."""
+def line(case: Case, measured: dict[str, Any]) -> str:
+    """Return a table row in Markdown."""
     from raggrpo_trainer.host.device_peaks import peak_tflops
 
-    if "error" in found:
-        return f"| {case.words} | {found['error']} |||||||"
-    work = operations(case, *(found[name] for name in ("parameters", "positions", "trained")))
-    rate = work / found["seconds"] / 1e12
-    peak = peak_tflops(found["device"])
+    if "error" in measured:
+        return f"| {case.label} | {measured['error']} |||||||"
+    work = operations(case, *(measured[name] for name in ("parameters", "positions", "trained")))
+    rate = work / measured["seconds"] / 1e12
+    peak = peak_tflops(measured["device"])
     share = f"{100 * rate / peak:.0f} %" if peak else "–"
-    used = f"{found['memory'] / GIB:.1f}" if found["memory"] else "–"
-    cells = [case.words, f"{found['seconds']:.3f}", f"{found['first']:.1f}",
-             f"{found['trained'] / found['seconds']:,.0f}", f"{rate:.1f}", share,
-             f"{used} of {found['estimate'] / GIB:.1f}", f"{found['gap']:.1e}"]  # fmt: skip
+    used = f"{measured['memory'] / GIB:.1f}" if measured["memory"] else "–"
+    cells = [case.label, f"{measured['seconds']:.3f}", f"{measured['first']:.1f}",
+             f"{measured['trained'] / measured['seconds']:,.0f}", f"{rate:.1f}", share,
+             f"{used} of {measured['estimate'] / GIB:.1f}", f"{measured['gap']:.1e}"]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
@@ -274,7 +273,7 @@ HEAD = f"| {' | '.join(CELLS)} |\n|{'---|' * len(CELLS)}"
 
 
 def rows_of(size: str, model: Path, device: str, *, profiled: bool) -> None:
-    """Print a size's figures, a row a line."""
+    """Print the measurements of a size, one JSON object per line."""
     import torch
 
     from raggrpo_trainer.policy.process_group import init_process_group
@@ -284,49 +283,51 @@ def rows_of(size: str, model: Path, device: str, *, profiled: bool) -> None:
     init_process_group(0, 1, "127.0.0.1", free_port(), device)
     for case in cases(size):
         try:
-            found = measure(case, model, device, profiled=profiled and case == cases(size)[0])
-        except Exception as error:  # it is this row's result
+            measured = measure(case, model, device, profiled=profiled and case == cases(size)[0])
+        except Exception as error:  # the result of this row
             text = str(error).strip() or type(error).__name__
-            found = {"error": text.splitlines()[0][:160]}
-        print(json.dumps(found), flush=True)
+            measured = {"error": text.splitlines()[0][:160]}
+        print(json.dumps(measured), flush=True)
         torch._dynamo.reset()
-        gc.collect()  # the policy's modules refer to each other
+        gc.collect()  # the modules of the policy form reference cycles
         if device == "cuda":
             torch.cuda.empty_cache()
 
 
-def in_a_process(
+def rows_in_subprocess(
     size: str, model: Path, device: str, *, profiled: bool
 ) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Yield the figures of each row."""
+    """Yield the measurements of each row."""
     command = [sys.executable, __file__, "--device", device, "--rows-of", size]
     command += ["--model", str(model), *(["--profile"] if profiled else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for case in cases(size):
             text = child.stdout.readline()
-            yield case, json.loads(text) if text else {"error": "its process ended"}
+            yield case, json.loads(text) if text else {"error": "the process exited"}
 
 
-def wrong(found: dict[Case, dict[str, Any]]) -> list[str]:
-    """Return what is not as it must be; speed is only told."""
-    problems = [f"{case}: {one['error']}" for case, one in found.items() if "error" in one]
-    done = {case: one for case, one in found.items() if "error" not in one}
+def problems_of(measured: dict[Case, dict[str, Any]]) -> list[str]:
+    """Return the problems in the measurements; speed is not checked."""
+    problems = [f"{case}: {one['error']}" for case, one in measured.items() if "error" in one]
+    done = {case: one for case, one in measured.items() if "error" not in one}
     problems += [f"{case}: not finite" for case, one in done.items() if not one["finite"]]
-    return problems + [f"{c}: {o['gap']:.2g} nats off" for c, o in done.items() if o["gap"] > 0.05]
+    return problems + [
+        f"{c}: {o['gap']:.2g} nats apart" for c, o in done.items() if o["gap"] > 0.05
+    ]
 
 
-def repeats(found: dict[Case, dict[str, Any]]) -> Iterator[str]:
-    """Yield whether rows that ran twice came to the same bits."""
-    for case, one in found.items():
-        other = found.get(replace(case, again=False), {})
+def repeats(measured: dict[Case, dict[str, Any]]) -> Iterator[str]:
+    """Yield for each case that ran twice whether the results are bitwise equal."""
+    for case, one in measured.items():
+        other = measured.get(replace(case, again=False), {})
         if case.again and "error" not in one | other:
             same = one["checksum"] == other["checksum"]
-            yield f"{case.words}: {'the same bits' if same else 'other bits'}"
+            yield f"{case.label}: {'bitwise equal' if same else 'different bits'}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run all rows, or those that a parent asks for."""
+    """Run all rows, or those of one size in a subprocess."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES)[1:])
@@ -337,22 +338,24 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.rows_of:
         rows_of(options.rows_of, options.model, options.device, profiled=options.profile)
-        os._exit(0)  # a process group of one has nobody to say goodbye to
+        os._exit(0)  # skip the shutdown of the process group
     lines = [HEAD]
     print(HEAD)
     everything: dict[Case, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.sizes:
             model = Path(folder) / f"model-{list(SIZES).index(name)}"
-            for case, found in in_a_process(name, model, options.device, profiled=options.profile):
-                everything[case] = found
-                lines.append(line(case, found))
+            for case, measured in rows_in_subprocess(
+                name, model, options.device, profiled=options.profile
+            ):
+                everything[case] = measured
+                lines.append(line(case, measured))
                 print(lines[-1], flush=True)
     told = ["", *(f"- {each}" for each in repeats(everything))]
     print("\n".join(told))
     if options.table:
         options.table.write_text("\n".join([*lines, *told]) + "\n")
-    problems = wrong(everything)
+    problems = problems_of(everything)
     print("\n".join(problems))
     return 1 if problems else 0
 

@@ -35,7 +35,7 @@ def inputs(heads: int, groups: int, size: int, dtype: torch.dtype) -> list[Tenso
 @pytest.mark.row("A32", "G4")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("heads", "groups", "size"), [(14, 2, 64), (12, 2, 128), (4, 4, 256)])
-def test_flash_kernels_and_their_gradients_are_as_exact_as_their_data_type(
+def test_flash_attention_matches_exact_values_and_gradients(
     dtype: torch.dtype, heads: int, groups: int, size: int
 ) -> None:
     given = inputs(heads, groups, size, dtype)
@@ -44,15 +44,15 @@ def test_flash_kernels_and_their_gradients_are_as_exact_as_their_data_type(
     exact = [x.double().requires_grad_() for x in given]
     upstream = torch.randn(1, LENGTH, heads, size, device="cuda").to(dtype)
 
-    found = segment_attention(*ours, SCALING, SPANS)
+    actual = segment_attention(*ours, SCALING, SPANS)
     expected = concatenated_attention(*exact, SCALING, SPANS)
 
-    mine = (found, *torch.autograd.grad(found, ours, upstream))
+    mine = (actual, *torch.autograd.grad(actual, ours, upstream))
     true = (expected, *torch.autograd.grad(expected, exact, upstream.double()))
     bound = 1e-2 if dtype is torch.bfloat16 else 2e-3
     for one, other in zip(mine, true, strict=True):
         assert ((one.double() - other).norm() / other.norm()).item() < bound
 
 
-def test_fp32_is_not_for_the_flash_kernels() -> None:
+def test_flash_attention_is_unavailable_in_fp32() -> None:
     assert not has_flash(*inputs(4, 2, 64, torch.float32))

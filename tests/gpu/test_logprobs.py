@@ -1,4 +1,4 @@
-"""The head's log-probabilities in BF16 on a real GPU, plain and compiled."""
+"""Logprobs of the LM head in BF16 on a GPU, eager and compiled."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_values_and_gradients_are_as_exact_as_bf16(compiled: bool) -> None:
+def test_logprob_values_and_gradients_match_in_bf16(compiled: bool) -> None:
     torch.manual_seed(0)
     hidden = torch.randn(700, 256, device="cuda").to(torch.bfloat16).requires_grad_()
     weight = (0.1 * torch.randn(5003, 256, device="cuda")).to(torch.bfloat16).requires_grad_()
@@ -24,10 +24,12 @@ def test_values_and_gradients_are_as_exact_as_bf16(compiled: bool) -> None:
     logits = (exact[0] @ exact[1].T) / 0.7
     expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
 
-    found = chunked_logprobs(hidden, weight, targets, temperature=0.7, chunk=256, compiled=compiled)
+    actual = chunked_logprobs(
+        hidden, weight, targets, temperature=0.7, chunk=256, compiled=compiled
+    )
 
-    assert (found - expected).abs().max().item() < 0.03  # logits are rounded to bf16
-    mine = torch.autograd.grad(found, (hidden, weight), upstream)
+    assert (actual - expected).abs().max().item() < 0.03  # logits are rounded to bf16
+    mine = torch.autograd.grad(actual, (hidden, weight), upstream)
     true = torch.autograd.grad(expected, exact, upstream.double())
     for one, other in zip(mine, true, strict=True):
         assert ((one.double() - other).norm() / other.norm()).item() < 1e-2

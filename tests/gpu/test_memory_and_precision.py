@@ -1,4 +1,4 @@
-"""What only a GPU can show of memory and precision."""
+"""Device memory, out-of-memory errors and copies on a real GPU."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_the_measured_device_is_the_one_that_torch_sees() -> None:
+def test_measured_device_matches_torch() -> None:
     import torch
 
     device = measure_device("cuda")
@@ -22,7 +22,7 @@ def test_the_measured_device_is_the_one_that_torch_sees() -> None:
     assert device.compute_major == torch.cuda.get_device_capability()[0]
 
 
-def test_a_real_out_of_memory_is_recognised() -> None:
+def test_torch_out_of_memory_error_is_recognized() -> None:
     import torch
 
     pytest.importorskip("ray")
@@ -31,13 +31,13 @@ def test_a_real_out_of_memory_is_recognised() -> None:
     with pytest.raises(torch.OutOfMemoryError) as raised:
         torch.empty(measure_device("cuda").total_bytes * 2, dtype=torch.uint8, device="cuda")
 
-    found = out_of_memory(raised.value)
-    assert found is not None
-    assert found.kind is Kind.DEVICE
+    shortage = out_of_memory(raised.value)
+    assert shortage is not None
+    assert shortage.kind is Kind.DEVICE
 
 
 @pytest.mark.row("A18")
-def test_a_batch_reaches_the_gpu_whole_and_nothing_waits_for_the_copy() -> None:
+def test_batch_copy_to_gpu_is_complete_and_asynchronous() -> None:
     import torch
 
     from raggrpo_trainer.policy.packing import items, micro_batch
@@ -49,8 +49,8 @@ def test_a_batch_reaches_the_gpu_whole_and_nothing_waits_for_the_copy() -> None:
     batch = micro_batch(todo, RowLayout.SHARED_PREFIX)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found = batch.to(torch.device("cuda"))
+        copied = batch.to(torch.device("cuda"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(found.input_ids.cpu(), batch.input_ids)
-    assert torch.equal(found.rollout_logprobs.cpu(), batch.rollout_logprobs)
+    assert torch.equal(copied.input_ids.cpu(), batch.input_ids)
+    assert torch.equal(copied.rollout_logprobs.cpu(), batch.rollout_logprobs)

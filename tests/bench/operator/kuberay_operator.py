@@ -1,4 +1,4 @@
-"""KubeRay's own operator against an API server without nodes, for jobs of ours and for RayJobs."""
+"""KubeRay's operator on an API server without nodes, for RagGrpoJobs and RayJobs."""
 
 import asyncio
 import copy
@@ -20,20 +20,20 @@ from tools.kind.program import Program
 NAMESPACE = "rayjobs"
 USER_AGENT = "manager/"
 AT_ONCE = 10
-"""Rounds under way for each kind; KubeRay's default is one."""
+"""Concurrent reconciles per kind; KubeRay's default is 1."""
 LIMIT_SECONDS = 1800.0
 
 
-class PlayedKubelet(FakeKubeRayWatch):
-    """Lets every pod get ready once; KubeRay itself makes the pods."""
+class FakeKubelet(FakeKubeRayWatch):
+    """Makes every pod ready once; KubeRay creates the pods."""
 
-    async def _begin(self, cluster: Manifest) -> None:
+    async def _start_pods(self, cluster: Manifest) -> None:
         await self._expect_token(cluster)
 
 
 @asynccontextmanager
 async def running_kuberay(server: ApiServer, namespace: str) -> AsyncIterator[psutil.Process]:
-    """Run KubeRay's operator for one namespace."""
+    """Yield the process of KubeRay's operator for one namespace."""
     crds = tool_folder("kuberay-config") / "crd" / "bases"
     server.kubectl("apply", "--server-side", "-f", str(crds))
     command = [
@@ -56,13 +56,13 @@ async def running_kuberay(server: ApiServer, namespace: str) -> AsyncIterator[ps
         await asyncio.to_thread(program.stop)
 
 
-async def rayjobs_begin(
+async def start_rayjobs(
     server: ApiServer, api: Api, cluster_spec: Manifest, num_jobs: int
 ) -> dict[str, Any]:
-    """Return what it takes until so many RayJobs run whose pods are those of one of our jobs.
+    """Return the cost of starting `num_jobs` RayJobs with the pods of a RagGrpoJob.
 
-    A RayJob runs, as KubeRay has it, once its cluster is ready and its submitter Job is made; the
-    submission itself would be that Job's work.
+    KubeRay reports a RayJob as running once its cluster is ready and its submitter Job exists; the
+    submission itself is the work of that Job.
     """
     spec = copy.deepcopy(cluster_spec)
     del spec["authOptions"]
@@ -72,12 +72,12 @@ async def rayjobs_begin(
 
     async def follow() -> None:
         async for _, job in api.watch(path):
-            found = job.get("status", {}).get("jobDeploymentStatus", "")
-            states[job["metadata"]["name"]] = found
+            state = job.get("status", {}).get("jobDeploymentStatus", "")
+            states[job["metadata"]["name"]] = state
 
     async with asyncio.TaskGroup() as group, running_kuberay(server, NAMESPACE) as kuberay:
         players = [
-            group.create_task(PlayedKubelet(api, NAMESPACE, FakeRay()).run()),
+            group.create_task(FakeKubelet(api, NAMESPACE, FakeRay()).run()),
             group.create_task(follow()),
         ]
         free = asyncio.Semaphore(16)
@@ -86,13 +86,13 @@ async def rayjobs_begin(
             async with free:
                 await api.create(path, _rayjob(name, spec))
 
-        began, cpu = time.monotonic(), cpu_seconds(kuberay)
+        start, cpu = time.monotonic(), cpu_seconds(kuberay)
         await asyncio.gather(*(one(f"job-{number:04}") for number in range(num_jobs)))
         async with asyncio.timeout(LIMIT_SECONDS):
             while list(states.values()).count("Running") < num_jobs:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         result = {
-            "seconds": round(time.monotonic() - began, 1),
+            "seconds": round(time.monotonic() - start, 1),
             "kuberay_cpu_seconds": round(cpu_seconds(kuberay) - cpu, 1),
             "kuberay_mib": round(kuberay.memory_info().rss / 2**20),
         }
@@ -102,7 +102,7 @@ async def rayjobs_begin(
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return what a process has used, its children left out."""
+    """Return the CPU seconds of a process, without its children."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

@@ -1,13 +1,12 @@
-r"""How long a job waits for its rounds while other namespaces' Ray heads drip their answers.
+r"""Waiting time of a job's rounds while Ray heads of other namespaces respond slowly.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/operator/namespace_fairness.py \
         [--heads 200] [--namespaces 1] [--in-turn] [--edits 100]
 
-A real API server; KubeRay and the heads are faked by this process. All heads of some namespaces
-begin to answer one byte a second, with --in-turn only every other few seconds, so that no head
-stays known as slow; meanwhile a job of another namespace is edited again and again. What is
-measured is the time from an edit until the operator has written that it saw it. The benchmark fails
-when the 99th percentile is above the limit.
+A real API server; this process fakes KubeRay and the heads. All heads of some namespaces respond
+with one byte per second (with --in-turn only every few seconds, so that no head is recorded as
+slow), while a job of another namespace is edited repeatedly. Measured is the time from an edit
+until the operator has written `observedGeneration`. Fails if the 99th percentile exceeds the limit.
 """
 
 import argparse
@@ -34,7 +33,7 @@ TURN_SECONDS = 10.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="rounds of a job beside hostile heads")
+    parser = argparse.ArgumentParser(description="rounds of a job while heads of others are slow")
     parser.add_argument("--heads", type=int, default=200)
     parser.add_argument("--namespaces", type=int, default=1, help="how many the heads are in")
     parser.add_argument("--in-turn", action="store_true", help="heads drip for some seconds only")
@@ -77,8 +76,8 @@ async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]
             ray.drips = True
             if options.in_turn:
                 players.append(group.create_task(drip_in_turn(ray)))
-            await asyncio.sleep(20)  # every head has been asked by now
-            waits = await edit_again_and_again(api, options.edits)
+            await asyncio.sleep(20)  # by now every head was polled
+            waits = await edit_repeatedly(api, options.edits)
         for player in players:
             player.cancel()
     await api.close()
@@ -91,26 +90,26 @@ async def drip_in_turn(ray: FakeRay) -> None:
         ray.drips = not ray.drips
 
 
-async def edit_again_and_again(api: Api, edits: int) -> list[float]:
+async def edit_repeatedly(api: Api, edits: int) -> list[float]:
     path = path_of("raggrpo.io/v1alpha1", "raggrpojobs", VICTIM_NAMESPACE)
     raw = job_of("edited")
     raw["spec"]["suspend"] = True
     await api.create(path, raw)
     waits = []
     for number in range(edits):
-        began = time.monotonic()
+        start = time.monotonic()
         change = {"spec": {"training": {"totalSteps": 1000 + number}}}
-        wanted = (await api.patch(f"{path}/edited", change))["metadata"]["generation"]
-        while await seen_generation(api, path) < wanted:
-            if time.monotonic() - began > 60:
+        expected = (await api.patch(f"{path}/edited", change))["metadata"]["generation"]
+        while await observed_generation(api, path) < expected:
+            if time.monotonic() - start > 60:
                 sys.exit("an edit was not seen within 60 s")
             await asyncio.sleep(0.02)
-        waits.append(time.monotonic() - began)
+        waits.append(time.monotonic() - start)
         await asyncio.sleep(PAUSE_SECONDS)
     return waits
 
 
-async def seen_generation(api: Api, path: str) -> int:
+async def observed_generation(api: Api, path: str) -> int:
     [job] = await api.items(path)
     return int(job.get("status", {}).get("observedGeneration", 0))
 

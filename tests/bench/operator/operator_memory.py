@@ -1,11 +1,10 @@
-"""How much memory the operator needs for the largest jobs that are accepted.
+"""Memory of the operator for the largest accepted jobs.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/operator/operator_memory.py [--jobs 1000]
 
-A real API server without nodes; the jobs are suspended. Beside them lie the largest ConfigMaps that
-somebody can create with the label that the operator selects by, and jobs that are refused: their
-free JSON has as many values as the API server takes. The benchmark fails when the operator ever
-needs more than the chart's limit.
+A real API server without nodes holds suspended jobs, ConfigMaps of maximum size with the label that
+the operator selects, and rejected jobs whose free JSON has as many values as the API server
+accepts. Fails if the operator's memory exceeds the limit of the chart.
 """
 
 import argparse
@@ -73,7 +72,7 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
 
 
 def make_large_job(name: str) -> Manifest:
-    """Return a job whose variables and texts take nearly what the rules allow."""
+    """Return a job whose variables and texts are close to the maximum size."""
     raw = job_of(name)
     number = names.MAX_ENV_BYTES // (ENV_VALUE + 100)
     raw["spec"]["env"] = [

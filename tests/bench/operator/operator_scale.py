@@ -1,16 +1,15 @@
-r"""One operator and many jobs, against a real API server with etcd and without nodes.
+r"""Throughput of one operator with many jobs, on a real API server without nodes.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/operator/operator_scale.py \
         [--jobs 1000] [--watch-seconds 60] [--kuberay] [--json]
 
-KubeRay, the kubelet and the Ray heads are faked by this process, as in tests/api; the operator is
-a process of its own with its default settings. CPU s are its seconds of a processor, API s those of
-kube-apiserver. Four stages: all jobs are applied at once and begin to run; they run; they end; an
-operator that was restarted looks at all of them again. That last one must write nothing: the
-benchmark fails when it does.
+This process fakes KubeRay, kubelet and Ray heads, as in tests/api; the operator is a separate
+process with default settings. CPU s are its CPU seconds, API s those of kube-apiserver. Four
+stages: all jobs are applied at once and start; they run; they end; a restarted operator reconciles
+all of them. Fails if the last stage writes anything.
 
-With `--kuberay` KubeRay's own operator makes the pods, and then begins as many RayJobs of the same
-pods on the same API server.
+With `--kuberay` KubeRay's operator creates the pods, and afterwards starts as many RayJobs with the
+same pods on the same API server.
 """
 
 import argparse
@@ -32,10 +31,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.operator.kuberay_operator import (
     USER_AGENT,
-    PlayedKubelet,
+    FakeKubelet,
     cpu_seconds,
-    rayjobs_begin,
     running_kuberay,
+    start_rayjobs,
 )
 from support.builders.operator.jobs import make_raw_job
 from support.fakes.fake_kuberay import Api, Manifest, path_of
@@ -61,12 +60,12 @@ WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
 Series = defaultdict[tuple[str, str], float]
-"""By name and upper limit of a histogram's bucket; what differs in other labels is added up."""
+"""Values by metric name and upper bound of the histogram bucket, summed over other labels."""
 
 
 @dataclass
 class Operator:
-    """The operator's process and what it tells of itself."""
+    """The operator process and its metrics."""
 
     program: Program
     port: int
@@ -76,11 +75,11 @@ class Operator:
     async def metrics(self) -> Series:
         async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             text = (await http.get(f"http://127.0.0.1:{self.port}/metrics")).text
-        found: Series = defaultdict(float)
+        series: Series = defaultdict(float)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found[sample.name, sample.labels.get("le", "")] += sample.value
-        return found
+                series[sample.name, sample.labels.get("le", "")] += sample.value
+        return series
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self._process())
@@ -99,7 +98,7 @@ class Operator:
 
 @dataclass
 class Bench:
-    """The fake cluster, and the jobs as their watch tells them."""
+    """The fake cluster and the watched state of the jobs."""
 
     server: ApiServer
     api: Api
@@ -108,7 +107,7 @@ class Bench:
     num_jobs: int
     namespace: str = NAMESPACE
     cluster_spec: Manifest = field(default_factory=dict)
-    """Of one job's RayCluster."""
+    """Spec of one job's RayCluster."""
     phases: dict[str, str] = field(default_factory=dict)
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -129,9 +128,9 @@ class Bench:
 
         await asyncio.gather(*(one(f"job-{number:04}") for number in range(self.num_jobs)))
 
-    async def until(self, what: str, is_so: Callable[[], bool]) -> None:
+    async def until(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LIMIT_SECONDS
-        while not is_so():
+        while not condition():
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"{what}: not after {LIMIT_SECONDS} s: {Counter(self.phases.values())}"
@@ -145,13 +144,13 @@ class Bench:
     async def stage(
         self, name: str, operator: Operator, *, is_start: bool = False
     ) -> AsyncIterator[None]:
-        """Measure what happens meanwhile, and when it is the operator's start since then."""
+        """Record the costs of the context under `name`."""
         before = Series(float) if is_start else await operator.metrics()
         cpu = 0.0 if is_start else operator.cpu_seconds()
-        began = operator.started if is_start else time.monotonic()
+        start = operator.started if is_start else time.monotonic()
         calls, served = self.writes(), api_server_seconds(self.server)
         yield
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         after = await operator.metrics()
         waits = waiting_times(before, after)
         writes = self.writes() - calls
@@ -168,7 +167,7 @@ class Bench:
         }
 
     def writes(self) -> Counter[str]:
-        """Return what the operator has written so far, as `verb resource`."""
+        """Return the number of writes of the operator so far, by `verb resource`."""
         return Counter(
             f"{event['verb']} {resource_of(event['objectRef'])}"
             for event in self.server.audit_events()
@@ -193,7 +192,7 @@ def main() -> None:
     print("\n".join(table(result)))
     if options.json:
         print(json.dumps(result))
-    if written := result["stages"]["look again"]["writes"]:
+    if written := result["stages"]["restart"]["writes"]:
         sys.exit(f"an operator that looked at settled jobs again wrote {written}")
 
 
@@ -205,19 +204,19 @@ async def measure(
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
         for number in range(num_jobs):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=STEP_SECONDS)
-        player = PlayedKubelet if with_kuberay else FakeKubeRayWatch
+        player = FakeKubelet if with_kuberay else FakeKubeRayWatch
         kuberay = player(api, NAMESPACE, ray)
         bench = Bench(server, api, ray, kuberay, num_jobs)
         players = [group.create_task(part) for part in (kuberay.run(), bench.watch_jobs())]
         async with AsyncExitStack() as stack:
             if with_kuberay:
                 await stack.enter_async_context(running_kuberay(server, NAMESPACE))
-            first = await life_of_all(bench, watch_seconds)
-        second = await look_again(bench)
+            first = await run_lifecycles(bench, watch_seconds)
+        second = await restart_operator(bench)
         for task in players:
             task.cancel()
         rayjobs = (
-            await rayjobs_begin(server, api, bench.cluster_spec, num_jobs) if with_kuberay else {}
+            await start_rayjobs(server, api, bench.cluster_spec, num_jobs) if with_kuberay else {}
         )
     await api.close()
     return {
@@ -229,10 +228,10 @@ async def measure(
     }
 
 
-async def life_of_all(bench: Bench, watch_seconds: float) -> Operator:
-    """Let all jobs begin, run and end under one operator."""
+async def run_lifecycles(bench: Bench, watch_seconds: float) -> Operator:
+    """Start, run and finish all jobs under one operator."""
     async with running_operator(bench) as operator:
-        async with bench.stage("begin", operator):
+        async with bench.stage("start", operator):
             await bench.apply()
             await bench.until("all run", lambda: bench.all_are("Running"))
         clusters = path_of("ray.io/v1", "rayclusters", NAMESPACE)
@@ -247,30 +246,30 @@ async def life_of_all(bench: Bench, watch_seconds: float) -> Operator:
         return operator
 
 
-async def look_again(bench: Bench) -> Operator:
-    """Let a new operator look at the jobs, which have all ended."""
+async def restart_operator(bench: Bench) -> Operator:
+    """Let a new operator reconcile the finished jobs."""
     pods = path_of("v1", "pods", NAMESPACE)
-    while await bench.api.items(pods):  # noqa: ASYNC110 - till then jobs are looked at each second
+    while await bench.api.items(pods):  # noqa: ASYNC110 - until then jobs are polled every second
         await asyncio.sleep(5)
     async with running_operator(bench) as operator:
-        async with bench.stage("look again", operator, is_start=True):
+        async with bench.stage("restart", operator, is_start=True):
             asked = time.monotonic()
-            while not await has_seen(operator, bench.num_jobs):
-                # Telling its metrics takes the operator a second per thousand jobs.
+            while not await has_reconciled(operator, bench.num_jobs):
+                # Serving metrics takes the operator one second per thousand jobs.
                 await asyncio.sleep(max(0.5, 5 * (time.monotonic() - asked)))
                 asked = time.monotonic()
         return operator
 
 
-async def has_seen(operator: Operator, num_jobs: int) -> bool:
-    """Tell whether every job had a round and none waits for one."""
-    found = await operator.metrics()
-    return found[ROUNDS] >= num_jobs and found[DEPTH] == 0
+async def has_reconciled(operator: Operator, num_jobs: int) -> bool:
+    """Return whether every job had a round and none is queued."""
+    series = await operator.metrics()
+    return series[ROUNDS] >= num_jobs and series[DEPTH] == 0
 
 
 @asynccontextmanager
 async def running_operator(bench: Bench, namespaces: str = NAMESPACE) -> AsyncIterator[Operator]:
-    """Run the operator with its defaults as a child process."""
+    """Run the operator with default settings as a child process."""
     folder, port = bench.server.folder, free_port()
     (folder / "key").mkdir(exist_ok=True)
     (folder / "key" / "current").write_text("an installation key for benchmarks only")
@@ -323,7 +322,7 @@ def job_of(name: str) -> Manifest:
 
 
 def api_server_seconds(server: ApiServer) -> float:
-    """Return the processor time of kube-apiserver so far."""
+    """Return the CPU seconds of kube-apiserver so far."""
     process = server.programs["kube-apiserver"].process
     return cpu_seconds(psutil.Process(process.pid)) if process is not None else 0.0
 
@@ -333,19 +332,22 @@ def resource_of(reference: Mapping[str, Any]) -> str:
 
 
 def waiting_times(before: Series, after: Series) -> dict[float, float]:
-    """Return how many times a job waited at most so many seconds, between two readings (pure)."""
+    """Return the cumulative histogram of queue waits between two readings. Pure."""
     return {float(le): after[name, le] - before[name, le] for name, le in after if name == WAIT}
 
 
 def quantile(at_most: Mapping[float, float], share: float) -> float | None:
-    """Return a quantile of a cumulative histogram, linear within a bucket; None: off its scale."""
-    wanted = share * max(at_most.values(), default=0)
+    """Return a quantile of a cumulative histogram, or None beyond its last bucket.
+
+    Interpolates linearly within a bucket.
+    """
+    expected = share * max(at_most.values(), default=0)
     low, below = 0.0, 0.0
     for limit, count in sorted(at_most.items()):
-        if count >= wanted and count > below:
+        if count >= expected and count > below:
             if limit == float("inf"):
                 return None
-            return round(low + (limit - low) * (wanted - below) / (count - below), 4)
+            return round(low + (limit - low) * (expected - below) / (count - below), 4)
         low, below = limit, count
     return 0.0
 
@@ -356,15 +358,15 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'':<12}{'s':>8}{'wait p50':>10}{'wait p99':>10}{counts}"
     for name, stage in result["stages"].items():
         p50, p99 = stage["queue_wait_p50_seconds"], stage["queue_wait_p99_seconds"]
-        told = ["> 10" if each is None else f"{each:.3f}" for each in (p50, p99)]
+        waits = ["> 10" if each is None else f"{each:.3f}" for each in (p50, p99)]
         yield (
-            f"{name:<12}{stage['seconds']:>8.1f}{told[0]:>10}{told[1]:>10}"
+            f"{name:<12}{stage['seconds']:>8.1f}{waits[0]:>10}{waits[1]:>10}"
             f"{stage['rounds_per_job']:>8.1f}{stage['writes_per_job']:>8.1f}"
             f"{stage['operator_cpu_seconds']:>8.1f}{stage['api_server_cpu_seconds']:>8.1f}"
         )
     if rayjobs := result["rayjobs"]:
         cpu, mib = rayjobs["kuberay_cpu_seconds"], rayjobs["kuberay_mib"]
-        yield f"as many RayJobs begin in {rayjobs['seconds']} s, KubeRay: {cpu} CPU s, {mib} MiB"
+        yield f"as many RayJobs start in {rayjobs['seconds']} s, KubeRay: {cpu} CPU s, {mib} MiB"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-r"""Recovery of a RagGrpoJob and of a KubeRay RayJob with the same trainer, on the kind cluster.
+r"""Recovery time of a RagGrpoJob and of a KubeRay RayJob with the same trainer, on kind.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/recovery/kind_cluster_recovery.py \
         [--repeats 3] [--limit 600] [--ettr] [--alone] [--json]
 
-Measured are the seconds from a strike (SIGKILL of the driver, a worker pod ended without grace, or
-deletion of the head pod) to the end of the first step that a later attempt finishes, in phases.
-That step may be a repeated one: how many are repeated, and when the first step follows that nobody
-had done, is told beside it. Moments come from the trainer's history (ms), the head's record of the
-submission (ms) and a watch of the operator's status (about 0.1 s late); a strike is known to 0.3 s.
-The cluster is started when it is not there; the operator runs with its chart's defaults.
-docs/internals/benchmarks.md has the rest.
+Measures the time from a fault (SIGKILL of the driver, a worker pod deleted without grace period, or
+deletion of the head pod) to the end of the first step of a later attempt, by phase; also the number
+of repeated steps and the time to the first new step. Times come from the trainer's history (1 ms),
+the head's record of the submission (1 ms) and a watch of the status (0.1 s); faults are timed to
+0.3 s. Starts the cluster if needed; the operator runs with the defaults of its chart. Results are
+in docs/internals/benchmarks.md.
 """
 
 import argparse
@@ -35,13 +34,13 @@ from bench.recovery.recovery_phases import (
     OURS,
     RAYJOB,
     WORKER_KILLED,
+    Fault,
     Recovery,
-    Strike,
     has_recovered,
-    kept_share,
     last_step,
     parsed,
     recovery,
+    retained_share,
     steps_of,
     summary,
     table,
@@ -68,16 +67,16 @@ from tools.kind.training_job import (
 FEATURE_ROWS = ("G6", "G7", "G8")
 """Rows of docs/features.md that this benchmark measures."""
 STEPS, STEPS_FIRST, EVERY = 100, 6, 4
-"""A job's target, its steps before each strike, and its steps between checkpoints."""
+"""Total steps, steps before each fault, and steps between checkpoints."""
 ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
-"""7 and 20 have no common factor: kills fall on every place between two checkpoints."""
+"""7 and 20 are coprime: kills happen at every distance from a checkpoint."""
 START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
 READER = "reader"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A job of either kind; there is one at a time."""
+    """A job of either kind; one runs at a time."""
 
     cluster: Kubernetes
     namespace: str
@@ -91,10 +90,12 @@ class Run:
         files = f"cat {MOUNT}/{self.name}/logs/metrics.e*.jsonl 2>/dev/null || true"
         return parsed(self.kubectl("exec", READER, "--", "bash", "-c", files))
 
-    def until(self, is_so: Callable[[list[Record]], bool], what: str, limit: float) -> list[Record]:
-        """Wait until the history is so and return it. Raises TimeoutError with the status."""
+    def until(
+        self, condition: Callable[[list[Record]], bool], what: str, limit: float
+    ) -> list[Record]:
+        """Return the history once it satisfies `condition`. Raises TimeoutError with the status."""
         deadline = time.monotonic() + limit
-        while not is_so(records := self.records()):
+        while not condition(records := self.records()):
             if time.monotonic() > deadline:
                 status = self.kubectl("get", self.kind.lower(), self.name, "-o=jsonpath={.status}")
                 raise TimeoutError(f"{self.name}: no {what} after {limit:.0f} s: {status[:2000]}")
@@ -102,42 +103,42 @@ class Run:
         return records
 
     def kill_driver(self) -> float:
-        """End the driver as the kernel would; returns when."""
+        """Kill the driver with SIGKILL; return the time."""
         kill = f"{shlex.join(KILL_DRIVER)} && date +%s.%N"
         return float(self._in_head("bash", "-c", kill))
 
     def kill_worker(self) -> float:
-        """End a worker pod without grace, as the loss of its machine would; returns when."""
+        """Delete a worker pod without grace period; return the time."""
         at, worker = time.time(), self._newest("worker")
         self.kubectl("delete", worker, "--grace-period=0", "--force", "--wait=false")
         return at
 
     def delete_head(self) -> float:
-        """Delete the head pod, whose hook lets the driver save; returns when."""
+        """Delete the head pod, whose preStop hook lets the driver save; return the time."""
         at, head = time.time(), self._newest("head")
         self.kubectl("delete", head, "--wait=false")
         return at
 
     def submitted(self) -> float:
-        """Return when the head took its newest submission."""
-        found = json.loads(self._in_head(*LIST_SUBMISSIONS))
-        return max(float(each["start_time"]) for each in found) / 1000
+        """Return when the head accepted its newest submission."""
+        submissions = json.loads(self._in_head(*LIST_SUBMISSIONS))
+        return max(float(each["start_time"]) for each in submissions) / 1000
 
     @contextmanager
     def first_change(self) -> Iterator[Callable[[], float | None]]:
-        """Yield a function that tells when the status first told of an end, if it did."""
-        told = {OURS: "{.status.attempts[*].cause}", RAYJOB: "{.status.jobDeploymentStatus}"}
+        """Yield a function that returns when the status first reported the end, or None."""
+        paths = {OURS: "{.status.attempts[*].cause}", RAYJOB: "{.status.jobDeploymentStatus}"}
         command = [
             str(tool_folder("kube") / "kubectl"), f"--kubeconfig={self.cluster.kubeconfig}",
             "-n", self.namespace, "get", self.kind.lower(), self.name, "--watch",
-            f'-o=jsonpath={told[self.kind]}{{"\\n"}}',
+            f'-o=jsonpath={paths[self.kind]}{{"\\n"}}',
         ]  # fmt: skip
         changes: list[float] = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
             assert watch.stdout is not None
             lines = watch.stdout
-            if not (before := lines.readline()):  # as it is now, told at once
-                raise RuntimeError(f"{command} told nothing")
+            if not (before := lines.readline()):  # its current state, sent at once
+                raise RuntimeError(f"{command} printed nothing")
 
             def follow() -> None:
                 if any(line != before for line in lines):
@@ -161,7 +162,7 @@ class Run:
         return self.kubectl("exec", self._newest("head"), "-c", "ray-head", "--", *command)
 
     def _newest(self, role: str) -> str:
-        """Return the newest pod of this role: one that was deleted may still be ending."""
+        """Return the newest pod of this role; a deleted one may still be terminating."""
         newest_last = "--sort-by=.metadata.creationTimestamp"
         pods = self.kubectl("get", "pods", "-l", f"ray.io/node-type={role}", newest_last, "-o=name")
         return pods.split()[-1]
@@ -178,29 +179,29 @@ class Bench:
     alone: bool
 
     def turn(self, number: int) -> dict[str, dict[str, Recovery | None]]:
-        """Strike one job of each kind with everything."""
+        """Inject all faults into one job of each kind."""
         job = self.job(f"ours-{number}", STEPS, EVERY)
-        return {run.kind: self.struck(run) for run in self.both(job, f"rayjob-{number}")}
+        return {run.kind: self.inject_faults(run) for run in self.both(job, f"rayjob-{number}")}
 
     def kept_shares(self) -> dict[str, float | None]:
-        """Return the effective training time ratio of both kinds; none: it did not get through."""
-        # Every third step takes three seconds longer: an entry for each has no room in a variable.
+        """Return the effective training time ratio by kind; None if the job did not finish."""
+        # Only every third step is slowed, by 3 s: the environment variable has a size limit.
         pace = ";".join(f"slow-step@step={n}:3@attempt=0" for n in range(3, ETTR_STEPS + 1, 3))
         env = [{"name": names.ENV_FAULT, "value": pace}]
         job = self.job("ours-ettr", ETTR_STEPS, ETTR_SAVE_EVERY, env=env)
         shares = {}
         for run in self.both(job, "rayjob-ettr"):
-            shares[run.kind] = self.kept_share(run)
+            shares[run.kind] = self.retained_share(run)
             print(f"{run.name}: {shares[run.kind]} of the time was kept", flush=True)
         return shares
 
     def job(self, name: str, steps: int, save_every: int, **spec: Any) -> dict[str, Any]:
-        """Return a job with a checkpoint folder of its own."""
+        """Return a job with its own checkpoint folder."""
         checkpoint = {"path": f"{MOUNT}/{name}", "everySteps": save_every}
         return make_job(name, self.image, steps, checkpoint=checkpoint, **spec)
 
     def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
-        """Yield our job while it trains, and unless alone after its end a RayJob doing the same."""
+        """Yield the RagGrpoJob while it trains, and then, unless `alone`, the equivalent RayJob."""
         ours = Run(self.cluster, self.namespace, OURS, job["metadata"]["name"])
         self.cluster.apply(job, namespace=self.namespace)
         ours.until(has_trained, "steps", START_SECONDS)
@@ -220,49 +221,49 @@ class Bench:
         yield theirs
         theirs.end()
 
-    def struck(self, run: Run) -> dict[str, Recovery | None]:
-        """Kill the driver, then a worker, then delete the head; a lost job is struck no more."""
-        found: dict[str, Recovery | None] = {}
-        strikes = {
+    def inject_faults(self, run: Run) -> dict[str, Recovery | None]:
+        """Kill the driver, kill a worker, delete the head; stop if the job does not recover."""
+        recoveries: dict[str, Recovery | None] = {}
+        faults = {
             DRIVER_KILLED: run.kill_driver,
             WORKER_KILLED: run.kill_worker,
             HEAD_DELETED: run.delete_head,
         }
-        for what, strike in strikes.items():
+        for what, fault in faults.items():
             run.until(has_trained, "steps", START_SECONDS)
-            found[what] = self._recovery(run, strike)
-            print(f"{run.name}, {what}: {found[what]}", flush=True)
-            if found[what] is None:
+            recoveries[what] = self._recovery(run, fault)
+            print(f"{run.name}, {what}: {recoveries[what]}", flush=True)
+            if recoveries[what] is None:
                 break
-        return found
+        return recoveries
 
-    def kept_share(self, run: Run) -> float | None:
-        """Kill the driver whenever so many more steps are done, up to the last step."""
+    def retained_share(self, run: Run) -> float | None:
+        """Kill the driver every ETTR_KILL_EVERY steps until the last step."""
         limit = self.limit + START_SECONDS
         try:
             for goal in range(ETTR_KILL_EVERY, ETTR_STEPS, ETTR_KILL_EVERY):
                 run.until(reaches(goal), f"step {goal}", limit)
                 run.kill_driver()
-            return kept_share(run.until(reaches(ETTR_STEPS), "end", limit))
+            return retained_share(run.until(reaches(ETTR_STEPS), "end", limit))
         except TimeoutError as reason:
             print(reason, flush=True)
             return None
 
-    def _recovery(self, run: Run, strike: Callable[[], float]) -> Recovery | None:
+    def _recovery(self, run: Run, fault: Callable[[], float]) -> Recovery | None:
         epoch = max(each["epoch"] for each in run.records())
         with run.first_change() as noticed:
-            at = strike()
+            at = fault()
             try:
                 records = run.until(lambda r: has_recovered(r, epoch), "recovery", self.limit)
             except TimeoutError as reason:
                 print(reason, flush=True)
                 return None
-            seen = Strike(at, epoch, noticed(), run.submitted())
+            seen = Fault(at, epoch, noticed(), run.submitted())
         return recovery(records, seen)
 
 
 def has_trained(records: list[Record]) -> bool:
-    """Tell whether the newest attempt has done so many steps that a checkpoint is among them."""
+    """Return whether the newest attempt has trained STEPS_FIRST steps and saved a checkpoint."""
     newest = max((each["epoch"] for each in records), default=0)
     return len([s for s in steps_of(records) if s["epoch"] == newest]) >= STEPS_FIRST
 
@@ -273,7 +274,7 @@ def reaches(goal: int) -> Callable[[list[Record]], bool]:
 
 @contextmanager
 def prepared(limit: float, alone: bool) -> Iterator[Bench]:
-    """Bring cluster, images, operator and data up; yields the benchmark in its own namespace."""
+    """Prepare cluster, images, operator and data; yield the benchmark in its own namespace."""
     cluster = kind_cluster.up()
     made = images()
     install(cluster, made, REPOSITORY, settings="")

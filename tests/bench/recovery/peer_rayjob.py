@@ -1,7 +1,7 @@
-"""A RayJob that does what an attempt of one of our jobs does: same pods, entrypoint, configuration.
+"""A RayJob equivalent to an attempt of a RagGrpoJob: same pods, entrypoint and configuration.
 
-Its retry needs nothing of ours around it: the trainer itself claims the checkpoint folder as its
-next epoch and goes on from the newest complete checkpoint there.
+Its retry needs no operator: the trainer claims the checkpoint folder with the next epoch and
+resumes from the newest complete checkpoint.
 """
 
 import copy
@@ -19,7 +19,7 @@ RETRIES = 100
 
 
 def token_secret() -> Manifest:
-    """Return the Secret of all RayJobs; those of our jobs end with them."""
+    """Return the token Secret shared by all RayJobs."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -29,11 +29,10 @@ def token_secret() -> Manifest:
 
 
 def rayjob(name: str, cluster: Manifest, config: Manifest, folder: str) -> Manifest:
-    """Return a RayJob with the spec of our RayCluster and the configuration of our attempt.
+    """Return a RayJob with the RayCluster spec and configuration of a RagGrpoJob's attempt.
 
-    Only its checkpoint folder, the token's Secret and the pods' labels are its own: by ours the
-    operator would take them for a job's. HTTPMode: it asks for the job every 3 s and needs no
-    submitter pod, for whose end the other modes wait too.
+    Checkpoint folder, token Secret and pod labels differ, so that the operator does not adopt its
+    pods. In HTTPMode KubeRay polls the job every 3 s and needs no submitter pod.
     """
     cluster = copy.deepcopy(cluster)
     cluster["authOptions"]["secretName"] = TOKEN

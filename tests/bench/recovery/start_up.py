@@ -1,9 +1,9 @@
-"""Seconds from `raggrpo run` to the end of its first step, stage by stage, on one machine.
+"""Time from `raggrpo run` to the end of the first step, by stage, on one machine.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/recovery/start_up.py [--runs 5]
 
-Each run is the drills' job (real Ray, vLLM, FSDP2 and retrieval with a tiny model) in a fresh
-folder. Files are cached: one run before those that count is thrown away.
+Each run is the drill job (real Ray, vLLM, FSDP2 and retrieval with a tiny model) in a new folder. A
+first run warms the file cache and is not counted.
 """
 
 import argparse
@@ -21,32 +21,33 @@ from local.drills.drill import Run
 from raggrpo_api.trainer.progress import Stage
 
 STAGES = ("preflight", "head", "driver", "loaded", "engines", "step")
-"""Preflight: all checks passed; head: Ray's takes an attempt; driver: it holds the checkpoint
-folder and is connected to Ray; loaded: the rank holds the model; engines: the engine has it, too;
-step: the first one is done, after a weight sync, a self-check and the retriever's warm-up."""
+"""End of each stage. preflight: all checks passed; head: the Ray head accepts an attempt; driver:
+the checkpoint folder is claimed and Ray is connected; loaded: the rank has loaded the model;
+engines: the engine has, too; step: the first step is done, after weight sync, self-check and
+warm-up."""
 
 
-def started(run: Run) -> dict[str, float]:
+def measure(run: Run) -> dict[str, float]:
     """Return the seconds of each stage of a fresh run."""
-    began = time.time()
+    start = time.time()
     process = run.start("", "training.totalSteps=2")
     run.wait_for(lambda s: s.get("phase") not in (None, "Pending", "Preflight"), "preflight's end")
     checked = time.time()
     run.wait_for(lambda s: bool(s.get("attempt")), "an attempt")
     submitted = time.time()
     run.finish(process)
-    told = records(run)
-    stages = stages_of(told)
+    history = records(run)
+    stages = stages_of(history)
     ends = [
         checked,
         submitted,
         stages["start"],
         stages[Stage.STARTING_ROLLOUT],
         stages[Stage.WARMING_RETRIEVAL],
-        moment(steps_of(told)[0]),
+        moment(steps_of(history)[0]),
     ]
-    lasted = [end - begin for begin, end in pairwise([began, *ends])]
-    return dict(zip(STAGES, lasted, strict=True))
+    seconds = [b - a for a, b in pairwise([start, *ends])]
+    return dict(zip(STAGES, seconds, strict=True))
 
 
 def main() -> int:
@@ -55,13 +56,13 @@ def main() -> int:
     runs = parser.parse_args().runs
     folder = Path(tempfile.mkdtemp(prefix="raggrpo-bench-"))
     try:
-        found = [started(Run(folder / str(number))) for number in range(runs + 1)][1:]
+        durations = [measure(Run(folder / str(number))) for number in range(runs + 1)][1:]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print("to the first step" + "".join(f"{stage:>11}" for stage in STAGES))
-    for each in found:
+    for each in durations:
         print(f"{sum(each.values()):17.1f}" + "".join(f"{each[s]:11.1f}" for s in STAGES))
-    print(f"median {statistics.median(sum(each.values()) for each in found):.1f} s")
+    print(f"median {statistics.median(sum(each.values()) for each in durations):.1f} s")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""HNSW against exact search: what it finds, how fast, how long it is built; and memory taken.
+"""HNSW compared with exact search: recall, latency, build time and memory.
 
     PYTHONPATH=operator:trainer_image .venv/bin/python tests/bench/retrieval/dense_search.py
 
-Vectors lie around centres, as embeddings do: independent ones have no neighbours to speak of.
-Both searches run in one process, so that they share its conditions.
+Vectors are clustered, as embeddings are: independent ones have no close neighbors. Both searches
+run in one process, under the same conditions.
 """
 
 import argparse
@@ -19,27 +19,27 @@ MIB = 2**20
 
 
 def resident() -> int:
-    """Return the memory of this process, in bytes."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def make_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
-    """Return unit vectors around 2,000 centres, [count, dimension] float32."""
-    centres = np.random.default_rng(0).standard_normal((2000, dimension)).astype(np.float32)
+    """Return unit vectors around 2,000 centers, [count, dimension] float32."""
+    centers = np.random.default_rng(0).standard_normal((2000, dimension)).astype(np.float32)
     random = np.random.default_rng(seed)
-    vectors = centres[random.integers(0, len(centres), count)]
+    vectors = centers[random.integers(0, len(centers), count)]
     vectors += random.standard_normal((count, dimension)).astype(np.float32)
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
 def milliseconds(action: Callable[[], object], times: int) -> float:
-    """Return the median duration of an action."""
+    """Return the median duration of an action in milliseconds."""
     taken = []
     for _ in range(times):
-        began = time.perf_counter()
+        start = time.perf_counter()
         action()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.perf_counter() - start)
     return 1000 * float(np.median(taken))
 
 
@@ -55,12 +55,12 @@ def main() -> None:
         vectors = make_vectors(count, options.dimension, seed=1)
         truth = None
         for exact in (True, False):
-            before, began = resident(), time.perf_counter()
+            before, start = resident(), time.perf_counter()
             index = VectorIndex.of([vectors], options.dimension, exact=exact)
-            seconds, grown = time.perf_counter() - began, resident() - before
-            _, found = index.search(queries, 10)
-            truth = found if truth is None else truth
-            shared = [len(set(a) & set(b)) for a, b in zip(truth, found, strict=True)]
+            seconds, grown = time.perf_counter() - start, resident() - before
+            _, hits = index.search(queries, 10)
+            truth = hits if truth is None else truth
+            shared = [len(set(a) & set(b)) for a, b in zip(truth, hits, strict=True)]
             one = milliseconds(lambda at=index: at.search(queries[:1], 10), 30)
             many = milliseconds(lambda at=index: at.search(queries[:64], 10), 10)
             kind = "exact" if exact else "HNSW"

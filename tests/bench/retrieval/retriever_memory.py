@@ -1,4 +1,4 @@
-"""Memory of a retriever that embeds, beside what sizing says of it.
+"""Peak memory of a dense retriever compared with its sizing terms.
 
 PYTHONPATH=operator:trainer_image:tests .venv/bin/python tests/bench/retrieval/retriever_memory.py
 """
@@ -22,20 +22,20 @@ WORDS = [f"word{number}" for number in range(30_000)]
 
 
 def peak() -> int:
-    """Return the most memory that this process has held, in bytes."""
+    """Return the peak resident memory of this process in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def main() -> None:
-    """Write model and corpus, load the index, ask, and print both figures."""
+    """Write model and corpus, load the index, search, and print estimate and peak."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--passages", type=int, default=2000)
     parser.add_argument("--vectors", action="store_true", help="given instead of computed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # In a process of its own, so that its memory is not counted.
+        # In a separate process, whose memory is not counted.
         model = multiprocessing.get_context("spawn").Process(
             target=_write_model, args=(folder / "model",)
         )
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _write_model(folder: Path) -> None:
-    write_embedding_model(folder, WORDS, context=512, hidden=768, layers=12)  # as BERT's base
+    write_embedding_model(folder, WORDS, context=512, hidden=768, layers=12)  # size of BERT base
 
 
 def _measure(folder: Path, passages: int, *, with_vectors: bool) -> None:
@@ -65,7 +65,7 @@ def _measure(folder: Path, passages: int, *, with_vectors: bool) -> None:
         index_path=str(folder / "indexes"),
     )
     index = load_index(managed, print)
-    index.search([" ".join(WORDS[:510])] * 8, 10)  # a whole pass
+    index.search([" ".join(WORDS[:510])] * 8, 10)  # a full batch
     weights = (folder / "model" / "model.safetensors").stat().st_size
     facts = Facts(
         corpus_bytes=(folder / "corpus.jsonl").stat().st_size,

@@ -1,7 +1,7 @@
-"""A trainer's driver that reports each step in another monitoring mode, and times it.
+"""A driver that reports each step in the next monitoring mode and measures the time.
 
-Started by monitoring_overhead through Ray Jobs. The driver is the product's own; only its
-Reporter is replaced, by three of them that take turns.
+Started by monitoring_overhead. Only the Reporter of the real driver is replaced, by one for each
+mode that alternate.
 """
 
 import json
@@ -23,10 +23,10 @@ ENV_RESULT = "RAGGRPO_BENCH_RESULT"
 MODES = (MonitoringMode.OFF, MonitoringMode.LIGHT, MonitoringMode.FULL)
 
 
-class ReportersInTurn:
-    """A Reporter for each mode; step s goes to the one of mode s modulo 3 alone.
+class AlternatingReporters:
+    """A Reporter for each mode; step s is reported by mode s modulo 3.
 
-    Light's intervals (10, 20, 50) share no factor with 3: it measures as often as by itself.
+    The intervals of Light (10, 20, 50) are coprime to 3, so that it measures as often as alone.
     """
 
     def __init__(self, config: TrainerConfig, epoch: int, *, publish: Publish) -> None:
@@ -37,19 +37,19 @@ class ReportersInTurn:
         self._cpu = dict.fromkeys(MODES, 0.0)
 
     def step(self, record: StepRecord) -> None:
-        """Report the step in the mode whose turn it is."""
+        """Report the step in its mode."""
         mode = MODES[record.step % len(MODES)]
-        if record.step == len(MODES):  # everything is imported and has run once
+        if record.step == len(MODES):  # after a warm-up of imports and code
             self._cpu = self._thread_seconds()
-        began = time.perf_counter()
+        start = time.perf_counter()
         self._reporters[mode].step(record)
         ended = time.perf_counter()
         self._steps.append(
-            {"step": record.step, "mode": mode, "began": began, "in_call": ended - began}
+            {"step": record.step, "mode": mode, "started": start, "in_call": ended - start}
         )
 
     def close(self, *arguments: Any) -> None:
-        """Write what was measured, and end."""
+        """Write the measurements and close all reporters."""
         seconds = self._thread_seconds()
         spent = {mode: seconds[mode] - self._cpu[mode] for mode in MODES}
         result = {"steps": self._steps, "thread_seconds": spent}
@@ -58,7 +58,7 @@ class ReportersInTurn:
             reporter.close(*arguments)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Pass stages, saves and the rest on to all."""
+        """Forward other calls to all reporters."""
 
         def call(*arguments: Any, **more: Any) -> None:
             for reporter in self._reporters.values():
@@ -67,7 +67,7 @@ class ReportersInTurn:
         return call
 
     def _thread_seconds(self) -> dict[MonitoringMode, float]:
-        """Return the CPU time that each reporting thread has used."""
+        """Return the CPU seconds of each reporting thread."""
         clocks = {
             mode: time.pthread_getcpuclockid(reporter._thread.ident or 0)
             for mode, reporter in self._reporters.items()
@@ -76,12 +76,12 @@ class ReportersInTurn:
 
 
 def _in_mode(config: TrainerConfig, mode: MonitoringMode) -> TrainerConfig:
-    """Return the configuration with another mode and a log folder of its own."""
+    """Return the configuration with another mode and its own log folder."""
     monitoring = config.monitoring
     changes = {"mode": mode, "log_dir": f"{monitoring.log_dir}/{mode}"}
     return config.model_copy(update={"monitoring": monitoring.model_copy(update=changes)})
 
 
 if __name__ == "__main__":
-    setattr(driver, "Reporter", ReportersInTurn)  # noqa: B010
+    setattr(driver, "Reporter", AlternatingReporters)  # noqa: B010
     sys.exit(driver.main())

@@ -3,10 +3,10 @@ r"""Step time by workload size, and drift over 500 steps. Writes docs/internals/
     PYTHONPATH=tests .venv/bin/python tests/bench/training/growth.py \
         [--page docs/internals/growth.md] [--drift-steps 500] [--quick]
 
-Each point is a run of its own of `raggrpo run`: the median of its counted steps. Only one value is
-changed at a time. A drift is the slope of a straight line through all steps of one run, with a
-95 % interval from a moving-block bootstrap (Künsch 1989, "The jackknife and the bootstrap for
-general stationary observations"), since neighbouring steps are alike.
+Each point is the median of the counted steps of one `raggrpo run`; one value is changed at a time.
+Drift is the slope of a straight line through all steps of one run, with a 95 % interval from a
+moving-block bootstrap (Künsch 1989, "The jackknife and the bootstrap for general stationary
+observations"), since neighboring steps correlate.
 """
 
 import argparse
@@ -29,29 +29,29 @@ BASE = Workload(
     response_tokens=32, prompts=4, n=4, warmup=2, steps=4,
 )  # fmt: skip
 BLOCK = 25
-"""Neighbouring steps that are drawn together."""
+"""Block length of the bootstrap in steps."""
 RESAMPLES = 2000
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A step's time against one value of the workload."""
+    """Step time by one value of the workload."""
 
     title: str
     axis: str
     points: Sequence[tuple[int, Workload, int]]
-    """(value shown, workload, ranks)."""
+    """(displayed value, workload, ranks)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Change per 100 steps in percent of the median, with its 95 % interval."""
+    """Change per 100 steps in percent of the median, with 95 % interval."""
 
     median: float
-    least: float
+    low: float
     value: float
-    most: float
+    high: float
 
 
 def curves(base: Workload) -> Iterator[Curve]:
@@ -76,13 +76,13 @@ def curves(base: Workload) -> Iterator[Curve]:
 
 
 def parameters(work: Workload) -> int:
-    """Return about the number of parameters."""
+    """Return the approximate number of parameters."""
     layer = 4 * work.hidden**2 + 3 * work.hidden * work.intermediate
     return work.layers * layer + 2 * work.vocabulary * work.hidden
 
 
 def run(work: Workload, url: str, folder: Path, ranks: int = 1) -> Sequence[Record]:
-    """Train in a process of its own and return its steps, memory in each of them."""
+    """Train in a separate process and return its step records with memory."""
     folder.mkdir()
     write_model(work, folder / "model")
     write_prompts(work, folder / "train.jsonl")
@@ -100,14 +100,14 @@ def slope(values: Sequence[float]) -> Slope:
     fitted = np.polyfit(steps, series, 1)
     residuals = series - np.polyval(fitted, steps)
     draw = np.random.default_rng(0)
-    found = []
+    slopes = []
     for _ in range(RESAMPLES):
         starts = draw.integers(0, len(series) - BLOCK + 1, -(-len(series) // BLOCK))
         noise = np.concatenate([residuals[first : first + BLOCK] for first in starts])
         drawn = np.polyval(fitted, steps) + noise[: len(series)]
-        found.append(np.polyfit(steps, drawn, 1)[0])
-    least, most = np.percentile(found, [2.5, 97.5])
-    return Slope(float(np.median(series)), *(float(x * scale) for x in (least, fitted[0], most)))
+        slopes.append(np.polyfit(steps, drawn, 1)[0])
+    low, high = np.percentile(slopes, [2.5, 97.5])
+    return Slope(float(np.median(series)), *(float(x * scale) for x in (low, fitted[0], high)))
 
 
 def chart(curve: Curve, seconds: Sequence[float]) -> str:
@@ -134,9 +134,9 @@ def drift(steps: int, url: str, folder: Path, base: Workload) -> str:
     }
     rows = ["| | median | change per 100 steps: 95 % interval |", "|---|---|---|"]
     for name, read in series.items():
-        found = slope([read(each) for each in counted])
-        interval = f"[{found.least:+.2f} %, {found.most:+.2f} %]"
-        rows.append(f"| {name} | {found.median:.3f} | {found.value:+.2f} % {interval} |")
+        drifted = slope([read(each) for each in counted])
+        interval = f"[{drifted.low:+.2f} %, {drifted.high:+.2f} %]"
+        rows.append(f"| {name} | {drifted.median:.3f} | {drifted.value:+.2f} % {interval} |")
     return "\n".join(rows)
 
 

@@ -1,11 +1,11 @@
-r"""What monitoring costs: Full, Light and Off within one real run, step by step in turn.
+r"""Overhead of the monitoring modes Full, Light and Off, alternating within one real run.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/monitoring_overhead.py \
         [--steps 150] [--json] [--quick]
 
-Two figures per mode. Paired: a step's time against that of the neighbouring step in mode Off.
-Direct: the loop's time inside the reporter plus the reporting thread's CPU time, above Off's,
-per step; it shows costs that the paired figure loses in the noise of whole steps.
+Two results per mode. Paired: step time compared with the neighboring step in mode Off. Direct: time
+of the loop in the reporter plus CPU time of the reporting thread per step, relative to Off; it
+shows costs below the noise of step times.
 """
 
 import argparse
@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = {
     "prompt_tokens": 128,
     "response_tokens": 32,
 }
-"""About the quickstart's model: in larger ones the same costs are a smaller share."""
+"""Similar to the quickstart model; for larger models the share of these costs is smaller."""
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 3600.0
 REPORTING = Path(__file__).with_name("alternating_reporter.py")
@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     each = 4 if options.quick else options.steps
     size = TINY if options.quick else SMALL
-    # One round to warm up, and one step beyond the last round, which ends it.
+    # One warm-up round, and one step after the last round, which ends it.
     work = Workload(warmup=len(MODES), steps=each * len(MODES) + 1, learning_rate=1e-6, **size)
     with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made:
         folder = Path(made)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def job_in(work: Workload, folder: Path) -> RagGrpoJob:
-    """Return the job, scored by a reward that takes no time."""
+    """Return the job with an instant reward."""
     raw = job_of(work, folder, folder, {"name": "Contains"})
     raw["metadata"]["uid"] = "monitoring-overhead"
     job = parse_job(raw)
@@ -86,7 +86,7 @@ def job_in(work: Workload, folder: Path) -> RagGrpoJob:
 
 
 async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
-    """Run the job under a Ray head of its own; returns what its reporters measured."""
+    """Run the job on its own Ray head; return the measurements of its reporters."""
     resolved = resolve(job)
     config = trainer_config(job, resolved, number=1)
     processes = Processes()
@@ -111,7 +111,7 @@ async def run_job(job: RagGrpoJob, folder: Path) -> dict[str, Any]:
 
 
 async def _attempt(head: RayHead, processes: Processes, config: TrainerConfig, to: Path) -> None:
-    """Run the driver to its end. Raises RuntimeError when it fails."""
+    """Run the driver until it exits. Raises RuntimeError if it fails."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     driver: Driver | None = None
     while driver is None or not driver.observe().status.is_terminal:
@@ -127,37 +127,37 @@ async def _attempt(head: RayHead, processes: Processes, config: TrainerConfig, t
 
 
 def summary(work: Workload, parameters: int, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the costs of each mode as one JSON value (pure).
+    """Return the costs of each mode as a JSON value. Pure.
 
-    The time from one report to the next belongs to the mode of the first: what its thread still
-    writes slows down the step that follows.
+    The time between two reports counts for the mode of the first: its thread may still write during
+    the following step.
     """
     steps = measured["steps"]
-    lasted = [b["began"] - a["began"] for a, b in pairwise(steps)]
-    found: dict[str, dict[str, list[float]]] = {m: {"step": [], "call": []} for m in MODES}
+    lasted = [b["started"] - a["started"] for a, b in pairwise(steps)]
+    by_mode: dict[str, dict[str, list[float]]] = {m: {"step": [], "call": []} for m in MODES}
     for step, seconds in list(zip(steps, lasted, strict=False))[work.warmup - 1 :]:
-        found[step["mode"]]["step"].append(seconds)
-        found[step["mode"]]["call"].append(step["in_call"])
+        by_mode[step["mode"]]["step"].append(seconds)
+        by_mode[step["mode"]]["call"].append(step["in_call"])
     handled = Counter(step["mode"] for step in steps[work.warmup - 1 :])
     thread = {mode: measured["thread_seconds"][mode] / handled[mode] for mode in MODES}
-    rounds = min(len(values["step"]) for values in found.values())
-    base = found[MonitoringMode.OFF]["step"][:rounds]
+    rounds = min(len(values["step"]) for values in by_mode.values())
+    base = by_mode[MonitoringMode.OFF]["step"][:rounds]
     median = statistics.median(base)
-    reporting = {mode: statistics.fmean(found[mode]["call"]) + thread[mode] for mode in MODES}
+    reporting = {mode: statistics.fmean(by_mode[mode]["call"]) + thread[mode] for mode in MODES}
     return {
         "bench": "monitoring_overhead",
         "workload": asdict(work) | {"parameters": parameters, "threads": THREADS},
         "steps_per_mode": rounds,
         "modes": {
             mode: {
-                "step_seconds": statistics.median(found[mode]["step"]),
-                "loop_seconds": statistics.fmean(found[mode]["call"]),
+                "step_seconds": statistics.median(by_mode[mode]["step"]),
+                "loop_seconds": statistics.fmean(by_mode[mode]["call"]),
                 "thread_seconds": thread[mode],
                 "direct_percent": 100 * (reporting[mode] - reporting[MonitoringMode.OFF]) / median,
                 "paired_percent": interval(
                     [
                         100 * (with_it - without) / median
-                        for with_it, without in zip(found[mode]["step"], base, strict=False)
+                        for with_it, without in zip(by_mode[mode]["step"], base, strict=False)
                     ]
                 ),
             }
@@ -167,7 +167,7 @@ def summary(work: Workload, parameters: int, measured: Mapping[str, Any]) -> dic
 
 
 def interval(values: Sequence[float]) -> list[float]:
-    """Return lower end, median and upper end of the median's 95 % interval (order statistics)."""
+    """Return lower bound, median and upper bound of its 95 % interval (order statistics)."""
     ordered, n = sorted(values), len(values)
     reach = 0.98 * math.sqrt(n)
     low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach) - 1)
@@ -181,12 +181,12 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
         f"{result['steps_per_mode']} steps in each mode, {work['threads']} threads"
     )
     yield f"{'':<7}{'s/step':>8}{'loop µs':>9}{'thread ms':>11}{'direct %':>10}{'paired %':>24}"
-    for mode, found in result["modes"].items():
-        low, middle, high = found["paired_percent"]
+    for mode, costs in result["modes"].items():
+        low, middle, high = costs["paired_percent"]
         paired = "" if mode == MonitoringMode.OFF else f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"
         yield (
-            f"{mode:<7}{found['step_seconds']:>8.3f}{1e6 * found['loop_seconds']:>9.0f}"
-            f"{1e3 * found['thread_seconds']:>11.2f}{found['direct_percent']:>+10.2f}{paired:>24}"
+            f"{mode:<7}{costs['step_seconds']:>8.3f}{1e6 * costs['loop_seconds']:>9.0f}"
+            f"{1e3 * costs['thread_seconds']:>11.2f}{costs['direct_percent']:>+10.2f}{paired:>24}"
         )
 
 

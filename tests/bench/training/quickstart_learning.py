@@ -1,12 +1,12 @@
-r"""What the quickstart learns: held-out exact match before and after, seed by seed, in real runs.
+r"""Held-out exact match of the quickstart before and after training, by seed, in real runs.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/quickstart_learning.py \
         [--seeds 0 1 2] [--json]
 
 With `--set resources.placement=Disaggregated --set resources.rolloutEngines=2 --set
-training.offPolicySteps=1` the rollouts are one step off the policy. Seeds change data split, model,
-warm-up and training. Ends with 1 if a seed gains less than RISE, or answers from the passages of
-other questions.
+training.offPolicySteps=1` rollouts are one step off policy. Seeds change data split, model, warm-up
+and training. Exits with 1 if a seed gains less than RISE, or answers from passages of other
+questions.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from raggrpo_quickstart.records import VALIDATION_QUESTIONS
 
 SAMPLE = Path(__file__).parents[3] / "crds/samples/quickstart.yaml"
 WINDOW = 32
-"""Steps whose rewards are one point of the curve."""
+"""Number of steps averaged for one point of the curve."""
 RISE = 0.25
 CONTROL = 0.03
-"""Most that other questions' passages may give: they hold the answer for 1 or 2 of 1,000."""
+"""Maximum exact match with passages of other questions, which rarely contain the answer."""
 
 
 def main() -> int:
-    """Run every seed, print a table, and tell whether all learnt."""
+    """Run every seed and print a table; return 1 unless all have learned."""
     parser = argparse.ArgumentParser(description="what the quickstart learns")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
@@ -44,22 +44,22 @@ def main() -> int:
     print("| seed | reward, first 10 steps | last 10 | before | after | rise | control | time |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for seed in options.seeds:
-        began = time.monotonic()
+        start = time.monotonic()
         summaries[seed] = run(seed, options.changes)
-        print(row(seed, summaries[seed], time.monotonic() - began), flush=True)
+        print(row(seed, summaries[seed], time.monotonic() - start), flush=True)
     print(f"\n| seed | mean reward of {WINDOW} steps after {WINDOW} steps |\n|---|---|")
     for seed, summary in summaries.items():
         print(f"| {seed} | {', '.join(f'{mean:.3f}' for mean in summary['rewardCurve'])} |")
     if options.json:
         print(json.dumps(summaries))
-    short = [seed for seed, summary in summaries.items() if not learnt(summary)]
+    short = [seed for seed, summary in summaries.items() if not has_learned(summary)]
     if short:
-        print(f"too little was learnt with seed {', '.join(map(str, short))}", file=sys.stderr)
+        print(f"too little was learned with seed {', '.join(map(str, short))}", file=sys.stderr)
     return 1 if short else 0
 
 
 def run(seed: int, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Prepare and run what `make quickstart` does, in a folder of its own; return its summary."""
+    """Prepare and run the quickstart in a temporary folder; return its summary."""
     with tempfile.TemporaryDirectory(prefix="raggrpo-quickstart-") as folder:
         _call("raggrpo_quickstart", "--dir", f"{folder}/input", "--seed", str(seed))
         mount = ["--dir", folder, "--mount", f"quickstart={folder}"]
@@ -70,20 +70,20 @@ def run(seed: int, changes: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def curve(history: Sequence[Record]) -> list[float]:
-    """Return the mean reward of one window of steps after the other."""
+    """Return the mean reward of consecutive windows of steps."""
     rewards = [step["reward_mean"] for step in history]
     windows = (rewards[first : first + WINDOW] for first in range(0, len(rewards), WINDOW))
     return [statistics.fmean(each) for each in windows]
 
 
-def learnt(summary: Mapping[str, Any]) -> bool:
-    """Whether exact match rose enough, and only where the passages hold the answer."""
+def has_learned(summary: Mapping[str, Any]) -> bool:
+    """Return whether exact match rose enough, and only if passages contain the answer."""
     rise = summary["exactMatchAfter"] - summary["exactMatchBefore"]
     return bool(rise >= RISE and summary["exactMatchControl"] <= CONTROL)
 
 
 def row(seed: int, summary: Mapping[str, Any], seconds: float) -> str:
-    """Return a seed's line of the table, shares of the held-out questions in percent ± one SE."""
+    """Return the table row of a seed: percent of held-out questions ± standard error."""
     before, after = summary["exactMatchBefore"], summary["exactMatchAfter"]
     cells = [
         str(seed),
@@ -99,9 +99,9 @@ def row(seed: int, summary: Mapping[str, Any], seconds: float) -> str:
 
 
 def standard_error(shares: Sequence[float]) -> float:
-    """Return that of a sum or difference of shares, each of all held-out questions.
+    """Return the standard error of a sum or difference of shares of the held-out questions.
 
-    The same questions are asked before and after, so for the rise it is an upper bound.
+    An upper bound for the rise, since the questions are the same before and after.
     """
     return math.sqrt(sum(share * (1 - share) for share in shares) / VALIDATION_QUESTIONS)
 

@@ -1,8 +1,8 @@
-"""An HTTP judge that takes as long as a remote one would; a process of its own.
+"""An HTTP judge with the latency of a remote service, as a separate process.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/slow_judge.py MEDIAN_SECONDS
 
-Prints its URL and serves until it is killed. Score and delay depend on the request alone.
+Prints its URL and serves until it is killed. Score and delay depend only on the request.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from aiohttp import web
 from bench.training.workload import score
 
 LATENCY_SPREAD = 0.3
-"""Deviation of the delay's logarithm: the slowest of 32 calls takes about twice the median."""
+"""Standard deviation of the log delay: the slowest of 32 calls takes about twice the median."""
 
 
 def delay(text: str, median: float) -> float:
-    """Return the log-normal delay of a request, in seconds (pure)."""
+    """Return the log-normal delay of a request, in seconds. Pure."""
     digest = hashlib.sha256(text.encode()).digest()
     quantile = (int.from_bytes(digest[:4]) + 0.5) / 2**32
     return median * math.exp(LATENCY_SPREAD * NormalDist().inv_cdf(quantile))
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def serve(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
-    """Print a URL, and answer what is posted there until the process is killed."""
+    """Print a URL and answer POST requests until the process is killed."""
     app = web.Application()
     app.router.add_post("/", answer)
     listener = socket.create_server(("127.0.0.1", 0))

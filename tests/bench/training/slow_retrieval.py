@@ -1,11 +1,11 @@
-r"""How much of a slow retriever's time a step still waits for, with and without rollouts ahead.
+r"""Step time with a slow retriever, with and without off-policy rollouts.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/slow_retrieval.py \
         [--at-once 2 4] [--repeats 3] [--before CHECKOUT] [--json]
 
-The retriever takes 5.6 s a call (log-normal) and so many calls at once; the rest is the workload
-of `train_throughput.py`, its prompts two thirds passage. `--before` measures another checkout of
-this project in the same turns. docs/internals/benchmarks.md describes it.
+The retriever takes 5.6 s per call (log-normal) and `--at-once` calls in parallel; the workload is
+that of `train_throughput.py` with prompts of two thirds passages. `--before` measures another
+checkout of this project in alternation. Results are in docs/internals/benchmarks.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PASSAGE_TOKENS, QUESTION_TOKENS = 256, 128
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One way to train: the code, and whether rollouts are made one step ahead."""
+    """A measured system: its checkout and its off-policy steps."""
 
     name: str
     checkout: Path | None
@@ -43,7 +43,7 @@ class System:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="steps beside a slow retriever")
+    parser = argparse.ArgumentParser(description="steps with a slow retriever")
     parser.add_argument("--at-once", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="counted steps")
@@ -55,13 +55,13 @@ def main() -> None:
         before = options.before.resolve()
         systems += [System("before, on policy", before, 0), System("before, one off", before, 1)]
     work = Workload(prompt_tokens=PASSAGE_TOKENS + QUESTION_TOKENS, warmup=2, steps=options.steps)
-    found: dict[str, dict[str, list[float]]] = {}
+    results: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as reward:
         folder = Path(made)
         write_model(work, folder / "model")
         write_prompts(replace(work, prompt_tokens=QUESTION_TOKENS), folder / "train.jsonl")
         for at_once in options.at_once:
-            seconds = found.setdefault(str(at_once), {s.name: [] for s in systems})
+            seconds = results.setdefault(str(at_once), {s.name: [] for s in systems})
             for repeat in range(options.repeats):
                 for system in systems:
                     at = folder / f"{at_once}-{repeat}-{systems.index(system)}"
@@ -69,7 +69,7 @@ def main() -> None:
                         taken = measure(system, work, folder, {"rag": url, "judge": reward}, at)
                     seconds[system.name].append(taken)
                     print(f"{at_once} at once, {system.name}: {taken:.2f} s", flush=True)
-    for at_once, by_system in found.items():
+    for at_once, by_system in results.items():
         for name, taken in by_system.items():
             ratios = sorted(s / n for s, n in zip(taken, by_system["one step off"], strict=True))
             shown = f"{ratios[0]:.2f} – {statistics.median(ratios):.2f} – {ratios[-1]:.2f}"
@@ -77,13 +77,13 @@ def main() -> None:
                 f"{at_once} at once  {name:<20}{statistics.median(taken):>8.2f} s/step  × {shown}"
             )
     if options.json:
-        print(json.dumps({"bench": "slow_retrieval", "seconds": found}))
+        print(json.dumps({"bench": "slow_retrieval", "seconds": results}))
 
 
 def measure(
     system: System, work: Workload, inputs: Path, urls: Mapping[str, str], folder: Path
 ) -> float:
-    """Return the median seconds of the counted steps."""
+    """Return the median duration of the counted steps in seconds."""
     folder.mkdir()
     job = job_of(work, inputs, folder, {"name": "Http", "url": urls["judge"]})
     spec: dict[str, Any] = job["spec"]

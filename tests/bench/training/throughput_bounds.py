@@ -1,11 +1,10 @@
-r"""What bounds a step of train_throughput on this machine, measured in a process of its own.
+r"""Upper bounds for a step of train_throughput on this machine, in a separate process.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/throughput_bounds.py \
         WORKLOAD.json FOLDER WHAT RESULT.json
 
-WHAT: `products` for the rate of matrix products, else vLLM's arguments as JSON, whose offline
-throughput on the workload's prompts is measured: the engine alone, without log-probabilities,
-seeds or anything around it.
+WHAT is `products` for the rate of matrix products, else vLLM arguments as JSON: then the offline
+throughput of vLLM on the prompts of the workload is measured, without logprobs or seeds.
 """
 
 import json
@@ -22,21 +21,23 @@ from bench.training.workload import Workload
 REPEATS = 5
 SQUARE = 2048
 FLOPS = 2
-"""Of one multiplication and its addition."""
+"""FLOP of a multiply-add."""
 PASSES = 3
-"""Forward, and in backward the gradients of both factors."""
+"""One forward product, and two backward for the gradients of both factors."""
 
 
 def main() -> None:
-    """Write what was asked for."""
+    """Write the requested measurement."""
     work_file, folder, what, result = sys.argv[1:]
     work = Workload(**json.loads(Path(work_file).read_text()))
-    found = products(work) if what == "products" else offline(work, Path(folder), json.loads(what))
-    Path(result).write_text(json.dumps(found))
+    measured = (
+        products(work) if what == "products" else offline(work, Path(folder), json.loads(what))
+    )
+    Path(result).write_text(json.dumps(measured))
 
 
 def products(work: Workload) -> dict[str, float]:
-    """Return FLOP/s of large square products, and of those of the model's layers."""
+    """Return FLOP/s of large square products and of products in the shapes of the model."""
     import torch
 
     rows = work.prompt_tokens + work.n * work.response_tokens
@@ -44,16 +45,17 @@ def products(work: Workload) -> dict[str, float]:
         "square": (SQUARE, SQUARE, SQUARE),
         "layer": (rows, work.hidden, work.intermediate),
     }
-    found, dtype = {}, getattr(torch, work.dtype)
+    rates = {}
+    dtype = getattr(torch, work.dtype)
     for name, (m, k, n) in shapes.items():
         a, b = torch.randn(m, k, dtype=dtype), torch.randn(k, n, dtype=dtype)
         seconds = seconds_of(partial(torch.mm, a, b), times=max(1, SQUARE**3 // (m * k * n)))
-        found[name] = FLOPS * m * k * n / seconds
-    return found
+        rates[name] = FLOPS * m * k * n / seconds
+    return rates
 
 
 def offline(work: Workload, folder: Path, settings: Mapping[str, Any]) -> dict[str, float]:
-    """Return `tokens_per_second` of vLLM on one step's prompts after the other."""
+    """Return `tokens_per_second` of vLLM on the prompts of consecutive steps."""
     from transformers import PreTrainedTokenizerFast
     from vllm import LLM, SamplingParams
 
@@ -74,17 +76,17 @@ def offline(work: Workload, folder: Path, settings: Mapping[str, Any]) -> dict[s
     prompts = [{"prompt_token_ids": tokenizer(row["prompt"])["input_ids"]} for row in rows]
     rates = []
     for first in range(0, len(prompts), work.prompts):
-        begin = time.monotonic()
+        start = time.monotonic()
         answers = engine.generate(prompts[first : first + work.prompts], sampling, use_tqdm=False)
         tokens = sum(len(each.token_ids) for answer in answers for each in answer.outputs)
-        rates.append(tokens / (time.monotonic() - begin))
+        rates.append(tokens / (time.monotonic() - start))
     return {"tokens_per_second": statistics.median(rates[work.warmup :])}
 
 
 def step_flops(work: Workload) -> float:
-    """Return about the least matrix work of one training step with shared prompts (FLOP).
+    """Return the approximate minimum FLOP of a training step with shared prompts.
 
-    Layers at every position, the head where a token was sampled, attention where one is allowed.
+    Counts layers at every position, the head at sampled tokens, and unmasked attention.
     """
     response = work.n * work.response_tokens
     layer = 4 * work.hidden**2 + 3 * work.hidden * work.intermediate
@@ -97,14 +99,14 @@ def step_flops(work: Workload) -> float:
 
 
 def seconds_of(call: Callable[[], object], times: int) -> float:
-    """Return the seconds of a call, the median of some rows of calls after one not counted."""
-    found = []
+    """Return the median duration of a call in seconds, after one warm-up series."""
+    durations = []
     for _ in range(1 + REPEATS):
-        begin = time.monotonic()
+        start = time.monotonic()
         for _ in range(times):
             call()
-        found.append((time.monotonic() - begin) / times)
-    return statistics.median(found[1:])
+        durations.append((time.monotonic() - start) / times)
+    return statistics.median(durations[1:])
 
 
 if __name__ == "__main__":

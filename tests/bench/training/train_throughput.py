@@ -3,8 +3,8 @@ r"""Training throughput of `raggrpo run` against TRL's GRPOTrainer on the same R
     PYTHONPATH=tests .venv/bin/python tests/bench/training/train_throughput.py \
         [--prompt 384] [--precision BF16] [--repeats 3] [--quick]
 
-Every measurement is a process of its own; systems take turns within a repeat, so that slow
-moments of the machine meet all of them. docs/internals/benchmarks.md describes the method.
+Every measurement is a separate process. Systems alternate within a repeat, so that changes of the
+machine's speed affect all of them. docs/internals/benchmarks.md describes the method.
 """
 
 import argparse
@@ -45,7 +45,7 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "blocks of 128": {"block_size": 128, "enforce_eager": True},
     "compiled, blocks of 32": {"block_size": 32},
 }
-"""vLLM's settings whose offline throughput bounds generation."""
+"""vLLM settings whose offline throughput is the bound of generation."""
 JUDGE_MEDIAN_SECONDS = 0.150
 TIMEOUT_SECONDS = 3600.0
 HERE = Path(__file__).parent
@@ -57,14 +57,14 @@ class Measured:
     """One run of one system."""
 
     step_seconds: list[float]
-    """Of the counted steps, wall clock from one step's end to the next."""
+    """Wall-clock time between the ends of counted steps."""
     response_tokens: float
-    """Mean length of the completions."""
+    """Mean length of the completions in tokens."""
     reward_std: float
     peak_rss: int
-    """Bytes, summed over the process tree."""
+    """Peak resident memory in bytes, summed over the process tree."""
     stages: dict[str, float]
-    """Median seconds by stage; known of our own system only."""
+    """Median seconds by stage; only for `raggrpo run`."""
 
     @property
     def seconds(self) -> float:
@@ -73,10 +73,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one turn measured without our software around it."""
+    """Upper bounds measured in one repeat without this project's code."""
 
     engines: dict[str, float]
-    """vLLM's own offline throughput (tokens/s) by its settings."""
+    """Offline throughput of vLLM in tokens/s, by settings."""
     products: dict[str, float]
     """FLOP/s of matrix products by shape."""
 
@@ -131,13 +131,13 @@ def workload(options: argparse.Namespace) -> Workload:
 
 
 def judge() -> AbstractContextManager[str]:
-    """Serve the judge until the block ends; yields its URL."""
+    """Serve the judge until the block ends; yield its URL."""
     return served("slow_judge.py", str(JUDGE_MEDIAN_SECONDS))
 
 
 @contextmanager
 def served(script: str, *arguments: str) -> Iterator[str]:
-    """Run a script of this folder that prints its URL and serves there until the block ends."""
+    """Run a server script of this folder until the block ends; yield the URL that it prints."""
     command = [sys.executable, str(HERE / script), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
     try:
@@ -150,13 +150,13 @@ def served(script: str, *arguments: str) -> Iterator[str]:
 def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
     if name == OURS:
         return measure_ours(work, inputs, url, folder)
-    peak, found = run_script("trl_peer.py", [url, name], inputs, folder, environment())
-    found["step_seconds"] = found["step_seconds"][-work.steps :]
-    return Measured(**found, peak_rss=peak, stages={})
+    peak, result = run_script("trl_peer.py", [url, name], inputs, folder, environment())
+    result["step_seconds"] = result["step_seconds"][-work.steps :]
+    return Measured(**result, peak_rss=peak, stages={})
 
 
 def measure_bounds(inputs: Path, folder: Path) -> Bounds:
-    """Measure vLLM alone with each of its settings, and matrix products."""
+    """Measure offline vLLM with all settings, and matrix products."""
     folder.mkdir()
     plain = environment()
     compiling = {k: v for k, v in plain.items() if k != "TORCHDYNAMO_DISABLE"}
@@ -174,7 +174,7 @@ def measure_bounds(inputs: Path, folder: Path) -> Bounds:
 def run_script(
     script: str, what: Sequence[str], inputs: Path, folder: Path, env: Mapping[str, str]
 ) -> tuple[int, dict[str, Any]]:
-    """Run a script of this folder on the workload; return its peak memory (bytes) and result."""
+    """Run a script of this folder on the workload; return peak memory in bytes and result."""
     folder.mkdir()
     result = folder / "result.json"
     command = [sys.executable, str(HERE / script), str(inputs / "workload.json"), str(inputs)]
@@ -203,7 +203,7 @@ def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measur
 def run_job(
     job: Mapping[str, Any], folder: Path, env: Mapping[str, str]
 ) -> tuple[int, Sequence[Record]]:
-    """Run a job of `job_of` to its end; return its peak memory (bytes) and its history."""
+    """Run a job; return its peak memory in bytes and its step records."""
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
     command += ["--dir", str(folder / "job")]
@@ -218,7 +218,7 @@ def seconds_between(steps: Sequence[Record]) -> list[float]:
 
 
 def environment() -> dict[str, str]:
-    """Return what every system starts with: all processors, no compiler, no network."""
+    """Return the environment of all systems: all CPUs, no compiler, no network."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -244,15 +244,15 @@ def summary(
         "workload": asdict(work) | {"parameters": parameters, "threads": THREADS},
         "systems": {
             name: {
-                "seconds_per_step": statistics.median(run.seconds for run in found),
-                "samples_per_second": work.samples / statistics.median(r.seconds for r in found),
-                "runs": [asdict(run) for run in found],
+                "seconds_per_step": statistics.median(run.seconds for run in group),
+                "samples_per_second": work.samples / statistics.median(r.seconds for r in group),
+                "runs": [asdict(run) for run in group],
             }
-            for name, found in runs.items()
+            for name, group in runs.items()
         },
         "ratios": {
-            name: [run.seconds / own for run, own in zip(found, ours, strict=True)]
-            for name, found in runs.items()
+            name: [run.seconds / own for run, own in zip(group, ours, strict=True)]
+            for name, group in runs.items()
             if ours and name != OURS
         },
         "bounds": [asdict(each) for each in bounds],
@@ -261,7 +261,7 @@ def summary(
 
 
 def reached(work: Workload, ours: Measured, bounds: Bounds) -> dict[str, float]:
-    """Return the rates of our step, and the share of each bound that they are."""
+    """Return the rates of a step and their shares of the bounds."""
     tokens = work.samples * ours.response_tokens / ours.stages["generate"]
     flops = step_flops(work) / ours.stages["train"]
     return {
@@ -281,8 +281,8 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
     )
     titles = f"{'s/step':>8}{'samples/s':>11}{'tokens':>8}{'GiB':>6}{'ours is × faster':>23}"
     yield f"{'':<37}{titles}"
-    for name, found in result["systems"].items():
-        runs = found["runs"]
+    for name, system in result["systems"].items():
+        runs = system["runs"]
         tokens = statistics.fmean(run["response_tokens"] for run in runs)
         gib = max(run["peak_rss"] for run in runs) / 2**30
         ratios = sorted(result["ratios"].get(name, ()))
@@ -292,16 +292,16 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
             else ""
         )
         yield (
-            f"{SYSTEMS[name]:<37}{found['seconds_per_step']:>8.2f}"
-            f"{found['samples_per_second']:>11.2f}{tokens:>8.1f}{gib:>6.1f}{spread:>23}"
+            f"{SYSTEMS[name]:<37}{system['seconds_per_step']:>8.2f}"
+            f"{system['samples_per_second']:>11.2f}{tokens:>8.1f}{gib:>6.1f}{spread:>23}"
         )
     ours = result["systems"].get(OURS)
     if ours:
         stages = [run["stages"] for run in ours["runs"]]
         medians = {name: statistics.median(s[name] for s in stages) for name in stages[0]}
         yield "ours by stage: " + ", ".join(f"{name} {s:.2f} s" for name, s in medians.items())
-    for found in result["reached"]:
-        yield "ours and its bounds: " + ", ".join(f"{name} {n:.3g}" for name, n in found.items())
+    for shares in result["reached"]:
+        yield "ours and its bounds: " + ", ".join(f"{name} {n:.3g}" for name, n in shares.items())
 
 
 if __name__ == "__main__":

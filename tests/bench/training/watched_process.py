@@ -1,4 +1,4 @@
-"""Run a command to its end and watch the memory of its whole process tree. Measures no time."""
+"""Run a command and measure the peak memory of its process tree."""
 
 import subprocess
 import time
@@ -9,13 +9,16 @@ import psutil
 
 SAMPLE_SECONDS = 0.5
 END_SECONDS = 60.0
-"""After SIGTERM: `raggrpo run` saves and ends its children."""
+"""Grace period after SIGTERM, in which `raggrpo run` saves and ends its children."""
 
 
 def run_watched(
     command: Sequence[str], env: Mapping[str, str], log: Path, timeout_seconds: float
 ) -> int:
-    """Return the peak of the tree's summed RSS in bytes. Raises RuntimeError with the log's end."""
+    """Return the peak RSS of the process tree in bytes.
+
+    Raises RuntimeError with the end of the log if the command fails.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT)
     peak = 0
@@ -23,18 +26,18 @@ def run_watched(
     try:
         while process.poll() is None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no end after {timeout_seconds:.0f} s: {_last_words(log)}")
+                raise RuntimeError(f"no end after {timeout_seconds:.0f} s: {_log_tail(log)}")
             peak = max(peak, tree_rss(process.pid))
             time.sleep(SAMPLE_SECONDS)
     finally:
         end(process)
     if process.returncode:
-        raise RuntimeError(f"{command[1:4]} ended with {process.returncode}: {_last_words(log)}")
+        raise RuntimeError(f"{command[1:4]} exited with {process.returncode}: {_log_tail(log)}")
     return peak
 
 
 def tree_rss(pid: int) -> int:
-    """Return the resident bytes of a process and all below it; shared pages count for each."""
+    """Return the RSS of a process tree in bytes; shared pages count for each process."""
     total = 0
     try:
         root = psutil.Process(pid)
@@ -45,7 +48,7 @@ def tree_rss(pid: int) -> int:
         try:
             total += member.memory_info().rss
         except psutil.NoSuchProcess:
-            continue  # ended meanwhile
+            continue  # exited in the meantime
     return total
 
 
@@ -60,5 +63,5 @@ def end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     return log.read_text(errors="replace")[-3000:]

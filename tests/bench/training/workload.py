@@ -1,6 +1,6 @@
 """The input of the benchmarks: a random model, its word tokenizer, prompts of a fixed length.
 
-Everything is made on the spot from seeds. Knows neither of the systems that are compared.
+All data is generated from seeds. Independent of the systems that are compared.
 """
 
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 SHARED_EMBEDDING = 20.0
-"""First component of all embeddings, in deviations of the others."""
+"""First component of all embeddings, in standard deviations of the others."""
 EOS_LOGIT = -30.0
-"""About the end token's logit: it is never sampled, so that lengths are fixed."""
+"""Approximate logit of the end token: never sampled, so that lengths are fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What both systems train: a step is `prompts` × `n` completions and one update."""
+    """Workload of all systems: a step has `prompts` × `n` completions and one update."""
 
     layers: int = 8
     hidden: int = 512
@@ -30,15 +30,15 @@ class Workload:
     n: int = 8
     learning_rate: float = 1e-6
     precision: str = "FP32"
-    """Or BF16: forward and backward passes and generation; the weights are kept in FP32."""
+    """FP32 or BF16; with BF16 the master weights stay in FP32."""
     warmup: int = 2
-    """Steps that are not counted."""
+    """Uncounted first steps."""
     steps: int = 5
-    """Steps that are."""
+    """Counted steps."""
 
     @property
     def dtype(self) -> str:
-        """Torch's name of the type that both sides compute in."""
+        """Name of the torch dtype of the computation."""
         return {"FP32": "float32", "BF16": "bfloat16"}[self.precision]
 
     @property
@@ -59,11 +59,11 @@ TINY: dict[str, Any] = {
     "prompt_tokens": 32,
     "response_tokens": 8,
 }
-"""A model on which overhead decides: for smoke runs and for what monitoring costs."""
+"""A model dominated by overhead, for smoke runs."""
 
 
 def write_model(work: Workload, folder: Path) -> int:
-    """Write model and tokenizer in Hugging Face's format; returns the number of parameters."""
+    """Write model and tokenizer in Hugging Face's format; return the number of parameters."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -84,19 +84,19 @@ def write_model(work: Workload, folder: Path) -> int:
         num_attention_heads=work.heads,
         num_key_value_heads=work.heads,
         max_position_embeddings=work.prompt_tokens + work.response_tokens,
-        tie_word_embeddings=False,  # a tied, untrained model only repeats its last token
+        tie_word_embeddings=False,  # a tied, untrained model repeats its last token
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=1,
     )
     model = Qwen2ForCausalLM(config)
-    _put_end_out_of_reach(model)
+    _suppress_end_token(model)
     model.save_pretrained(folder)
     return sum(p.numel() for p in model.parameters())
 
 
 def write_prompts(work: Workload, file: Path) -> None:
-    """Write one prompt per line, each of exactly `prompt_tokens` tokens and none twice."""
+    """Write unique prompts of exactly `prompt_tokens` tokens, one per line."""
     draw = random.Random(0)
     texts = [
         " ".join(f"w{draw.randrange(work.vocabulary - 3)}" for _ in range(work.prompt_tokens))
@@ -106,13 +106,13 @@ def write_prompts(work: Workload, file: Path) -> None:
 
 
 def score(completion: str) -> float:
-    """Return the share of words with an even number: it varies within every group."""
+    """Return the share of words with an even number, which varies within groups."""
     words = completion.split()
     return sum(word[-1] in "02468" for word in words) / max(1, len(words))
 
 
-def _put_end_out_of_reach(model: Any) -> None:
-    """Let all hidden states share one direction, and the end token's logit point against it."""
+def _suppress_end_token(model: Any) -> None:
+    """Give hidden states a common direction that the end token's logit opposes."""
     import torch
 
     with torch.no_grad():

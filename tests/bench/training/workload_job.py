@@ -1,4 +1,4 @@
-"""The benchmarks' workload as a job file of ours: one CPU rank, one engine. Runs nothing."""
+"""The workload as a RagGrpoJob with one CPU rank and one engine."""
 
 import os
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Any
 from bench.training.workload import Workload
 
 THREADS = len(os.sched_getaffinity(0))
-"""Every system may use all processors that this process may use."""
+"""Threads of every system: all CPUs of this process."""
 
 
 def job_of(work: Workload, inputs: Path, folder: Path, reward: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job file; the run writes below `folder`."""
+    """Return the job; its run writes below `folder`."""
     return {
         "apiVersion": "raggrpo.io/v1alpha1",
         "kind": "RagGrpoJob",

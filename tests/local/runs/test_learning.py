@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.training.quickstart_learning import learnt, run, standard_error
+from bench.training.quickstart_learning import has_learned, run, standard_error
 
 ONE_STEP_OFF = (
     "resources.placement=Disaggregated",
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.long
 def test_exact_match_rises_on_policy_and_one_step_off_policy() -> None:
     on_policy, off = run(0), run(0, ONE_STEP_OFF)
 
-    assert learnt(on_policy)
-    assert learnt(off)
+    assert has_learned(on_policy)
+    assert has_learned(off)
     after = [each["exactMatchAfter"] for each in (on_policy, off)]
     assert abs(after[0] - after[1]) <= 3 * standard_error(after)
     curves = zip(on_policy["rewardCurve"], off["rewardCurve"], strict=True)

@@ -206,7 +206,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
     def head_restarts_and_forgets(self) -> None:
-        self.environment.forget_attempt()
+        self.environment.lose_attempt()
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
@@ -215,8 +215,8 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule(cause=st.sampled_from([None, *CAUSES_OF_PODS[1:], Cause.START_FAILED]))
-    def pods_tell(self, cause: Cause | None) -> None:
-        self.environment.pods_tell = cause
+    def pod_cause(self, cause: Cause | None) -> None:
+        self.environment.pod_cause = cause
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
@@ -261,7 +261,8 @@ class Life(RuleBasedStateMachine):
 
     @rule(cluster=st.booleans(), progress=st.booleans())
     def observations_are_old(self, cluster: bool, progress: bool) -> None:
-        self.environment.shows_old_cluster, self.environment.shows_old_progress = cluster, progress
+        self.environment.shows_stale_cluster = cluster
+        self.environment.shows_stale_progress = progress
 
     # Left in peace, every job ends, and nothing of it remains
 
@@ -274,13 +275,13 @@ class Life(RuleBasedStateMachine):
         environment.next_queue = ""
         if environment.has_cluster:
             environment.admit()
-        environment.shows_old_cluster = environment.shows_old_progress = False
+        environment.shows_stale_cluster = environment.shows_stale_progress = False
         environment.retrievers.clear()
-        environment.pods_tell, environment.torn, environment.resume_at = None, False, None
+        environment.pod_cause, environment.torn, environment.resume_at = None, False, None
         self.edit(suspend=False, checkpoint__everySteps=5)
         note(f"in peace since {environment.now - T0}")
         asks_again = environment.work(PATIENCE)
-        TOLD["rounds"] += environment.rounds_begun
+        TOLD["rounds"] += environment.rounds_started
         TOLD["another operator took over"] += environment.times_overtaken
         TOLD.update(str(record.cause) for record in environment.job.status.attempts)
         if environment.is_deleted:

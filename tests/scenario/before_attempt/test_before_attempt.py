@@ -39,7 +39,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.operator.rounds import at, is_soon, kinds, make_condition, told
+from support.builders.operator.rounds import at, condition_of, is_soon, kinds, make_condition
 from support.fakes.fake_runtime import T0, make_scenario, make_scenario_job
 from support.fakes.fake_service_outage import REFUSES
 
@@ -142,7 +142,7 @@ def test_a_preflight_of_another_spec_gives_way_to_one_with_a_clock_and_losses_of
     assert decision.requeue_after == 5.0
     state = decision.status.restart_state
     assert (state.launch.waiting_since, state.retry.preflight_losses) == (at(500), 0)
-    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
+    assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
 
 
 def test_a_lost_preflight_is_counted_and_another_started_on_the_same_clock() -> None:
@@ -175,9 +175,9 @@ def test_checks_end_once_their_limit_is_over_and_tell_why(
 
     in_time, late = (checking(seconds, seen, losses=2) for seconds in (400, 400.1))
 
-    assert told(in_time, ConditionType.FAILED)[0] == "Unknown"
-    assert told(late, ConditionType.FAILED) == ("True", "PreflightFailed")
-    assert told(late, ConditionType.PREFLIGHT_PASSED) == ("False", "NoResult")
+    assert condition_of(in_time, ConditionType.FAILED)[0] == "Unknown"
+    assert condition_of(late, ConditionType.FAILED) == ("True", "PreflightFailed")
+    assert condition_of(late, ConditionType.PREFLIGHT_PASSED) == ("False", "NoResult")
     failed = get_condition(late.status, ConditionType.FAILED)
     assert failed.message == f"the checks did not finish within 400 s: {why}"
     assert late.status.restart_state.retry.preflight_losses == 0
@@ -203,7 +203,7 @@ def test_an_operator_that_was_away_gives_checks_their_whole_time() -> None:
 
     decision = decide(job, Observed(preflight=PreflightObserved(judged_by())), at(3600))
 
-    assert told(decision, ConditionType.FAILED)[0] == "Unknown"
+    assert condition_of(decision, ConditionType.FAILED)[0] == "Unknown"
     assert decision.status.restart_state.watch.watched_since == at(3600)
 
 
@@ -214,7 +214,7 @@ def test_several_failed_checks_are_all_named_and_the_first_is_the_reason() -> No
 
     decision = checking(5, PreflightObserved(judged_by(), result))
 
-    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "DataColumns")
+    assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "DataColumns")
     failed = get_condition(decision.status, ConditionType.FAILED)
     assert failed.message.splitlines() == [f"{each}: why {each}" for each in ids]
     assert rules_on_facts(decision) is CheckState.PASSED
@@ -231,7 +231,7 @@ def test_a_rule_that_the_facts_break_is_a_failed_check_of_its_own() -> None:
 
     decision = checking(5, PreflightObserved(judged_by(), short))
 
-    assert told(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "RulesOnFacts")
+    assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "RulesOnFacts")
     assert rules_on_facts(decision) is CheckState.FAILED
 
 
@@ -292,8 +292,8 @@ def test_services_that_are_down_too_long_end_the_job_by_its_failed_check() -> No
 
     decision = checking(5, PreflightObserved(judged_by(), REFUSES), watch=waited)
 
-    assert told(decision, ConditionType.FAILED) == ("True", "EndpointDown")
-    assert told(decision, ConditionType.PREFLIGHT_PASSED)[0] == "False"
+    assert condition_of(decision, ConditionType.FAILED) == ("True", "EndpointDown")
+    assert condition_of(decision, ConditionType.PREFLIGHT_PASSED)[0] == "False"
 
 
 ON_GPUS = {"resources": {"device": "GPU", "gpusPerNode": 8}}
@@ -350,7 +350,7 @@ def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
     assert (condition.status, condition.reason) == ("False", "RetrieverNotReady")
     assert condition.message == "kb: reads line 7"
     assert is_soon(loading)
-    assert told(ready, ConditionType.RETRIEVER_READY) == ("True", "Ready")
+    assert condition_of(ready, ConditionType.RETRIEVER_READY) == ("True", "Ready")
     assert (loading.status.attempt, ready.status.attempt) == (0, 1)
 
 
@@ -359,8 +359,8 @@ def test_a_retriever_may_load_for_as_long_as_pods_may_wait_and_no_longer() -> No
 
     in_time, late = retrieving(60, loading), retrieving(60.1, loading)
 
-    assert told(in_time, ConditionType.FAILED)[0] == "Unknown"
-    assert told(late, ConditionType.FAILED) == ("True", "StartFailed")
+    assert condition_of(in_time, ConditionType.FAILED)[0] == "Unknown"
+    assert condition_of(late, ConditionType.FAILED) == ("True", "StartFailed")
 
 
 def test_the_clock_of_a_retriever_begins_when_it_is_started() -> None:
@@ -368,7 +368,7 @@ def test_the_clock_of_a_retriever_begins_when_it_is_started() -> None:
 
     assert kinds(decision) == [StartRetriever]
     assert decision.status.restart_state.launch.waiting_since == at(500)
-    assert told(decision, ConditionType.FAILED)[0] == "Unknown"
+    assert condition_of(decision, ConditionType.FAILED)[0] == "Unknown"
 
 
 # --- the record of an attempt
@@ -380,8 +380,8 @@ def test_a_first_attempt_is_recorded_together_with_its_cluster() -> None:
     status = decision.status
     assert kinds(decision) == [CreateCluster]
     assert is_soon(decision)
-    assert told(decision, ConditionType.PROGRESSING) == ("True", "Starting")
-    assert told(decision, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+    assert condition_of(decision, ConditionType.PROGRESSING) == ("True", "Starting")
+    assert condition_of(decision, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
     assert (status.restart_state.launch.cluster_since, status.cluster.number) == (at(5), 1)
     assert status.restart_state.launch.tries == 1
 
@@ -415,7 +415,7 @@ def test_an_attempt_on_a_cluster_that_queues_again_is_neither_warm_nor_ready() -
     decision = decide(job, Observed(cluster=QUEUED), at(10))
 
     assert decision.status.attempts[0].tier is Tier.NEW_CLUSTER
-    assert told(decision, ConditionType.READY) == ("False", "NotReady")
+    assert condition_of(decision, ConditionType.READY) == ("False", "NotReady")
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, 
 
     in_time, late = looked(60, waiting), looked(60.1, waiting)
 
-    assert told(in_time, ConditionType.CLUSTER_READY) == ("False", reason)
+    assert condition_of(in_time, ConditionType.CLUSTER_READY) == ("False", reason)
     assert (in_time.status.attempts[0].cause, is_soon(in_time)) == (None, True)
     record = late.status.attempts[0]
     assert (record.cause, record.message) == (
@@ -539,15 +539,15 @@ def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
 
     early, settled = looked(2.9, waiting), looked(3, waiting)
 
-    assert told(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
-    assert told(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
+    assert condition_of(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
+    assert condition_of(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
 
 
 def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:
     in_time, late = looked(60, READY), looked(60.1, READY)
 
     assert (kinds(in_time), is_soon(in_time)) == ([SubmitAttempt], True)
-    assert told(in_time, ConditionType.CLUSTER_READY) == ("True", "Ready")
+    assert condition_of(in_time, ConditionType.CLUSTER_READY) == ("True", "Ready")
     assert in_time.status.restart_state.launch.tries == 2
     assert in_time.status.resume_hash
     record = late.status.attempts[0]
@@ -644,8 +644,8 @@ def test_a_queue_is_waited_for_without_a_look_unless_it_has_a_limit() -> None:
 
     assert decision.requeue_after is None
     assert decision.status.attempts[0].cause is None
-    assert told(decision, ConditionType.CLUSTER_READY) == ("False", "Queued")
-    assert told(decision, ConditionType.PROGRESSING) == ("False", "Queued")
+    assert condition_of(decision, ConditionType.CLUSTER_READY) == ("False", "Queued")
+    assert condition_of(decision, ConditionType.PROGRESSING) == ("False", "Queued")
 
 
 @pytest.mark.parametrize(
@@ -672,7 +672,7 @@ def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> No
 
     decision = decide(recorded(conditions=conditions), Observed(cluster=ClusterObserved(1)), at(5))
 
-    assert told(decision, ConditionType.SUSPENDED) != ("False", "Admitted")
+    assert condition_of(decision, ConditionType.SUSPENDED) != ("False", "Admitted")
     assert decision.status.restart_state.launch.cluster_since == T0
 
 
@@ -695,5 +695,5 @@ def test_a_job_that_waits_for_a_person_is_looked_at_every_five_seconds() -> None
 
     decision = decide(job, Observed(default_image="trainer:1"), at(5))
 
-    assert told(decision, ConditionType.PROGRESSING) == ("False", "UpgradeRequired")
+    assert condition_of(decision, ConditionType.PROGRESSING) == ("False", "UpgradeRequired")
     assert (decision.actions, decision.requeue_after) == ((), 5.0)

@@ -48,7 +48,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
-from support.builders.operator.rounds import at, is_soon, kinds, make_condition, told
+from support.builders.operator.rounds import at, condition_of, is_soon, kinds, make_condition
 from support.fakes.fake_runtime import T0, make_scenario_job
 
 READY = ClusterObserved(1, is_ready=True)
@@ -108,11 +108,11 @@ PLACES = ["checkpoint.everySteps", "checkpoint.path"]
 def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
     decision = decide(make_job_with(changes=INVALID), EVERYTHING, T0)
 
-    assert told(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
+    assert condition_of(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
     lines = get_condition(decision.status, ACCEPTED).message.splitlines()
     assert [line.partition(":")[0] for line in lines] == [f"spec.{each}" for each in PLACES]
-    assert told(decision, PROGRESSING) == ("False", "InvalidSpec")
-    assert told(decision, CLUSTER_READY) == ("False", "InvalidSpec")
+    assert condition_of(decision, PROGRESSING) == ("False", "InvalidSpec")
+    assert condition_of(decision, CLUSTER_READY) == ("False", "InvalidSpec")
     assert (decision.actions, decision.requeue_after) == (RELEASES, None)
 
 
@@ -140,9 +140,9 @@ def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -
 
     decision, later = (decide(job, observed, T0) for observed in (EVERYTHING, Observed()))
 
-    assert told(decision, SUSPENDED) == ("True", "Suspended")
-    assert told(decision, PROGRESSING) == ("False", "Suspended")
-    assert told(decision, CLUSTER_READY) == ("False", "Suspended")
+    assert condition_of(decision, SUSPENDED) == ("True", "Suspended")
+    assert condition_of(decision, PROGRESSING) == ("False", "Suspended")
+    assert condition_of(decision, CLUSTER_READY) == ("False", "Suspended")
     assert decision.actions == RELEASES
     assert is_soon(decision)
     assert (later.actions, later.requeue_after) == ((), None)
@@ -151,7 +151,7 @@ def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -
 def test_a_job_that_goes_on_is_no_longer_suspended() -> None:
     job = make_job_with(make_condition(SUSPENDED, "True", "Suspended"))
 
-    assert told(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
+    assert condition_of(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
 
 
 def test_a_job_begins_at_its_first_round() -> None:
@@ -187,7 +187,7 @@ def test_a_spec_is_judged_anew_only_if_it_is_another_one(generation: int, is_jud
 
     decision = decide(job.model_copy(update={"metadata": metadata}), Observed(cluster=READY), T0)
 
-    assert told(decision, ACCEPTED)[0] == ("False" if is_judged else "True")
+    assert condition_of(decision, ACCEPTED)[0] == ("False" if is_judged else "True")
 
 
 # --- a job that is over
@@ -231,7 +231,7 @@ def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
 
     decision = decide(job, Observed(), at(99))
 
-    assert told(decision, kind) == (("False", "Reopened") if reopens else ("True", "any"))
+    assert condition_of(decision, kind) == (("False", "Reopened") if reopens else ("True", "any"))
     assert (decision.status.completion_time is None) is reopens
 
 
@@ -244,7 +244,7 @@ def test_another_spec_reopens_a_job_that_failed_before_it_began(
 
     decision = decide(over(FAILED, changes=edit, **begun), Observed(), at(99))
 
-    assert told(decision, FAILED)[0] == ("False" if reopens else "True")
+    assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
 def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies() -> None:
@@ -253,8 +253,8 @@ def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies
     restarts, remedies = decision.status.restarts, decision.status.restart_state.remedies
     assert (restarts.total, restarts.since_progress) == (9, 0)
     assert (remedies.failures_by_node, remedies.skipped_steps) == ({}, [7])
-    assert told(decision, PASSED) == ("Unknown", "Reopened")
-    assert told(decision, COMPLETE) == ("False", "Reopened")
+    assert condition_of(decision, PASSED) == ("Unknown", "Reopened")
+    assert condition_of(decision, COMPLETE) == ("False", "Reopened")
     assert decision.status.retry == "2"
 
 
@@ -264,8 +264,8 @@ def test_a_completed_job_that_goes_on_needs_no_checks() -> None:
 
     decision = decide(job, Observed(), at(99))
 
-    assert told(decision, PASSED) == ("True", "Passed")
-    assert told(decision, FAILED) == ("False", "Reopened")
+    assert condition_of(decision, PASSED) == ("True", "Passed")
+    assert condition_of(decision, FAILED) == ("False", "Reopened")
     assert kinds(decision) == [CreateCluster]
 
 
@@ -420,7 +420,7 @@ def test_a_success_waits_a_minute_for_its_proof() -> None:
     first = running(observed, 5)
     last, over = (running(observed, seconds, "VerifyingSuccess") for seconds in (59.9, 60))
 
-    assert told(first, PROGRESSING) == ("False", "VerifyingSuccess")
+    assert condition_of(first, PROGRESSING) == ("False", "VerifyingSuccess")
     for decision in (first, last):
         assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
     assert over.status.attempts[0].cause is Cause.FALSE_SUCCESS
@@ -436,7 +436,7 @@ def test_a_driver_that_lost_others_waits_for_their_pods_as_long_as_these_may_tak
         running(lost_a_rank(READY), seconds, "WaitingForEvidence") for seconds in (4.9, 5)
     )
 
-    assert told(first, PROGRESSING) == ("False", "WaitingForEvidence")
+    assert condition_of(first, PROGRESSING) == ("False", "WaitingForEvidence")
     for decision in (first, last):
         assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
     assert over.status.attempts[0].cause is Cause.TRAINER_RANK_LOST
@@ -466,6 +466,6 @@ def test_a_driver_that_runs_on_a_ready_cluster_says_so() -> None:
         for cluster in (READY, ClusterObserved(1))
     )
 
-    assert told(ready, CLUSTER_READY) == ("True", "Ready")
-    assert told(silent, CLUSTER_READY)[0] == "Unknown"
+    assert condition_of(ready, CLUSTER_READY) == ("True", "Ready")
+    assert condition_of(silent, CLUSTER_READY)[0] == "Unknown"
     assert ready.status.phase is Phase.STARTING

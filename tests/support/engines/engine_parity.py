@@ -1,9 +1,9 @@
-"""A small model in the real engine: loaded, given other weights, asked for completions.
+"""Logprob parity of a small model in the real engine, before and after a weight sync.
 
     PYTHONPATH=tests python -m support.engines.engine_parity qwen3_moe FOLDER
 
-Prints the largest difference of log-probabilities from the plain model, before and after the
-weights were sent, as two numbers. A process of its own: vLLM is started once per process.
+Prints the largest logprob difference from the plain transformers model before and after the sync.
+Runs in its own process, since vLLM is started once per process.
 """
 
 import os
@@ -23,7 +23,7 @@ from support.engines.model_families import config_of
 
 TEMPERATURE = 0.8
 SIZES = {"hidden_size": 128, "head_dim": 32}
-"""The engine's CPU kernels have no heads of 16."""
+"""vLLM's CPU kernels do not support head size 16."""
 
 
 def options(model: Path) -> EngineOptions:
@@ -45,7 +45,7 @@ def options(model: Path) -> EngineOptions:
 
 
 def gap(engine: Any, model: PreTrainedModel) -> float:
-    """Return the largest difference over two sampled completions."""
+    """Return the largest logprob difference over two sampled completions."""
     from vllm import SamplingParams
 
     worst = 0.0
@@ -66,8 +66,8 @@ def gap(engine: Any, model: PreTrainedModel) -> float:
             logits = model(input_ids=row, use_cache=False).logits[0, len(ids) - 1 : -1].float()
         expected = (logits / TEMPERATURE).log_softmax(-1)
         for place, token in enumerate(done.token_ids):
-            found = done.logprobs[place][token].logprob
-            worst = max(worst, abs(float(expected[place, token]) - found))
+            actual = done.logprobs[place][token].logprob
+            worst = max(worst, abs(float(expected[place, token]) - actual))
     return worst
 
 
@@ -89,7 +89,7 @@ def main(model_type: str, folder: Path) -> None:
     engine.collective_rpc("load_weights_file", args=(str(weights),))
     engine.reset_prefix_cache()
     print(before, gap(engine, model), flush=True)
-    os._exit(0)  # vLLM's threads have nothing to finish
+    os._exit(0)  # skip the shutdown of vLLM's threads
 
 
 if __name__ == "__main__":

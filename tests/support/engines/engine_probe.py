@@ -1,4 +1,4 @@
-"""Runs in a process of its own: a real vLLM engine against a real transformers model.
+"""Measure a real vLLM engine against a transformers model, in a separate process.
 
 Usage: engine_probe.py MODEL_FOLDER in-process|async|sharded  → one JSON line of measurements.
 """
@@ -61,14 +61,14 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
 
     @torch.no_grad()
     def gaps_of(generations: list[Generation]) -> list[torch.Tensor]:
-        """Return how far each token's log-probability is from the model's as it is now."""
-        found = []
+        """Return the absolute logprob differences per token from the current model."""
+        gaps = []
         for request, generation in zip(REQUESTS, generations, strict=True):
             ids = torch.tensor([[*request.prompt_ids, *generation.token_ids]])
             logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1] / request.temperature
             ours = logits.log_softmax(-1).gather(1, torch.tensor(generation.token_ids)[:, None])
-            found.append((ours[:, 0] - torch.tensor(generation.logprobs)).abs())
-        return found
+            gaps.append((ours[:, 0] - torch.tensor(generation.logprobs)).abs())
+        return gaps
 
     def gap(generations: list[Generation]) -> float:
         return max(each.max().item() for each in gaps_of(generations))
@@ -115,11 +115,11 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     result["keeps_the_whole_token"] = halted.token_ids == first_tokens
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     change(3)
-    begun, *running = engine.start(
+    short, *running = engine.start(
         [replace(REQUESTS[0], ignore_eos=True)]
         + [replace(request, max_tokens=640, ignore_eos=True) for request in REQUESTS]
     )
-    await begun  # the others have as many tokens by then, and far more to come on any machine
+    await short  # by then the others are at the same length and continue for long
     await engine.load_weights(path, 3)
     across = list(await asyncio.gather(*running))
     new = gaps_of(across)
@@ -136,14 +136,14 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     except Exception as error:
         result["bad_update"] = type(error).__name__
     result["alive_after_bad_update"] = len(await asyncio.wait_for(run(), 60)) == len(after)
-    result["dead"] = await told_when_dead(engine)
+    result["dead"] = await errors_when_dead(engine)
     if isinstance(engine, AsyncEngine):
-        engine._engine.shutdown()  # its processes would outlive this one
+        engine._engine.shutdown()  # its processes would outlive this process
     return result
 
 
 async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
-    """Load tensor chunks as on GPUs, except that each chunk is a file."""
+    """Load tensor chunks as on GPUs, with a file for each chunk."""
     from safetensors.torch import save_file
 
     from raggrpo_trainer.weights.rank_side import ChunkSender
@@ -161,10 +161,10 @@ async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: 
     return number
 
 
-async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
-    """Let the engine core die under requests; return what these and a later call are told."""
+async def errors_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
+    """Kill the engine core during requests; return the errors of these and of a later call."""
 
-    async def told(work: Awaitable[Any]) -> str:
+    async def error_of(work: Awaitable[Any]) -> str:
         try:
             await asyncio.wait_for(work, 60)
         except EngineDead as dead:
@@ -183,13 +183,13 @@ async def told_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
 
         engine._core.step = step
     request = replace(REQUESTS[0], max_tokens=100, ignore_eos=True)
-    return [await told(engine.start([request])[0]), await told(engine.abort_all())]
+    return [await error_of(engine.start([request])[0]), await error_of(engine.abort_all())]
 
 
 if __name__ == "__main__":
     os.environ.update(engine_environment("cpu", 1, LogLevel.INFO))
     if sys.argv[2] != "in-process":
-        # Only the in-process engine may share this process with its core.
+        # Only the in-process engine shares this process with its core.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     print(json.dumps(asyncio.run(measure(sys.argv[1], sys.argv[2]))), flush=True)
     os._exit(0)

@@ -1,7 +1,6 @@
 """A vLLM weight transfer backend for tests without a GPU: each tensor chunk is a file.
 
-Between `start_weight_update` and `finish_weight_update` it is what vLLM's IPC and NCCL engines are.
-Imported by vLLM inside its worker process.
+Implements the interface of vLLM's IPC and NCCL engines. Imported by vLLM in its worker process.
 """
 
 from dataclasses import dataclass
@@ -41,19 +40,21 @@ class FileTransferEngine(IPCWeightTransferEngine):
 
     def receive_weights(self, update_info: FileUpdate) -> None:  # type: ignore[override]
         tensors = load_file(f"{self.folder}/{update_info.file}")
-        told = list(
+        received = list(
             zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True)
         )
-        assert told == [(n, str(tensors[n].dtype)[6:], list(tensors[n].shape)) for n, *_ in told]
+        assert received == [
+            (n, str(tensors[n].dtype)[6:], list(tensors[n].shape)) for n, *_ in received
+        ]
         self.model.load_weights([(name, tensors[name]) for name in update_info.names])
 
 
 class Extension(WorkerExtension):
-    """Mixed into the worker; its import makes the backend known there."""
+    """Worker mixin whose import registers the backend."""
 
 
 class ChunkOptions(EngineOptions):
-    """Options of an engine that also loads tensor chunks."""
+    """Options of an engine that loads tensor chunks from files."""
 
     def arguments(self) -> dict[str, object]:
         return EngineOptions.arguments(self) | {

@@ -1,4 +1,4 @@
-"""Every causal family of transformers: a configuration of each, and what preflight decides.
+"""Preflight decisions for a small configuration of every causal model family of transformers.
 
 PYTHONPATH=tests python -m support.engines.model_families --table docs/reference/models.md
 """
@@ -18,12 +18,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from raggrpo_api.memory.model_families import model_family
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.policy.layout_check import FamilyResult, check_family
-from raggrpo_trainer.preflight.family import Layout, engine_architectures, from_experiment
+from raggrpo_trainer.preflight.family import Layout, engine_architectures, layout_from_experiment
 
-TABLE_BEGINS = "<!-- made by `make models`; do not edit below -->"
+TABLE_MARKER = "<!-- made by `make models`; do not edit below -->"
 _MIXED = {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"]}
 GIVEN: dict[str, dict[str, Any]] = {
-    # What the class leaves open or sets to a kind that no published model has.
+    # Values that the class leaves open or that no published model uses.
     "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [2]},
     "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1, "topk_method": "greedy"},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -38,7 +38,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One family, with what the experiment measured and what follows."""
+    """One family with the measured result and its consequence."""
 
     model_type: str
     architecture: str
@@ -74,11 +74,11 @@ def measure(model_type: str) -> Measured:
     in_engine = architecture in engine_architectures()
     try:
         config = config_of(model_type)
-    except Exception as error:  # some classes have no usable defaults
+    except Exception as error:  # some classes lack usable defaults
         result = FamilyResult(architecture, f"no default configuration: {error}"[:200])
         return Measured(model_type, architecture, result, Layout(None, result.problem), in_engine)
     result = check_family(config)
-    found = {
+    results = {
         "problem": result.problem,
         "layouts": {
             layout: {
@@ -90,7 +90,7 @@ def measure(model_type: str) -> Measured:
             for layout, each in (result.layouts or {}).items()
         },
     }
-    layout = from_experiment(model_family(config.to_dict()), found)
+    layout = layout_from_experiment(model_family(config.to_dict()), results)
     return Measured(model_type, architecture, result, layout, in_engine)
 
 
@@ -116,8 +116,8 @@ def table(measured: list[Measured]) -> str:
 def _numbers(result: FamilyResult, layout: RowLayout) -> str:
     if not result.layouts:
         return "–"
-    found = result.layouts[layout]
-    return "–" if found.problem else f"{found.nats:.1e}, {found.gradient_error:.1e}"
+    measured = result.layouts[layout]
+    return "–" if measured.problem else f"{measured.nats:.1e}, {measured.gradient_error:.1e}"
 
 
 def main() -> None:
@@ -127,8 +127,8 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     measured = [measure(model_type) for model_type, _ in families()]
-    head = path.read_text().split(TABLE_BEGINS)[0]
-    path.write_text(f"{head}{TABLE_BEGINS}\n\n{table(measured)}")
+    head = path.read_text().split(TABLE_MARKER)[0]
+    path.write_text(f"{head}{TABLE_MARKER}\n\n{table(measured)}")
 
 
 if __name__ == "__main__":

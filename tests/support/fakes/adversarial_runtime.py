@@ -1,7 +1,6 @@
-"""The fake runtime with an API server that refuses, answers that get lost, an operator that
-dies between any two calls, old views, and users who edit meanwhile.
+"""The fake runtime with failing calls, lost responses, crashes, stale views and user edits.
 
-Whatever may never happen, whoever fails, is asserted here, by counts of the environment's own.
+Invariants that must hold under any of these faults are asserted here, by independent counts.
 """
 
 import re
@@ -32,33 +31,33 @@ from support.fakes.fake_runtime import Attempt, Crash, make_scenario_job
 from support.fakes.fake_service_outage import REFUSES, FakeServiceOutage
 
 MAX_CALLS = 5
-"""Calls that one round may make, its status write among them."""
+"""Maximum calls of a round, including its status write."""
 ROUNDS_TO_SETTLE = 12
-"""Rounds at one moment after which nothing more may be written."""
+"""Rounds at one time after which nothing may be written."""
 ROUNDS_OF_ANOTHER = 3
 KEPT_VIEWS = 4
 REFUSED = "refused"
-"""Fate of a preflight that finds the service down."""
+"""Outcome of a preflight while the service is down."""
 
 T = TypeVar("T")
 
 
 class Mishap(StrEnum):
-    """What becomes of one call."""
+    """Outcome of one call."""
 
     NONE = "none"
     REFUSED = "refused"
-    """HTTP 429 or 500: nothing was done."""
+    """HTTP 429 or 500: the call had no effect."""
     ANSWER_LOST = "answer lost"
-    """It was done, and the caller hears of a time-out."""
+    """The call took effect, but the caller gets a timeout."""
     DIES_BEFORE = "dies before"
     DIES_AFTER = "dies after"
     OVERTAKEN = "overtaken"
-    """Another operator, which took over meanwhile, has made rounds before it."""
+    """Another operator took over and ran rounds before the call."""
 
 
 def now_or_never(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing."""
+    """Run a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -69,34 +68,34 @@ def now_or_never(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass
 class AdversarialRuntime(FakeServiceOutage):
-    """The environment, and the job as its API server stores it."""
+    """Fake runtime with faults, and the job as stored by the API server."""
 
     job: RagGrpoJob = field(default_factory=make_scenario_job)
     mishaps: list[Mishap] = field(default_factory=list)
-    """What becomes of the next calls; nothing left: they succeed."""
+    """Outcomes of the next calls; further calls succeed."""
     views: list[tuple[int, RagGrpoJob]] = field(default_factory=list)
-    """Versions of the job, the newest last."""
+    """Versions of the job, newest last."""
     service_is_down: bool = False
     next_queue: str = ""
-    """Why the pods of the next cluster are held back; empty: they are not."""
+    """Why the queue holds the pods of the next cluster, or ""."""
     never_ready: bool = False
-    pods_tell: Cause | None = None
-    """What the pods of the cluster give away."""
-    shows_old_cluster: bool = False
-    shows_old_progress: bool = False
+    pod_cause: Cause | None = None
+    """Cause reported by the pods of the cluster."""
+    shows_stale_cluster: bool = False
+    shows_stale_progress: bool = False
     version: int = 0
     calls: int = 0
-    rounds_begun: int = 0
+    rounds_started: int = 0
     times_overtaken: int = 0
     writes: int = 0
     submissions: int = 0
-    """Attempts since the last new checkpoint or the user's last say."""
+    """Attempts since the last new checkpoint or user request."""
     forgiven: int = 0
-    """Ends since then that may not count."""
+    """Ends since then that do not count against the budget."""
     budget: int = 0
     best_saved: int = 0
     preempted: set[int] = field(default_factory=set)
-    """Attempts that were well when the operator saw that the queue has taken their pods."""
+    """Attempts without a failure when the operator observed their preemption."""
     _seen_version: int = 0
     _is_overtaken: bool = False
     _old_cluster: int = 0
@@ -105,10 +104,10 @@ class AdversarialRuntime(FakeServiceOutage):
     def __post_init__(self) -> None:
         self.store(self.job)
 
-    # What users do
+    # Actions of users
 
     def store(self, job: RagGrpoJob) -> None:
-        """Keep a new version of the job, as JSON does."""
+        """Store a new version of the job, through JSON."""
         text = job.model_dump_json(by_alias=True, exclude_unset=True)
         self.job = RagGrpoJob.model_validate_json(text)
         self.version += 1
@@ -123,12 +122,12 @@ class AdversarialRuntime(FakeServiceOutage):
         self.store(self.job.model_copy(update={"spec": spec, "metadata": metadata}))
 
     def annotate(self, retry: str) -> None:
-        """Ask for another try."""
+        """Request a retry."""
         metadata = self.job.metadata.model_copy(update={"annotations": {ANNOTATION_RETRY: retry}})
         self.store(self.job.model_copy(update={"metadata": metadata}))
 
     def delete(self) -> None:
-        """Delete the job; what it owns goes before it does."""
+        """Delete the job; its objects are deleted first."""
         stamp = {"deletion_timestamp": self.now.isoformat()}
         metadata = self.job.metadata.model_copy(update=stamp)
         self.store(self.job.model_copy(update={"metadata": metadata}))
@@ -136,28 +135,28 @@ class AdversarialRuntime(FakeServiceOutage):
         self._preflight = None
 
     def delete_cluster(self) -> None:
-        """Delete the cluster behind the operator's back."""
-        self.forget_attempt()
+        """Delete the cluster from outside."""
+        self.lose_attempt()
         self.preempted.clear()
         self._cluster = self._lost = self._successor = None
 
-    def forget_attempt(self) -> None:
-        """Let the head restart in place, which knows of no submission then."""
-        self._forgive_unseen()
+    def lose_attempt(self) -> None:
+        """Restart the head in place, without its submissions."""
+        self._forgive_unobserved()
         self.attempt = None
 
     def preempt(self) -> None:
-        self._forgive_unseen()
+        self._forgive_unobserved()
         super().preempt()
 
-    def _forgive_unseen(self) -> None:
-        """Allow for an attempt that the operator has not yet seen there: it is made again."""
+    def _forgive_unobserved(self) -> None:
+        """Do not count an attempt that the operator has not observed: it is submitted again."""
         record = next(iter(self.job.status.attempts), None)
         if self.attempt is not None and record is not None and not record.started:
             self.forgiven += self.attempt.number == record.number
 
     def admit(self) -> None:
-        self.preempted.clear()  # an operator that has not looked meanwhile sees a head that forgot
+        self.preempted.clear()  # an operator that has not polled since observes a restarted head
         super().admit()
 
     def lose_head(self, *what: Any, **more: Any) -> None:
@@ -165,11 +164,11 @@ class AdversarialRuntime(FakeServiceOutage):
         super().lose_head(*what, **more)
 
     def forgive(self) -> None:
-        """Begin a new budget: the user had a say."""
+        """Reset the budget after a user request."""
         self.submissions = self.forgiven = 0
 
     def jump(self, by: timedelta) -> None:
-        """Set the operator's clock; the environment's own time goes on."""
+        """Move the operator's clock; the environment's durations stay."""
         self.now += by
         self._looked += by
         if self.attempt is not None:
@@ -188,49 +187,49 @@ class AdversarialRuntime(FakeServiceOutage):
 
     @property
     def has_cluster(self) -> bool:
-        """Tell whether a Ray cluster exists, lost or not."""
+        """Whether a Ray cluster exists, lost or not."""
         return self._cluster is not None
 
     @property
     def has_living_attempt(self) -> bool:
-        """Tell whether a driver runs."""
+        """Whether a driver runs."""
         return self.attempt is not None and self.attempt.is_alive
 
     @property
     def living_attempt(self) -> Attempt:
-        """Return the running driver."""
+        """The running driver."""
         assert self.attempt is not None
         return self.attempt
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the stored status says that the job has ended."""
+        """Whether the stored status is Complete or Failed."""
         status = self.job.status
         return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
 
     @property
     def is_deleted(self) -> bool:
-        """Tell whether the job is being deleted."""
+        """Whether the job is being deleted."""
         return bool(self.job.metadata.deletion_timestamp)
 
-    # What the operator does
+    # Actions of the operator
 
     def round(self, *, age: int = 0) -> float | None:
-        """Run one round on a view that is so many versions old; returns when to look again."""
+        """Run one round on a view `age` versions old; return the requeue time in seconds."""
         self._seen_version, job = self.views[max(0, len(self.views) - 1 - age)]
-        self.rounds_begun += 1
-        self.calls, self._is_overtaken, begun = 0, False, len(self.performed)
+        self.rounds_started += 1
+        self.calls, self._is_overtaken, performed_before = 0, False, len(self.performed)
         try:
             decision = now_or_never(reconcile(job, self, self.now))
         except (Crash, OperatorError):
             self.mishaps.clear()
             return 1.0
         finally:
-            assert self.calls <= MAX_CALLS, self.performed[begun:]
+            assert self.calls <= MAX_CALLS, self.performed[performed_before:]
         return decision.requeue_after
 
     def work(self, rounds: int) -> bool:
-        """Let the operator work on time; tells whether it still wants to look again."""
+        """Run rounds when due; return whether another round is due."""
         for _ in range(rounds):
             if (delay := self.round()) is None:
                 return False
@@ -238,7 +237,7 @@ class AdversarialRuntime(FakeServiceOutage):
         return True
 
     def settles(self) -> None:
-        """Check that rounds at one moment soon write nothing more."""
+        """Check that repeated rounds at one time stop writing."""
         silent = 0
         for _ in range(ROUNDS_TO_SETTLE):
             written = self.writes
@@ -252,20 +251,20 @@ class AdversarialRuntime(FakeServiceOutage):
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         seen = await super().observe(job)
-        self._note_saves()
+        self._record_saves()
         cluster = seen.cluster
-        if self.shows_old_cluster and self._old_cluster:  # listed still, though nothing answers
-            self.preempted.clear()  # as it was before a queue took its pods
+        if self.shows_stale_cluster and self._old_cluster:  # listed, but unresponsive
+            self.preempted.clear()  # its state before the preemption
             old = ClusterObserved(self._old_cluster)
             return replace(seen, cluster=old, attempt=None, progress=None, is_head_reachable=False)
         if cluster is not None:
             self._old_cluster = cluster.number
-        self._note_preemption(job.status, seen)
-        if cluster is not None and not cluster.is_lost and self.pods_tell is not None:
-            cluster = replace(cluster, cause=self.pods_tell, message="a pod's own words")
+        self._record_preemption(job.status, seen)
+        if cluster is not None and not cluster.is_lost and self.pod_cause is not None:
+            cluster = replace(cluster, cause=self.pod_cause, message="pod message")
         if cluster is not None and self.never_ready:
             cluster = replace(cluster, is_ready=False)
-        progress = self._old_progress if self.shows_old_progress else seen.progress
+        progress = self._old_progress if self.shows_stale_progress else seen.progress
         self._old_progress = progress
         return replace(seen, cluster=cluster, progress=progress)
 
@@ -276,17 +275,17 @@ class AdversarialRuntime(FakeServiceOutage):
         return replace(seen, result=REFUSES) if self._preflight[2] == REFUSED else seen
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
-        mishap = self._begin_call()
+        mishap = self._start_call()
         is_current = self._seen_version == self.version
         if isinstance(action, CreateCluster | SubmitAttempt):
-            assert is_current or self._is_overtaken, "begun on an old view"
+            assert is_current or self._is_overtaken, "action on a stale view"
         if isinstance(action, CreateCluster | SubmitAttempt | StartPreflight) and is_current:
             assert not self.is_over, f"{action} after the end"
             assert not self.is_deleted, f"{action} after the deletion"
         if isinstance(action, StartPreflight) and self.is_down:
             self.preflights.insert(0, REFUSED)
         if isinstance(action, CreateCluster):
-            self.never_ready, self.pods_tell = False, None
+            self.never_ready, self.pod_cause = False, None
             if self._cluster is None:
                 self.queue = self.next_queue
         submitted = self.attempt.number if self.attempt is not None else 0
@@ -296,7 +295,7 @@ class AdversarialRuntime(FakeServiceOutage):
         self._end_call(mishap)
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
-        mishap = self._begin_call()
+        mishap = self._start_call()
         if self._seen_version != self.version:
             raise Conflict("the job has changed")
         self._check_successor(self.job.status, status)
@@ -306,7 +305,7 @@ class AdversarialRuntime(FakeServiceOutage):
         self._seen_version = self.version
         self._end_call(mishap)
 
-    def _begin_call(self) -> Mishap:
+    def _start_call(self) -> Mishap:
         self.calls += 1
         mishap = self.mishaps.pop(0) if self.mishaps else Mishap.NONE
         if mishap is Mishap.REFUSED:
@@ -331,14 +330,14 @@ class AdversarialRuntime(FakeServiceOutage):
         if mishap is Mishap.DIES_AFTER:
             raise Crash
 
-    def _note_preemption(self, status: JobStatus, seen: Observed) -> None:
+    def _record_preemption(self, status: JobStatus, seen: Observed) -> None:
         is_stopped = status.restart_state.retry.intent is not None
         if seen.is_queued and seen.attempt is None and not is_stopped:
             self.preempted |= {each.number for each in status.attempts[:1] if each.cause is None}
 
-    # What may never happen
+    # Invariants
 
-    def _note_saves(self) -> None:
+    def _record_saves(self) -> None:
         best = max(self.saved, default=0)
         if best > self.best_saved:
             self.best_saved = best
@@ -360,8 +359,10 @@ class AdversarialRuntime(FakeServiceOutage):
             if record.cause is None and now is not None:
                 is_free = not POLICIES[now].is_counted or now is Cause.SUCCEEDED
                 self.forgiven += is_free
-                is_innocent = record.number in self.preempted and not self.pods_tell
-                is_innocent = is_innocent and now is not Cause.DEADLINE_EXCEEDED  # the user's own
+                is_innocent = record.number in self.preempted and not self.pod_cause
+                is_innocent = (
+                    is_innocent and now is not Cause.DEADLINE_EXCEEDED
+                )  # edited by the user
                 assert is_free or not is_innocent, f"the queue's preemption became {now}"
         assert sum(record.cause is None for record in new.attempts) <= 1, "two attempts run"
         _check_conditions(old, new)

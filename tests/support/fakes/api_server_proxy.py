@@ -1,4 +1,4 @@
-"""A way to the API server on which lists can be held up and watches be cut off."""
+"""A proxy of the API server that can delay lists and cut off watches."""
 
 import asyncio
 import ssl
@@ -14,11 +14,11 @@ from yarl import URL
 
 PASSED_ON = ("Authorization", "Accept", "Content-Type", "User-Agent")
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
-"""What the API server says to a watch that was away for too long."""
+"""Event of the API server for a watch whose resource version has expired."""
 
 
 class ApiServerProxy:
-    """Forwards every request of one client."""
+    """Forwards the requests of one client."""
 
     def __init__(self, server: str, session: aiohttp.ClientSession) -> None:
         self._server, self._session = server, session
@@ -29,13 +29,13 @@ class ApiServerProxy:
         self.lists_held = 0
 
     def hold(self, *plurals: str) -> None:
-        """Let no list of these pass, and end their watches."""
+        """Block lists of these resources and close their watches."""
         self._held = plurals
         self._is_open.clear()
         for watch in list(self._watches):
             watch.cancel()
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         self._held = ()
         self._is_open.set()
 
@@ -52,12 +52,12 @@ class ApiServerProxy:
             URL(f"{self._server}{request.raw_path}", encoded=True),
             headers=headers,
             data=await request.read() or None,
-        ) as found:
+        ) as response:
             answer = web.StreamResponse(
-                status=found.status, headers={"Content-Type": found.headers["Content-Type"]}
+                status=response.status, headers={"Content-Type": response.headers["Content-Type"]}
             )
             await answer.prepare(request)
-            passing = asyncio.create_task(self._pass(found, answer))
+            passing = asyncio.create_task(self._pass(response, answer))
             if is_watch:
                 self._watches.add(passing)
                 passing.add_done_callback(self._watches.discard)
@@ -65,14 +65,14 @@ class ApiServerProxy:
         return answer
 
     @staticmethod
-    async def _pass(found: aiohttp.ClientResponse, answer: web.StreamResponse) -> None:
-        async for chunk in found.content.iter_any():
+    async def _pass(response: aiohttp.ClientResponse, answer: web.StreamResponse) -> None:
+        async for chunk in response.content.iter_any():
             await answer.write(chunk)
 
 
 @asynccontextmanager
 async def open_proxy(kubeconfig: Path, folder: Path) -> AsyncIterator[tuple[ApiServerProxy, Path]]:
-    """Yield a way and the kubeconfig of a client that takes it."""
+    """Yield a proxy and the kubeconfig of a client that uses it."""
     content = yaml.safe_load(kubeconfig.read_text())  # noqa: ASYNC240
     cluster = content["clusters"][0]["cluster"]
     trusted = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Stands in for the engines: a tokenizer of bytes, and a pool that writes what a script says."""
+"""A byte tokenizer and a fake engine pool with scripted completions."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,13 +36,13 @@ def text_of(tokens: Sequence[int]) -> str:
 
 @dataclass
 class FakeEnginePool:
-    """Stands in for the engines: writes what the script says, within the request's limits."""
+    """Fake engine pool that returns scripted texts within the request's limits."""
 
     write: Write
-    """From the text so far to the text that follows."""
+    """Function from the text so far to the next text."""
     requests: list[GenerationRequest] = field(default_factory=list)
     carried: str = ""
-    """Text that the token which completes a stop text carries besides."""
+    """Additional text in the token that completes a stop text."""
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
         self.requests += requests
@@ -51,8 +51,8 @@ class FakeEnginePool:
     def _answer(self, request: GenerationRequest) -> "asyncio.Future[Generation]":
         text = self.write(text_of(request.prompt_ids))
         for stop in request.stop:
-            before, found, _ = text.partition(stop)
-            text = before + found + (self.carried if found else "")
+            before, matched, _ = text.partition(stop)
+            text = before + matched + (self.carried if matched else "")
         tokens = tuple(tokens_of(text)[: request.max_tokens])
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         future.set_result(Generation(tokens, (-0.5,) * len(tokens), "stop", policy_version=0))

@@ -1,4 +1,4 @@
-"""`KubeClient` in memory: versions, uids and conflicts as a cluster's API has them."""
+"""In-memory `KubeClient` with resource versions, uids and conflicts."""
 
 import copy
 from collections.abc import Callable
@@ -10,17 +10,17 @@ Address = tuple[str, str, str]
 
 
 class FakeKube:
-    """Implements `KubeClient`; `before` may raise, to play failures."""
+    """Implements `KubeClient`; `before` may raise to simulate failures."""
 
     def __init__(self) -> None:
         self.objects: dict[Address, Manifest] = {}
         self.calls: list[tuple[str, str, str]] = []
-        """(verb, plural, name) of everything that was asked for."""
+        """(verb, plural, name) of all requests."""
         self.before: Callable[[str, str], None] = lambda verb, plural: None
         self._version = 0
 
     def put(self, manifest: Manifest) -> Manifest:
-        """Store an object as if somebody else had written it."""
+        """Store an object as another client."""
         metadata = manifest["metadata"]
         self._version += 1
         metadata["resourceVersion"] = str(self._version)
@@ -30,22 +30,22 @@ class FakeKube:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
         self._called("get", resource, name)
-        found = self.objects.get(_address(resource, namespace, name))
-        if found is None:
+        stored = self.objects.get(_address(resource, namespace, name))
+        if stored is None:
             raise NotFound(f"{resource.plural} {name}")
-        return copy.deepcopy(found)
+        return copy.deepcopy(stored)
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
         self._called("list", resource, "")
         return [
-            copy.deepcopy(found)
-            for (plural, where, _), found in self.objects.items()
+            copy.deepcopy(each)
+            for (plural, where, _), each in self.objects.items()
             if plural == resource.plural and namespace in ("", where)
         ]
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        found = await self.list_all(resource, namespace)
-        return [{"metadata": each["metadata"]} for each in found]
+        objects = await self.list_all(resource, namespace)
+        return [{"metadata": each["metadata"]} for each in objects]
 
     async def create(self, manifest: Manifest) -> Manifest:
         name = manifest["metadata"]["name"]
@@ -62,10 +62,10 @@ class FakeKube:
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         self._called("delete", resource, name)
-        found = self.objects.get(_address(resource, namespace, name))
-        if found is None:
+        stored = self.objects.get(_address(resource, namespace, name))
+        if stored is None:
             raise NotFound(name)
-        if found["metadata"]["uid"] != uid:
+        if stored["metadata"]["uid"] != uid:
             raise Conflict(f"{name} is another one")
         del self.objects[_address(resource, namespace, name)]
 
@@ -79,8 +79,8 @@ class FakeKube:
         metadata = manifest["metadata"]
         self._called(verb, resource_of(manifest), metadata["name"])
         old = self.objects.get(_address_of(manifest), {})
-        wanted = metadata.get("resourceVersion")
-        if wanted and wanted != old.get("metadata", {}).get("resourceVersion"):
+        expected = metadata.get("resourceVersion")
+        if expected and expected != old.get("metadata", {}).get("resourceVersion"):
             raise Conflict(f"{metadata['name']} has changed")
         if metadata.get("uid", old_uid := old.get("metadata", {}).get("uid")) != old_uid:
             raise Conflict(f"{metadata['name']} is another one")
@@ -94,7 +94,7 @@ class FakeKube:
 
 
 def failing(*verbs: str) -> Callable[[str, str], None]:
-    """Return a `before` that fails these verbs."""
+    """Return a `before` that fails requests with these verbs."""
 
     def before(verb: str, plural: str) -> None:
         if verb in verbs:

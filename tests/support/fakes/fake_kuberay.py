@@ -1,4 +1,4 @@
-"""KubeRay and the kubelet as the tests play them: they write the statuses that these would."""
+"""Fake KubeRay and kubelet, which write the statuses of RayClusters and pods."""
 
 import asyncio
 import base64
@@ -20,12 +20,12 @@ LOOK_SECONDS = 0.1
 POD_IP = "10.1.0.1"
 NOW = "2026-11-21T12:00:00Z"
 FOREIGN = "raggrpo.test/foreign"
-"""Annotation of objects that nobody plays."""
+"""Annotation of objects that the fakes ignore."""
 Manifest = dict[str, Any]
 
 
 class Api:
-    """The API server as an administrator sees it."""
+    """Client of the API server with administrator rights."""
 
     def __init__(self, kubeconfig: Path) -> None:
         content = yaml.safe_load(kubeconfig.read_text())
@@ -33,7 +33,7 @@ class Api:
         self._http = httpx.AsyncClient(
             base_url=content["clusters"][0]["cluster"]["server"],
             headers={"Authorization": f"Bearer {token}"},
-            verify=False,  # the operator's own client is the one that verifies
+            verify=False,  # only the operator's client verifies certificates
             trust_env=False,
             timeout=20,
         )
@@ -46,14 +46,14 @@ class Api:
         return None if answer.status_code == 404 else _read(answer)
 
     async def items(self, path: str) -> list[Manifest]:
-        """Return all objects of a collection; none when there is no such kind."""
-        found = await self.get(path)
-        return found["items"] if found is not None else []
+        """Return all objects of a collection, or none if the kind does not exist."""
+        collection = await self.get(path)
+        return collection["items"] if collection is not None else []
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
-        """Yield (type of event, object): all that exist, then every change; never ends.
+        """Yield (event type, object): all existing objects, then every change, endlessly.
 
-        A server under load drops watches: then all that exist are told again.
+        A server under load closes watches: then all existing objects are repeated.
         """
         query = {"watch": "1"}
         while True:
@@ -76,30 +76,30 @@ class Api:
 
 
 class FakeKubeRay:
-    """Makes pods of RayClusters and lets them, and preflight pods, get ready."""
+    """Creates the pods of RayClusters and makes them and preflight pods ready."""
 
     def __init__(self, api: Api, namespace: str, ray: FakeRay) -> None:
         self._api, self._namespace, self._ray = api, namespace, ray
         self.preflight = PreflightResult(facts=KNOWN_TINY)
         self.pods_waiting: dict[str, str] = {}
-        """Reason and message of containers that do not start, when it is not empty."""
+        """Reason and message of containers that do not start; empty if they start."""
         self.image_id = ""
-        """What nodes tell of the image of every pod."""
+        """`imageID` that nodes report for every pod."""
         self.plays = True
         self.clusters_seen: set[str] = set()
-        """uids of all RayClusters that ever existed."""
+        """uids of all past and present RayClusters."""
         self.most_at_once = 0
         self._suspended: set[str] = set()
 
     async def run(self) -> None:
-        """Look at everything again and again."""
+        """Poll all objects until cancelled."""
         while True:
-            with suppress(httpx.HTTPStatusError):  # it changed or went away meanwhile
+            with suppress(httpx.HTTPStatusError):  # changed or deleted in the meantime
                 if self.plays:
-                    await self.look()
+                    await self.poll()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         clusters = await self._items("ray.io/v1", "rayclusters")
         self.most_at_once = max(self.most_at_once, len(clusters))
         for cluster in clusters:
@@ -109,14 +109,14 @@ class FakeKubeRay:
                     await self._suspend(cluster)
                     self._suspended.add(uid)
             elif uid not in self.clusters_seen or uid in self._suspended:
-                await self._begin(cluster)
+                await self._start_pods(cluster)
                 self._suspended.discard(uid)
         for pod in await self._items("v1", "pods"):
             role = pod["metadata"]["labels"]["raggrpo.io/role"]
             if not pod["status"].get("containerStatuses"):
                 await self._start(pod, role == "preflight")
 
-    async def _begin(self, cluster: Manifest) -> None:
+    async def _start_pods(self, cluster: Manifest) -> None:
         metadata, spec = cluster["metadata"], cluster["spec"]
         await self._expect_token(cluster)
         groups = [("head", spec["headGroupSpec"], 1)]
@@ -138,7 +138,7 @@ class FakeKubeRay:
         self._ray.expect(cluster["metadata"]["name"], token)
 
     async def _suspend(self, cluster: Manifest) -> None:
-        """Delete the pods; before the head's ends, its hook lets the driver save."""
+        """Delete the pods; the head's preStop hook lets the driver save first."""
         metadata = cluster["metadata"]
         self._ray.fail(metadata["name"], ExitCode.PREEMPTED)
         for pod in await self._api.items(self._path("v1", "pods")):
@@ -214,15 +214,15 @@ class FakeKubeRay:
         changes: Manifest = {"containerStatuses": [status], "phase": "Running"}
         if "terminated" in state:
             changes["phase"] = "Succeeded"
-        if "running" in state:  # what KubeRay waits for where it plays itself
+        if "running" in state:  # KubeRay waits for this condition if the real one runs
             changes["conditions"] = [_condition("Ready", "True", "")]
             changes |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
         path = self._path("v1", "pods", name)
         await self._api.patch(f"{path}/status", {"status": changes})
 
     async def _items(self, version: str, plural: str) -> list[Manifest]:
-        found = await self._api.items(self._path(version, plural))
-        return [each for each in found if FOREIGN not in each["metadata"].get("annotations", {})]
+        objects = await self._api.items(self._path(version, plural))
+        return [each for each in objects if FOREIGN not in each["metadata"].get("annotations", {})]
 
     def _path(self, version: str, plural: str, name: str = "") -> str:
         return path_of(version, plural, self._namespace, name)
@@ -245,7 +245,7 @@ def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
 
 @asynccontextmanager
 async def fake_kuberay(api: Api, namespace: str, ray: FakeRay) -> AsyncIterator[FakeKubeRay]:
-    """Play while the context lasts; a mistake of the player fails the test."""
+    """Run in the background of the context; an error of the fake fails the test."""
     kuberay = FakeKubeRay(api, namespace, ray)
     task = asyncio.create_task(kuberay.run())
     try:
@@ -262,5 +262,5 @@ def _read(answer: httpx.Response) -> Manifest:
     if answer.is_error:
         text = f"{answer.request.method} {answer.request.url.path}: {answer.text}"
         raise httpx.HTTPStatusError(text, request=answer.request, response=answer)
-    found: Manifest = answer.json()
-    return found
+    manifest: Manifest = answer.json()
+    return manifest

@@ -1,4 +1,4 @@
-"""KubeRay and the kubelet for many jobs at once: told by watches, where the tests' player looks."""
+"""Fake KubeRay and kubelet for many jobs: driven by watches instead of polling."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,19 +10,19 @@ from support.fakes.fake_kuberay import Api, FakeKubeRay, path_of
 from support.fakes.fake_ray import FakeRay
 
 AT_ONCE = 16
-"""Calls under way; the real ones have limits of this order."""
+"""Concurrent calls; the real components have limits of this order."""
 
 
 class FakeKubeRayWatch(FakeKubeRay):
-    """Makes pods of each RayCluster once, and lets each pod get ready once."""
+    """Creates the pods of each RayCluster once and makes each pod ready once."""
 
     def __init__(self, api: Api, namespace: str, ray: FakeRay) -> None:
         super().__init__(api, namespace, ray)
         self._free = asyncio.Semaphore(AT_ONCE)
-        self._begun: set[str] = set()
+        self._started: set[str] = set()
 
     async def run(self) -> None:
-        """Play until cancelled; a mistake of the player ends it."""
+        """Run until cancelled. Raises the first error of the fake."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clusters(group))
             group.create_task(self._pods(group))
@@ -31,15 +31,15 @@ class FakeKubeRayWatch(FakeKubeRay):
         path = path_of("ray.io/v1", "rayclusters", self._namespace)
         async for kind, cluster in self._api.watch(path):
             uid = cluster["metadata"]["uid"]
-            if kind == "ADDED" and uid not in self._begun:
-                self._begun.add(uid)
-                group.create_task(self._limited(self._begin(cluster)))
+            if kind == "ADDED" and uid not in self._started:
+                self._started.add(uid)
+                group.create_task(self._limited(self._start_pods(cluster)))
 
     async def _pods(self, group: asyncio.TaskGroup) -> None:
         async for kind, pod in self._api.watch(path_of("v1", "pods", self._namespace)):
             uid, role = pod["metadata"]["uid"], pod["metadata"]["labels"]["raggrpo.io/role"]
-            if kind == "ADDED" and uid not in self._begun:
-                self._begun.add(uid)
+            if kind == "ADDED" and uid not in self._started:
+                self._started.add(uid)
                 group.create_task(self._limited(self._start(pod, role == "preflight")))
 
     async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
@@ -47,5 +47,5 @@ class FakeKubeRayWatch(FakeKubeRay):
             try:
                 await work
             except httpx.HTTPStatusError as error:
-                if error.response.status_code != httpx.codes.NOT_FOUND:  # it was deleted meanwhile
+                if error.response.status_code != httpx.codes.NOT_FOUND:  # deleted in the meantime
                     raise

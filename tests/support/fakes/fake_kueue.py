@@ -1,7 +1,7 @@
-"""Kueue as the tests play it, by its contract: suspend at creation, admit, preempt.
+"""Fake Kueue with its contract: suspend at creation, admit, preempt.
 
-A policy of the API server suspends RayClusters with a queue's label, as Kueue's webhook does.
-Admission lets them go on and puts the flavour's node selector into the pods' templates.
+A policy of the API server suspends RayClusters with a queue label, as Kueue's webhook does.
+Admission resumes them and adds the node selector of the flavor to the pod templates.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class FakeKueue:
         self._api, self._namespace = api, namespace
 
     async def admit(self, name: str) -> None:
-        """Let the cluster's pods start, on the nodes of a flavour."""
+        """Start the pods of a cluster on the nodes of a flavor."""
         path = path_of("ray.io/v1", "rayclusters", self._namespace, name)
         cluster = await self._api.get(path)
         assert cluster is not None
@@ -85,7 +85,7 @@ class FakeKueue:
 
 @asynccontextmanager
 async def fake_kueue(api: Api, namespace: str) -> AsyncIterator[FakeKueue]:
-    """Suspend every RayCluster with a queue that is created while the context lasts."""
+    """Suspend every RayCluster with a queue label that is created within the context."""
     await api.create(POLICIES, POLICY)
     await api.create(BINDINGS, BINDING)
     try:
@@ -97,7 +97,7 @@ async def fake_kueue(api: Api, namespace: str) -> AsyncIterator[FakeKueue]:
 
 
 async def _until_in_force(api: Api, namespace: str) -> None:
-    """Wait until the API server has taken note of the policy."""
+    """Wait until the policy is in force."""
     path, deadline = path_of("ray.io/v1", "rayclusters", namespace), time.monotonic() + SECONDS
     while not (await api.create(f"{path}?dryRun=All", PROBE))["spec"].get("suspend"):
         assert time.monotonic() < deadline, "the policy is not in force"

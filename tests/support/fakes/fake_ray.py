@@ -1,7 +1,7 @@
-"""Ray heads as the operator's tests play them: Jobs REST and /progress on one free port.
+"""Fake Ray heads for the operator: Jobs REST API and /progress on one free port.
 
-Every Ray cluster has a base path of its own, so that one server can be many heads. Drivers step by
-the clock and follow a script.
+Every Ray cluster has its own base path, so that one server can be many heads. Drivers step by the
+clock and follow a script.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ STEP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Script:
-    """What one attempt's driver does."""
+    """Script of one attempt's driver."""
 
     fails_at: int | None = None
     exit_code: int = 12
     waits_at: int | None = None
-    """It stays at this step until it is stopped or `FakeRay.go_on` is set."""
+    """Step at which it waits until it is stopped or `FakeRay.may_continue` is set."""
     step_seconds: float = STEP_SECONDS
 
 
@@ -42,18 +42,18 @@ class Driver:
     script: Script
     first_step: int
     config: TrainerConfig
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     status: str = "RUNNING"
     exit_code: int | None = None
     step: int = 0
 
-    def move(self, may_go_on: bool) -> None:
-        """Let it come as far as its script and the clock allow."""
+    def move(self, may_continue: bool) -> None:
+        """Advance the driver as far as its script and the clock allow."""
         if self.status != "RUNNING":
             return
         total, script = self.config.training.total_steps, self.script
-        due = self.first_step + int((time.monotonic() - self.began) / script.step_seconds)
-        limit = script.waits_at if script.waits_at is not None and not may_go_on else total
+        due = self.first_step + int((time.monotonic() - self.started) / script.step_seconds)
+        limit = script.waits_at if script.waits_at is not None and not may_continue else total
         self.step = min(due, total, limit)
         if script.fails_at is not None and self.step >= script.fails_at:
             self.step, self.status, self.exit_code = script.fails_at, "FAILED", script.exit_code
@@ -84,33 +84,33 @@ class Driver:
 
 
 class FakeRay:
-    """All heads, their drivers and the checkpoints that outlive them."""
+    """All heads, their drivers and checkpoints."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, Script] = {}
-        """By submission id; others run through."""
+        """Scripts by submission id; other drivers run without fault."""
         self.submitted: list[str] = []
         self.refused: int = 0
-        """Calls without the token that its cluster's first caller brought."""
-        self.go_on = False
+        """Number of calls without the token of the cluster."""
+        self.may_continue = False
         self.drips = False
-        """Every answer comes one byte a second and never ends."""
+        """Whether responses are endless, at one byte per second."""
         self.url = ""
         self._drivers: dict[str, dict[str, Driver]] = {}
         self._tokens: dict[str, str] = {}
         self._saved: dict[str, int] = {}
 
     def expect(self, cluster: str, token: str) -> None:
-        """Let a head know the token of its Secret."""
+        """Set the token that a head accepts."""
         self._tokens[cluster] = token
 
     def lose(self, cluster: str) -> None:
-        """Let a head forget everything, as one does that restarts."""
+        """Reset a head, as a restart does."""
         for driver in self._drivers.pop(cluster, {}).values():
-            self._note_saved(driver)
+            self._record_saved(driver)
 
     def fail(self, cluster: str, exit_code: int) -> None:
-        """Let the running driver of a head end with this code."""
+        """Let the running driver of a head exit with this code."""
         for driver in self._drivers.get(cluster, {}).values():
             if driver.status == "RUNNING":
                 driver.status, driver.exit_code = "FAILED", exit_code
@@ -118,10 +118,10 @@ class FakeRay:
     def finish_all(self) -> None:
         for known in self._drivers.values():
             for driver in known.values():
-                driver.began -= driver.config.training.total_steps * driver.script.step_seconds
+                driver.started -= driver.config.training.total_steps * driver.script.step_seconds
 
     def tokens(self) -> list[str]:
-        """Return all tokens, for a search of what must not hold them."""
+        """Return all tokens, to search for leaks."""
         return list(self._tokens.values())
 
     async def status(self, request: web.Request) -> web.Response:
@@ -140,7 +140,7 @@ class FakeRay:
         )
 
     async def submit(self, request: web.Request) -> web.Response:
-        """POST /api/jobs/; a used id answers 500, as Ray does."""
+        """POST /api/jobs/. A used id is answered with 500, as by Ray."""
         body = await request.json()
         cluster, submission = request.match_info["cluster"], body["submission_id"]
         drivers = self._drivers.setdefault(cluster, {})
@@ -150,7 +150,7 @@ class FakeRay:
         config = TrainerConfig.model_validate_json(open_sealed(environment))
         for earlier in [each for known in self._drivers.values() for each in known.values()]:
             if earlier.config.checkpoint.path == config.checkpoint.path:
-                self._note_saved(earlier)
+                self._record_saved(earlier)
         first = self._saved.get(config.checkpoint.path, 0)
         script = self.scripts.get(submission, Script())
         drivers[submission] = Driver(submission, environment, script, first, config)
@@ -158,7 +158,7 @@ class FakeRay:
         return web.json_response({"submission_id": submission})
 
     async def stop(self, request: web.Request) -> web.Response:
-        """POST /api/jobs/{id}/stop: the driver saves and ends."""
+        """POST /api/jobs/{id}/stop: the driver saves and exits."""
         driver = self._driver(request)
         if driver is None:
             return web.Response(status=404)
@@ -171,7 +171,7 @@ class FakeRay:
         drivers = list(self._drivers.get(request.match_info["cluster"], {}).values())
         if not drivers:
             return web.Response(status=503)
-        drivers[-1].move(self.go_on)
+        drivers[-1].move(self.may_continue)
         text = drivers[-1].progress().model_dump_json(by_alias=True)
         return web.json_response(json.loads(text))
 
@@ -183,11 +183,11 @@ class FakeRay:
         drivers = self._drivers.get(request.match_info["cluster"], {})
         driver = drivers.get(request.match_info["submission"])
         if driver is not None:
-            driver.move(self.go_on)
+            driver.move(self.may_continue)
         return driver
 
-    def _note_saved(self, driver: Driver) -> None:
-        driver.move(self.go_on)
+    def _record_saved(self, driver: Driver) -> None:
+        driver.move(self.may_continue)
         path = driver.config.checkpoint.path
         self._saved[path] = max(self._saved.get(path, 0), driver.saved)
 
@@ -214,7 +214,7 @@ class FakeRay:
 
 @asynccontextmanager
 async def fake_ray() -> AsyncIterator[FakeRay]:
-    """Serve heads at `url`/<name of the Ray cluster>."""
+    """Serve heads at `url`/<name of the RayCluster>."""
     ray = FakeRay()
     app = web.Application(middlewares=[ray.check_token])
     app.add_routes(

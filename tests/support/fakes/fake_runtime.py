@@ -1,7 +1,7 @@
-"""A runtime on a fake clock: clusters, a trainer that steps, and faults on order.
+"""A runtime on a fake clock: clusters, a fake trainer, and injected faults.
 
-It implements `reconcile.Runtime`; everything it "does" is recorded, so that tests can tell that
-each action was performed once.
+Implements `reconcile.Runtime` and records every action, so that tests can check that each was
+performed once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ STOP_SECONDS = 4.0
 
 
 class Crash(Exception):
-    """The operator's process ends between the status write and the actions."""
+    """The operator crashes between the status write and the actions."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Attempt:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the driver still runs."""
+        """Whether the driver still runs."""
         return not self.status.is_terminal
 
 
@@ -92,65 +92,65 @@ Fault = Callable[["FakeRuntime", Attempt], None]
 
 @dataclass
 class FakeRuntime:
-    """The world around `decide`."""
+    """The environment of `decide`."""
 
     now: datetime = T0
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
-    """(attempt, step) → what happens once that step is done."""
+    """Fault by (attempt, step), injected after that step."""
     device: DeviceObserved | None = None
     preflight_result: PreflightResult = field(
         default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
     )
     preflights: list[str] = field(default_factory=list)
-    """What becomes of the next preflights: "lost", "hangs"; nothing left: it passes."""
+    """Outcomes of the next preflights: "lost" or "hangs"; further ones pass."""
     performed: list[Action] = field(default_factory=list)
     statuses: list[JobStatus] = field(default_factory=list)
     crash_before_actions_of: int | None = None
-    """Which status write is the last thing that happens before the process dies."""
+    """Number of the status write after which the operator crashes."""
     rounds: int = 0
     rounds_with_actions: set[int] = field(default_factory=set)
     saved: list[int] = field(default_factory=list)
     skipped: list[SkippedCheckpoint] = field(default_factory=list)
     torn: bool = False
-    """The next attempt finds the newest checkpoint damaged."""
+    """Whether the newest checkpoint is damaged for the next attempt."""
     resume_at: int | None = None
-    """The next attempt begins here, whatever was saved."""
+    """Step from which the next attempt starts, regardless of checkpoints."""
     is_blind: bool = False
-    """/progress cannot be read."""
+    """Whether /progress is unreadable."""
     dashboard_is_down: bool = False
     default_image: str = ""
     image_ids: tuple[str, ...] = ()
-    """What nodes tell of the image of the present cluster's pods."""
+    """`imageID` reported for the pods of the current cluster."""
     ray_version: str = ""
-    """What the present cluster's head tells."""
+    """Ray version reported by the head of the current cluster."""
     cluster_seconds: float = CLUSTER_SECONDS
     stage: Stage | None = None
-    """What /progress tells instead of the truth."""
+    """Progress fields that /progress misreports."""
     seconds_per_step: float = STEP_SECONDS
-    """As the trainer tells it."""
+    """As reported by the trainer."""
     mismatch_mean: float | None = None
-    """Of the last step, as the trainer tells it."""
+    """Of the last step, as reported by the trainer."""
     save_seconds: float = 0.0
-    """Duration of the last save, as the trainer tells it."""
+    """Duration of the last save, as reported by the trainer."""
     backup_failure: str = ""
-    """Why the newest backup failed, as the trainer tells it."""
+    """Why the newest backup failed, as reported by the trainer."""
     queue: str = ""
-    """Why a queueing system holds the pods back; empty: it does not."""
+    """Why a queue holds the pods, or ""."""
     attempt: Attempt | None = None
     retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
     _lost_at: datetime = T0
     _lost_worker: tuple[int, str] | None = None
-    """Which attempt lost it, and its node."""
+    """Attempt that lost it, and its node."""
     _saves_seconds: float = 0.0
-    """How long a lost head may still save."""
+    """Time in which a lost head may still save."""
     _successor: tuple[int, datetime] | None = None
-    """Which attempt the head was lost to, and when the one that takes its place is there."""
+    """Attempt that lost the head, and when its replacement is ready."""
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
-        """Let the world move up to now and look at it."""
+        """Advance the environment to `now` and observe it."""
         self._move()
         attempt = None if self._head_is_silent else self._observed_attempt()
         return Observed(
@@ -165,7 +165,7 @@ class FakeRuntime:
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
-        """Do and record one thing."""
+        """Perform and record one action."""
         self.performed.append(action)
         self.rounds_with_actions.add(self.rounds)
         match action:
@@ -182,7 +182,7 @@ class FakeRuntime:
                 if self._cluster is None:
                     self._cluster, self._lost = (number, self.now), None
                     self._successor = None
-                assert self._cluster[0] == number, "a second cluster beside the first"
+                assert self._cluster[0] == number, "a second cluster exists"
             case DeleteCluster(number):
                 if self._cluster is not None and self._cluster[0] == number:
                     self._cluster = self._lost = self.attempt = self._successor = None
@@ -197,7 +197,7 @@ class FakeRuntime:
                 pass
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
-        """Remember every status."""
+        """Record the status."""
         self.statuses.append(status)
         self.rounds += 1
         if self.rounds == self.crash_before_actions_of:
@@ -212,9 +212,9 @@ class FakeRuntime:
         saves_seconds: float = 0.0,
         away_seconds: float | None = None,
     ) -> None:
-        """Let the cluster die with everything on it; its driver may be saving for a while.
+        """Lose the cluster with all its pods; its driver may save for `saves_seconds`.
 
-        With `away_seconds` only the head dies, and another one takes its place by then.
+        With `away_seconds` only the head is lost, and replaced after that time.
         """
         newest = self.attempt.number if self.attempt is not None else 0
         self._lost, self.attempt = (cause, message, node), None
@@ -229,7 +229,7 @@ class FakeRuntime:
         return self.dashboard_is_down or is_away
 
     def lose_worker(self, node: str = "") -> None:
-        """Let a worker pod end: its driver ends, too, and another pod is started in its place."""
+        """Lose a worker pod: its driver exits, and the pod is replaced."""
         assert self._cluster is not None
         assert self.attempt is not None
         self._cluster = (self._cluster[0], self.now)
@@ -237,14 +237,14 @@ class FakeRuntime:
         exits(ExitCode.TRAINER_RANK_LOST)(self, self.attempt)
 
     def preempt(self) -> None:
-        """Let the queue take the pods away; the driver saves before it ends."""
+        """Preempt the pods; the driver saves before it exits."""
         self.queue = "waits in queue research"
         if self.attempt is not None:
             self.saved.append(self.attempt.step)
         self.attempt = None
 
     def admit(self) -> None:
-        """Let the queue start all pods anew."""
+        """Admit the cluster: all pods start again."""
         assert self._cluster is not None
         self.queue, self._cluster = "", (self._cluster[0], self.now)
 
@@ -253,7 +253,7 @@ class FakeRuntime:
         if self.attempt is not None and self.attempt.number == number:
             return
         alive = self.attempt is not None and self.attempt.is_alive
-        assert not alive, "a second attempt beside a living one"
+        assert not alive, "a second attempt runs"
         for step in [s for s in self.saved if f"/{s}" in config.rejected_checkpoints]:
             self.saved.remove(step)
             self.skipped = [SkippedCheckpoint(path=f"/{step}", reason="rejected")]
@@ -261,9 +261,9 @@ class FakeRuntime:
             self.skipped = [SkippedCheckpoint(path=f"step_{self.saved.pop()}", reason="truncated")]
             self.torn = False
         newest = max(self.saved, default=0)
-        begin = newest if self.resume_at is None else self.resume_at
+        start = newest if self.resume_at is None else self.resume_at
         self.resume_at = None
-        self.attempt = Attempt(number, self.now, total_steps, begin, step=begin)
+        self.attempt = Attempt(number, self.now, total_steps, start, step=start)
 
     def _move(self) -> None:
         attempt = self.attempt
@@ -304,7 +304,7 @@ class FakeRuntime:
             return None
         number, created = self._cluster
         if self._lost is not None and self._successor is not None and newest > self._successor[0]:
-            self._lost = None  # the attempt that is recorded now has lost nothing
+            self._lost = None  # the current attempt has lost nothing
             created = self._successor[1] - timedelta(seconds=self.cluster_seconds)
             self._cluster = (number, created)
         if self._lost is not None:
@@ -371,7 +371,7 @@ class FakeRuntime:
 
 
 def exits(code: int, message: str = "on purpose", short_of: str = "") -> Fault:
-    """Return a fault: the driver ends with this exit code."""
+    """Return a fault: the driver exits with this code."""
 
     def fault(_: FakeRuntime, attempt: Attempt) -> None:
         attempt.exit_code, attempt.failure, attempt.short_of = code, message, short_of
@@ -381,12 +381,12 @@ def exits(code: int, message: str = "on purpose", short_of: str = "") -> Fault:
 
 
 def head_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
-    """Fault: the head dies."""
+    """Fault: the head is lost."""
     runtime.lose_head()
 
 
 def hangs(_: FakeRuntime, attempt: Attempt) -> None:
-    """Fault: no step is ever finished again, and the driver does not save when stopped."""
+    """Fault: no further step completes, and the driver does not save when stopped."""
     attempt.hangs = True
 
 
@@ -394,30 +394,30 @@ CRASH = exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")
 
 
 def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
-    """Fault: a crash, after which the newest checkpoint cannot be read."""
+    """Fault: the driver crashes and damages the newest checkpoint."""
     runtime.torn = True
     CRASH(runtime, attempt)
 
 
 @dataclass
 class Scenario:
-    """A job and the world it lives in, driven by the real `reconcile`."""
+    """A job in a fake environment, driven by the real `reconcile`."""
 
     job: RagGrpoJob
     runtime: FakeRuntime
     drops_process: bool = True
-    """Everything but status is forgotten between any two rounds."""
+    """Whether the operator restarts between rounds, keeping only the status."""
     delays: list[float] = field(default_factory=list)
 
     async def until_quiet(self, limit: timedelta = timedelta(hours=12)) -> JobStatus:
-        """Reconcile until nothing more happens by itself."""
+        """Reconcile until no round is due."""
         end = self.runtime.now + limit
         while await self.round() is not None:
             assert self.runtime.now < end, f"still busy: {self.status.conditions}"
         return self.status
 
     async def until(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
-        """Reconcile until the status fulfils a condition."""
+        """Reconcile until the status satisfies a condition."""
         end = self.runtime.now + timedelta(hours=12)
         while not condition(self.status):
             await self.round()
@@ -425,7 +425,7 @@ class Scenario:
         return self.status
 
     async def round(self) -> float | None:
-        """Run one round and move the clock to the next; None: nothing more to do."""
+        """Run one round and advance the clock to the next, or return None if none is due."""
         written = len(self.runtime.statuses)
         try:
             decision = await reconcile(self.job, self.runtime, self.runtime.now)
@@ -433,7 +433,9 @@ class Scenario:
             self._read_back()
             return 0.0
         except OperatorError:
-            if len(self.runtime.statuses) > written:  # only the action failed
+            if (
+                len(self.runtime.statuses) > written
+            ):  # the status was written, only the action failed
                 self._read_back()
             self.runtime.now += timedelta(seconds=1)
             return 1.0
@@ -468,8 +470,8 @@ class Scenario:
     @property
     def submitted(self) -> list[int]:
         """Return the numbers of the submitted attempts in order."""
-        found = [a for a in self.runtime.performed if isinstance(a, SubmitAttempt)]
-        return [action.config.attempt.number for action in found]
+        submits = [a for a in self.runtime.performed if isinstance(a, SubmitAttempt)]
+        return [action.config.attempt.number for action in submits]
 
     def count(self, kind: type[Action]) -> int:
         """Return how often an action was performed."""
@@ -477,11 +479,11 @@ class Scenario:
 
     def condition(self, kind: ConditionType) -> tuple[str, str, str]:
         """Return status, reason and message of a condition."""
-        found = get_condition(self.status, kind)
-        return found.status, found.reason, found.message
+        condition = get_condition(self.status, kind)
+        return condition.status, condition.reason, condition.message
 
     def edit(self, changes: Mapping[str, Any]) -> None:
-        """Change the job's spec as a user would; keys are places below `spec`."""
+        """Change the job's spec as a user; keys are paths below `spec`."""
         fresh = make_scenario_job(changes)
         generation = self.job.metadata.generation + 1
         metadata = self.job.metadata.model_copy(update={"generation": generation})
@@ -495,7 +497,7 @@ class Scenario:
 
 
 def make_scenario_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
-    """Return a job of 60 steps that saves every 10."""
+    """Return a job of 60 steps with a checkpoint every 10 steps."""
     return make_job(
         {
             "training.totalSteps": 60,
@@ -514,17 +516,17 @@ def make_scenario(
     changes: Mapping[str, Any] | None = None,
     **world: Any,
 ) -> Scenario:
-    """Return a story with these faults and changes of the spec."""
+    """Return a scenario with faults and spec changes."""
     return Scenario(make_scenario_job(changes), FakeRuntime(faults=dict(faults or {}), **world))
 
 
 def causes(scenario: Scenario) -> list[Cause | None]:
-    """Return why the attempts ended, oldest first."""
+    """Return the causes of the attempts, oldest first."""
     return [record.cause for record in scenario.attempts]
 
 
 async def until_step(scenario: Scenario, step: int) -> None:
-    """Let the story go on until the job has come so far."""
+    """Reconcile until the job has reached `step`."""
     await scenario.until(lambda status: status.progress.step >= step)
 
 

@@ -1,4 +1,4 @@
-"""The fake runtime with a service that jobs call and that is down for a while."""
+"""The fake runtime with an outage of a service that jobs call."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,14 +18,14 @@ REFUSES = failed_check(
     "endpoint kb (http://kb:8000/retrieve): ConnectionRefused: Connect call failed",
     ExitCode.RETRIEVAL_UNAVAILABLE,
 )
-"""What preflight finds while the service is down."""
+"""Preflight result while the service is down."""
 Between = tuple[float, float]
-"""Seconds after the job's creation between which the service is down."""
+"""Intervals in seconds after the job's creation in which the service is down."""
 
 
 @dataclass
 class FakeServiceOutage(FakeRuntime):
-    """No step is made while the service is down; the driver says that it waits."""
+    """Makes no step while the service is down; the driver reports that it waits."""
 
     down: list[Between] = field(default_factory=list)
     _looked: datetime = T0
@@ -33,9 +33,9 @@ class FakeServiceOutage(FakeRuntime):
 
     @property
     def is_down(self) -> bool:
-        """Tell whether the service answers nobody now."""
+        """Whether the service is down now."""
         second = (self.now - T0).total_seconds()
-        return any(begin <= second < end for begin, end in self.down)
+        return any(start <= second < end for start, end in self.down)
 
     def _move(self) -> None:
         passed, self._looked = self.now - self._looked, self.now
@@ -47,9 +47,9 @@ class FakeServiceOutage(FakeRuntime):
         super()._move()
 
     def _progress(self) -> Progress | None:
-        if (found := super()._progress()) is None:
+        if (progress := super()._progress()) is None:
             return None
-        told = {"waited_seconds": self._waited}
-        if self.is_down and found.started_from_step is not None:
-            told |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [DOWN]}
-        return found.model_copy(update=told)
+        changes = {"waited_seconds": self._waited}
+        if self.is_down and progress.started_from_step is not None:
+            changes |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [DOWN]}
+        return progress.model_copy(update=changes)

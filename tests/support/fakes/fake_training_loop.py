@@ -1,4 +1,4 @@
-"""The training loop without Ray: a scripted engine, ranks that compute nothing."""
+"""Fakes to run the training loop without Ray: a scripted engine and ranks without a model."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ class FakePool(FakeEnginePool):
 
 
 class StepDone(Exception):
-    """Training came to a save; what a checkpoint needs is not part of these tests."""
+    """Raised when training reaches a save, which these tests exclude."""
 
 
 class EndingStore:
-    """Ends the training where it would save."""
+    """Checkpoint store that raises StepDone instead of saving."""
 
     newest = None
 
@@ -79,7 +79,7 @@ def make_components(
     validator: Any = None,
     pool: FakeEnginePool | None = None,
 ) -> Iterator[Components]:
-    """Yield what `train` works with; the engine answers "right", as is every prompt's answer."""
+    """Yield the arguments of `train`; the engine always generates the correct answer "right"."""
     composer = Composer(config, TOKENIZER)
     engines = cast(Any, pool or FakePool(lambda _: "right"))
     data = [

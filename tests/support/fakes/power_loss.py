@@ -1,7 +1,7 @@
-"""What a power cut may leave of a folder: a file system that loses what was not synced.
+"""State of a folder after a power loss, on a file system that loses unsynced data.
 
-A file keeps the content, and a folder the entries, that it had when it was last synced. Entries may
-also have reached the disk on their own, as journals let them: then they name files without content.
+Files keep the content and folders the entries of their last sync. With a journal, unsynced entries
+may have reached the disk, too: then they name files without content.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 CHANGES = ("fsync", "rename", "replace", "link", "unlink", "rmdir", "mkdir")
-"""Calls of the operating system before each of which `at_every_cut` looks."""
+"""System calls before which a power loss is simulated."""
 
 
 class PowerLoss:
-    """Watches a folder, whose present state counts as synced."""
+    """Tracks the synced state of a folder; its initial state counts as synced."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -25,12 +25,12 @@ class PowerLoss:
         self._folders: set[int] = set()
         self._held: list[int] = []
         for parent, _, files in os.walk(root):
-            self._note(Path(parent))
+            self._record(Path(parent))
             for name in files:
-                self._note(Path(parent, name))
+                self._record(Path(parent, name))
 
     def watch(self, patch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
-        """From now on note every sync, and call `before` ahead of every change of the disk."""
+        """Record every sync from now on, and call `before` ahead of every disk write."""
         is_looking = False
         for name in CHANGES:
             real = getattr(os, name)
@@ -45,13 +45,13 @@ class PowerLoss:
                 finally:
                     is_looking = False
                 if name == "fsync":
-                    self._note(Path(os.readlink(f"/proc/self/fd/{args[0]}")))
+                    self._record(Path(os.readlink(f"/proc/self/fd/{args[0]}")))
                 return real(*args, **options)
 
             patch.setattr(os, name, call)
 
     def leave(self, into: Path, *, newest_entries: bool) -> None:
-        """Write what a cut right now leaves; `newest_entries` if unsynced ones reached the disk."""
+        """Write the state after a power loss now; `newest_entries` keeps unsynced entries."""
         self._restore(self.root.stat().st_ino, self.root, into, newest_entries)
 
     def _restore(self, folder: int, now: Path | None, into: Path, newest: bool) -> None:
@@ -66,7 +66,7 @@ class PowerLoss:
             else:
                 (into / name).write_bytes(self._contents.get(inode, b""))
 
-    def _note(self, path: Path) -> None:
+    def _record(self, path: Path) -> None:
         inode = self._hold(path)
         if not path.is_dir():
             self._contents[inode] = path.read_bytes()
@@ -76,11 +76,11 @@ class PowerLoss:
         self._folders |= {e.inode() for e in os.scandir(path) if e.is_dir()}
 
     def _hold(self, path: Path) -> int:
-        """Keep the number from being given to another file once this one is deleted."""
+        """Keep a file open so that its inode number is not reused after deletion."""
         self._held.append(os.open(path, os.O_RDONLY))
         return os.fstat(self._held[-1]).st_ino
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for descriptor in self._held:
             os.close(descriptor)

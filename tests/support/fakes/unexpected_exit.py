@@ -1,4 +1,4 @@
-"""Runs a function in a second process and kills it at a chosen place."""
+"""Run a function in a second process and kill it at a chosen call."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def count_calls(target: Callable[..., None], *arguments: object) -> int:
-    """Return how often the target calls a C function, of which every system call is one."""
+    """Return how many C functions, including system calls, the target calls."""
     calls = FORK.Value("Q", 0)
     process = FORK.Process(target=_run, args=(target, arguments, 0, calls))
     process.start()
@@ -22,7 +22,7 @@ def count_calls(target: Callable[..., None], *arguments: object) -> int:
 
 
 def kill_at(share: float, calls: int, target: Callable[..., None], *arguments: object) -> None:
-    """Run the target and kill it when that share of its calls is done, or right after its end."""
+    """Run the target and kill it after this share of its calls, or right after it returns."""
     process = FORK.Process(target=_run, args=(target, arguments, 1 + int(share * calls), None))
     process.start()
     process.join(60)

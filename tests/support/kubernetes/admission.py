@@ -1,4 +1,4 @@
-"""What the API server and then the operator make of a job: refused, or a status and objects."""
+"""Result of a job at the API server and in the operator: rejection, or status and objects."""
 
 import time
 from collections.abc import Mapping
@@ -38,15 +38,15 @@ RESOURCES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The end of a job's first round."""
+    """Result of a job's first round."""
 
     status: Manifest
     events: list[Manifest]
     refused: bool
     message: str
-    """Why, when it was refused."""
+    """Reason of the rejection, or ""."""
     objects: dict[str, Manifest] = field(default_factory=dict)
-    """Everything that would be made for the first attempt; none when it was refused."""
+    """Objects of the first attempt; empty if the job was rejected."""
     seconds: float = 0.0
 
 
@@ -64,7 +64,7 @@ def refusal(http: httpx.Client, namespace: str, manifest: Mapping[str, Any]) -> 
 
 def first_round(raw: Mapping[str, Any]) -> Verdict:
     """Return what the first round makes of a job; every exception is a fault of ours."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     job = parse_job(raw)
     status = _decided(job) if isinstance(job, RagGrpoJob) else _malformed(job)
     accepted = get_condition(status, ConditionType.ACCEPTED)
@@ -75,7 +75,7 @@ def first_round(raw: Mapping[str, Any]) -> Verdict:
         render_plan(job, resolve(job), sizing_of(job), ())
     body = {"metadata": raw["metadata"]}
     events = [render_event(body, each, NOW, "test") for each in transitions(JobStatus(), status)]
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     return Verdict(
         status_to_json(status, with_nulls=False),
         events,
@@ -90,7 +90,7 @@ def _decided(job: RagGrpoJob) -> JobStatus:
     return decide(job, Observed(default_image=SETTINGS.trainer_image), NOW).status
 
 
-def _malformed(found: tuple[Violation, ...]) -> JobStatus:
-    lines = "\n".join(violation.line() for violation in found)
-    reason = str(found[0].reason)
+def _malformed(violations: tuple[Violation, ...]) -> JobStatus:
+    lines = "\n".join(violation.line() for violation in violations)
+    reason = str(violations[0].reason)
     return set_condition(JobStatus(), ConditionType.ACCEPTED, False, reason, lines, NOW)

@@ -22,17 +22,17 @@ SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Helm:
-    """Helm, speaking to one API server about one namespace."""
+    """Helm client for one API server and namespace."""
 
     server: ApiServer
     namespace: str
     kubeconfig: Path | None = None
-    """Who installs; empty: an administrator of the cluster."""
+    """User who installs; "" for the cluster administrator."""
     release: str = RELEASE
 
     @property
     def fullname(self) -> str:
-        """The name of the release's objects."""
+        """Return the name of the release's objects."""
         return self.release if RELEASE in self.release else f"{self.release}-{RELEASE}"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,12 +52,12 @@ class Helm:
         return ended.stdout
 
     def install(self, *options: str) -> None:
-        # The tier has the CustomResourceDefinition already, applied by kubectl from the plain file.
+        # The CRD is already applied by kubectl.
         takes = ("--take-ownership", "--force-conflicts")
         self("upgrade", "--install", self.release, str(CHART), *takes, *options)
 
     def install_values(self, values: Mapping[str, Any]) -> None:
-        """Install or upgrade with these values, by their places."""
+        """Install or upgrade with values by their paths."""
         self.install(*(f"--set-json={key}={json.dumps(value)}" for key, value in values.items()))
 
     def key(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Helm:
 
 @dataclass(frozen=True)
 class Account:
-    """A service account's token, used by whoever has it."""
+    """Client with the token of a service account."""
 
     server: ApiServer
     namespace: str
@@ -77,7 +77,7 @@ class Account:
 
     @classmethod
     def of(cls, helm: Helm) -> "Account":
-        """Return the operator's account of a release."""
+        """Return the operator's service account of a release."""
         kubeconfig = helm.server.service_account_kubeconfig(helm.namespace, helm.fullname)
         return cls(helm.server, helm.namespace, helm.fullname, kubeconfig)
 
@@ -87,18 +87,18 @@ class Account:
         return httpx.Client(
             base_url=self.server.url,
             headers={"Authorization": f"Bearer {token}"},
-            verify=False,  # the operator's own client is the one that verifies
+            verify=False,  # only the operator's client verifies certificates
             trust_env=False,
             timeout=30,
         )
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-        """Ask for something; a PATCH is a merge patch unless the headers say otherwise."""
+        """Send a request; PATCH defaults to a merge patch."""
         patch = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
         return self.http.request(method, path, json=body, headers=patch | headers)
 
     def until_refused(self, policy: str, method: str, path: str, body: Any = None) -> None:
-        """Wait until this is refused by a policy, which takes a moment to become known."""
+        """Wait until the request is denied by a policy, which takes effect with a delay."""
         deadline, answer = time.monotonic() + SECONDS, ""
         while f"'{policy}'" not in answer:
             assert time.monotonic() < deadline, f"{policy} refuses nothing: {answer}"
@@ -107,7 +107,7 @@ class Account:
 
 
 def until_policies_hold(account: Account) -> None:
-    """Wait until each of the release's policies has refused something of its account."""
+    """Wait until each policy of the release has denied a request of its account."""
     core = f"/api/v1/namespaces/{account.namespace}"
     owner = {
         "apiVersion": "raggrpo.io/v1alpha1", "kind": "RagGrpoJob", "name": "probe", "uid": "probe",

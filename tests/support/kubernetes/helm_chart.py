@@ -1,4 +1,4 @@
-"""The operator's chart, rendered by Helm, and the values that it is looked at with."""
+"""The operator's chart rendered by Helm, with the values that tests use."""
 
 import json
 import subprocess
@@ -64,24 +64,24 @@ MATRIX: Mapping[str, dict[str, Any]] = {
 
 
 class HelmRefused(Exception):
-    """Helm's message about values or templates that it does not take."""
+    """Helm rejected values or templates."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart on this machine."""
+    """A chart in a local folder."""
 
     helm: Path
     folder: Path
 
     def lint(self, values: Mapping[str, Any]) -> str:
-        """Return Helm's findings. Raises HelmRefused when there is an error among them."""
+        """Return the output of `helm lint`. Raises HelmRefused if it reports an error."""
         return self._helm("lint", str(self.folder), "--strict", values=values)
 
     def render(
         self, values: Mapping[str, Any] | None = None, *options: str, release: str = RELEASE
     ) -> list[Manifest]:
-        """Return all objects. Raises HelmRefused."""
+        """Return all rendered objects. Raises HelmRefused."""
         text = self._helm(
             "template", release, str(self.folder), "--namespace", NAMESPACE,
             "--kube-version", KUBE_VERSION, *options, values=values or {},
@@ -89,7 +89,7 @@ class Chart:
         return [each for each in yaml.safe_load_all(text) if each]
 
     def notes(self, values: Mapping[str, Any] | None = None) -> str:
-        """Return what whoever installs the chart is told."""
+        """Return the rendered NOTES.txt."""
         dry = ("--dry-run=client", "--namespace", NAMESPACE)
         text = self._helm("install", RELEASE, str(self.folder), *dry, values=values or {})
         return text.partition("NOTES:")[2]
@@ -113,6 +113,6 @@ def of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
 
 
 def one(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
-    """Return the only object of a kind, or of this name."""
-    [found] = [m for m in of_kind(manifests, kind) if name in ("", m["metadata"]["name"])]
-    return found
+    """Return the only object of a kind, or the one with this name."""
+    [manifest] = [m for m in of_kind(manifests, kind) if name in ("", m["metadata"]["name"])]
+    return manifest

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo` as kubectl starts it: the same executable under the plugin's name."""
+"""`kubectl raggrpo` as started by kubectl, under the plugin's executable name."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ SECONDS = 120
 def kubectl_raggrpo(
     *arguments: object, kubeconfig: Path | None = None, seconds: float = SECONDS
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end, as whom the kubeconfig names and without any other environment."""
+    """Run the plugin as the user of the kubeconfig, with an otherwise empty environment."""
     return subprocess.run(
         command(*arguments, kubeconfig=kubeconfig),
         env={"HOME": "/nonexistent", "PYTHONPATH": ":".join(sys.path)},

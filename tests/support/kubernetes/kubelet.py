@@ -1,4 +1,4 @@
-"""What a container's process gets of its manifest: the kubelet's expansion of `$(NAME)`.
+"""Command line and environment of a container after the kubelet's expansion of `$(NAME)`.
 
 Follows Kubernetes' third_party/forked/golang/expansion/expand.go and the API's description of
 `env[].value`, `command` and `args`.
@@ -9,23 +9,23 @@ from typing import Any
 
 
 def expanded(text: str, known: Mapping[str, str]) -> str:
-    """Return the text with references replaced; an unknown one stays, `$$` becomes `$`."""
-    found, position = "", 0
+    """Return the text with references replaced. Unknown references stay, `$$` becomes `$`."""
+    result, position = "", 0
     while position < len(text):
         rest = text[position:]
         if rest.startswith("$$"):
-            found, position = found + "$", position + 2
+            result, position = result + "$", position + 2
         elif rest.startswith("$(") and ")" in rest:
             name = rest[2 : rest.index(")")]
-            found += known.get(name, f"$({name})")
+            result += known.get(name, f"$({name})")
             position += len(name) + 3
         else:
-            found, position = found + rest[0], position + 1
-    return found
+            result, position = result + rest[0], position + 1
+    return result
 
 
 def started(container: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return command line and environment; values of Secrets are taken as they are."""
+    """Return command line and environment; values from Secrets are not expanded."""
     env: dict[str, str] = {}
     for each in container["env"]:
         env[each["name"]] = expanded(each["value"], env) if "value" in each else "a secret"

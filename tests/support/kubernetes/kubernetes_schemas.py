@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas for tests of manifests; a field that they do not name is an error."""
+"""Validation of manifests with the Kubernetes schemas; unknown fields are errors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import kubernetes_validate
 
 VERSIONS = ("1.32", "1.36", "1.37")
-"""The oldest that the chart takes, that of the test clusters, the newest with schemas."""
+"""Oldest version supported by the chart, version of the test clusters, newest with schemas."""
 WITHOUT_SCHEMA: Mapping[str, str] = {
     "RayCluster": "KubeRay's own; tests/api creates it where KubeRay's CRD is, pods follow as Pods",
     "ServiceMonitor": "the Prometheus Operator's own; a test of the chart looks at its selector",
     "PodMonitor": "the Prometheus Operator's own; a test of the chart looks at its selector",
     "PrometheusRule": "the Prometheus Operator's own; a test of the chart looks at its expressions",
 }
-"""Kinds that are not Kubernetes', and what looks at them instead."""
+"""Kinds of other APIs, and what validates them instead."""
 
 
 def violations_of_schemas(
     manifests: Iterable[Mapping[str, Any]], versions: Sequence[str] = VERSIONS
 ) -> list[str]:
-    """Return what any of the versions objects to.
+    """Return the violations in any of the versions.
 
     Raises:
-        kubernetes_validate.SchemaNotFoundError: a kind has no schema and is not excused above.
+        kubernetes_validate.SchemaNotFoundError: a kind has no schema and is not in WITHOUT_SCHEMA.
     """
     return [line for each in manifests for version in versions for line in _of(each, version)]
 
@@ -38,4 +38,4 @@ def _of(manifest: Mapping[str, Any], version: str) -> Iterator[str]:
         place = ".".join(str(part) for part in error.path)
         yield f"{kind} {name}: {place}: {error.message} ({version})"
     else:
-        assert used == version  # an unknown version is replaced by an older one in silence
+        assert used == version  # an unknown version silently falls back to an older one

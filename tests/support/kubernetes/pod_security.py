@@ -1,4 +1,4 @@
-"""Pod Security `restricted`, as the Kubernetes documentation lists it, for tests of manifests."""
+"""Pod Security Standard `restricted` for tests of manifests, by the Kubernetes documentation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ ALLOWED_VOLUMES = {
 
 
 def violations_of_restricted(pod: dict[str, Any]) -> list[str]:
-    """Return what the admission plugin would object to in a pod's spec."""
+    """Return the violations that the admission plugin would report."""
     return [
         *_of_pod(pod),
         *(line for each in _containers(pod) for line in _of_container(pod, each)),

@@ -1,4 +1,4 @@
-"""What somebody who has the operator's token may try, one thing at a time."""
+"""Requests of an attacker who has the operator's token."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ PLURALS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A namespace with a job, its objects as the operator renders them, and objects of others."""
+    """A namespace with a job, its rendered objects, and objects of other owners."""
 
     namespace: str
     thief: Account
     objects: Mapping[str, Manifest]
 
     def answer(self, attempt: "Attempt") -> httpx.Response:
-        """Return what the API server says to an attempt, which leaves nothing behind."""
+        """Return the API server's response to an attempt, a dry run."""
         method, path, body = attempt.ask(self)
         return self.thief.call(method, f"{path}?dryRun=All", body)
 
@@ -41,14 +41,14 @@ Ask = tuple[str, str, Any]
 
 @dataclass(frozen=True)
 class Attempt:
-    """Something that a thief asks for: (method, path, body) in a namespace."""
+    """One request: (method, path, body) in a namespace."""
 
     what: str
     ask: Callable[[Target], Ask]
 
 
 def create(what: str, name: str, change: Callable[[Manifest], Any]) -> Attempt:
-    """Create one of a job's objects with a change, in the job's namespace unless that changes."""
+    """Create one of a job's objects with a change."""
 
     def ask(target: Target) -> Ask:
         manifest = copy.deepcopy(target.objects[name])
@@ -59,7 +59,7 @@ def create(what: str, name: str, change: Callable[[Manifest], Any]) -> Attempt:
 
 
 def patch(what: str, version: str, plural: str, body: Any) -> Attempt:
-    """Change somebody else's object."""
+    """Change an object of another owner."""
     path = path_of(version, plural, "{ns}", "theirs")
     return ask(what, "PATCH", path, body)
 
@@ -73,8 +73,8 @@ def collection(manifest: Manifest) -> str:
 
 
 def container(pod: Manifest) -> Manifest:
-    found: Manifest = pod["spec"]["containers"][0]
-    return found
+    first: Manifest = pod["spec"]["containers"][0]
+    return first
 
 
 def in_container(**changes: Any) -> Callable[[Manifest], None]:

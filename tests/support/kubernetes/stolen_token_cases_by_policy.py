@@ -1,4 +1,4 @@
-"""What RBAC alone cannot tell from the operator's own work, and admission policies refuse."""
+"""Requests that RBAC allows and admission policies deny."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ from support.kubernetes.stolen_token_cases import (
 
 POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
 OWN = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
-"""What the operator makes, as `objects_of` names it."""
+"""Objects that the operator creates, by their names in `objects_of`."""
 JOB = "/apis/raggrpo.io/v1alpha1/namespaces/{ns}/raggrpojobs/demo"
 JOB_OWNER = {
     "apiVersion": "raggrpo.io/v1alpha1",
@@ -114,7 +114,7 @@ RAY_CLUSTERS = [
     for what, change in {
         "an ingress": of_head(enableIngress=True),
         "a load balancer": of_head(serviceType="LoadBalancer"),
-        "a Service of its own": of_head(headService={"spec": {"type": "NodePort"}}),
+        "a separate Service": of_head(headService={"spec": {"type": "NodePort"}}),
         "an annotated Service": of_head(headService={"metadata": {"annotations": {"its": "own"}}}),
         "its own autoscaler": in_spec(
             enableInTreeAutoscaling=True, autoscalerOptions={"image": "theirs"}
@@ -125,9 +125,7 @@ RAY_CLUSTERS = [
 ]
 OWNERS = [
     *(
-        create(
-            f"{name} that nobody owns", name, lambda made: made["metadata"].pop("ownerReferences")
-        )
+        create(f"{name} without owner", name, lambda made: made["metadata"].pop("ownerReferences"))
         for name in OWN
     ),
     create("a pod of another owner", POD, in_owner(apiVersion="apps/v1", kind="ReplicaSet")),

@@ -1,4 +1,4 @@
-"""What the operator's account has no right to, whatever admission says."""
+"""Requests that RBAC denies to the operator's account."""
 
 from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.stolen_token_cases import Attempt, ask

@@ -1,4 +1,4 @@
-"""A real API server with an operator; KubeRay, the kubelet and Ray heads are played."""
+"""A real API server with an operator; KubeRay, kubelet and Ray heads are fakes."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ RUNNER = Path(__file__).parent / "operator_under_test.py"
 
 @dataclass
 class OperatorEnvironment:
-    """What a test needs of the fake cluster."""
+    """The fake cluster of a test."""
 
     api: Api
     namespace: str
@@ -36,7 +36,7 @@ class OperatorEnvironment:
     async def apply(
         self, changes: Mapping[str, Any] | None = None, name: str = "small"
     ) -> Metadata:
-        """Create a job; keys are places such as `spec.suspend`."""
+        """Create a job; keys are paths such as `spec.suspend`."""
         raw = make_raw_job(
             {
                 "spec.training.totalSteps": 20,
@@ -64,7 +64,7 @@ class OperatorEnvironment:
         return path_of(JOBS, "raggrpojobs", self.namespace, name)
 
     async def cluster_name(self) -> str:
-        """Return the name of the present Ray cluster of the job `small`."""
+        """Return the name of the current RayCluster of the job `small`."""
         return str((await self.status())["cluster"]["name"])
 
     async def status(self, name: str = "small") -> Manifest:
@@ -73,11 +73,11 @@ class OperatorEnvironment:
         status: Manifest = job.get("status", {})
         return status
 
-    async def until(self, is_so: Callable[[Manifest], bool], name: str = "small") -> Manifest:
+    async def until(self, condition: Callable[[Manifest], bool], name: str = "small") -> Manifest:
         deadline, status = time.monotonic() + SECONDS, {}
         while time.monotonic() < deadline:
             status = await self.status(name)
-            if is_so(status):
+            if condition(status):
                 return status
             self.check_operator()
             await asyncio.sleep(0.05)
@@ -85,14 +85,14 @@ class OperatorEnvironment:
         raise AssertionError(f"{name} was never so: {status}\n{log}")
 
     def check_operator(self) -> None:
-        """Fail at once when the operator has ended by itself."""
+        """Fail if the operator has exited."""
         process = self.operator.process
         assert process is not None, "the operator was not started"
         assert process.poll() is None, self.operator.log_file.read_text()[-3000:]
 
-    async def until_true(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+    async def until_true(self, condition: Callable[[], Awaitable[bool]]) -> None:
         deadline = time.monotonic() + SECONDS
-        while not await is_so():
+        while not await condition():
             assert time.monotonic() < deadline, self.operator.log_file.read_text()[-3000:]
             await asyncio.sleep(0.05)
 
@@ -104,7 +104,7 @@ class OperatorEnvironment:
 async def make_environment(
     api_server: ApiServer, account: Account, namespace: str, folder: Path
 ) -> AsyncIterator[OperatorEnvironment]:
-    """Play a cluster; its operator does not run yet and watches one namespace."""
+    """Yield a fake cluster whose operator watches one namespace and is not started yet."""
     api = Api(api_server.kubeconfig)
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
         environment = OperatorEnvironment(
@@ -115,7 +115,7 @@ async def make_environment(
             log = environment.operator.log_file
             assert not log.exists() or "ValidatingAdmissionPolicy" not in log.read_text()
         finally:
-            environment.operator.stop()  # a test may have put another one in its place
+            environment.operator.stop()  # a test may have replaced the operator
     await api.close()
 
 
@@ -149,7 +149,7 @@ def make_operator(
 def two_replicas(
     account: Account, folder: Path, ray: FakeRay, namespace: str
 ) -> dict[str, Program]:
-    """Return two operators of which one leads, by name, not started yet."""
+    """Return two replicas of the operator by name, not started yet."""
     elected = {"RAGGRPO_LEADER_ELECTION": "true"}
     return {
         name: make_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)
@@ -158,14 +158,14 @@ def two_replicas(
 
 
 async def leader(api: Api, account: Account) -> str:
-    """Return which replica leads, "" before the first one does."""
+    """Return the name of the leader, or "" if there is none yet."""
     path = path_of("coordination.k8s.io/v1", "leases", account.namespace, account.name)
-    found = await api.get(path)
-    return str(found["spec"]["holderIdentity"]) if found else ""
+    lease = await api.get(path)
+    return str(lease["spec"]["holderIdentity"]) if lease else ""
 
 
 def changes_by_operator(server: ApiServer, namespace: str) -> list[Manifest]:
-    """Return the requests that changed something: not the players', nor what was refused."""
+    """Return the successful write requests of the operator."""
     return [
         each
         for each in server.audit_events()

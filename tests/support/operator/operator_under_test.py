@@ -1,4 +1,4 @@
-"""The operator as a process of its own, with Ray heads at $HEADS/<name of the Ray cluster>."""
+"""The operator process, with Ray heads at $HEADS/<name of the RayCluster>."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress
 
 
 def address(namespace: str, cluster: str) -> HeadAddress:
-    """Return where the test plays this head."""
+    """Return the address of the fake head."""
     base = f"{os.environ['HEADS']}/{cluster}"
     return HeadAddress(base, base)
 

@@ -1,4 +1,4 @@
-"""A reconciler with one job, in the caches and on a fake API server."""
+"""A reconciler with one job, in caches and on a fake API server."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,11 +37,11 @@ from support.fakes.fake_kube import FakeKube
 KEY = JobKey("team-a", "small")
 UID = "5f1d"
 NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 def make_running_status(facts: Facts | None = None, job: RagGrpoJob | None = None) -> Manifest:
-    """Return the stored status of a job whose preflight has passed and whose first attempt runs."""
+    """Return the status of a job whose preflight has passed and whose first attempt runs."""
     status = JobStatus(
         attempt=1,
         attempts=[AttemptRecord(number=1, started=NOW)],
@@ -55,12 +55,12 @@ def make_running_status(facts: Facts | None = None, job: RagGrpoJob | None = Non
 
 @dataclass
 class ReconcilerEnvironment:
-    """The job, everything around it and the operator's round."""
+    """The job, its caches, the fake API server and the reconciler."""
 
     folder: Path
     session: ClientSession
     status: Manifest | None = None
-    heads: str = NOBODY
+    heads: str = UNREACHABLE
     kube: FakeKube = field(default_factory=FakeKube)
     metrics: Metrics = field(default_factory=Metrics)
     now: datetime = NOW
@@ -93,16 +93,16 @@ class ReconcilerEnvironment:
         self.restart()
 
     def restart(self) -> None:
-        """Let the operator forget what only its process knows about jobs."""
+        """Restart the operator: reset the state kept in its process."""
         lateness = Lateness(lambda: self.now.timestamp())
         self.reconciler = Reconciler(self.context, self.store, self.metrics, self.pace, lateness)
 
     def stored(self) -> Manifest:
-        """Return the job on the API server."""
+        """Return the job stored on the API server."""
         return self.kube.objects[JOBS.plural, KEY.namespace, KEY.name]
 
     def show_cluster(self, key_id: str = "") -> Manifest:
-        """Put the job's Ray cluster into the cache, made with its key or another; return it."""
+        """Return the RayCluster of the job, created with `key_id` and put into the cache."""
         cluster = make_ray_cluster()
         cluster["metadata"] |= {
             "namespace": KEY.namespace,
@@ -121,6 +121,8 @@ class ReconcilerEnvironment:
         return cluster
 
     def condition(self, kind: str) -> Manifest:
-        found: Manifest
-        [found] = [each for each in self.stored()["status"]["conditions"] if each["type"] == kind]
-        return found
+        condition: Manifest
+        [condition] = [
+            each for each in self.stored()["status"]["conditions"] if each["type"] == kind
+        ]
+        return condition

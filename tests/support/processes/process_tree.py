@@ -1,6 +1,6 @@
-"""A run of its own for kill tests: starts children, says so, and waits to be killed.
+"""A separate run for kill tests: starts children, announces them, and waits to be killed.
 
-`python process_tree.py LOGS [SECONDS]` prints one JSON line once everything is up.
+`python process_tree.py LOGS [SECONDS]` prints one JSON line once all children run.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from raggrpo_operator.local_runtime.processes import Processes
 
 FAMILY = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo $!; wait"
-"""A child, a grandchild in a session of its own, and one that lost its environment."""
+"""A child, a grandchild in its own session, and one without environment."""
 
 
 def main() -> None:
@@ -31,13 +31,13 @@ def main() -> None:
 def announce(processes: Processes, **more: object) -> None:
     """Print one JSON line for the test."""
     assert processes._warden is not None
-    found = {"mark": processes.mark, "warden": processes._warden.pid, **more}
-    print(json.dumps(found), flush=True)
+    line = {"mark": processes.mark, "warden": processes._warden.pid, **more}
+    print(json.dumps(line), flush=True)
 
 
 def guard_until_killed(processes: Processes) -> None:
     test = os.getppid()
-    while os.getppid() == test:  # an orphan of a killed test must not stay
+    while os.getppid() == test:  # exit if the test was killed
         processes.ensure_warden()
         time.sleep(0.1)
 

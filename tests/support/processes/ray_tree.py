@@ -1,6 +1,6 @@
-"""A run of its own with a real Ray head, a driver and detached actors, for kill tests.
+"""A separate run with a real Ray head, a driver and detached actors, for kill tests.
 
-`python ray_tree.py LOGS` prints one JSON line once everything is up and then waits.
+`python ray_tree.py LOGS` prints one JSON line once everything runs, then waits.
 """
 
 import asyncio

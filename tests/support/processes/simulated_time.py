@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer: what would take an hour takes no time.
+"""An event loop whose clock jumps to the next timer, so that an hour takes no time.
 
 For coroutines that wait for nothing but each other and the clock.
 """
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Lets time pass instead of waiting for I/O."""
+    """Selector that advances the clock instead of waiting for I/O."""
 
     passed = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "everybody waits for an event that never comes"
+        assert timeout is not None, "deadlock: all coroutines wait"
         self.passed += max(0.0, timeout)
         return super().select(0)
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Its time begins at 0 (seconds)."""
+    """Event loop whose time starts at 0 (seconds)."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Return as soon as the condition holds; fail when it does not in time."""
+    """Return once the condition is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "deadline passed"

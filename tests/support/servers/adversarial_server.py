@@ -1,4 +1,4 @@
-"""A raw TCP server that answers every request as no honest server would."""
+"""A raw TCP server with malformed, endless and missing responses."""
 
 import asyncio
 import gzip
@@ -85,12 +85,12 @@ ANSWERS: Mapping[str, Answer] = {
         _answer(status=b"500 \x1b[2J", body=b"\x1b]0;title\x07\x1b[31m\xe2\x80\xae\x00red\r\n")
     ),
 }
-"""What a caller must take for silence, within its own limits."""
+"""Responses that a caller must treat as no response."""
 
 
 @asynccontextmanager
 async def adversarial_server(answer: Answer) -> AsyncIterator[str]:
-    """Answer every request like this on a free port of 127.0.0.1; yields the address."""
+    """Answer every request with `answer` on a free port of 127.0.0.1; yield the address."""
     running: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A real HTTP server for tests that answers, misbehaves or stays silent as the test says."""
+"""A real HTTP server whose responses, faults and silence are set by the test."""
 
 import asyncio
 import json
@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived."""
+    """A received request."""
 
     body: dict[str, Any]
     headers: dict[str, str]
     number: int
-    """Counted from 0 in the order of arrival."""
+    """Index in the order of arrival, from 0."""
     method: str = "POST"
     query: dict[str, str] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ Respond = Callable[[Received], Awaitable[Response]]
 
 @dataclass
 class FaultyServer:
-    """What a test sees of the server."""
+    """URL and received requests of the server."""
 
     url: str
     requests: list[Received] = field(default_factory=list)
@@ -42,7 +42,7 @@ class FaultyServer:
 
 @asynccontextmanager
 async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
-    """Serve GET and POST / by `respond` on a free port of 127.0.0.1 until the block ends."""
+    """Serve GET and POST / with `respond` on a free port of 127.0.0.1 until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     faulty = FaultyServer(url=f"http://127.0.0.1:{listener.getsockname()[1]}/")
 
@@ -68,7 +68,7 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
     try:
         yield faulty
     finally:
-        task.cancel()  # a graceful end would take uvicorn 0.2 s per test
+        task.cancel()  # a graceful shutdown of uvicorn takes 0.2 s per test
         await asyncio.wait([task])
         for running in server.server_state.tasks:
             running.cancel()
@@ -89,7 +89,7 @@ async def silent(_: Received) -> Response:
 
 
 def search_r1(scores: bool = True) -> Respond:
-    """Find one passage per query: its id is the query itself."""
+    """Return one passage per query, with the query as its id."""
 
     async def respond(received: Received) -> Response:
         documents = [{"id": query, "contents": f"about {query}"} for query in _queries(received)]
@@ -101,7 +101,7 @@ def search_r1(scores: bool = True) -> Respond:
 
 
 def rag_chat(received: Received) -> Response:
-    """Find one passage: its id is the context."""
+    """Return one passage, with the context as its id."""
     context = received.body["context"]
     return JSONResponse({"results": [{"id": context, "text": f"about {context}", "score": 0.5}]})
 

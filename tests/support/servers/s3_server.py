@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) as a process of its own, which keeps everything in memory."""
+"""A real S3 server (moto) in a separate process, which keeps its objects in memory."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ KEY = "only-in-the-environment"
 
 
 class S3Server:
-    """Starts on entering, with one empty bucket; ends on leaving, or earlier by `stop`."""
+    """Context manager that runs the server with one empty bucket; `stop` ends it earlier."""
 
     bucket = "runs"
 
@@ -39,7 +39,7 @@ class S3Server:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """Return what a client needs to find it and to be let in."""
+        """Return the client's environment: endpoint and credentials."""
         return {
             "AWS_ENDPOINT_URL_S3": self.url,
             "AWS_ACCESS_KEY_ID": "raggrpo",
@@ -48,7 +48,7 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start it anew, with nothing in it but the bucket."""
+        """Start the server with an empty bucket."""
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -61,16 +61,16 @@ class S3Server:
         self.client().create_bucket(Bucket=self.bucket)
 
     def stop(self) -> None:
-        """End it; what it held is gone."""
+        """Stop the server; its objects are lost."""
         self._process.kill()
         self._process.wait()
 
     def objects(self) -> list[str]:
-        found = self.client().list_objects_v2(Bucket=self.bucket)
-        return [each["Key"] for each in found.get("Contents", [])]
+        response = self.client().list_objects_v2(Bucket=self.bucket)
+        return [each["Key"] for each in response.get("Contents", [])]
 
     def client(self) -> "boto3.client":
-        """Return a client of its own for the test."""
+        """Return a new client."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,

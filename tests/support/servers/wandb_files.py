@@ -1,4 +1,4 @@
-"""Reads W&B's run files: a header of 7 bytes, then LevelDB's log format around protobuf records."""
+"""Reader of W&B run files: a header of 7 bytes, then protobuf records in LevelDB's log format."""
 
 import json
 import struct
@@ -17,25 +17,29 @@ class OfflineRun:
     project: str = ""
     name: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Points in the order of logging, without W&B's own fields."""
+    """Logged points in order, without W&B's own fields."""
 
 
 def offline_run(log_dir: Path) -> OfflineRun:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found = OfflineRun()
+    offline = OfflineRun()
     for data in _records(max(log_dir.glob("wandb/offline-run-*/*.wandb")).read_bytes()):
         record = Record.FromString(data)
         if record.HasField("run"):
             run = record.run
-            found.run_id, found.project, found.name = run.run_id, run.project, run.display_name
+            offline.run_id, offline.project, offline.name = (
+                run.run_id,
+                run.project,
+                run.display_name,
+            )
         if record.HasField("history"):
             items = {
                 item.key or "/".join(item.nested_key): json.loads(item.value_json)
                 for item in record.history.item
             }
-            found.history.append({k: v for k, v in items.items() if not k.startswith("_")})
-    return found
+            offline.history.append({k: v for k, v in items.items() if not k.startswith("_")})
+    return offline
 
 
 def _records(content: bytes) -> Iterator[bytes]:
@@ -43,7 +47,7 @@ def _records(content: bytes) -> Iterator[bytes]:
     place, parts = HEADER, b""
     while place + FRAME.size <= len(content):
         if BLOCK - place % BLOCK < FRAME.size:
-            place += BLOCK - place % BLOCK  # no frame begins in a block's last bytes
+            place += BLOCK - place % BLOCK  # no frame starts in the last bytes of a block
             continue
         _, length, kind = FRAME.unpack_from(content, place)
         place += FRAME.size

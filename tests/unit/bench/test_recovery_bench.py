@@ -10,16 +10,16 @@ import pytest
 from bench.recovery.peer_rayjob import TOKEN, rayjob
 from bench.recovery.recovery_phases import (
     DRIVER_KILLED,
+    FAULTS,
     HEAD_DELETED,
     OURS,
     RAYJOB,
-    STRIKES,
+    Fault,
     Recovery,
-    Strike,
     has_recovered,
-    kept_share,
     parsed,
     recovery,
+    retained_share,
     summary,
     table,
 )
@@ -32,7 +32,7 @@ from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.builders.operator.manifests import all_manifests, make_clustered_job
 from support.builders.trainer.reports import make_step
 
-KILLED = Strike(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
+KILLED = Fault(at=100.0, epoch=1, noticed=103.0, submitted=104.0)
 START = ((110.0, "start"), (115.0, "StartingRollout"), (130.0, "WarmingRetrieval"))
 RECOVERY = Recovery(
     seconds=35.0,
@@ -57,7 +57,7 @@ def history(
     events: Sequence[tuple[float, str]] = (),
     step_seconds: float = 4.0,
 ) -> list[Record]:
-    """Return what the trainer's own sink writes of an attempt; times in seconds since 1970."""
+    """Return the records of an attempt, written by the trainer's sink; times in Unix seconds."""
     file = history_file(folder, epoch)
     lines = JsonLines(file, {"epoch": epoch, "attempt": 1})
     for seconds, what in events:
@@ -73,59 +73,57 @@ def at(seconds: float) -> str:
 
 
 def interrupted(folder: Path) -> list[Record]:
-    """Return an attempt that was killed after step 6 and one that goes on from step 4."""
+    """Return the history of an attempt killed after step 6 and of one resumed from step 4."""
     first = history(folder, 1, {step: 60.0 + 6 * step for step in range(1, 7)}, START)
     return first + history(folder, 2, {5: 135.0, 6: 140.0, 7: 145.0, 8: 150.0}, START)
 
 
-def test_a_recovery_is_split_by_what_was_seen_and_counts_what_is_done_again(tmp_path: Path) -> None:
+def test_recovery_is_split_into_phases_and_counts_repeated_steps(tmp_path: Path) -> None:
     assert recovery(interrupted(tmp_path), KILLED) == RECOVERY
 
 
 @pytest.mark.parametrize("noticed", [None, 120.0])
-def test_an_operator_that_had_no_part_in_it_has_noticed_nothing(
-    tmp_path: Path, noticed: float | None
-) -> None:
-    found = recovery(interrupted(tmp_path), replace(KILLED, noticed=noticed))
-    assert "noticed" not in found.phases
-    assert found.phases["submitted"] == 4.0
-    assert sum(found.phases.values()) == found.seconds
+def test_late_or_missing_report_is_not_a_phase(tmp_path: Path, noticed: float | None) -> None:
+    result = recovery(interrupted(tmp_path), replace(KILLED, noticed=noticed))
+    assert "noticed" not in result.phases
+    assert result.phases["submitted"] == 4.0
+    assert sum(result.phases.values()) == result.seconds
 
 
-def test_drivers_that_finish_no_step_are_counted_and_are_not_the_recovery(tmp_path: Path) -> None:
+def test_drivers_without_finished_step_are_counted(tmp_path: Path) -> None:
     first = history(tmp_path, 1, {1: 90.0, 2: 95.0})
     failed = history(tmp_path, 2, {}, [(101.0, "start")])
-    found = recovery(first + failed + history(tmp_path, 3, {3: 135.0}, START), KILLED)
-    assert (found.drivers, found.repeated) == (2, 0)
-    assert found.phases["driver"] == 6.0
-    assert found.new_step_seconds == found.seconds == 35.0
+    result = recovery(first + failed + history(tmp_path, 3, {3: 135.0}, START), KILLED)
+    assert (result.drivers, result.repeated) == (2, 0)
+    assert result.phases["driver"] == 6.0
+    assert result.new_step_seconds == result.seconds == 35.0
 
 
 @pytest.mark.parametrize(
     ("steps", "recovered"), [({}, False), ({2: 120.0}, False), ({3: 1.0}, True)]
 )
-def test_a_job_has_recovered_when_it_has_got_beyond_what_was_done_before(
+def test_job_has_recovered_after_new_step(
     tmp_path: Path, steps: Mapping[int, float], recovered: bool
 ) -> None:
     records = history(tmp_path, 1, {1: 90.0, 2: 95.0}) + history(tmp_path, 2, steps, START)
     assert has_recovered(records, 1) is recovered
 
 
-def test_a_line_that_is_being_written_counts_as_none() -> None:
+def test_incomplete_last_line_is_ignored() -> None:
     assert parsed('{"step": 1}\n{"step"') == [{"step": 1}]
 
 
-def test_steps_without_a_break_are_all_kept(tmp_path: Path) -> None:
-    assert kept_share(history(tmp_path, 1, {step: 4.0 * step for step in range(1, 6)})) == 1.0
+def test_uninterrupted_steps_are_retained(tmp_path: Path) -> None:
+    assert retained_share(history(tmp_path, 1, {step: 4.0 * step for step in range(1, 6)})) == 1.0
 
 
-def test_only_the_last_time_that_a_step_was_done_is_kept(tmp_path: Path) -> None:
+def test_repeated_step_is_retained_once(tmp_path: Path) -> None:
     first = history(tmp_path, 1, {1: 4.0, 2: 8.0, 3: 12.0})
     second = history(tmp_path, 2, {3: 36.0, 4: 40.0}, START)
-    assert kept_share(first + second) == 16.0 / 40.0
+    assert retained_share(first + second) == 16.0 / 40.0
 
 
-def test_the_table_tells_spread_phases_and_what_did_not_recover() -> None:
+def test_table_shows_spread_phases_and_missing_recoveries() -> None:
     slower = replace(RECOVERY, seconds=70.0, phases={"submitted": 60.0, "step": 10.0})
     turns = [
         {
@@ -148,15 +146,15 @@ def test_the_table_tells_spread_phases_and_what_did_not_recover() -> None:
     ]
 
 
-def test_a_job_that_was_lost_is_missing_where_it_was_not_struck_again() -> None:
+def test_lost_job_has_no_later_faults() -> None:
     turn = {OURS: {DRIVER_KILLED: RECOVERY, HEAD_DELETED: RECOVERY}, RAYJOB: {DRIVER_KILLED: None}}
     result = summary([turn], {})
     assert result["cases"][f"{RAYJOB}, {DRIVER_KILLED}"] == [None]
     assert f"{RAYJOB}, {HEAD_DELETED}" not in result["cases"]
-    assert result["ratios"] == {strike: [] for strike in STRIKES}
+    assert result["ratios"] == {fault: [] for fault in FAULTS}
 
 
-def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> None:
+def test_peer_rayjob_matches_attempt_except_its_folder() -> None:
     job = make_clustered_job(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY)
     ours = all_manifests(job)
     spec = ours["raycluster"]["spec"]
@@ -172,7 +170,7 @@ def test_the_rayjob_does_what_an_attempt_of_ours_does_in_its_own_folder() -> Non
     assert theirs["rayClusterSpec"]["authOptions"] == {"mode": "token", "secretName": TOKEN}
     assert pods_of(theirs["rayClusterSpec"]) == pods_of(spec)
     assert "raggrpo.io" not in json.dumps(theirs["rayClusterSpec"])
-    assert "raggrpo.io" in json.dumps(spec), "ours was changed"
+    assert "raggrpo.io" in json.dumps(spec), "the original was changed"
 
 
 def pods_of(cluster: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Data files as users have them."""
+"""Data files in the formats of users."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Data files in the forms that verl's and TRL's own scripts write, with questions of ours."""
+"""Data files in the formats that scripts of verl and TRL write, with invented questions."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ASSISTANT = "You are a helpful and harmless assistant."
 
 
 def gsm8k_row(question: str, answer: str, index: int = 0) -> Row:
-    """Return a row as verl's preprocessing of GSM8K makes it."""
+    """Return a row in the format of verl's GSM8K preprocessing."""
     return {
         "data_source": "openai/gsm8k",
         "prompt": [{"role": "user", "content": question}],
@@ -24,7 +24,7 @@ def gsm8k_row(question: str, answer: str, index: int = 0) -> Row:
 
 
 def search_row(question: str, answers: Sequence[str], index: int = 0) -> Row:
-    """Return a row as verl's preprocessing of Search-R1's data makes it."""
+    """Return a row in the format of verl's Search-R1 preprocessing."""
     truth = {"target": list(answers)}
     create = {"ground_truth": truth, "question": question, "data_source": "searchR1_nq"}
     return {
@@ -47,7 +47,7 @@ def search_row(question: str, answers: Sequence[str], index: int = 0) -> Row:
 
 
 def trl_row(question: str, answer: str) -> Row:
-    """Return a conversational prompt-completion row as TRL documents it."""
+    """Return a conversational prompt-completion row in the format of TRL."""
     return {
         "prompt": [
             {"role": "system", "content": ASSISTANT},

@@ -1,4 +1,4 @@
-"""Scripts and configurations in the form of verl's published examples."""
+"""Scripts and configurations modeled on verl's published examples."""
 
 GSM8K = """
 set -x

@@ -1,4 +1,4 @@
-"""A small repository in the layout of verl's: scripts, configurations, groups and tools."""
+"""A small repository laid out like verl: scripts, configurations, groups and tools."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +82,7 @@ grad_clip: 0.5
 
 
 def write_tree(root: Path, changes: Mapping[str, str | None] | None = None) -> Path:
-    """Write the files, changed or left out (None), and return the path of the script."""
+    """Write the files with changes (None omits a file); return the path of the script."""
     for name, text in {**FILES, **(changes or {})}.items():
         if text is not None:
             path = root / name

@@ -1,4 +1,4 @@
-"""Answers as a hostile image may give them: valid ones with values, shapes and bytes changed."""
+"""Responses of a malicious image: valid JSON with changed values, shapes and bytes."""
 
 import copy
 import json
@@ -14,11 +14,11 @@ VALUES: tuple[Any, ...] = (
     "SUCCEEDED", "RUNNING", "Training", "Finished", "9999-99-99T99:99:99Z", "\U0001f600" * 2000,
     [], {}, [[]], [None] * 5000, {"a": {"b": {"c": []}}}, {str(i): i for i in range(3000)},
 )  # fmt: skip
-"""What takes the place of a value."""
+"""Replacements of a value."""
 
 
 def adversarial_answers(valid: Any, seed: int) -> Iterator[bytes]:
-    """Yield without end what may come in place of this valid JSON value; every tenth is valid."""
+    """Yield endless variants of a valid JSON value; every tenth is valid."""
     chance = random.Random(seed)
     while True:
         value = copy.deepcopy(valid)
@@ -28,7 +28,7 @@ def adversarial_answers(valid: Any, seed: int) -> Iterator[bytes]:
 
 
 def adversarial_value(valid: Any, chance: random.Random) -> Any:
-    """Return the value with up to three of its parts replaced, removed or repeated."""
+    """Return the value with up to three of its elements replaced, removed or repeated."""
     value = copy.deepcopy(valid)
     for _ in range(chance.randrange(1, 4)):
         value = _changed(value, chance)

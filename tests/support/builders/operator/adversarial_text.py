@@ -1,4 +1,4 @@
-"""Text that something between job file and trainer might expand, quote, cut or re-encode."""
+"""Text that components between job file and trainer might expand, quote, cut or re-encode."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Jobs for tests: a small valid one, changed at the places that matter."""
+"""Builders of jobs: a small valid job with changes."""
 
 import copy
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 SAMPLES = sorted((Path(__file__).parents[4] / "crds" / "samples").glob("*.yaml"))
 
 REMOVED = object()
-"""A value that takes a field out."""
+"""Value that removes a field."""
 
 KNOWN_7B = Facts(
     parameters=7_600_000_000, layers=28, hidden_size=3584, heads=28, kv_heads=4, head_size=128,
@@ -52,12 +52,12 @@ def data_of(file: Path | str, *, batch: int, prompt: int, response: int) -> dict
 
 
 def make_raw_job(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a job as YAML gives it; keys are places such as `spec.data.trainFiles`."""
+    """Return a job as parsed YAML; keys are paths such as `spec.data.trainFiles`."""
     return changed(_SMALL, changes or {})
 
 
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a raw job with values put at their places, or taken out."""
+    """Return a copy of a raw job with values set or removed at their paths."""
     copied: dict[str, Any] = copy.deepcopy(dict(raw))
     for place, value in changes.items():
         *parents, last = place.split(".")
@@ -72,14 +72,14 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def make_job(changes: Mapping[str, Any] | None = None) -> RagGrpoJob:
-    """Return a parsed job; keys are places below `spec`, such as `rollout.n`."""
+    """Return a parsed job; keys are paths below `spec`, such as `rollout.n`."""
     job = parse_job(make_raw_job({f"spec.{place}": v for place, v in (changes or {}).items()}))
     assert isinstance(job, RagGrpoJob), "\n".join(map(str, job))
     return job
 
 
 def make_trainer_config(changes: Mapping[str, Any] | None = None) -> TrainerConfig:
-    """Return the configuration of the first attempt of such a job."""
+    """Return the trainer configuration of the first attempt of a job with changes."""
     job = make_job(changes)
     return trainer_config(job, resolve(job), number=1)
 

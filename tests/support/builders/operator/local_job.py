@@ -1,4 +1,4 @@
-"""Runs `raggrpo` as users do, with a trainer that stands in and fails on order."""
+"""Runs of `raggrpo` with a fake trainer that fails as ordered."""
 
 import json
 import os
@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 240
 
 
 class LocalJob:
-    """A job file, its folder, and the `raggrpo run` processes on it."""
+    """A job file, its job folder and the `raggrpo run` processes on it."""
 
     def __init__(self, folder: Path, spec: Mapping[str, Any] | None = None) -> None:
         self.folder, self.dir = folder, folder / "job"
@@ -48,7 +48,7 @@ class LocalJob:
         self.file.write_text(yaml.safe_dump(job))
 
     def start(self, *options: str, **orders: Any) -> "subprocess.Popen[str]":
-        # The tests' own caller may ignore SIGHUP, as nohup does; children inherit that.
+        # The caller of the tests may ignore SIGHUP, as nohup does; children inherit that.
         return subprocess.Popen(
             [
                 "env",
@@ -66,24 +66,24 @@ class LocalJob:
         return self.end_of(self.start(*options, **orders))
 
     def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
-        """Wait for the end; nothing may be left then."""
+        """Wait for the exit; no process of the run may remain."""
         output, _ = process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode, output
 
     @property
     def state(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.dir / "state.json").read_text())
+            state: dict[str, Any] = json.loads((self.dir / "state.json").read_text())
         except FileNotFoundError:
             return {"status": {}, "mark": "", "temp_dir": ""}
-        return found
+        return state
 
     @property
     def step(self) -> int:
         return int(self.state["status"].get("progress", {}).get("step", 0))
 
     def wait_for(self, condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-        """Wait until the condition holds, while the process lives."""
+        """Wait until the condition is true; fail if the process exits first."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             assert process.poll() is None, process.communicate()[0]
@@ -91,7 +91,7 @@ class LocalJob:
             time.sleep(0.1)
 
     def wait_until_gone(self) -> None:
-        """Wait until nothing with the mark of the last run lives."""
+        """Wait until no process with the mark of the last run is alive."""
         deadline, mark = time.monotonic() + 60, self.state["mark"]
         assert mark
         while left := warden.marked_processes(mark):
@@ -99,8 +99,8 @@ class LocalJob:
             time.sleep(0.1)
 
     def attempts(self) -> list[tuple[str | None, str]]:
-        found = reversed(self.state["status"]["attempts"])
-        return [(attempt["cause"], attempt["tier"]) for attempt in found]
+        attempts = reversed(self.state["status"]["attempts"])
+        return [(attempt["cause"], attempt["tier"]) for attempt in attempts]
 
 
 def raggrpo(*arguments: str) -> Sequence[str]:
@@ -108,13 +108,13 @@ def raggrpo(*arguments: str) -> Sequence[str]:
 
 
 def fake_trainer_env(orders: Mapping[str, Any]) -> dict[str, str]:
-    """Return an environment in which the stand-in is the trainer."""
+    """Return an environment in which the fake trainer is the trainer."""
     inherited = {key: value for key, value in os.environ.items() if key != ENV_RUN_MARK}
     path = os.pathsep.join([str(FAKE_TRAINER), inherited.get("PYTHONPATH", "")])
     return {**inherited, "PYTHONPATH": path, "FAKE_TRAINER": json.dumps(orders)}
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """End a run as the kernel would."""
+    """Kill a run with SIGKILL."""
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()

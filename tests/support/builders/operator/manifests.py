@@ -1,4 +1,4 @@
-"""All manifests of a job, as one installation of the operator would render them."""
+"""All manifests of a job, rendered with the settings of one operator installation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 def make_clustered_job(job: RagGrpoJob, facts: Facts | None = None) -> RagGrpoJob:
-    """Return the job as the API server holds it: with a uid, and a status that knows the facts."""
+    """Return the job as stored by the API server: with a uid and a status with preflight facts."""
     metadata = job.metadata.model_copy(update={"uid": UID, "namespace": "research"})
     status = JobStatus(preflight=PreflightStatus(facts=facts or Facts()))
     return job.model_copy(update={"metadata": metadata, "status": status})
@@ -44,7 +44,7 @@ def all_manifests(job: RagGrpoJob, settings: ClusterSettings = SETTINGS) -> dict
 
 
 def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
-    """Yield the pods (metadata and spec) that a manifest makes."""
+    """Yield the pod templates of a manifest."""
     match manifest["kind"]:
         case "Pod":
             yield manifest
@@ -57,13 +57,13 @@ def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
 
 
 def objects_of(job: RagGrpoJob) -> dict[str, Manifest]:
-    """Return all that is made for a job, KubeRay's pods too: as Pods, which every tool knows."""
-    found = all_manifests(job)
-    for template in pod_templates(found["raycluster"]):
+    """Return all objects of a job by name, including KubeRay's pods as plain Pods."""
+    objects = all_manifests(job)
+    for template in pod_templates(objects["raycluster"]):
         role = template["metadata"]["labels"][names.LABEL_ROLE]
         metadata = {"name": f"{job.metadata.name}-{role}", "namespace": job.metadata.namespace}
         pod = template | {"metadata": template["metadata"] | metadata}
-        found[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
-    found["token"] = render_token_secret(job.metadata, name="small-token", token="t")
-    found["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
-    return found
+        objects[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
+    objects["token"] = render_token_secret(job.metadata, name="small-token", token="t")
+    objects["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
+    return objects

@@ -1,4 +1,4 @@
-"""Pods and RayClusters as the API server tells them, for tests."""
+"""Builders of Pods and RayClusters as the API server returns them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ CLUSTER = {"kind": "RayCluster", "name": "small-c1", "uid": CLUSTER_UID, "contro
 
 
 def make_pod(status: Manifest | None = None, **about: Any) -> Manifest:
-    """Return a pod of Ray cluster `small-c1`; `kind` is head or worker, `going` being deleted."""
+    """Return a pod of Ray cluster `small-c1`; `kind` is head or worker, `going` marks deletion."""
     kind, name = about.get("kind", "worker"), about.get("name", "small-c1-worker-0")
     metadata: Manifest = {
         "name": name,
@@ -59,7 +59,7 @@ def container(state: Manifest | None = None, last: Manifest | None = None) -> Ma
 
 
 def with_proxy_sidecar(status: Manifest) -> Manifest:
-    """Return the status of a pod into which a service mesh put a container, told first."""
+    """Return the pod status with a service mesh sidecar as the first container."""
     proxy = {"name": "istio-proxy", "imageID": f"sha256:{'9' * 64}", "state": ended(code=0)}
     return {**status, "containerStatuses": [proxy, *status["containerStatuses"]]}
 

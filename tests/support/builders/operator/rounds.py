@@ -1,4 +1,4 @@
-"""What tests of single rounds say of time, and ask of a decision."""
+"""Helpers for tests of single rounds: times, conditions and decisions."""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -27,9 +27,9 @@ def make_condition(
     )
 
 
-def told(decision: Decision, kind: ConditionType) -> tuple[str, str]:
-    found = get_condition(decision.status, kind)
-    return found.status, found.reason
+def condition_of(decision: Decision, kind: ConditionType) -> tuple[str, str]:
+    condition = get_condition(decision.status, kind)
+    return condition.status, condition.reason
 
 
 def kinds(decision: Decision) -> list[type]:
@@ -37,11 +37,11 @@ def kinds(decision: Decision) -> list[type]:
 
 
 def is_soon(decision: Decision) -> bool:
-    """Return whether the next look comes within a second, but not at once."""
+    """Return whether the next round is due within a second, but not immediately."""
     return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
 
 
 def notes(scenario: Scenario) -> list[str]:
-    """Return what the Events of a job say, from its first status to its last."""
+    """Return the notes of a job's Events, from its first status to its last."""
     statuses = [JobStatus(), *scenario.runtime.statuses]
     return [each.note for old, new in pairwise(statuses) for each in transitions(old, new)]

@@ -1,4 +1,4 @@
-"""Job folders with a history, as a run leaves them, for tests of report and comparison."""
+"""Builders of job folders with a history, for tests of report and comparison."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ def write_steps(
     changes: Mapping[str, Any] | None = None,
     events: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the history of one attempt with the sink that the trainer uses."""
+    """Write the history of one attempt with the trainer's own sink."""
     lines = JsonLines(history_file(log_dir, epoch), {"epoch": epoch, "attempt": epoch})
     for event in events:
         lines.event("2026-01-01T00:00:00+00:00", event)
@@ -30,13 +30,13 @@ def write_steps(
 def make_job_folder(
     folder: Path, status: JobStatus, changes: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return a job folder and its log folder's place, `<folder>/checkpoints/logs`."""
+    """Return a job folder whose logs are in `<folder>/checkpoints/logs`."""
     job = make_job({"checkpoint.path": str(folder / "checkpoints"), **(changes or {})})
-    found = JobFolder(folder)
-    found.acquire()
-    found.save_job(job)
-    found.save(State(uid="5f1d", status=status))
-    found.release()
+    job_folder = JobFolder(folder)
+    job_folder.acquire()
+    job_folder.save_job(job)
+    job_folder.save(State(uid="5f1d", status=status))
+    job_folder.release()
     return folder
 
 

@@ -10,7 +10,7 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase
 from raggrpo_trainer.data.sampler import Cursor
 
 NO_BEAT = 3600.0
-"""For tests in which nobody watches; every claim would else keep a thread busy."""
+"""Watch interval that never elapses: otherwise each claim keeps a thread busy."""
 
 
 def make_claim(
@@ -57,7 +57,7 @@ def make_meta(step: int) -> Meta:
 
 
 def shards(step: int, size: int = 3000) -> Callable[[Path], None]:
-    """Two files whose content tells their step, written in small pieces."""
+    """Return a writer of two files that contain their step, written in small pieces."""
 
     def write(folder: Path) -> None:
         for rank in range(2):

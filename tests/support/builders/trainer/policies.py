@@ -1,4 +1,4 @@
-"""Tiny models, groups and rank processes for the tests of the trainer's policy side."""
+"""Tiny models, groups and rank processes for tests of the policy."""
 
 import multiprocessing
 import os
@@ -57,7 +57,7 @@ def write_model(folder: Path, *, tied: bool = True, layers: int = 2) -> Path:
         vocab_size=VOCABULARY,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
-        initializer_range=0.2,  # far from uniform, so that mistakes show
+        initializer_range=0.2,  # far from uniform, so that errors are visible
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
@@ -120,7 +120,7 @@ def make_group(
 
 
 def uneven_groups() -> list[Group]:
-    """Return a batch with every irregularity: lengths, sizes, inserted tokens, no variance."""
+    """Return groups that differ in length and size, with inserted tokens and zero variance."""
     return [
         make_group((7, 7, 7)),
         make_group((1, 12, 5, 3), prompt=20, inserted=slice(1, 3)),
@@ -137,12 +137,12 @@ def parameters(policy: Policy) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Ranks:
-    """Rank processes that live as long as the tests, since importing torch takes seconds."""
+    """Rank processes shared by tests, since importing torch takes seconds."""
 
     pipes: list[Connection]
 
     def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:
-        """Call function(rank, world_size, *arguments) on every rank."""
+        """Return the results of function(rank, world_size, *arguments) on all ranks."""
         for pipe in self.pipes:
             pipe.send((function, arguments))
         results = [pipe.recv() for pipe in self.pipes]
@@ -161,7 +161,7 @@ def rank_processes(world_size: int) -> Iterator[Ranks]:
         ours, theirs = context.Pipe()
         child = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
         child.start()
-        theirs.close()  # else a dead child would look like a silent one
+        theirs.close()  # otherwise a dead child would look unresponsive
         pipes.append(ours)
         children.append(child)
     try:
@@ -184,7 +184,7 @@ def one_rank() -> Iterator[None]:
 
 
 def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
-    # Some machines announce AMX and kill whoever uses it.
+    # Some machines report AMX and kill processes that use it.
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
     torch.set_num_threads(1)
     init_process_group(rank, world_size, "127.0.0.1", port, "cpu")
@@ -196,7 +196,7 @@ def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
             return
         try:
             result = function(rank, world_size, *arguments)
-        except Exception as error:  # the test process raises it
+        except Exception as error:  # raised in the test process
             result = error
         pipe.send(result)
 
@@ -251,16 +251,16 @@ def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
 
 
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
-    """Build in turns; return when this rank began and ended to read the model."""
+    """Build in turns; return when this rank started and finished reading the model."""
     times: list[float] = []
 
     def timed(path: str, **settings: Any) -> Any:
         times.append(time.monotonic())
         if rank == 0:
-            time.sleep(0.3)  # a rank that does not wait for it overtakes it
-        found = read(path, **settings)
+            time.sleep(0.3)  # a rank that does not wait would overtake it
+        state = read(path, **settings)
         times.append(time.monotonic())
-        return found
+        return state
 
     read = AutoModelForCausalLM.from_pretrained
     with mock.patch.object(AutoModelForCausalLM, "from_pretrained", timed):
@@ -273,12 +273,12 @@ def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
 OVERFLOWING = 1e30
 
 
-def fp16_story(rank: int, world_size: int, model: str, folder: str) -> dict[str, Any]:
-    """Train in FP16 through an overflow; save after it; go on, and again from what was saved."""
+def fp16_overflow_run(rank: int, world_size: int, model: str, folder: str) -> dict[str, Any]:
+    """Train in FP16 with an overflow, save, continue, and resume from the checkpoint."""
     policy = make_fp16_policy(model, rank, world_size)
     first = policy.step(uneven_groups(), step=1)
     before = parameters(policy)
-    # One completion only, so that a single rank's gradients overflow.
+    # A single completion, so that the gradients of one rank overflow.
     too_much = [make_group(), make_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
     skipped = policy.step(too_much, step=2)
     after = parameters(policy)

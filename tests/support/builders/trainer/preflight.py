@@ -1,4 +1,4 @@
-"""A small model folder made without torch, data files and a configuration that pass preflight."""
+"""Model folder (written without torch), data files and configuration that pass preflight."""
 
 import json
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from support.builders.data.rows import write_rows
 from support.builders.trainer.reports import make_config
 
 PARAMETERS = 256 * 8 + 3 * (2 * 8 * 32 * (4 + 2) + 3 * 8 * 16)
-"""Of a_model_folder: its matrices, the head being the embedding."""
+"""Parameters of `make_model_folder`; the head is tied to the embedding."""
 
 
 def make_model_folder(folder: Path, **config: Any) -> Path:
-    """Write a model in two shards whose tokenizer makes one token of every byte."""
+    """Write a model in two shards with a byte tokenizer."""
     folder.mkdir(parents=True)
     shape = {
         "architectures": ["Qwen2ForCausalLM"],
@@ -49,7 +49,7 @@ def make_model_folder(folder: Path, **config: Any) -> Path:
 
 
 def make_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> TrainerConfig:
-    """Return a configuration whose model, data and checkpoint folder are all there."""
+    """Return a configuration whose model, data and checkpoint folder exist."""
     model, data = folder / "model", folder / "train.jsonl"
     if not model.exists():
         make_model_folder(model)
@@ -63,6 +63,6 @@ def make_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> T
     return make_config(folder / "checkpoints", {**given, **(changes or {})})
 
 
-def check_of(result: PreflightResult, wanted: CheckId) -> Check:
-    [found] = [check for check in result.checks if check.id is wanted]
-    return found
+def check_of(result: PreflightResult, check_id: CheckId) -> Check:
+    [check] = [each for each in result.checks if each.id is check_id]
+    return check

@@ -66,7 +66,7 @@ def make_step(step: int, **changes: Any) -> StepRecord:
 
 @dataclass
 class Published:
-    """What a reporter published; `wait_for` blocks until a progress satisfies the condition."""
+    """Collects published progress; `wait_for` blocks until one satisfies a condition."""
 
     progresses: list[Progress] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)

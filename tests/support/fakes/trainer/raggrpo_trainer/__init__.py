@@ -1,6 +1,6 @@
-"""Stands in for the trainer where a test needs a driver that fails on order; it trains nothing.
+"""Fake trainer for tests that need a driver that fails as ordered; it trains nothing.
 
-What it lacks is the real trainer's.
+Missing modules are those of the real trainer.
 """
 
 from pkgutil import extend_path

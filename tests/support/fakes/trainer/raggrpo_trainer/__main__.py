@@ -1,4 +1,4 @@
-"""A driver that counts steps, saves the count, and misbehaves as FAKE_TRAINER says.
+"""A driver that counts steps, saves the count, and fails as specified in FAKE_TRAINER.
 
 FAKE_TRAINER is JSON: `steps_per_second`, `crash_at` {attempt: step}, `ignores_stop`.
 """
@@ -24,9 +24,9 @@ SAVE_EVERY = 5
 
 
 def main() -> int:
-    """Count from the saved step to the target."""
+    """Count from the saved step to the last step."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    step = begin = int(SAVED.read_text()) if SAVED.exists() else 0
+    step = start = int(SAVED.read_text()) if SAVED.exists() else 0
     stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -35,30 +35,30 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     crash_at = ORDERS.get("crash_at", {}).get(str(CONFIG.attempt.number))
-    print(f"attempt {CONFIG.attempt.number} begins after step {begin}", flush=True)
+    print(f"attempt {CONFIG.attempt.number} starts after step {start}", flush=True)
     while step < CONFIG.training.total_steps:
         time.sleep(1 / ORDERS.get("steps_per_second", 5))
         step += 1
         if stopping or step % SAVE_EVERY == 0 or step == CONFIG.training.total_steps:
             SAVED.write_text(str(step))
-        report(begin, step, Stage.TRAINING)
+        report(start, step, Stage.TRAINING)
         if step == crash_at:
             print("crashing on order", flush=True)
             return ExitCode.ROLLOUT_ENGINE_LOST
         if stopping:
             return ExitCode.PREEMPTED
-    report(begin, step, Stage.FINISHED)
+    report(start, step, Stage.FINISHED)
     return ExitCode.DONE
 
 
-def report(begin: int, step: int, stage: Stage) -> None:
+def report(start: int, step: int, stage: Stage) -> None:
     saved = int(SAVED.read_text()) if SAVED.exists() else 0
     progress = Progress(
         attempt=CONFIG.attempt.number,
         stage=stage,
         step=step,
         total_steps=CONFIG.training.total_steps,
-        started_from_step=begin,
+        started_from_step=start,
         checkpoint=CheckpointRef(step=saved, path=str(SAVED)) if saved else None,
     )
     served = Path(os.environ["TMPDIR"], "progress.json")

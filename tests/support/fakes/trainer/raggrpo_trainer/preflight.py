@@ -1,4 +1,4 @@
-"""A fake preflight that finds what FAKE_TRAINER says: `check`, `evidence`, `exit_code`, `hang`."""
+"""A fake preflight with the result from FAKE_TRAINER: `check`, `evidence`, `exit_code`, `hang`."""
 
 import json
 import os

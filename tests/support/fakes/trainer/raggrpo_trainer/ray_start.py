@@ -1,4 +1,4 @@
-"""Ray's real head, and beside it the progress server that outlives drivers."""
+"""Ray's real head, with the progress server that outlives drivers."""
 
 import os
 import runpy
