@@ -1,4 +1,7 @@
-"""`spec.algorithm`: the objective."""
+"""`spec.algorithm`: the GRPO loss (group size, clipping, KL penalty, importance weights).
+
+The optimizer is in `spec.training`, sampling in `spec.rollout`.
+"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -9,10 +12,10 @@ from raggrpo_api.fields.base import ApiModel
 
 
 class LossAggregation(StrEnum):
-    """How per-token losses become one number."""
+    """Reduction of the per-token losses to a scalar."""
 
     TOKEN_MEAN = "TokenMean"
-    """Sum over all sampled tokens of the batch divided by their number (DAPO)."""
+    """Mean over all sampled tokens of the batch (DAPO)."""
     SEQUENCE_MEAN = "SequenceMean"
     """Mean over each completion, then over completions (GRPO)."""
     FIXED_LENGTH = "FixedLength"
@@ -20,21 +23,21 @@ class LossAggregation(StrEnum):
 
 
 class AlgorithmSpec(ApiModel):
-    """GRPO's group size, clipping, KL and importance sampling."""
+    """Hyperparameters of the GRPO loss."""
 
     group_size: Annotated[int, Field(ge=1, le=256)] = 3
-    """Completions per prompt that share one baseline; equals rollout.n."""
+    """Completions per prompt whose rewards are compared with each other; equals rollout.n."""
     clip_ratio_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """Lower clip distance of the probability ratio."""
+    """Lower clipping distance ε of the probability ratio, which is clipped at 1 - ε."""
     clip_ratio_high: Annotated[float, Field(ge=0.0, le=10.0)] = 0.28
-    """Upper clip distance of the probability ratio (DAPO's clip-higher)."""
+    """Upper clipping distance ε of the probability ratio, clipped at 1 + ε (DAPO's clip-higher)."""
     kl_coefficient: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
-    """Weight of the penalty of KL(policy‖starting model); 0 keeps no reference model."""
+    """Coefficient of the penalty KL(policy‖initial model); 0: no reference model is loaded."""
     dual_clip: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """Largest ratio that counts where the advantage is negative, usually 3; 0: off."""
+    """Upper bound of the ratio for negative advantages (dual clip), usually 3; 0: off."""
     normalize_by_std: bool = False
     """Divide advantages by the group's standard deviation (DeepSeekMath's GRPO)."""
     loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
-    """How per-token losses become one number."""
+    """Reduction of the per-token losses to a scalar."""
     importance_cap: Annotated[float, Field(ge=1.0, le=100.0)] = 2.0
-    """Cap of the truncated importance weight trainer/rollout per token."""
+    """Upper bound of the per-token importance weight between trainer and engine."""

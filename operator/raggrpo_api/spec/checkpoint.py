@@ -1,4 +1,4 @@
-"""`spec.checkpoint`: what is saved, where, how often, and what is kept."""
+"""`spec.checkpoint`: path, interval, retention and backup of checkpoints."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -10,37 +10,37 @@ from raggrpo_api.fields.base import ApiModel, CheckpointPath
 
 
 class BestBy(StrEnum):
-    """What a checkpoint is judged by; more is better."""
+    """Metric that ranks checkpoints; higher is better."""
 
     REWARD = "Reward"
-    """Mean reward of the samples that the step was trained on."""
+    """Mean reward of the step's training samples."""
     VALIDATION_EXACT_MATCH = "ValidationExactMatch"
-    """Share of held-out prompts that the checkpoint answers exactly, without sampling."""
+    """Share of held-out prompts whose greedily decoded answer is exact."""
     VALIDATION_REWARD = "ValidationReward"
-    """Mean reward of those answers."""
+    """Mean reward of these answers."""
 
 
 class BackupSpec(ApiModel):
-    """Copies of checkpoints elsewhere."""
+    """Copies of checkpoints on other storage."""
 
     url: BackupUrl = ""
-    """Target folder; empty: no backup. Credentials come from env by reference."""
+    """Target folder (s3://, gs:// or file:///); empty: no backup. Credentials are read from env."""
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
-    """Back up every so many steps."""
+    """Steps between backups."""
 
 
 class CheckpointSpec(ApiModel):
-    """Checkpoints of model, optimiser and data position."""
+    """Checkpoints of model, optimizer and data position."""
 
     path: CheckpointPath
-    """Folder on a mounted volume; belongs to this job alone."""
+    """Folder on a mounted volume, used by this job only."""
     every_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 100
-    """Save every so many steps; 0: only at the end (needs maxRestarts 0)."""
+    """Steps between checkpoints; 0: only after the last step (requires recovery.maxRestarts 0)."""
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Newest complete checkpoints kept; at least 2."""
+    """Number of newest complete checkpoints to keep, at least 2."""
     keep_best: bool = True
-    """Keep the best one besides."""
+    """Keep the best checkpoint in addition to the newest ones."""
     best_by: BestBy = BestBy.REWARD
-    """What tells the best: the step's reward, or a validation after the step it was saved at."""
+    """Metric that ranks checkpoints: reward of the saved step, or a validation after it."""
     backup: BackupSpec = BackupSpec()
-    """Copies elsewhere."""
+    """Copies on other storage."""

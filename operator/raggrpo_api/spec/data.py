@@ -1,4 +1,4 @@
-"""`spec.data`: prompts, their columns and their lengths."""
+"""`spec.data`: data files, columns, sequence lengths and batch size."""
 
 from typing import Annotated
 
@@ -11,53 +11,54 @@ ChatText = Annotated[str, StringConstraints(max_length=32768)]
 
 
 class Columns(ApiModel):
-    """Which columns of the data files hold what; `reward_model.ground_truth` names a nested one."""
+    """Column names of the data files; `reward_model.ground_truth` is a nested column."""
 
     prompt: Column = "prompt"
-    """The question: a text, or a list of {role, content} that ends with the user's message."""
+    """Prompt: a text, or a list of {role, content} messages that ends with a user message."""
     answer: Column = "answer"
     """Reference answer: a text, a list of accepted texts, or a list of messages."""
     context: Column = "context"
     """Dialogue context; required by RagChat endpoints."""
     query: Column = ""
-    """Retrieval query; empty: the user's last message is the query."""
+    """Retrieval query; empty: the last user message."""
     tools: Column = ""
-    """A row's functions for the chat template, a list or JSON text; empty: data.tools."""
+    """Tools for the chat template, as a list or JSON text; empty: data.tools."""
 
 
 class DataSpec(ApiModel):
-    """The data set and the batch shape."""
+    """Data set, sequence lengths and batch size."""
 
     train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64)]
-    """Parquet or JSONL files with one prompt a row."""
+    """Parquet or JSONL files with one prompt per row."""
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64)] = []
-    """Held-out files; used when validation is switched on."""
+    """Held-out files for validation."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536)] = 128
-    """Prompts per step; each is answered rollout.n times."""
+    """Prompts per step, each with rollout.n completions; default from the preset."""
     max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
-    """Tokens of the whole prompt, retrieved passages included."""
+    """Maximum tokens per prompt, including retrieved passages; default from the preset."""
     max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    """Tokens of one completion, inserted search results included."""
+    """Maximum tokens per completion, including search results; default from the preset."""
     num_workers: Annotated[int, Field(ge=1, le=64)] = 16
-    """Threads that fill templates and tokenise prompts; no more than the driver has CPUs."""
+    """Threads that render and tokenize prompts; default from the preset, at most the driver's
+    CPUs."""
     prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
-    """Batches prepared ahead of the step that needs them."""
+    """Number of batches to prepare in advance."""
     stage_to_local_disk: bool = False
-    """Copy the data files to the pod's fast disk before training."""
+    """Copy the data files to the pod's local disk before training."""
     max_samples: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    """Use only the first rows of the data set; 0: all."""
+    """Number of rows to use, from the start of the data set; 0: all."""
     allow_truncation: bool = False
-    """Drop passages, then cut the question, when a prompt is too long, instead of refusing."""
+    """Shorten prompts that are too long (passages first, then the question) instead of failing."""
     columns: Columns = Columns()
-    """Names of the columns."""
+    """Column names."""
     system_prompt: ChatText = ""
-    """First message of every conversation, in place of a row's own; empty: the row's own."""
+    """System message of every conversation; empty: the row's own."""
     chat_template: ChatText = ""
-    """Jinja template instead of the tokenizer's own; empty: the tokenizer's, if it has one."""
+    """Jinja chat template; empty: the tokenizer's, if it has one."""
     tools: ChatText = ""
-    """JSON list of functions that the chat template tells the policy of; empty: none."""
+    """JSON list of tools for the chat template; empty: none."""
 
     @property
     def max_sequence_length(self) -> int:
-        """Tokens of the longest prompt and completion together."""
+        """Maximum tokens of a prompt and its completion together."""
         return self.max_prompt_length + self.max_response_length

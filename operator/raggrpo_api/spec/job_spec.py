@@ -1,4 +1,4 @@
-"""What a `RagGrpoJob` asks for: its spec, all sections together."""
+"""`JobSpec`: the spec of a `RagGrpoJob`, one field per section."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -22,7 +22,7 @@ from raggrpo_api.spec.validation import ValidationSpec
 
 
 class Preset(StrEnum):
-    """Named sets of values; any of them can be overridden."""
+    """Named sets of defaults; specified fields override them."""
 
     FAST = "Fast"
     MAX_PERFORMANCE = "MaxPerformance"
@@ -31,47 +31,47 @@ class Preset(StrEnum):
 
 
 class JobSpec(ApiModel):
-    """What the user wants."""
+    """Specification of a job."""
 
     preset: Preset = Preset.FAST
-    """Speed preset that fills in what is not given."""
+    """Preset that provides defaults for unspecified fields."""
     image: Image = ""
     """Trainer image; empty: the operator's default."""
     image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8)] = []
     """Secrets for pulling the image."""
     model: ModelSpec
-    """The model to train."""
+    """Model to train."""
     data: DataSpec
-    """The prompts."""
+    """Training data and sequence lengths."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
-    """The objective."""
+    """GRPO loss: group size, clipping, KL penalty, importance weights."""
     rollout: RolloutSpec = RolloutSpec()
-    """Sampling."""
+    """Sampling of completions by the vLLM engines."""
     training: TrainingSpec = TrainingSpec()
-    """The optimisation."""
+    """Length of the training, optimizer, precision and batching."""
     retrieval: RetrievalSpec = RetrievalSpec()
-    """Retrieval."""
+    """Retrieval before or during generation, or in the reward."""
     reward: RewardSpec = RewardSpec()
-    """Rewards."""
+    """Reward functions and their weights."""
     validation: ValidationSpec = ValidationSpec()
-    """Held-out measurements."""
+    """Evaluation on held-out prompts."""
     checkpoint: CheckpointSpec
-    """Checkpoints."""
+    """Checkpoints and backups."""
     monitoring: MonitoringSpec = MonitoringSpec()
     """Metrics and logs."""
     resources: ResourcesSpec = ResourcesSpec()
-    """Processors and memory."""
+    """GPUs, CPUs and memory."""
     recovery: RecoverySpec = RecoverySpec()
     """Restarts and deadlines."""
     volumes: Annotated[list[Volume], Field(max_length=16)] = []
-    """Claims mounted into the pods."""
+    """PersistentVolumeClaims mounted into the pods."""
     env: Annotated[list[EnvVar], Field(max_length=64)] = []
-    """Environment of the trainer."""
+    """Environment variables of the trainer."""
     scheduling: SchedulingSpec = SchedulingSpec()
-    """Queue, priority and nodes."""
+    """Queue, priority, node selector and tolerations."""
     suspend: bool = False
-    """true: save, free the processors and wait; false: resume."""
+    """true: save a checkpoint, delete the pods and wait; false: resume."""
     active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 0
-    """Limit of the job's time, waiting for nodes included, suspension and queue not; 0: none."""
+    """Maximum run time in seconds, including waits for nodes, not suspension or queues; 0: none."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400)] = -1
-    """Delete the job so long after its end; -1: never."""
+    """Seconds after which a finished job is deleted; -1: never."""

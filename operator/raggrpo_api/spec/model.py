@@ -1,4 +1,4 @@
-"""`spec.model`: which model is trained and how it computes attention."""
+"""`spec.model`: model folder and attention implementation."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from raggrpo_api.fields.base import AbsolutePath, ApiModel
 
 
 class Attention(StrEnum):
-    """How attention is computed; `Auto` takes the best that is installed."""
+    """Attention implementation; `Auto` selects the fastest one that is installed."""
 
     AUTO = "Auto"
     SDPA = "Sdpa"
@@ -15,9 +15,9 @@ class Attention(StrEnum):
 
 
 class ModelSpec(ApiModel):
-    """The policy's starting point."""
+    """Initial model of the policy."""
 
     path: AbsolutePath
-    """Folder of a Hugging Face model (config.json, safetensors, tokenizer)."""
+    """Folder of a Hugging Face model: config.json, safetensors and tokenizer."""
     attention: Attention = Attention.AUTO
-    """Attention implementation of the trainer; what Auto chose is pinned in status."""
+    """Attention implementation of the trainer; the choice of Auto is stored in status.pinned."""

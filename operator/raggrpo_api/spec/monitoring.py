@@ -1,4 +1,4 @@
-"""`spec.monitoring`: what is measured, how often, and where it is written."""
+"""`spec.monitoring`: metrics, measurement intervals and logs."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -8,12 +8,12 @@ from pydantic import Field, StringConstraints
 from raggrpo_api.fields.base import CONTROLS, ApiModel, OptionalPath
 
 WANDB_PROJECT: Final = rf"^[^/\\#?%:{CONTROLS}]*$"
-"""What W&B takes."""
+"""Project names that W&B accepts."""
 Every = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class MonitoringMode(StrEnum):
-    """How much is measured."""
+    """Amount of metrics."""
 
     FULL = "Full"
     LIGHT = "Light"
@@ -21,7 +21,7 @@ class MonitoringMode(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """From which level on messages are written."""
+    """Minimum severity of log messages."""
 
     DEBUG = "Debug"
     INFO = "Info"
@@ -30,45 +30,46 @@ class LogLevel(StrEnum):
 
 
 class DebugSwitches(ApiModel):
-    """Three independent switches; log lines carry sample ids and have the level Info."""
+    """Additional log lines at level Info, each with the sample id."""
 
     model_output: bool = False
     """Log completions."""
     rag_calls: bool = False
-    """Log retrieval calls with latency and status, never headers."""
+    """Log retrieval calls with latency and status, without headers."""
     scoring: bool = False
-    """Log each sample's reward by term."""
+    """Log the reward terms of each sample."""
 
 
 class WandbSpec(ApiModel):
-    """Weights & Biases: one run for all attempts, its files in the log folder."""
+    """Weights & Biases: one run for all attempts, with its files in the log folder."""
 
     project: Annotated[str, StringConstraints(pattern=WANDB_PROJECT, max_length=128)] = ""
-    """Project name; empty: off. The key is WANDB_API_KEY in env, by secretKeyRef."""
+    """Project name; empty: off. The API key is WANDB_API_KEY in env, by secretKeyRef."""
 
 
 class MonitoringSpec(ApiModel):
-    """Metrics are computed when due and written by a background thread."""
+    """Metrics and logs."""
 
     mode: MonitoringMode = MonitoringMode.LIGHT
-    """Full: everything every step. Light: at the intervals below. Off: progress only."""
+    """Full: all metrics every step. Light: at the intervals below. Off: progress only. Default from
+    the preset."""
     log_level: LogLevel = LogLevel.INFO
-    """What driver, ranks and engines write to the log; Debug also has vLLM tell what it does."""
+    """Minimum severity of messages from driver, ranks and engines; Debug includes vLLM's."""
     log_every_steps: Every = 10
-    """Steps between log lines and points in TensorBoard and W&B."""
+    """Steps between log lines, and between points in TensorBoard and W&B."""
     history_window: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Last steps whose median is told as time of a step, and judged as slowing down."""
+    """Number of recent steps whose median is the reported step time, also for SlowingDown."""
     performance_every_steps: Every = 10
-    """Steps between stage times."""
+    """Steps between measurements of stage times."""
     gpu_every_steps: Every = 20
-    """Steps between device memory readings: a step's peak on the fullest rank."""
+    """Steps between measurements of peak GPU memory, the maximum over all ranks."""
     flops_every_steps: Every = 50
-    """Steps between estimates of TFLOP/s and, of known GPUs, MFU (of dense BF16)."""
+    """Steps between estimates of TFLOP/s and, on known GPUs, MFU (dense BF16)."""
     tensorboard_flush_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
-    """Seconds between flushes of event files."""
+    """Seconds between flushes of TensorBoard event files."""
     log_dir: OptionalPath = ""
-    """Folder of logs, event files and attempts' records; empty: <checkpoint.path>/logs."""
+    """Folder of logs, event files and attempt records; empty: <checkpoint.path>/logs."""
     wandb: WandbSpec = WandbSpec()
     """Weights & Biases."""
     debug: DebugSwitches = DebugSwitches()
-    """Verbose logging."""
+    """Additional log lines."""

@@ -9,7 +9,7 @@ from raggrpo_api.fields.base import ApiModel, Seconds
 
 
 class OnOutOfMemory(StrEnum):
-    """What follows when a device or a pod runs out of memory."""
+    """Reaction to a device or pod that runs out of memory."""
 
     MITIGATE = "Mitigate"
     RESTART = "Restart"
@@ -17,48 +17,52 @@ class OnOutOfMemory(StrEnum):
 
 
 class Deadlines(ApiModel):
-    """How long each stage may last before it counts as stalled."""
+    """Maximum duration of each stage."""
 
     preflight_seconds: Seconds = 900
-    """Checks before any GPU is taken."""
+    """Seconds for preflight, which runs before the job takes a GPU."""
     provisioning_seconds: Seconds = 1800
-    """Waiting for capacity: from creating the cluster until its pods are ready, queue left out."""
+    """Seconds from creating the Ray cluster until its pods are ready, not counting queues."""
     queue_seconds: Annotated[int, Field(ge=0, le=365 * 86_400)] = 0
-    """Waiting for capacity in a queue (scheduling.queueName), each time anew; 0: no limit."""
+    """Seconds of each wait in a queue (scheduling.queueName); 0: no limit."""
     loading_model_seconds: Seconds = 1800
-    """Building the trainer ranks."""
+    """Seconds to load the model into the trainer ranks."""
     starting_rollout_seconds: Seconds = 1800
-    """Starting the vLLM engines."""
+    """Seconds to start the vLLM engines."""
     warming_retrieval_seconds: Seconds = 1800
-    """Warming the RAG endpoints."""
+    """Seconds to warm up the retrieval endpoints."""
     first_step_seconds: Seconds = 1200
-    """From the end of start-up to the first finished step."""
+    """Seconds from the end of startup to the first completed step."""
     checkpoint_seconds: Seconds = 1800
-    """Writing one checkpoint."""
+    """Seconds to write one checkpoint."""
     validation_seconds: Seconds = 3600
-    """One validation."""
+    """Seconds for one validation."""
     step_timeout_factor: Annotated[float, Field(ge=2.0, le=1000.0)] = 10.0
-    """A step is stalled after max(60 s, factor × usual step)."""
+    """Multiple of the usual step time, at least 60 s, after which a step is stalled."""
     outage_seconds: Seconds = 3600
-    """Waiting, without finishing a step, for a retrieval or reward service that is down."""
+    """Seconds to wait for an unavailable retrieval or reward service without completing a step."""
     progress_unreachable_seconds: Seconds = 1800
-    """Running without a readable /progress."""
+    """Seconds that an attempt may run without a readable /progress."""
 
 
 class RecoverySpec(ApiModel):
-    """Restarts from the latest verified checkpoint."""
+    """Restarts, mitigations and deadlines."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 10
-    """Failures since the last new checkpoint; progress resets the count."""
+    """Restarts allowed since the last new checkpoint."""
     backoff_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
-    """Delay before the second restart in a row without progress; doubles from there."""
+    """Seconds before the second consecutive restart without progress; doubled for each further
+    one."""
     max_backoff_seconds: Annotated[int, Field(ge=0, le=86_400)] = 360
-    """Largest delay."""
+    """Maximum seconds before a restart."""
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
-    """Mitigate changes what was short of memory, in recorded steps, before restarting."""
+    """Mitigate: apply a memory mitigation, listed in status, then restart. Restart: restart
+    unchanged. Fail: fail the job."""
     restart_when_degraded: bool = False
-    """Save and restart once steps slow down or memory will not last; costs no budget."""
+    """Save and restart when SlowingDown or HostMemoryGrowing is True; not counted in
+    maxRestarts."""
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
-    """A node that failed so often under the job gets its Ray pods only if no other fits; 0: off."""
+    """Failures on a node after which the job's Ray pods avoid it, unless no other node fits; 0:
+    off."""
     deadlines: Deadlines = Deadlines()
-    """Limits of the stages."""
+    """Maximum duration of each stage."""

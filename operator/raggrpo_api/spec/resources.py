@@ -1,4 +1,4 @@
-"""`spec.resources`, `spec.volumes`, `spec.env`, `spec.scheduling`: what the job runs on."""
+"""`spec.resources`, `spec.volumes`, `spec.env` and `spec.scheduling`."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -18,101 +18,101 @@ from raggrpo_api.fields.kubernetes_names import (
 CPU_RANGE: Final = ("1m", "4096")
 MEMORY_RANGE: Final = ("64Mi", "64Ti")
 SHM_RANGE: Final = ("80Mi", MEMORY_RANGE[1])
-"""Least and most that may be given; Ray refuses an object store that fits into less /dev/shm."""
+"""Minimum and maximum; Ray rejects an object store that fits into a smaller /dev/shm."""
 
 
 class Device(StrEnum):
-    """Kind of processor."""
+    """Device type of ranks and engines."""
 
     GPU = "GPU"
     CPU = "CPU"
 
 
 class Placement(StrEnum):
-    """Whether trainer and engine share processors."""
+    """Whether ranks and engines share GPUs."""
 
     COLOCATED = "Colocated"
     DISAGGREGATED = "Disaggregated"
 
 
 class ResourcesSpec(ApiModel):
-    """Processors and memory; what is not given is sized and explained in status."""
+    """GPUs, CPUs and memory; unspecified amounts are computed and explained in status.sizing."""
 
     device: Device = Device.GPU
-    """CPU serves tests and clusters without GPUs."""
+    """Device type; CPU is for tests and clusters without GPUs."""
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Pods with trainer ranks, one per node."""
+    """Number of pods with trainer ranks, one per node."""
     gpus_per_node: Annotated[int, Field(ge=0, le=64)] = 1
-    """GPUs of each of them."""
+    """GPUs per pod with trainer ranks."""
     gpu_memory_gib: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Memory of one GPU; 0: from the nodes' labels, else known once the ranks measure it."""
+    """Memory of one GPU in GiB; 0: from node labels, else as measured by the ranks."""
     gpu_resource_name: ResourceName = "nvidia.com/gpu"
-    """Extended resource that is asked for."""
+    """Extended resource to request for GPUs."""
     placement: Placement = Placement.COLOCATED
-    """Colocated: trainer and engine take turns on the same GPUs."""
+    """Colocated: ranks and engines take turns on the same GPUs. Disaggregated: separate GPUs."""
     rollout_gpus: Annotated[int, Field(ge=0, le=1024)] = 0
-    """GPUs of the engines when Disaggregated."""
+    """GPUs of the engines with placement Disaggregated."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Trainer ranks per node when device is CPU."""
+    """Trainer ranks per node with device CPU."""
     rollout_engines: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of engines when device is CPU and placement is Disaggregated."""
+    """Number of engines with device CPU and placement Disaggregated."""
     cpu: Cpu = ""
-    """CPUs of a pod with ranks or engines, and the most that any other pod gets; empty: sized."""
+    """CPUs per pod with ranks or engines, and the maximum for other pods; empty: computed."""
     memory: Memory = ""
-    """Memory per pod; empty: sized."""
+    """Memory per pod with ranks or engines; empty: computed."""
     shm_size: Memory = ""
-    """Size of /dev/shm; empty: sized."""
+    """Size of /dev/shm; empty: computed."""
 
 
 class Volume(ApiModel):
-    """A claim mounted into the pods; locally `--mount CLAIM=DIR` stands in for it."""
+    """A PersistentVolumeClaim mounted into the pods; in local runs `--mount CLAIM=DIR`."""
 
     name: Name
     """Name of the volume."""
     claim_name: ObjectName
     """PersistentVolumeClaim in the job's namespace."""
     mount_path: AbsolutePath
-    """Where it appears in the pods."""
+    """Mount path in the pods."""
     read_only: bool = False
-    """Mount without the right to write."""
+    """Mount read-only."""
 
 
 class EnvVar(ApiModel):
-    """An environment variable of the trainer; secrets only by reference."""
+    """An environment variable of the trainer; secret values only by reference."""
 
     name: EnvName
     """Name of the variable."""
     value: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=2048)] = ""
-    """Literal value; refused for names that look like a secret."""
+    """Literal value; rejected for names that look like secrets."""
     secret_key_ref: SecretKeyRef | None = None
-    """Key of a Secret that holds the value."""
+    """Secret key that contains the value."""
 
 
 class Toleration(ApiModel):
     """A Kubernetes toleration."""
 
     key: OptionalQualifiedName = ""
-    """Taint key; empty with operator Exists tolerates all."""
+    """Taint key; empty with operator Exists: all taints."""
     operator: Annotated[str, StringConstraints(pattern=r"^(Exists|Equal)$", max_length=16)] = (
         "Exists"
     )
     """Exists or Equal."""
     value: LabelValue = ""
-    """Taint value for Equal."""
+    """Taint value for operator Equal."""
     effect: Annotated[
         str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)?$", max_length=32)
     ] = ""
-    """Effect; empty: all."""
+    """Taint effect; empty: all."""
 
 
 class SchedulingSpec(ApiModel):
-    """Where the pods may run and in which queue they wait."""
+    """Queue, priority, node selector and tolerations of the pods."""
 
     queue_name: LabelValue = ""
-    """Queue for Kueue, Volcano, YuniKorn or KAI; goes on the RayCluster."""
+    """Queue of Kueue, Volcano, YuniKorn or KAI, set on the RayCluster."""
     priority_class_name: OptionalObjectName = ""
     """PriorityClass of the pods."""
     node_selector: Annotated[dict[QualifiedName, LabelValue], Field(max_length=32)] = {}
-    """Node labels that are required."""
+    """Required node labels."""
     tolerations: Annotated[list[Toleration], Field(max_length=16)] = []
-    """Taints that are tolerated."""
+    """Tolerated taints."""

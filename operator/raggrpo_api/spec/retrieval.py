@@ -1,4 +1,4 @@
-"""`spec.retrieval`: where passages come from and when they are fetched."""
+"""`spec.retrieval`: endpoints and managed retrievers, and when they are called."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -26,99 +26,99 @@ Prefix = Annotated[str, StringConstraints(max_length=1024)]
 
 
 class RetrievalMode(StrEnum):
-    """When retrieval happens."""
+    """When endpoints are called."""
 
     NONE = "None"
     PROMPT = "Prompt"
-    """Before generation: passages are put into the prompt."""
+    """Before generation: passages are inserted into the prompt."""
     SEARCH = "Search"
-    """Inside generation: the policy writes <search>query</search> and reads the answer."""
+    """During generation: the policy writes <search>query</search> and receives passages."""
     REWARD = "Reward"
-    """After generation: endpoints are called with the actor's fields and their results scored."""
+    """After generation: endpoints are called with fields written by the policy, for the reward."""
 
 
 class EndpointRole(StrEnum):
-    """What an endpoint is used for."""
+    """Use of an endpoint."""
 
     RETRIEVER = "Retriever"
     """Passages for a query (modes Prompt and Search)."""
     ACTOR = "Actor"
-    """Called with the fields the actor wrote (mode Reward)."""
+    """Called with the fields that the policy wrote (mode Reward)."""
     REFERENCE = "Reference"
-    """Called with the context alone (mode Reward)."""
+    """Called with the context only (mode Reward)."""
 
 
 class EndpointProtocol(StrEnum):
-    """Shape of requests and answers."""
+    """Format of requests and responses."""
 
     SEARCH_R1 = "SearchR1"
     """POST /retrieve {queries, topk, return_scores}."""
     RAG_CHAT = "RagChat"
     """POST {context, user_profile, rewritten_query, history_summary, score_threshold, top_k}."""
     HTTP = "Http"
-    """Any search server: method, url, headers and body as given, one call for each question."""
+    """Any search server: method, url, headers and body as specified, one call per query."""
 
 
 class HttpMethod(StrEnum):
-    """How a search server is asked."""
+    """HTTP method of a search request."""
 
     GET = "GET"
     POST = "POST"
 
 
 SERVED_PATHS: Final = {EndpointProtocol.SEARCH_R1: "/retrieve", EndpointProtocol.RAG_CHAT: "/chat"}
-"""Where the bundled retriever serves each protocol."""
+"""URL path of each protocol on a managed retriever."""
 
 
 class IndexKind(StrEnum):
     """Index of a managed retriever."""
 
     BM25 = "BM25"
-    """Words in common."""
+    """Term overlap."""
     DENSE = "Dense"
-    """Closeness in an embedding model's space."""
+    """Similarity of embeddings."""
     HYBRID = "Hybrid"
-    """Both, joined by reciprocal rank fusion."""
+    """Both, combined by reciprocal rank fusion."""
 
 
 class Pooling(StrEnum):
-    """How an embedding model's token vectors become one."""
+    """Reduction of an embedding model's token vectors to one vector."""
 
     MEAN = "Mean"
-    """Their mean, as E5 and GTE."""
+    """Mean of all tokens (E5, GTE)."""
     CLS = "Cls"
-    """The first one, as BGE."""
+    """First token (BGE)."""
     LAST = "Last"
-    """The last one, as Qwen3-Embedding."""
+    """Last token (Qwen3-Embedding)."""
 
 
 class ActorFormat(StrEnum):
-    """How the actor writes its fields."""
+    """Format of the fields that the policy writes."""
 
     JSON = "JSON"
     TAGS = "Tags"
 
 
 class FailurePolicy(StrEnum):
-    """What a failed retrieval or reward call does to its sample."""
+    """Effect of a failed retrieval or reward call on its sample."""
 
     DROP_SAMPLE = "DropSample"
-    """The sample is left out of its group's baseline and of the loss."""
+    """Exclude the sample from its group's baseline and from the loss."""
     ZERO_REWARD = "ZeroReward"
-    """The sample keeps its place with reward 0."""
+    """Give the sample reward 0."""
 
 
 class ActorOutput(ApiModel):
-    """The fields that the actor writes in mode Reward."""
+    """Fields that the policy writes in mode Reward."""
 
     format: ActorFormat = ActorFormat.JSON
-    """One JSON object, or one tag per field."""
+    """JSON: one object. Tags: one tag per field."""
     fields: Annotated[list[EnvName], Field(min_length=1, max_length=16)] = [
         "user_profile",
         "rewritten_query",
         "history_summary",
     ]
-    """Names of the fields; what does not parse scores Format 0 and makes no RAG call."""
+    """Field names; a completion that cannot be parsed has Format reward 0 and makes no call."""
 
 
 class Header(ApiModel):
@@ -127,137 +127,139 @@ class Header(ApiModel):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
     """Header name."""
     value: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=1024)] = ""
-    """Literal value, for headers that are no secret."""
+    """Literal value, for headers without credentials."""
     secret_key_ref: SecretKeyRef | None = None
-    """Key of a Secret that holds the value."""
+    """Secret key that contains the value."""
 
 
 class ResponseMapping(ApiModel):
-    """Where an answer holds its results: paths such as `payload.hits`; empty: the usual names."""
+    """JSON paths of passages in a response; an empty path tries the common field names."""
 
     items: JsonPath = ""
-    """List of results; `groups[*].docs` joins several lists, `$` is the whole answer."""
+    """List of results, such as `payload.hits`; `groups[*].docs` joins lists, `$` is the
+    response."""
     id: JsonPath = ""
-    """Inside a result: what identifies it; without any, its text does."""
+    """Id within a result; without one, the text identifies it."""
     text: JsonPath = ""
-    """Inside a result: its text."""
+    """Text within a result."""
     score: JsonPath = ""
-    """Inside a result: its score, more is better; 1 where an answer has none."""
+    """Score within a result, higher is better; 1 if there is none."""
 
 
 class EmbeddingModel(ApiModel):
-    """The model that turns queries and passages into vectors, on CPU in FP32."""
+    """Model that embeds queries and passages, on CPU in FP32."""
 
     path: AbsolutePath
     """Folder of a Hugging Face encoder or decoder with safetensors and a tokenizer."""
     pooling: Pooling = Pooling.MEAN
-    """How token vectors become one; must be what the model was trained with."""
+    """Pooling of token vectors; must match the training of the model."""
     query_prefix: Prefix = ""
-    """Put before every query, such as `query: ` for E5."""
+    """Prefix of every query, such as `query: ` for E5."""
     passage_prefix: Prefix = ""
-    """Put before every passage, such as `passage: ` for E5."""
+    """Prefix of every passage, such as `passage: ` for E5."""
     normalize: bool = True
-    """Scale vectors to length 1, so that scores are cosines."""
+    """Normalize vectors to length 1, so that scores are cosine similarities."""
     max_tokens: Annotated[int, Field(ge=8, le=8192)] = 512
-    """Tokens read of a text; the rest is cut off."""
+    """Maximum tokens per text; the rest is truncated."""
 
 
 class ManagedRetriever(ApiModel):
-    """A retriever that the operator runs beside the job."""
+    """A retrieval server that the operator runs for the job."""
 
     corpus: AbsolutePath
     """JSONL or parquet file with `id` and `contents` (or `text`) per passage."""
     index: IndexKind = IndexKind.BM25
-    """BM25 over words, Dense over an embedding model's vectors, or Hybrid of both."""
+    """Index type: BM25 (terms), Dense (embeddings) or Hybrid (both)."""
     embedding: EmbeddingModel | None = None
-    """Dense, Hybrid: the embedding model."""
+    """Dense, Hybrid: embedding model."""
     vectors: OptionalPath = ""
-    """Dense, Hybrid: `.npy` of float32 [passages, dimension] by that model; empty: computed."""
+    """Dense, Hybrid: `.npy` file of float32 [passages, dimension] embeddings; empty: computed."""
     index_path: OptionalPath = ""
-    """Dense, Hybrid: where the index is kept; empty: `indexes` in checkpoint.path."""
+    """Dense, Hybrid: folder of the index; empty: <checkpoint.path>/indexes."""
     hnsw_above: Annotated[int, Field(ge=0, le=10**9)] = 200_000
-    """Dense, Hybrid: more passages are searched approximately (HNSW), up to them exactly."""
+    """Dense, Hybrid: number of passages above which search is approximate (HNSW)."""
     memory: Memory = ""
-    """Memory of the retriever; empty: sized from corpus, vectors and embedding model."""
+    """Memory of the retriever; empty: computed from corpus, embeddings and embedding model."""
 
     @property
     def embeds(self) -> bool:
-        """Whether queries are turned into vectors."""
+        """Whether queries are embedded."""
         return self.index is not IndexKind.BM25
 
 
 class RetrievalEndpoint(ApiModel):
-    """One retrieval service: given by url, or managed."""
+    """A retrieval service: an existing one by url, or a managed one."""
 
     name: Name
     """Name in messages, metrics and `--endpoint NAME=URL`."""
     role: EndpointRole = EndpointRole.RETRIEVER
-    """What the endpoint is asked for."""
+    """Use of the endpoint."""
     protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
-    """Shape of requests and answers."""
+    """Format of requests and responses."""
     url: HttpUrl = ""
-    """URL of the call, no credentials; Http fills placeholders in its path and query."""
+    """Full URL without credentials; with protocol Http, path and query may have placeholders."""
     managed: ManagedRetriever | None = None
-    """Run by the operator instead of an existing service."""
+    """Retriever to run instead of calling an existing service."""
     top_k: Annotated[int, Field(ge=1, le=50)] = 3
-    """Passages asked for per query; more of them leave less room to the question."""
+    """Passages per query."""
     score_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.95
-    """RagChat: results below this score are not returned."""
+    """RagChat: minimum score of results."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
-    """Limit of one call."""
+    """Timeout of a call in seconds."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Calls in flight at once."""
+    """Maximum concurrent calls."""
     cache: bool = True
-    """Keep answers of equal requests; switch off where answers change."""
+    """Cache responses by request; disable if responses change."""
     extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=32)] = {}
-    """SearchR1, RagChat: further fields of the body, any JSON, with placeholders as in body."""
+    """SearchR1, RagChat: additional body fields, any JSON, with placeholders as in body."""
     method: HttpMethod = HttpMethod.POST
-    """Http: how the server is asked; GET sends no body."""
+    """Http: method; GET sends no body."""
     body: JsonTemplate = None
-    """Http: any JSON; {question} {context} {top_k} {score_threshold} {message_id} or columns."""
+    """Http: request body, any JSON, with {question}, {context}, {top_k}, {score_threshold},
+    {message_id} or columns."""
     response: ResponseMapping = ResponseMapping()
-    """RagChat, Http: where the answer holds its results; empty: the usual names."""
+    """RagChat, Http: JSON paths of passages in the response; empty: common field names."""
     headers: Annotated[list[Header], Field(max_length=16)] = []
-    """HTTP headers, credentials by reference."""
+    """HTTP headers, with credentials by reference."""
 
     @property
     def display_url(self) -> str:
-        """The URL for messages, without the query, in which some services expect their key."""
+        """The URL for messages, without its query, which may contain a key."""
         return display_url(self.url)
 
 
 class RetrievalSpec(ApiModel):
-    """Retrieval before generation, inside it, or in the reward."""
+    """Retrieval before or during generation, or in the reward."""
 
     mode: RetrievalMode = RetrievalMode.NONE
-    """When retrieval happens."""
+    """When endpoints are called."""
     endpoints: Annotated[list[RetrievalEndpoint], Field(max_length=8)] = []
-    """The services."""
+    """Retrieval services."""
     prompt_template: Template = "Passages:\n{passages}\n\nQuestion: {prompt}\nAnswer:"
-    """Mode Prompt: text around {passages} and {prompt}."""
+    """Mode Prompt: prompt template with {passages} and {prompt}."""
     passage_template: Template = "[{index}] {text}\n"
-    """One passage, with {index} from 1 and {text}."""
+    """Template of a passage with {index}, from 1, and {text}."""
     shuffle_passages: bool = False
-    """Mode Prompt: order passages at random (seeded), so that rank is no shortcut."""
+    """Mode Prompt: shuffle passages (seeded), so that their order is no shortcut."""
     max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Tokens kept of one passage; less when not given and the lengths are short."""
+    """Maximum tokens per passage; if unspecified, reduced for short sequence lengths."""
     max_turns: Annotated[int, Field(ge=1, le=32)] = 2
-    """Mode Search: searches per completion."""
+    """Mode Search: maximum searches per completion."""
     actor_output: ActorOutput = ActorOutput()
-    """Mode Reward: what the actor writes."""
+    """Mode Reward: fields that the policy writes."""
     on_failure: FailurePolicy = FailurePolicy.DROP_SAMPLE
-    """What a failed call does to its sample."""
+    """Effect of a failed call on its sample."""
     max_failure_ratio: Ratio = 0.2
-    """Share of failed samples in a step above which the attempt ends with the reason."""
+    """Share of failed samples in a step above which the attempt fails."""
     warm_up_timeout_seconds: Seconds = 60
-    """How long the first call of each endpoint may take; a cold service is slow at first."""
+    """Timeout of the first call of each endpoint in seconds."""
 
     @property
     def external(self) -> list[RetrievalEndpoint]:
-        """Endpoints that exist independently of the job; the others are started with it."""
+        """Endpoints that are not managed."""
         return [endpoint for endpoint in self.endpoints if endpoint.managed is None]
 
     @property
     def managed(self) -> dict[str, ManagedRetriever]:
-        """The retrievers that are started with the job, by the name of their endpoint."""
+        """Managed retrievers by endpoint name."""
         return {each.name: each.managed for each in self.endpoints if each.managed is not None}

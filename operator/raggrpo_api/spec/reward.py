@@ -1,4 +1,4 @@
-"""`spec.reward`: what a completion is worth."""
+"""`spec.reward`: reward functions and their weights."""
 
 from enum import StrEnum
 from typing import Annotated, Final
@@ -29,69 +29,69 @@ class RewardKind(StrEnum):
 
 
 ANSWER_REWARDS = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
-"""Compare with the reference answer, so every row needs one."""
+"""Rewards that require a reference answer in every row."""
 
 
 class CodeSource(ApiModel):
-    """Where the code of Python rewards comes from."""
+    """Source of the code of Python rewards."""
 
     config_map: OptionalObjectName = ""
     """ConfigMap whose keys are Python files."""
     path: OptionalPath = ""
-    """Folder on a mounted volume that is put on the import path."""
+    """Folder on a mounted volume, added to the import path."""
 
 
 class JudgeSpec(ApiModel):
     """A language model that grades completions, behind an OpenAI-compatible chat endpoint."""
 
     model: Annotated[str, StringConstraints(pattern=JUDGE_MODEL, max_length=253)]
-    """Name of the model, as its server knows it."""
+    """Model name on its server."""
     prompt: Annotated[Template, StringConstraints(min_length=1)]
-    """Message to the judge; {completion} {prompt} {answer} {context} {passages} or columns."""
+    """User message with {completion}, {prompt}, {answer}, {context}, {passages} or columns."""
     system: Template = ""
     """System message; empty: none."""
     score_pattern: Annotated[str, StringConstraints(max_length=256)] = ""
-    """Regular expression whose first group is the score; empty: the only number, as in 8/10."""
+    """Regular expression whose first group is the grade; empty: the only number, as in 8/10."""
     score_path: JsonPath = ""
-    """Path to the score where the reply is JSON, such as `score`."""
+    """JSON path of the grade in the reply, such as `score`."""
     lowest: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0
-    """Grade that counts as 0; grades outside the range fail their sample."""
+    """Grade that is mapped to reward 0; grades outside the range are failures."""
     highest: Annotated[float, Field(ge=-1e6, le=1e6)] = 10.0
-    """Grade that counts as 1."""
+    """Grade that is mapped to reward 1."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
-    """Of the judge's sampling; 0 repeats itself, so that answers may be cached."""
+    """Sampling temperature of the judge."""
     max_tokens: Annotated[int, Field(ge=1, le=32768)] = 256
-    """Limit of the judge's reply."""
+    """Maximum tokens of the judge's reply."""
     extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=8)] = {}
-    """Further fields of the request, any JSON, such as response_format."""
+    """Additional request fields, any JSON, such as response_format."""
     headers: Annotated[list[Header], Field(max_length=2)] = []
     """HTTP headers, such as Authorization by secretKeyRef."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Calls in flight at once."""
+    """Maximum concurrent calls."""
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    """Further tries of a call that failed in passing, such as 429 and 5xx."""
+    """Retries after transient failures, such as 429 and 5xx."""
     cache: bool = True
-    """Grade equal prompts with equal completions once."""
+    """Cache grades by prompt and completion."""
 
 
 class RewardFunction(ApiModel):
-    """One term of the reward."""
+    """A weighted term of the reward."""
 
     name: RewardKind
-    """Which reward."""
+    """Type of the reward."""
     weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
-    """Factor in the sum."""
+    """Weight in the sum."""
     python: Annotated[
         str,
         StringConstraints(pattern="^([A-Za-z0-9_.]+:[A-Za-z_][A-Za-z0-9_]*)?$", max_length=256),
     ] = ""
-    """Python: `package.module:function` taking the sample, returning a number."""
+    """Python: `package.module:function`, called with a sample, returns a number."""
     url: HttpUrl = ""
-    """Http: of a service that answers {"score": number}. Judge: of /v1/chat/completions."""
+    """Http: URL of a service that returns {"score": number}. Judge: URL of /v1/chat/completions."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
-    """Limit of one call."""
+    """Timeout of a call in seconds."""
     judge: JudgeSpec | None = None
-    """Judge: the model and how it grades."""
+    """Judge: model, prompt and grading scale."""
 
 
 class RewardSpec(ApiModel):
@@ -100,14 +100,15 @@ class RewardSpec(ApiModel):
     functions: Annotated[list[RewardFunction], Field(min_length=1, max_length=16)] = [
         RewardFunction(name=RewardKind.EXACT_MATCH)
     ]
-    """The terms."""
+    """Terms of the sum."""
     answer_marker: Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=64)] = ""
-    """Text whose line ends with the answer, such as ####; empty: <answer>…</answer>, or all."""
+    """Marker before the answer at the end of a line, such as ####; empty: <answer>…</answer>, else
+    the whole completion."""
     code_from: CodeSource = CodeSource()
-    """Where Python rewards are imported from."""
+    """Source of the code of Python rewards."""
 
     @property
     def judges(self) -> list[tuple[int, JudgeSpec]]:
-        """The language models that grade, by the place of their term."""
+        """The judges with the index of their term."""
         found = ((at, each.judge) for at, each in enumerate(self.functions))
         return [(at, judge) for at, judge in found if judge is not None]

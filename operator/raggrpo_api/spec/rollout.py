@@ -1,4 +1,4 @@
-"""`spec.rollout`: sampling and the vLLM engine."""
+"""`spec.rollout`: sampling parameters and vLLM options."""
 
 from typing import Annotated
 
@@ -8,25 +8,25 @@ from raggrpo_api.fields.base import ApiModel
 
 
 class RolloutSpec(ApiModel):
-    """How completions are sampled."""
+    """Sampling parameters and vLLM options."""
 
     n: Annotated[int, Field(ge=1, le=256)] = 3
-    """Completions per prompt; equals algorithm.groupSize."""
+    """Completions per prompt; equals algorithm.groupSize. Default from the preset."""
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.6
-    """Sampling temperature; must be above 0, since equal completions carry no advantage."""
+    """Sampling temperature, above 0; default from the preset."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Nucleus sampling; below 1 the trainer's log-probabilities no longer match exactly."""
+    """Nucleus sampling probability; below 1, logprobs of trainer and engine differ."""
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95)] = 0.6
-    """Share of each GPU's memory that vLLM may take."""
+    """Share of each GPU's memory for vLLM; default from the preset."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
-    """GPUs per engine; divides GPUs per node and the attention heads."""
+    """GPUs per engine; must divide GPUs per node and the number of attention heads."""
     enable_chunked_prefill: bool = True
-    """Prefill long prompts in pieces between decode steps."""
+    """Split the prefill of long prompts between decode steps."""
     enable_prefix_caching: bool = True
-    """Compute a prompt once for all its completions."""
+    """Share the KV cache of a prompt among its completions."""
     enforce_eager: bool = False
-    """Run vLLM without CUDA graphs: less memory, slower."""
+    """Run vLLM without CUDA graphs: slower, less memory. Default from the preset."""
     max_num_batched_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Tokens per engine step; 0: sized, at least prompt + response."""
+    """Maximum tokens per engine step; 0: computed, at least prompt plus response."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256
-    """Sequences an engine decodes together."""
+    """Maximum concurrent sequences per engine."""

@@ -8,15 +8,15 @@ from raggrpo_api.fields.base import ApiModel
 
 
 class ValidationSpec(ApiModel):
-    """Off until asked for, never before training by default."""
+    """Evaluation on held-out prompts; off by default."""
 
     before_training: bool = False
-    """Measure before the first step."""
+    """Evaluate before the first step."""
     every_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Measure every so many steps; 0: never in between."""
+    """Steps between evaluations; 0: none during training."""
     after_training: bool = False
-    """Measure after the last step."""
+    """Evaluate after the last step."""
     max_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 256
-    """Held-out prompts per measurement."""
+    """Maximum held-out prompts per evaluation."""
     shuffled_control: bool = False
-    """Measure once more with the passages of other prompts: shows that retrieval is used."""
+    """Evaluate again with the passages of other prompts, to show that retrieval is used."""
