@@ -57,7 +57,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 def commands(page: Path) -> list[str]:
     """Return the command lines of a page's fenced shell blocks, without comments."""
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    lines = re.sub(r"\\\n\s*", "", "".join(blocks)).splitlines()
     return [line for each in lines if (line := re.sub(r"(^|\s)#.*", "", each).strip())]
 
 
