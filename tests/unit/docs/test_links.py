@@ -78,6 +78,20 @@ def test_source_paths_in_pages_exist() -> None:
     assert missing == []
 
 
+def test_make_targets_in_pages_exist() -> None:
+    targets = set(
+        re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    )
+    missing = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in tracked_files("*.md")
+        for words in re.findall(r"`make ([a-z0-9 -]+)", page.read_text(encoding="utf-8"))
+        for target in words.split()
+        if target not in targets
+    ]
+    assert missing == []
+
+
 def test_modules_named_in_architecture_exist() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"`([\w-]+(?:/[\w.-]+)+/?)`", page))
