@@ -1,4 +1,4 @@
-"""`SampleMetrics`: the samples of one training step in numbers."""
+"""`SampleMetrics`: metrics of the samples of one training step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMetrics:
-    """What a step's samples were; means exclude failed ones, and are None if all failed."""
+    """Metrics of a step's samples; means exclude failed samples and are None if all failed."""
 
     reward_mean: float | None
     reward_std: float | None
@@ -16,6 +16,6 @@ class SampleMetrics:
     num_samples: int
     num_failed: int
     zero_variance: float
-    """Share of groups whose rewards are all equal, from which nothing is learned."""
+    """Share of groups with equal rewards, which contribute no gradient."""
     response_tokens: float
     """Mean number of sampled tokens per completion."""

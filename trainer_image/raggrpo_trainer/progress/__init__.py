@@ -1,1 +1,4 @@
-"""What an attempt reports: progress, history, metrics, experiment trackers."""
+"""Reports of an attempt: progress, history, metrics, experiment trackers.
+
+`metrics` lists all metrics.
+"""

@@ -1,31 +1,31 @@
-"""The driver as the progress server sees it: a process that can be asked to save and exit."""
+"""`DriverProcess`: the driver as a process that the progress server can stop."""
 
 import os
 import signal
 
 POD_TERMINATING = signal.SIGHUP
-"""Asks the driver to save and exit because a pod ends, and maybe that pod alone."""
+"""Tells the driver to save and exit because a pod terminates, possibly that pod only."""
 
 
 class DriverProcess:
-    """The driver's PID, and whether it has been asked to stop."""
+    """The driver's PID, and whether it has been signaled."""
 
     def __init__(self) -> None:
         self.pid = 0
         """0 until a driver has registered."""
-        self._asked = 0
+        self._signaled_pid = 0
 
     def stop(self) -> bool:
-        """Ask the driver to save and exit; return whether it still runs.
+        """Signal the driver to save and exit; return whether it is still running.
 
-        The signal is sent only once: a second one could hit the driver on its way out.
+        The signal is sent once: a second one could interrupt the exit.
         """
         if not self.pid:
             return False
-        number = 0 if self._asked == self.pid else POD_TERMINATING
+        signal_number = 0 if self._signaled_pid == self.pid else POD_TERMINATING
         try:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal_number)
         except ProcessLookupError:
             return False
-        self._asked = self.pid
+        self._signaled_pid = self.pid
         return True

@@ -1,6 +1,6 @@
-"""Where reported numbers go: history lines, TensorBoard event files, Prometheus text.
+"""Sinks for metrics: history lines, TensorBoard event files, Prometheus text.
 
-Used only by the reporting thread. Output that grows with the run is thinned out to stay bounded.
+Used only by the reporting thread. Files that grow with the run are thinned out to bound their size.
 """
 
 import json
@@ -22,85 +22,90 @@ from .metrics import METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""After this many bytes a history file gets every 10th step, after twice as many every 100th, …"""
-BOARD_POINTS = 20_000
+"""Bytes after which a history file gets each 10th step, after twice as many each 100th, …"""
+MAX_BOARD_STEPS = 20_000
 """The same limit for TensorBoard and W&B, in steps written (about 2 KiB each)."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
-"""Always written; the others come with every checkpoint and are thinned out."""
+"""Events that are always written; the others occur with each checkpoint and are thinned out."""
 
 
 class JsonLines:
-    """One history file, for raggrpo_api.trainer.history; a killed process loses no written line."""
+    """One history file, read by raggrpo_api.trainer.history; written lines survive a kill."""
 
     def __init__(self, path: Path, identity: Mapping[str, int], limit: int = HISTORY_BYTES) -> None:
-        self._path, self._identity, self._limit = path, identity, limit
+        self._path = path
+        self._identity = identity
+        self._limit = limit
         self._written = 0
 
-    def step(self, time: str, record: StepRecord, measured: Mapping[str, float]) -> None:
-        """Write a step."""
-        if is_kept(record.step, self._written, self._limit):
+    def write_step(self, time: str, record: StepRecord, probed: Mapping[str, float]) -> None:
+        """Write a step with the values of its probes."""
+        if is_logged(record.step, self._written, self._limit):
             calls = {name: asdict(summary) for name, summary in record.retrieval.items()}
             parts = dict(record.samples.reward_parts)
             self._write(
                 {"time": time, "step": record.step}
                 | record.scalars()
                 | {"step_seconds": record.step_seconds, "seconds": record.stage_seconds()}
-                | {"reward_parts": parts, "retrieval": calls, **measured}
+                | {"reward_parts": parts, "retrieval": calls, **probed}
             )
 
-    def event(self, time: str, event: Mapping[str, Any]) -> None:
+    def write_event(self, time: str, event: Mapping[str, Any]) -> None:
         """Write an event, `{"event": name, "step": step, ...}`."""
-        if event["event"] in RARE_EVENTS or is_kept(event["step"], self._written, self._limit):
+        if event["event"] in RARE_EVENTS or is_logged(event["step"], self._written, self._limit):
             self._write({"time": time, **event})
 
     def _write(self, record: Mapping[str, Any]) -> None:
         line = json.dumps(_finite({**record, **self._identity})).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Reopened each time (30 µs): descriptors can go stale on network file systems.
+        # Reopened each time (30 µs): file handles can become stale on network file systems.
         with self._path.open("ab") as file:
             file.write(line)
         self._written += len(line)
 
 
 class TensorBoard:
-    """One attempt's event files; they hide what earlier attempts wrote past its first step."""
+    """Event files of one attempt; they hide later steps of earlier attempts."""
 
     def __init__(self, folder: Path, flush_seconds: int) -> None:
-        self.place, self._flush_seconds = str(folder), flush_seconds
-        self._board: Any = None
+        self.target = str(folder)
+        """Name for messages."""
+        self._flush_seconds = flush_seconds
+        self._writer: Any = None
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add the scalars' points at a step."""
-        # Imported late, so that it does not delay startup. Torch's own writer would import torch.
+        """Write the scalars of a step."""
+        # Imported late to keep startup fast. The writer of torch would import torch.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         now = time.time()
-        if self._board is None:
-            self._board = EventFileWriter(self.place, flush_secs=self._flush_seconds)
-            began = SessionLog(status=SessionLog.START)
-            self._board.add_event(Event(wall_time=now, step=step, session_log=began))
+        if self._writer is None:
+            self._writer = EventFileWriter(self.target, flush_secs=self._flush_seconds)
+            session = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=now, step=step, session_log=session))
         points = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._board.add_event(Event(wall_time=now, step=step, summary=Summary(value=points)))
+        self._writer.add_event(Event(wall_time=now, step=step, summary=Summary(value=points)))
 
     def close(self) -> None:
         """Flush and close the event file."""
-        if self._board is not None:
-            self._board.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
-def is_kept(step: int, written: int, limit: int) -> bool:
-    """Return whether a log that holds `written` so far gets this step.
+def is_logged(step: int, written: int, limit: int) -> bool:
+    """Return whether a log of size `written` gets this step.
 
-    Each further `limit` takes ten times as many steps to fill: ten million steps stay below five.
+    Each further `limit` takes ten times as many steps to fill: ten million steps need less than
+    five.
     """
     stride: int = 10 ** (written // limit)
     return step % stride == 0
 
 
 class PrometheusText(Collector):
-    """The latest numbers in Prometheus' text format."""
+    """The latest metrics in the text format of Prometheus."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -109,27 +114,27 @@ class PrometheusText(Collector):
         self._registry.register(self)
 
     def collect(self) -> list[Metric]:
-        """Return the families to render."""
+        """Return the metric families to render."""
         return self._families
 
     def render(
         self,
         progress: Progress,
         record: StepRecord | None,
-        measured: Mapping[str, float],
+        probed: Mapping[str, float],
         lost_records: int,
     ) -> bytes:
-        """Return the text."""
-        self._families = [*self._gauges(progress, record, measured)]
+        """Return the metrics page."""
+        self._families = [*self._gauges(progress, record, probed)]
         if record is not None:
             self._families += [self._stages(record), *self._retrieval(record)]
-        self._families.append(self._lost(lost_records))
+        self._families.append(self._lost_records(lost_records))
         return generate_latest(self._registry)
 
     def _gauges(
-        self, progress: Progress, record: StepRecord | None, measured: Mapping[str, float]
+        self, progress: Progress, record: StepRecord | None, probed: Mapping[str, float]
     ) -> Iterator[Metric]:
-        numbers: dict[str, float] = {
+        values: dict[str, float] = {
             "step": progress.step,
             "total_steps": progress.total_steps,
             "attempt": progress.attempt,
@@ -138,15 +143,15 @@ class PrometheusText(Collector):
             "save_seconds": progress.save_seconds,
             "checkpoint_step": progress.checkpoint.step if progress.checkpoint else 0,
         }
-        numbers |= {**record.scalars(), **measured} if record is not None else {}
-        for name, value in numbers.items():
+        values |= {**record.scalars(), **probed} if record is not None else {}
+        for name, value in values.items():
             family = GaugeMetricFamily(f"raggrpo_{name}", METRICS.get(name, name), labels=["job"])
             family.add_metric([self._job], value)
             yield family
 
     def _stages(self, record: StepRecord) -> Metric:
         family = GaugeMetricFamily(
-            "raggrpo_step_seconds", "seconds of the newest step by stage", labels=["job", "stage"]
+            "raggrpo_step_seconds", "seconds of the last step by stage", labels=["job", "stage"]
         )
         for stage, seconds in record.stage_seconds().items():
             family.add_metric([self._job, stage], seconds)
@@ -155,12 +160,12 @@ class PrometheusText(Collector):
     def _retrieval(self, record: StepRecord) -> Iterator[Metric]:
         calls = CounterMetricFamily(
             "raggrpo_retrieval_calls",
-            "calls of retrieval endpoints, answered or by cause of failure",
+            "calls to retrieval endpoints, by outcome",
             labels=["job", "endpoint", "outcome"],
         )
         latency = GaugeMetricFamily(
             "raggrpo_retrieval_seconds",
-            "latency of answered calls",
+            "latency of answered calls in seconds",
             labels=["job", "endpoint", "quantile"],
         )
         for endpoint, summary in record.retrieval.items():
@@ -171,7 +176,7 @@ class PrometheusText(Collector):
                 latency.add_metric([self._job, endpoint, f"0.{quantile}"], seconds)
         yield from (calls, latency)
 
-    def _lost(self, count: int) -> Metric:
+    def _lost_records(self, count: int) -> Metric:
         family = CounterMetricFamily(
             "raggrpo_lost_log_records",
             "records that could not be written to the log folder",
@@ -182,7 +187,7 @@ class PrometheusText(Collector):
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON cannot hold, with null."""
+    """Replace NaN and infinity, which JSON cannot represent, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The progress server as a detached Ray actor on the head, so that it outlives the driver.
+"""The progress server as a detached Ray actor on the head, which outlives the driver.
 
-An attempt's last progress stays readable after its exit, or while the driver is blocked.
+The last progress stays readable after the driver has exited, and while it is blocked.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from .progress_server import LOOPBACK, ProgressServer
 log = logging.getLogger(__name__)
 
 NAME = "progress"
-LOST_SECONDS = 30.0
-"""How long Ray may take to notice that a head is gone."""
+HEAD_LOSS_SECONDS = 30.0
+"""How long Ray may take to detect the loss of a head."""
 
 
 class _Server:
-    """Runs inside the actor's process."""
+    """The actor class."""
 
     def __init__(self, port: int, token: str) -> None:
         self._watched: list[PodProcess] = []
@@ -41,25 +41,25 @@ class _Server:
         )
 
     def update(self, progress: bytes, metrics: bytes) -> None:
-        """Set what GET /progress and GET /metrics return."""
+        """Set the content of GET /progress and GET /metrics."""
         self._server.update(progress, metrics)
 
     def progress(self) -> bytes:
-        """Return what GET /progress returns."""
+        """Return the content of GET /progress."""
         return self._server.progress
 
     def watch(self, processes: list[PodProcess]) -> None:
-        """Set the processes whose stacks can be dumped; the first must be this pod's driver."""
+        """Set the processes whose stacks can be dumped, first the driver in this pod."""
         self._watched = processes
         self._driver.pid = processes[0].pid
 
     def _dump_stacks(self) -> list[int]:
-        """Ask every watched process for its stacks; return the PIDs asked."""
+        """Signal all watched processes to dump their stacks; return the signaled PIDs."""
         return send(self._watched, signal.SIGUSR1)
 
 
 def listen_host(token: str) -> str:
-    """Return where to listen: everywhere in a guarded pod, else as in a local run."""
+    """Return the address to listen on: all of a pod's if a token is required, else loopback."""
     is_local = ray.util.get_node_ip_address() == LOOPBACK
     return "0.0.0.0" if token and not is_local else LOOPBACK
 
@@ -69,31 +69,31 @@ class ProgressActor:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._last: Any = None
+        self._last_update: Any = None
 
     def publish(self, progress: bytes, metrics: bytes) -> None:
-        """Send an update without waiting for it to arrive."""
-        self._last = self._actor.update.remote(progress, metrics)
+        """Send an update without waiting for its delivery."""
+        self._last_update = self._actor.update.remote(progress, metrics)
 
     async def progress(self) -> Progress | None:
-        """Return the last progress of this attempt, or of the one before; None if there is none."""
-        found: bytes = await self._actor.progress.remote()
-        return Progress.model_validate_json(found) if found else None
+        """Return the last progress, possibly of the previous attempt, or None."""
+        content: bytes = await self._actor.progress.remote()
+        return Progress.model_validate_json(content) if content else None
 
     async def watch(self, processes: list[PodProcess]) -> None:
-        """Set the processes whose stacks are dumped on demand; all must have registered already."""
+        """Set the processes whose stacks are dumped on demand; all must have registered."""
         await self._actor.watch.remote(processes)
 
     async def flush(self) -> None:
-        """Wait until the last update has arrived."""
-        if self._last is not None:
-            await self._last
+        """Wait until the last update has been delivered."""
+        if self._last_update is not None:
+            await self._last_update
 
 
 async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
-    """Return the cluster's progress server, started if there is none, and its last progress.
+    """Return the progress server of the cluster, started if necessary, and its last progress.
 
-    That of a lost head keeps its name until its successor has learned of the loss.
+    The server of a lost head keeps its name until Ray has detected the loss.
     """
     server = ray.remote(_Server).options(
         name=NAME,
@@ -102,13 +102,13 @@ async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Pr
         num_cpus=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id(), soft=False),
     )
-    deadline = time.monotonic() + LOST_SECONDS
+    deadline = time.monotonic() + HEAD_LOSS_SECONDS
     while True:
-        found = ProgressActor(server.remote(port, token))
+        actor = ProgressActor(server.remote(port, token))
         try:
-            return found, await found.progress()
+            return actor, await actor.progress()
         except RayActorError as error:
             if time.monotonic() > deadline:
                 raise
-            log.info("the progress server of a lost head is still known: %s", error)
+            log.info("waiting for Ray to detect the loss of the progress server's head: %s", error)
             await asyncio.sleep(0.5)

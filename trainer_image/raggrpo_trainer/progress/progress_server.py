@@ -1,6 +1,6 @@
-"""Serves GET /progress and /metrics, POST /stacks and /stop from its own thread. Knows no Ray.
+"""Serve GET /progress and /metrics, POST /stacks and /stop from a thread. Must not know Ray.
 
-It serves the last update it received, so the state of a blocked or dead driver stays readable.
+Serves the last update, so the state of a blocked or dead driver stays readable.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from aiohttp import web
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
-"""Needs no token: scrapers share one configuration and cannot know each job's token."""
+"""Requires no token: scrapers share one configuration for all jobs."""
 TIMEOUT_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 T = TypeVar("T")
 
 
 class ProgressServer:
-    """Serves until `close`."""
+    """An HTTP server in its own thread; `close` stops it."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class ProgressServer:
         dump_stacks: Callable[[], list[int]] = list,
         stop_driver: Callable[[], bool] = bool,
     ) -> None:
-        """Listen on `port` (0: any free one) of `host`; `dump_stacks` returns the PIDs it asked.
+        """Listen on `port` (0 for any free one) of `host`.
 
-        `stop_driver` asks the driver to save and exit, and returns whether it still runs.
-        Raises OSError if the port is taken.
+        `dump_stacks` returns the signaled PIDs. `stop_driver` signals the driver to save and exit
+        and returns whether it is still running. Raises OSError if the port is in use.
         """
         self._token = f"Bearer {token}".encode() if token else b""
         self._dump_stacks, self._stop_driver = dump_stacks, stop_driver
@@ -45,7 +45,7 @@ class ProgressServer:
         try:
             self._runner, self.port = self._await(self._start(host, port))
         except BaseException:
-            self._end_thread()
+            self._stop_thread()
             raise
 
     def update(self, progress: bytes, metrics: bytes) -> None:
@@ -54,13 +54,13 @@ class ProgressServer:
 
     @property
     def progress(self) -> bytes:
-        """The progress served now; empty before the first update."""
+        """The current content of /progress; empty before the first update."""
         return self._latest[0] if self._latest else b""
 
     def close(self) -> None:
-        """Stop listening and end the thread."""
+        """Stop listening and stop the thread."""
         self._await(self._runner.cleanup())
-        self._end_thread()
+        self._stop_thread()
 
     async def _start(self, host: str, port: int) -> tuple[web.AppRunner, int]:
         app = web.Application(middlewares=[self._authenticated])
@@ -82,19 +82,20 @@ class ProgressServer:
     async def _authenticated(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
-        guarded = self._token and request.path != METRICS_PATH
-        if guarded and not hmac.compare_digest(given, self._token):
+        authorization = request.headers.get("Authorization", "").encode()
+        needs_token = self._token and request.path != METRICS_PATH
+        if needs_token and not hmac.compare_digest(authorization, self._token):
             raise web.HTTPUnauthorized(
-                headers={"WWW-Authenticate": "Bearer"}, text="needs the job's bearer token"
+                headers={"WWW-Authenticate": "Bearer"},
+                text="the bearer token of the job is required",
             )
         return await handler(request)
 
     async def _progress(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._given()[0], content_type="application/json")
+        return web.Response(body=self._content()[0], content_type="application/json")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._given()[1], headers={"Content-Type": METRICS_TYPE})
+        return web.Response(body=self._content()[1], headers={"Content-Type": METRICS_TYPE})
 
     async def _stacks(self, _: web.Request) -> web.Response:
         return web.json_response({"asked": self._dump_stacks()})
@@ -102,7 +103,7 @@ class ProgressServer:
     async def _stop(self, _: web.Request) -> web.Response:
         return web.json_response({"running": self._stop_driver()})
 
-    def _given(self) -> tuple[bytes, bytes]:
+    def _content(self) -> tuple[bytes, bytes]:
         if self._latest is None:
             raise web.HTTPServiceUnavailable(text="the driver has not reported yet")
         return self._latest
@@ -115,6 +116,6 @@ class ProgressServer:
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_SECONDS)
 
-    def _end_thread(self) -> None:
+    def _stop_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(TIMEOUT_SECONDS)

@@ -1,6 +1,6 @@
-"""The reporting thread: writes and publishes an attempt's reports. Must not know the loop.
+"""The reporting thread: write and publish the reports of an attempt. Must not know the loop.
 
-Failed writes are counted and shown, but never end training.
+Failed writes are counted and reported; they never stop training.
 """
 
 import logging
@@ -18,7 +18,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.history import history_file
 from raggrpo_api.trainer.progress import Metric, Progress
 
-from .metric_sinks import BOARD_POINTS, JsonLines, PrometheusText, TensorBoard, is_kept
+from .metric_sinks import MAX_BOARD_STEPS, JsonLines, PrometheusText, TensorBoard, is_logged
 from .step_probes import (
     Probe,
     device_memory_probe,
@@ -31,128 +31,130 @@ from .wandb_run import WandbRun
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-"""Progress is published at least this often, so that time in a stage visibly grows."""
+"""Maximum interval between updates of progress, which contain the time in the stage."""
 CLOSE_SECONDS = 30.0
-"""How long `finish` waits for an unresponsive log folder."""
-QUEUED_RECORDS = 1024
+"""How long `finish` waits for a log folder that does not respond."""
+MAX_QUEUED_RECORDS = 1024
 MAX_METRICS = 64
 
 Record = StepRecord | dict[str, Any]
-"""A step, or an event in the form written to the history."""
+"""A step, or an event as written to the history."""
 Publish = Callable[[bytes, bytes], None]
 """Receives Progress as JSON and the Prometheus text; called from the reporting thread."""
 
 
 class ReportingThread(threading.Thread):
-    """Takes records from a queue, writes what is due and publishes progress."""
+    """Writes the records of a queue to the sinks and publishes progress."""
 
     def __init__(
         self, config: TrainerConfig, epoch: int, publish: Publish, progress: Callable[[], Progress]
     ) -> None:
         super().__init__(name="reporting", daemon=True)
-        self._config, self._publish, self._progress = config, publish, progress
+        self._config = config
+        self._publish, self._progress = publish, progress
         self._probes = [
             host_memory_probe(config.monitoring.performance_every_steps),
             device_memory_probe(config.monitoring.gpu_every_steps),
             weight_update_probe(config.monitoring.log_every_steps),
         ]
-        self._queue: queue.Queue[tuple[str, Record] | None] = queue.Queue(QUEUED_RECORDS)
+        self._queue: queue.Queue[tuple[str, Record] | None] = queue.Queue(MAX_QUEUED_RECORDS)
         self._log_dir = Path(config.monitoring.log_dir)
         identity = {"epoch": epoch, "attempt": config.attempt.number}
-        self._lines = JsonLines(history_file(self._log_dir, epoch), identity)
+        self._history = JsonLines(history_file(self._log_dir, epoch), identity)
         self._boards: list[TensorBoard | WandbRun] = []
-        self._plotted = 0
+        self._board_steps = 0
         self._prometheus = PrometheusText(config.attempt.job_name)
         self._newest: StepRecord | None = None
-        self._measured: dict[str, float] = {}
+        self._probed: dict[str, float] = {}
         self._dropped = 0
-        self._unwritten: Counter[str] = Counter()
-        self._bug: BaseException | None = None
+        self._failed_writes: Counter[str] = Counter()
+        self._crash: BaseException | None = None
 
     def add_probe(self, probe: Probe) -> None:
         """Add a probe, effective from the next step."""
         self._probes.append(probe)
 
     def enqueue(self, record: Record) -> None:
-        """Queue a record; if the queue is full because the disk hangs, count it as lost."""
-        self._raise_bug()
+        """Queue a record; count it as lost if the queue is full because the disk hangs."""
+        self._raise_crash()
         try:
             self._queue.put_nowait((utc_now(), record))
         except queue.Full:
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish what is queued, then end, giving up on a log folder that hangs."""
+        """Write and publish all queued records and stop; give up on a log folder that hangs."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
-            log.error("%s does not answer: newest records are lost", self._log_dir)
+            log.error("%s does not respond: the newest records are lost", self._log_dir)
         else:
             self.join(CLOSE_SECONDS)
         if self.is_alive():
-            self._show()  # a slow disk must not delay the reason why the attempt ended
-        self._raise_bug()
+            self._publish_current()  # a slow disk must not delay the cause of the exit
+        self._raise_crash()
 
     def run(self) -> None:
-        """Serve, keeping any exception for the caller to raise."""
+        """Process the queue; store an exception for the next call to raise."""
         try:
-            self._serve()
+            self._process_queue()
         except BaseException as error:
-            self._bug = error
+            self._crash = error
 
-    def _serve(self) -> None:
+    def _process_queue(self) -> None:
         monitoring = self._config.monitoring
-        self._show()
+        self._publish_current()
         if monitoring.mode is not MonitoringMode.OFF:
             folder = self._log_dir / "tensorboard"
             self._boards.append(TensorBoard(folder, monitoring.tensorboard_flush_seconds))
             if monitoring.wandb.project:
-                place = f"W&B project {monitoring.wandb.project}"
-                self._guarded(lambda: self._boards.append(WandbRun(self._config)), place)
+                target = f"W&B project {monitoring.wandb.project}"
+                self._guarded(lambda: self._boards.append(WandbRun(self._config)), target)
         while (item := self._next()) is not None:
             self._write(*item)
-        self._show()  # before closing W&B, which may take seconds
+        self._publish_current()  # before closing W&B, which may take seconds
         for board in self._boards:
-            self._guarded(board.close, board.place)
-        self._show()
+            self._guarded(board.close, board.target)
+        self._publish_current()
 
     def _next(self) -> tuple[str, Record] | None:
-        """Return the next record, publishing while waiting for it."""
+        """Return the next record; publish progress while waiting for it."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
-            self._show()
+            self._publish_current()
         while True:
             try:
                 return self._queue.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
-                self._show()
+                self._publish_current()
 
     def _write(self, time: str, record: Record) -> None:
         if isinstance(record, StepRecord):
             self._newest = record
             self._write_step(time, record)
         else:
-            self._guarded(lambda: self._lines.event(time, record), str(self._log_dir))
+            self._guarded(lambda: self._history.write_event(time, record), str(self._log_dir))
             if record["event"] == "validation" and self._boards:
                 self._plot_validation(record)
 
     def _write_step(self, time: str, record: StepRecord) -> None:
-        monitoring, step = self._config.monitoring, record.step
+        monitoring = self._config.monitoring
+        step = record.step
         if monitoring.mode is MonitoringMode.OFF:
             return
-        measured: dict[str, float] = {}
+        probed: dict[str, float] = {}
         for probe in self._probes:
             if self._is_due(step, probe.every_steps):
-                measured |= probe.read(record)
-        self._measured |= measured
-        self._guarded(lambda: self._lines.step(time, record, measured), str(self._log_dir))
-        points = dict(measured)
+                probed |= probe.read(record)
+        self._probed |= probed
+        self._guarded(lambda: self._history.write_step(time, record, probed), str(self._log_dir))
+        points = dict(probed)
         if self._is_due(step, monitoring.log_every_steps):
             points |= record.scalars()
             parts = record.samples.reward_parts
             points |= {f"reward/{name}": value for name, value in parts.items()}
-            log.info("%s", _line(record, self._config.training.total_steps))
+            log.info("%s", _log_line(record, self._config.training.total_steps))
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
             points |= record.retrieval_scalars()
@@ -165,42 +167,43 @@ class ReportingThread(threading.Thread):
         self._plot(event["step"], points)
 
     def _plot(self, step: int, points: Mapping[str, float]) -> None:
-        if not is_kept(step, self._plotted, BOARD_POINTS):
+        if not is_logged(step, self._board_steps, MAX_BOARD_STEPS):
             return
-        self._plotted += 1
+        self._board_steps += 1
         for board in self._boards:
-            self._guarded(partial(board.write, step, points), board.place)
+            self._guarded(partial(board.write, step, points), board.target)
 
     def _is_due(self, step: int, every_steps: int) -> bool:
         return self._config.monitoring.mode is MonitoringMode.FULL or step % every_steps == 0
 
-    def _guarded(self, write: Callable[[], None], place: str) -> None:
-        """Count a failed write: a full log folder must not end training."""
+    def _guarded(self, write: Callable[[], None], target: str) -> None:
+        """Run `write`; count an OSError: a full log folder must not stop training."""
         try:
             write()
         except OSError as error:
-            if not self._unwritten[place]:
-                log.error("cannot write to %s: %s; training goes on", place, error)
-            self._unwritten[place] += 1
+            if not self._failed_writes[target]:
+                log.error("cannot write to %s: %s; training continues", target, error)
+            self._failed_writes[target] += 1
 
-    def _show(self) -> None:
-        progress, record = self._progress(), self._newest
-        lost = self._dropped + self._unwritten.total()
-        numbers = {**record.scalars(), **self._measured} if record else {}
-        numbers |= {"lost_log_records": lost} if lost else {}
-        numbers |= record.retrieval_scalars() if record else {}
-        metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in numbers.items()]
+    def _publish_current(self) -> None:
+        progress = self._progress()
+        record = self._newest
+        lost = self._dropped + self._failed_writes.total()
+        values = {**record.scalars(), **self._probed} if record else {}
+        values |= {"lost_log_records": lost} if lost else {}
+        values |= record.retrieval_scalars() if record else {}
+        metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in values.items()]
         progress = progress.model_copy(update={"metrics": metrics[:MAX_METRICS]})
-        text = self._prometheus.render(progress, record, self._measured, lost)
+        text = self._prometheus.render(progress, record, self._probed, lost)
         self._publish(progress.model_dump_json(by_alias=True).encode(), text)
 
-    def _raise_bug(self) -> None:
-        if self._bug is not None:
-            raise RuntimeError("the reporting thread has failed") from self._bug
+    def _raise_crash(self) -> None:
+        if self._crash is not None:
+            raise RuntimeError("the reporting thread has failed") from self._crash
 
 
-def _line(record: StepRecord, total_steps: int) -> str:
-    """Return a step's log line."""
+def _log_line(record: StepRecord, total_steps: int) -> str:
+    """Return the log line of a step."""
     samples = record.samples
     reward = "none" if samples.reward_mean is None else f"{samples.reward_mean:.4f}"
     stages = ", ".join(f"{name} {s:.2f}" for name, s in record.stage_seconds().items())
@@ -212,5 +215,5 @@ def _line(record: StepRecord, total_steps: int) -> str:
 
 
 def utc_now() -> str:
-    """Return the current time in the history's format."""
+    """Return the current time in the format of the history."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

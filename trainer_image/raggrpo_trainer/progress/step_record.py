@@ -12,17 +12,17 @@ from .metrics import STEP_METRICS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One finished step."""
+    """One completed step."""
 
     step: int
     samples: SampleMetrics
     trained: StepMetrics
-    """The ranks' metrics; memory is that of the rank that used most."""
+    """Metrics of the ranks; memory is that of the rank that used most."""
     seconds: Mapping[str, float]
-    """By stage (retrieve, generate, reward, train, sync); only time the step waited for it."""
+    """Seconds by stage (retrieve, generate, reward, train, sync), without overlapped time."""
     step_seconds: float
     retrieval: Mapping[str, CallSummary]
-    """By endpoint, since the attempt began."""
+    """Calls by endpoint since the attempt started."""
 
     def scalars(self) -> dict[str, float]:
         """Return the STEP_METRICS by name, without those that are None."""
@@ -38,15 +38,15 @@ class StepRecord:
         return {name: value for name, value in values.items() if value is not None}
 
     def retrieval_scalars(self) -> dict[str, float]:
-        """Return the 95th percentile of latency, in seconds, and the failures of each endpoint."""
-        numbers: dict[str, float] = {}
+        """Return the 95th percentile latency (seconds) and the failures of each endpoint."""
+        values: dict[str, float] = {}
         for name, calls in self.retrieval.items():
             if calls.answered:
-                numbers[f"retrieval/{name}/p95"] = calls.p95
-            numbers[f"retrieval/{name}/failures"] = sum(calls.failures.values())
-        return numbers
+                values[f"retrieval/{name}/p95"] = calls.p95
+            values[f"retrieval/{name}/failures"] = sum(calls.failures.values())
+        return values
 
     def stage_seconds(self) -> dict[str, float]:
-        """Return the seconds by stage, with the rest of the step as `other`."""
+        """Return the seconds by stage; the rest of the step is `other`."""
         other = max(0.0, self.step_seconds - sum(self.seconds.values()))
         return {**self.seconds, "other": other}

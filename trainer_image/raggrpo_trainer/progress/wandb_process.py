@@ -1,7 +1,7 @@
 """Weights & Biases in a separate process: `python -m ….progress.wandb_process FD OPTIONS`.
 
-It reads metrics from a socket until the trainer closes its end, then has a few seconds to upload
-the rest. In a separate process a hanging W&B server delays neither training nor its reports.
+Reads metrics from a socket until the trainer closes it, then has a few seconds to upload the rest.
+In a separate process, a W&B server that hangs delays neither training nor its reports.
 """
 
 import json
@@ -18,44 +18,45 @@ from typing import Any
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.host.logs import configure_logs
 
-MAX_MESSAGE = 2**20
+MAX_MESSAGE_BYTES = 2**20
 INIT_SECONDS = 60.0
 UPLOAD_SECONDS = 5.0
-"""Time for pending uploads once the trainer has closed; the rest stays in the log folder."""
-END_SECONDS = 7
-"""This process ends within this time after the trainer has closed, whatever it is doing."""
+"""Time for pending uploads after the socket was closed; the rest stays in the log folder."""
+EXIT_SECONDS = 7
+"""Seconds after the socket was closed within which this process exits in any case."""
 
 log = logging.getLogger("raggrpo_trainer.wandb")
 
 
 def main() -> int:
-    """Log metrics until the trainer closes; if W&B is unusable, log that once and return 1."""
-    channel, options = socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
+    """Upload metrics until the socket is closed; return 1 if W&B cannot be used."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    options = json.loads(sys.argv[2])
     configure_logs(LogLevel(options.pop("level")))
-    threading.Thread(target=_end_in_time, args=(channel,), daemon=True).start()
+    threading.Thread(target=_exit_after_close, args=(channel,), daemon=True).start()
     try:
         run = _run(**options)
     except _Unusable as reason:
         channel.shutdown(socket.SHUT_RDWR)  # from now on the trainer counts lost records
         log.error(
-            "W&B project %s gets no metrics: %s; training goes on", options["project"], reason
+            "W&B project %s gets no metrics: %s; training continues", options["project"], reason
         )
         return 1
-    # Our own step axis: W&B's step cannot go back when training resumes from a checkpoint.
+    # A separate step axis: W&B's step cannot decrease when training resumes from a checkpoint.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
-    while message := channel.recv(MAX_MESSAGE):
+    while message := channel.recv(MAX_MESSAGE_BYTES):
         run.log(json.loads(message))
     run.finish()
     return 0
 
 
 class _Unusable(Exception):
-    """W&B cannot be used; the message says why and what to do."""
+    """W&B cannot be used; the message has the reason and the remedy."""
 
 
 def _run(project: str, run_id: str, name: str, folder: str) -> Any:
-    """Start or continue the job's run; its files are in `folder`/wandb."""
+    """Start or resume the W&B run of the job; its files are in `folder`/wandb."""
     try:
         import wandb
     except ImportError as missing:
@@ -72,7 +73,7 @@ def _run(project: str, run_id: str, name: str, folder: str) -> Any:
             dir=folder,
             resume="allow",
             settings=wandb.Settings(
-                # Metrics only: no output, code, packages, host, command line or system figures.
+                # Metrics only: no output, code, packages, host, command line or system metrics.
                 console="off",
                 disable_code=True,
                 disable_git=True,
@@ -95,12 +96,12 @@ def _run(project: str, run_id: str, name: str, folder: str) -> Any:
         ) from error
 
 
-def _end_in_time(channel: socket.socket) -> None:
-    """Wait until the trainer has closed its end, then set an alarm that ends this process."""
+def _exit_after_close(channel: socket.socket) -> None:
+    """Wait until the trainer closes the socket, then set an alarm that kills this process."""
     closed = select.poll()
     closed.register(channel, 0)
     closed.poll()
-    signal.alarm(END_SECONDS)
+    signal.alarm(EXIT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         bad("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
         bad("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
         bad("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
-        bad("a.jsonl", b"\n", ": no rows; add one line per prompt prompt"),
+        bad("a.jsonl", b"\n", ": no rows; add one line per prompt"),
         bad("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
             "data.columns.prompt to one of: id, text"),
         bad("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "

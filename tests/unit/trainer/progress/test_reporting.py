@@ -24,7 +24,7 @@ from raggrpo_trainer.checkpoint.folder import Checkpoint, Marker
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.http.call_statistics import CallSummary
-from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_kept
+from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_logged
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import Probe, flops_probe
 from support.builders.trainer.checkpoints import make_meta
@@ -432,9 +432,9 @@ def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path)
 def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
     for step in range(1, 1001):
-        lines.step("", make_step(step), {})
-        lines.event("", {"event": "checkpoint", "step": step})
-    lines.event("", {"event": "end", "step": 1001})
+        lines.write_step("", make_step(step), {})
+        lines.write_event("", {"event": "checkpoint", "step": step})
+    lines.write_event("", {"event": "end", "step": 1001})
 
     kept = [r["step"] for r in read_history(tmp_path)]
     assert kept[:3] == [1, 2, 3]
@@ -448,7 +448,7 @@ def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path)
     [(7, 99, True), (7, 100, False), (10, 100, True), (10, 200, False), (100, 299, True)],
 )
 def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept: bool) -> None:
-    assert is_kept(step, written, limit=100) is kept
+    assert is_logged(step, written, limit=100) is kept
 
 
 @pytest.mark.row("B26")

@@ -198,7 +198,7 @@ def test_a_refused_key_is_told_once_with_the_remedy_and_training_goes_on(
         monkeypatch.setenv("WANDB_BASE_URL", url)
         config = with_wandb(tmp_path, {"monitoring.mode": "Full"})
         reporter = Reporter(config, 1, publish=published)
-        while "training goes on" not in said:
+        while "training continues" not in said:
             said += capfd.readouterr().err
 
         for step in (1, 2, 3):
@@ -213,6 +213,6 @@ def test_a_refused_key_is_told_once_with_the_remedy_and_training_goes_on(
     assert last.step == 3
     assert int({m.name: m.value for m in last.metrics}["lost_log_records"]) >= 2
     assert [r.message for r in caplog.records if "W&B project sales" in r.message] == [
-        "cannot write to W&B project sales: its process has ended; the reason stands above;"
-        " training goes on"
+        "cannot write to W&B project sales: its process has exited; see the error above;"
+        " training continues"
     ]
