@@ -33,14 +33,13 @@ class DataSpec(ApiModel):
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64)] = []
     """Held-out files for validation."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536)] = 128
-    """Prompts per step, each with rollout.n completions; default from the preset."""
+    """Prompts per step, each with rollout.n completions."""
     max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
-    """Maximum tokens per prompt, including retrieved passages; default from the preset."""
+    """Maximum tokens per prompt, including retrieved passages."""
     max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    """Maximum tokens per completion, including search results; default from the preset."""
+    """Maximum tokens per completion, including search results."""
     num_workers: Annotated[int, Field(ge=1, le=64)] = 16
-    """Threads that render and tokenize prompts; default from the preset, at most the driver's
-    CPUs."""
+    """Threads that render and tokenize prompts; at most the driver's CPUs."""
     prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
     """Number of batches to prepare in advance."""
     stage_to_local_disk: bool = False

@@ -51,8 +51,7 @@ class MonitoringSpec(ApiModel):
     """Metrics and logs."""
 
     mode: MonitoringMode = MonitoringMode.LIGHT
-    """Full: all metrics every step. Light: at the intervals below. Off: progress only. Default from
-    the preset."""
+    """Full: all metrics every step. Light: at the intervals below. Off: progress only."""
     log_level: LogLevel = LogLevel.INFO
     """Minimum severity of messages from driver, ranks and engines; Debug includes vLLM's."""
     log_every_steps: Every = 10

@@ -11,13 +11,13 @@ class RolloutSpec(ApiModel):
     """Sampling parameters and vLLM options."""
 
     n: Annotated[int, Field(ge=1, le=256)] = 3
-    """Completions per prompt; equals algorithm.groupSize. Default from the preset."""
+    """Completions per prompt; equals algorithm.groupSize."""
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.6
-    """Sampling temperature, above 0; default from the preset."""
+    """Sampling temperature, above 0."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus sampling probability; below 1, logprobs of trainer and engine differ."""
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95)] = 0.6
-    """Share of each GPU's memory for vLLM; default from the preset."""
+    """Share of each GPU's memory for vLLM."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs per engine; must divide GPUs per node and the number of attention heads."""
     enable_chunked_prefill: bool = True
@@ -25,7 +25,7 @@ class RolloutSpec(ApiModel):
     enable_prefix_caching: bool = True
     """Share the KV cache of a prompt among its completions."""
     enforce_eager: bool = False
-    """Run vLLM without CUDA graphs: slower, less memory. Default from the preset."""
+    """Run vLLM without CUDA graphs: slower, less memory."""
     max_num_batched_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Maximum tokens per engine step; 0: computed, at least prompt plus response."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256

@@ -66,18 +66,17 @@ class TrainingSpec(ApiModel):
     mini_batch_prompts: Annotated[int, Field(ge=0, le=65536)] = 0
     """Prompts per optimizer step, a divisor of trainBatchSize; 0: the whole batch."""
     precision: Precision = Precision.BF16
-    """Data type of trainer and engine; default from the preset."""
+    """Data type of trainer and engine."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: slower, less memory. Default from the preset."""
+    """Recompute activations in the backward pass: slower, less memory."""
     load_in_turns: bool = False
     """Load the model rank by rank: host memory for one copy per pod, slower startup."""
     compile: bool = False
-    """Compile the layers with torch.compile, with dynamic shapes; default from the preset."""
+    """Compile the layers with torch.compile, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX
     """Row layout of the training forward pass; if unspecified, Padded for models that require
     it."""
     tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000)] = 16384
     """Maximum tokens per forward and backward pass of a rank."""
     off_policy_steps: Annotated[int, Field(ge=0, le=1)] = 0
-    """1: the next rollouts start before the step ends (requires placement Disaggregated). Default
-    from the preset."""
+    """1: start the next rollouts before the step ends (requires placement Disaggregated)."""

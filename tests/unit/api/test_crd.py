@@ -181,7 +181,7 @@ def test_every_field_of_the_specification_is_described() -> None:
         ("spec.validation.beforeTraining", "Default: false."),
         ("spec.data.columns.prompt", "Default: prompt."),
         ("spec.data.trainBatchSize", "Default: from preset."),
-        ("spec.resources.cpu", "empty: sized."),
+        ("spec.resources.cpu", "empty: computed."),
     ],
 )
 def test_descriptions_end_with_the_default(place: str, sentence: str) -> None:
@@ -290,7 +290,7 @@ def test_the_generator_runs_as_a_module() -> None:
 
 COUNTED = re.compile(
     r"prompts?|threads|batches|rows|completions|gpus|sequences|passes|passages|calls|searches"
-    r"|tries|checkpoints|pods|ranks|engines|failures|failed|steps?|tokens?|share"
+    r"|retries|restarts|checkpoints|pods|ranks|engines|failures|failed|steps?|tokens?|share"
 )
 NO_UNIT = {
     *(
