@@ -1,4 +1,4 @@
-"""Which two attempts `diff` compares, and what it prints about them."""
+"""The two attempts that `diff` compares, and its output."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,20 +7,22 @@ from raggrpo_operator.core.text.config_diff import AttemptName, differences, pai
 
 from .job_file import fail
 
-HELP = "Job {}, or {}@3 for its attempt 3; default: the newest."
+HELP = "Job {}, or {}@3 for its attempt 3 (default: the newest)."
 
 
 def select_attempts(
-    named: Sequence[AttemptName], newest: Mapping[str, int]
+    selected: Sequence[AttemptName], newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return which attempts one or two names choose, or end the command with those there are."""
+    """Return the two attempts selected by one or two names, or exit with the existing ones."""
     try:
-        return pair(named[0], named[1] if len(named) > 1 else None, newest)
+        return pair(selected[0], selected[1] if len(selected) > 1 else None, newest)
     except ValueError as error:
         fail(str(error))
 
 
-def diff_text(of_a: AttemptName, a: dict[str, Any], of_b: AttemptName, b: dict[str, Any]) -> str:
-    """Return what the command prints about two configurations."""
-    found = list(differences(a, b))
-    return "\n".join([f"{of_a} → {of_b}", *(found or ["nothing differs"])])
+def diff_text(
+    name_a: AttemptName, a: dict[str, Any], name_b: AttemptName, b: dict[str, Any]
+) -> str:
+    """Return the differences of two configurations as text."""
+    lines = list(differences(a, b)) or ["no differences"]
+    return "\n".join([f"{name_a} → {name_b}", *lines])

@@ -1,4 +1,4 @@
-"""Reads a job file for a command; mistakes are listed on standard error, with exit code 2."""
+"""Reads the job file of a command; problems are printed to standard error, with exit code 2."""
 
 import glob
 import os
@@ -22,31 +22,35 @@ from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
 FAILED = 1
-"""Exit code of what may work another time; what the caller can fix is CONFIG_ERROR."""
+"""Exit code of errors that may be temporary; errors of the caller exit with CONFIG_ERROR."""
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, a YAML file.")]
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file (YAML).")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: --set resources.device=CPU."),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a field, such as resources.device=CPU."
+    ),
 ]
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option("--endpoint", metavar="NAME=URL", help="Use this retrieval service instead."),
+    typer.Option(
+        "--endpoint", metavar="NAME=URL", help="Override the URL of a retrieval endpoint."
+    ),
 ]
 Mounts = Annotated[
     list[str] | None,
-    typer.Option("--mount", metavar="CLAIM=DIR", help="Let a folder stand in for a claim."),
+    typer.Option("--mount", metavar="CLAIM=DIR", help="Use a folder in place of a claim."),
 ]
 
 
 def fail(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
-    """End the command with a message and an exit code."""
+    """Print an error and exit."""
     show(message, err=True)
     raise typer.Exit(code)
 
 
 def load_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
-    """Return the job in a file as a cluster would see it, or exit listing every mistake."""
+    """Return the job in a file, or exit with a list of all problems."""
     return _job(path, sets, None)
 
 
@@ -56,37 +60,39 @@ def load_local_job(
     endpoints: Sequence[str] | None,
     mounts: Sequence[str] | None,
 ) -> tuple[RagGrpoJob, Resolved]:
-    """Return the job in a file, adapted to this machine, or exit listing every mistake."""
+    """Return the job in a file, adapted to this machine, or exit with a list of all problems."""
     job = _job(path, sets, endpoints)
     try:
         job = apply_mounts(job, read_mounts(mounts or [], _absolute), os.path.isdir)
     except InvalidOptions as error:
-        _refuse_options(error.problems)
+        _fail_options(error.problems)
     resolved = resolve_valid_job(job, in_pods=False)
-    unfit = machine_problems(resolved.spec, len(glob.glob("/dev/nvidia[0-9]*")))
-    if unfit := [*unfit, *missing_secrets(resolved.spec, os.environ)]:
-        _refuse_options(unfit)
+    num_gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+    problems = machine_problems(resolved.spec, num_gpus)
+    problems += missing_secrets(resolved.spec, os.environ)
+    if problems:
+        _fail_options(problems)
     return job, resolved
 
 
 def resolve_valid_job(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
-    """Return the resolved job, or exit listing every broken rule; print warnings."""
+    """Return the resolved job, or exit with a list of violations; print warnings."""
     resolved = resolve(job)
-    found = violations(job, resolved, in_pods=in_pods)
-    for violation in found:
+    all_violations = violations(job, resolved, in_pods=in_pods)
+    for violation in all_violations:
         if violation.severity is Severity.WARNING:
             show(f"warning: {violation.line()}", err=True)
-    if wrong := [v for v in found if v.severity is Severity.ERROR]:
-        _refuse_all(wrong)
+    if errors := [v for v in all_violations if v.severity is Severity.ERROR]:
+        _fail_violations(errors)
     return resolved
 
 
 def parse_or_exit(raw: Any) -> RagGrpoJob:
-    """Return the parsed job, or exit listing every mistake in its form."""
+    """Return the parsed job, or exit with a list of violations."""
     job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
         return job
-    _refuse_all(job)
+    _fail_violations(job)
 
 
 def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None) -> RagGrpoJob:
@@ -96,15 +102,15 @@ def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None
     try:
         return parse_or_exit(apply_options(raw, sets or [], endpoints or []))
     except InvalidOptions as error:
-        _refuse_options(error.problems)
+        _fail_options(error.problems)
     except RecursionError:
-        fail(f"{path} contains itself through a YAML alias: write the values out")
+        fail(f"{path} contains itself through a YAML alias: replace the alias by its value")
 
 
 def _read(path: Path) -> object:
-    """Return the single document in a YAML file, or exit."""
+    """Return the only document of a YAML file, or exit."""
     if path.is_dir():
-        fail(f"{path} is a folder: name a job file, such as {path / 'job.yaml'}")
+        fail(f"{path} is a folder: specify a job file, such as {path / 'job.yaml'}")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -112,7 +118,7 @@ def _read(path: Path) -> object:
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{path} cannot be read: {error}")
     if len(text) > MAX_BYTES:
-        fail(f"{path} has {len(text)} characters: a job file has at most {MAX_BYTES}")
+        fail(f"{path} has {len(text)} characters (limit {MAX_BYTES})")
     try:
         raw = yaml_text.read_yaml(text)
     except RecursionError:
@@ -120,7 +126,7 @@ def _read(path: Path) -> object:
     if isinstance(raw, Violation):
         fail(f"{path} {raw.line()}")
     if raw is None:
-        fail(f"{path} is empty: it should hold one RagGrpoJob; samples are in crds/samples/")
+        fail(f"{path} is empty: a job file has one RagGrpoJob; samples are in crds/samples/")
     return raw
 
 
@@ -128,12 +134,12 @@ def _absolute(folder: str) -> str:
     return os.path.abspath(os.path.expanduser(folder))
 
 
-def _refuse_options(problems: Sequence[str]) -> NoReturn:
+def _fail_options(problems: Sequence[str]) -> NoReturn:
     fail("\n".join(problems))
 
 
-def _refuse_all(found: Sequence[Violation]) -> NoReturn:
-    """End the command with one line per problem."""
-    problems = "problem" if len(found) == 1 else "problems"
-    lines = "\n".join(f"  {violation.line()}" for violation in found)
-    fail(f"{len(found)} {problems} in the job file:\n{lines}")
+def _fail_violations(violations: Sequence[Violation]) -> NoReturn:
+    """Exit with one line per violation."""
+    problems = "problem" if len(violations) == 1 else "problems"
+    lines = "\n".join(f"  {violation.line()}" for violation in violations)
+    fail(f"{len(violations)} {problems} in the job file:\n{lines}")

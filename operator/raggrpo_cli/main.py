@@ -1,4 +1,4 @@
-"""The `raggrpo` command: registers one function per verb."""
+"""The `raggrpo` command with one function per subcommand."""
 
 import sys
 from pathlib import Path
@@ -28,11 +28,11 @@ app.add_typer(import_app, name="import")
 
 @app.callback()
 def _main() -> None:
-    """Run and inspect retrieval-augmented GRPO jobs: declarative, restarted, on any machine."""
+    """Run and inspect retrieval-augmented GRPO jobs on this machine."""
 
 
 def main() -> None:
-    """Run `raggrpo` or `kubectl raggrpo`, depending on the name of the executable."""
+    """Run `raggrpo` or `kubectl raggrpo`, by the name of the executable."""
     if not Path(sys.argv[0]).name.startswith(PLUGIN):
         app()
     try:

@@ -1,4 +1,4 @@
-"""The manifests of a plan as YAML, for people and tools."""
+"""Manifests of a job as YAML."""
 
 import json
 from importlib.metadata import version
@@ -15,11 +15,11 @@ from raggrpo_operator.core.manifests.metadata import Manifest
 from raggrpo_operator.core.spec.resolve import Resolved
 
 Manifests = Annotated[
-    bool, typer.Option("--manifests", help="Print what the operator would create, as YAML.")
+    bool, typer.Option("--manifests", help="Print the manifests that the operator would create.")
 ]
 HEADER = """\
-# What the operator creates for the first attempt, with the settings of the chart's defaults.
-# Left out is the Secret with the token of Ray: its name and value exist in the cluster only.
+# Objects that the operator creates for the first attempt, with the default values of the chart.
+# Without the Secret that has the Ray token: its name and value are derived in the cluster.
 """
 RELEASE = "raggrpo-system"
 
@@ -27,7 +27,7 @@ RELEASE = "raggrpo-system"
 def manifests_text(
     job: RagGrpoJob, resolved: Resolved, image: str = "", facts: Facts | None = None
 ) -> str:
-    """Return a YAML stream; without `image`, this release's stands in for the operator's."""
+    """Return a YAML stream; `image` defaults to the trainer image of this release."""
     settings = ClusterSettings(
         trainer_image=image or f"raggrpo/trainer:{version('raggrpo-operator')}",
         operator_namespace=RELEASE,
@@ -38,6 +38,6 @@ def manifests_text(
 
 
 def as_yaml(manifest: Manifest) -> str:
-    """Return the manifest as readable, deterministic YAML."""
+    """Return the manifest as deterministic YAML."""
     plain = json.loads(json.dumps(manifest))  # avoids YAML aliases
     return str(yaml.safe_dump(plain, sort_keys=False, width=100, allow_unicode=True))

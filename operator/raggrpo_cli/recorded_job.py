@@ -1,4 +1,4 @@
-"""Reads a job folder for commands that inspect a run, finished or not."""
+"""Reads a job folder for commands that inspect a local run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder
 from .job_file import fail, load_job, parse_or_exit
 
 DirOption = Annotated[
-    Path | None, typer.Option("--dir", help="Job folder; default raggrpo-jobs/NAME.")
+    Path | None, typer.Option("--dir", help="Job folder (default: raggrpo-jobs/NAME).")
 ]
 
 
@@ -30,18 +30,18 @@ class RecordedJob:
     resolved: Resolved
     status: JobStatus
     temp_dir: Path | None = None
-    """Ray's temporary folder; None unless the job is running."""
+    """Temporary folder of Ray, or None if the job is not running."""
 
     @property
     def log_dir(self) -> Path:
-        """Return the folder that holds its history."""
+        """The folder with the history."""
         return Path(self.resolved.spec.monitoring.log_dir)
 
 
 def load_recorded_job(folder: Path) -> RecordedJob:
-    """Return the job recorded in a folder, or exit with a remedy."""
+    """Return the job recorded in a folder, or exit with an error."""
     if not (folder / JOB).exists() or not (folder / STATE).exists():
-        fail(f"{folder} is no job folder: it is made by `raggrpo run JOB.yaml --dir {folder}`")
+        fail(f"{folder} is not a job folder: create it with `raggrpo run JOB.yaml --dir {folder}`")
     try:
         state = JobFolder(folder).load()
     except OperatorError as error:
@@ -49,20 +49,21 @@ def load_recorded_job(folder: Path) -> RecordedJob:
     raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
     if isinstance(raw, Violation):
         fail(f"{folder / JOB} {raw.line()}")
-    job, status = parse_or_exit(raw), state.status
+    job = parse_or_exit(raw)
+    status = state.status
     temp_dir = Path(state.temp_dir) if state.temp_dir else None
     return RecordedJob(folder, job, resolve(job, status.preflight.facts), status, temp_dir)
 
 
-def resolve_folder(given: Path | None, job_file: Path | None) -> Path:
-    """Return the given job folder, or the one `raggrpo run JOB.yaml` uses by default."""
-    if given is not None:
-        return given
+def resolve_folder(folder: Path | None, job_file: Path | None) -> Path:
+    """Return the specified job folder or the default folder of the job, or exit."""
+    if folder is not None:
+        return folder
     if job_file is None:
-        fail("name the job: JOB.yaml, or its folder with --dir")
+        fail("no job: specify JOB.yaml, or its folder with --dir")
     return default_folder(load_job(job_file).metadata.name)
 
 
 def default_folder(name: str) -> Path:
-    """Return the folder of a job run without --dir."""
+    """Return the default folder of a job."""
     return Path("raggrpo-jobs") / name

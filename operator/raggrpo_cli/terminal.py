@@ -1,4 +1,4 @@
-"""Prints for people: what jobs, pods and servers say never reaches a terminal as control codes."""
+"""Printing without control codes, which text of jobs, pods and servers may contain."""
 
 import codecs
 import sys
@@ -10,21 +10,21 @@ from raggrpo_api.fields.text import printable
 
 
 def show(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print the text, without its control characters."""
+    """Print the text without control characters."""
     typer.echo(printable(str(text)), err=err, nl=nl)
 
 
 def log_printer() -> Callable[[bytes], None]:
-    """Return what prints parts of a log: as they are into a file or pipe, printable on a terminal.
+    """Return a function that prints chunks of a log, without control characters on a terminal.
 
-    A character may begin in one part and end in the next.
+    A character may be split between two chunks.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     is_terminal = sys.stdout.isatty()
 
-    def show_part(part: bytes) -> None:
-        shown = printable(decoder.decode(part)).encode() if is_terminal else part
-        sys.stdout.buffer.write(shown)
+    def write(chunk: bytes) -> None:
+        output = printable(decoder.decode(chunk)).encode() if is_terminal else chunk
+        sys.stdout.buffer.write(output)
         sys.stdout.buffer.flush()
 
-    return show_part
+    return write

@@ -128,7 +128,7 @@ def test_plan_of_cluster_job_uses_preflight_facts_and_operator_image(
 
     assert shown.returncode == 0, shown.stderr
     assert "Model: 560,000 parameters" in shown.stdout
-    assert shown.stdout.splitlines()[-1] == f"Image: {IMAGE} (the operator's)"
+    assert shown.stdout.splitlines()[-1] == f"Image: {IMAGE} (default of the operator)"
 
     asked = ("plan", "small", "--manifests", "-n", namespace)
     stream = kubectl_raggrpo(*asked, kubeconfig=api_server.kubeconfig).stdout
@@ -160,8 +160,8 @@ def test_diff_compares_attempt_records(api_server: ApiServer, namespace: str) ->
     api_server.kubectl("delete", "configmap", record, "-n", namespace)
     for wrong, words in {
         "small@1": "small has no attempt 0: its attempts are 1 to 2",
-        "small": "the record of small@1 is no longer there (a ConfigMap labelled ",
-        "other": "there is no job other in namespace",
+        "small": "the ConfigMap of small@1 (labels ",
+        "other": "job other does not exist in namespace",
     }.items():
         refused = diff(wrong)
         assert refused.returncode != 0
@@ -185,14 +185,14 @@ def test_plan_of_file_needs_no_job_and_no_extra_permissions(
 
     assert shown.returncode == 0, shown.stderr
     assert "Model and data: not read yet" in shown.stdout
-    assert "Image: the operator's, which cannot be read here" in shown.stdout
+    assert "Image: default of the operator, which cannot be read" in shown.stdout
 
 
 def test_missing_job_is_reported_with_remedy(api_server: ApiServer, namespace: str) -> None:
     for verb in ("status", "logs", "plan"):
         ended = kubectl_raggrpo(verb, "gone", "-n", namespace, kubeconfig=api_server.kubeconfig)
         assert ended.returncode == 2, ended.stderr
-        assert f"there is no job gone in namespace {namespace}" in ended.stderr
+        assert f"job gone does not exist in namespace {namespace}" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 
@@ -200,7 +200,7 @@ def test_logs_of_unstarted_job_report_reason(api_server: ApiServer, namespace: s
     api_server.apply(make_cluster_job(), namespace=namespace)
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
     assert ended.returncode == 1
-    assert "attempt 1 of job small has not begun, the job is Pending" in ended.stderr
+    assert "attempt 1 of job small has not started, the job is Pending" in ended.stderr
 
 
 def test_missing_attempt_is_reported_with_existing_ones(

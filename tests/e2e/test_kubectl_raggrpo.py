@@ -60,7 +60,7 @@ def test_unreadable_logs_are_reported_without_leftover_pod(
     unreadable = logs(job)
 
     assert unwritten.returncode == unreadable.returncode == 1
-    assert "there is no log of attempt 1: cannot access" in unwritten.stderr
+    assert "attempt 1 has no log: cannot access" in unwritten.stderr
     assert f'persistentvolumeclaim "{CLAIM}" not found' in unreadable.stderr
     assert len(unwritten.stderr.splitlines()) == len(unreadable.stderr.splitlines()) == 1
     assert readers(job) == []

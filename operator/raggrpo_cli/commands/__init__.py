@@ -1,1 +1,1 @@
-"""One module per verb: parse, call, print."""
+"""The subcommands of `raggrpo`, one per module."""

@@ -33,28 +33,30 @@ def check(
     mount: Mounts = None,
     endpoint: Endpoints = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check paths, data, lengths, endpoints and the checkpoint folder before a run."""
+    """Check paths, model, data, endpoints and the checkpoint folder before a run."""
     job, resolved = load_local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved)
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
-    found = _on_facts(job, result)
+    new_violations = _fact_violations(job, result)
     if as_json:
         answer = result.model_dump(mode="json", by_alias=True)
-        show(json.dumps(answer | {"problems": [v.line() for v in found]}, indent=1))
+        show(json.dumps(answer | {"problems": [v.line() for v in new_violations]}, indent=1))
     else:
-        show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(found)]))
-    if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:  # `run` would wait for the service
+        show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(new_violations)]))
+    if (
+        result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
+    ):  # exits as a failed preflight; `run` would wait for the service
         raise typer.Exit(ExitCode.PREFLIGHT_FAILED)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
-    if any(violation.severity is Severity.ERROR for violation in found):
+    if any(violation.severity is Severity.ERROR for violation in new_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 
 
 def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
-    """Run the checks in a separate process, as in a cluster; leave no files behind."""
+    """Run the checks in a separate process, as in a cluster, with temporary files."""
     from raggrpo_operator.local_runtime.preflight_run import PreflightRun
     from raggrpo_operator.local_runtime.processes import Processes
 
@@ -72,11 +74,11 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
     return observed.result
 
 
-def _on_facts(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
-    """Return the violations that only the facts about model and data reveal."""
-    known = violations(job, resolve(job), in_pods=False)
-    found = violations(job, resolve(job, result.facts), result.facts, in_pods=False)
-    return tuple(violation for violation in found if violation not in known)
+def _fact_violations(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
+    """Return the violations that depend on the facts about model and data."""
+    without_facts = violations(job, resolve(job), in_pods=False)
+    with_facts = violations(job, resolve(job, result.facts), result.facts, in_pods=False)
+    return tuple(violation for violation in with_facts if violation not in without_facts)
 
 
 def _line(check: Check) -> str:
@@ -93,6 +95,6 @@ def _facts(result: PreflightResult) -> list[str]:
     ]
 
 
-def _rules(found: tuple[Violation, ...]) -> list[str]:
+def _rules(new_violations: tuple[Violation, ...]) -> list[str]:
     signs = {Severity.ERROR: "FAILED", Severity.WARNING: "warning"}
-    return [f"{signs[violation.severity]:<7} {violation.line()}" for violation in found]
+    return [f"{signs[violation.severity]:<7} {violation.line()}" for violation in new_violations]

@@ -1,4 +1,4 @@
-"""`raggrpo compare`: show two runs side by side, to see what a changed value did."""
+"""`raggrpo compare A B`: results of two runs side by side."""
 
 import json
 import textwrap
@@ -15,7 +15,7 @@ from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
-"""Of the columns name, A, B and B/A."""
+"""Widths of the columns name, A, B and B/A."""
 PER_RUN = frozenset({"checkpoint.path", "monitoring.logDir"})
 """Fields that always differ between two runs."""
 
@@ -24,23 +24,23 @@ def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Job folder.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Job folder.")],
 ) -> None:
-    """Show two runs side by side: throughput by stage, rewards, and what was set differently."""
+    """Compare two runs: rewards, throughput by stage and differing fields."""
     a, b = load_recorded_job(first), load_recorded_job(second)
     show("\n".join(comparison(a, b)))
 
 
 def comparison(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
-    """Yield the lines of the table; the last column is B divided by A."""
+    """Yield the lines of the table; the last column is B / A."""
     yield _line("", a.folder.name, b.folder.name, "B/A")
     yield _line("job", a.job.metadata.name, b.job.metadata.name)
     yield _line("phase", a.status.phase, b.status.phase)
     yield from _numbers(_outcome(a), _outcome(b))
-    of_a, of_b = _figures(a), _figures(b)
+    figures_a, figures_b = _figures(a), _figures(b)
     yield from ("", "Results")
-    yield from _numbers(_results(of_a), _results(of_b))
+    yield from _numbers(_results(figures_a), _results(figures_b))
     yield from ("", "Throughput (seconds per step by stage)")
-    yield from _numbers(_throughput(of_a), _throughput(of_b))
-    yield from ("", "Set differently")
+    yield from _numbers(_throughput(figures_a), _throughput(figures_b))
+    yield from ("", "Different fields")
     yield from _differences(a, b)
 
 
@@ -53,7 +53,7 @@ def _outcome(job: RecordedJob) -> Numbers:
         "steps": job.status.progress.step,
         "restarts": job.status.restarts.total,
         "lost steps": sum(attempt.lost_steps for attempt in attempts),
-        "seconds of all attempts": sum(attempt.seconds for attempt in attempts),
+        "total seconds of attempts": sum(attempt.seconds for attempt in attempts),
     }
 
 
@@ -61,48 +61,49 @@ def _figures(job: RecordedJob) -> Figures:
     return figures(read_history(job.log_dir), read_events(job.log_dir))
 
 
-def _results(found: Figures) -> Numbers:
+def _results(run: Figures) -> Numbers:
     numbers: Numbers = {
-        "mean reward, first 10 steps": found.reward_first,
-        "mean reward, last 10 steps": found.reward_last,
-        "exact match, last 10 steps": found.exact_match_last,
+        "mean reward, first 10 steps": run.reward_first,
+        "mean reward, last 10 steps": run.reward_last,
+        "exact match, last 10 steps": run.exact_match_last,
     }
-    for validation in found.validations:
+    for validation in run.validations:
         numbers[f"held-out exact match {validation.when}"] = validation.exact_match
         numbers[f"held-out control {validation.when}"] = validation.control_exact_match
     return numbers
 
 
-def _throughput(found: Figures) -> Numbers:
-    steps = max(1, found.steps)
+def _throughput(run: Figures) -> Numbers:
+    steps = max(1, run.steps)
     return {
-        "samples per second": found.samples_per_second,
-        "tokens per second": found.tokens_per_second,
-        "step (median)": found.step_seconds,
-        **{stage: seconds / steps for stage, seconds in found.stage_seconds.items()},
+        "samples per second": run.samples_per_second,
+        "tokens per second": run.tokens_per_second,
+        "step (median)": run.step_seconds,
+        **{stage: seconds / steps for stage, seconds in run.stage_seconds.items()},
     }
 
 
 def _numbers(a: Numbers, b: Numbers) -> Iterator[str]:
     for name in {**a, **b}:
-        of_a, of_b = a.get(name), b.get(name)
-        if of_a is None and of_b is None:
+        value_a, value_b = a.get(name), b.get(name)
+        if value_a is None and value_b is None:
             continue
-        ratio = f"{of_b / of_a:.2f}" if of_a and of_b is not None else ""
-        yield _line(name, _shown(of_a), _shown(of_b), ratio)
+        ratio = f"{value_b / value_a:.2f}" if value_a and value_b is not None else ""
+        yield _line(name, _text(value_a), _text(value_b), ratio)
 
 
 def _differences(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
-    of_a, of_b = a.resolved.values(), b.resolved.values()
-    paths = [p for p in {**of_a, **of_b} if p not in PER_RUN and of_a.get(p) != of_b.get(p)]
+    values_a, values_b = a.resolved.values(), b.resolved.values()
+    fields = [path for path in {**values_a, **values_b} if path not in PER_RUN]
+    paths = [path for path in fields if values_a.get(path) != values_b.get(path)]
     for path in paths:
-        yield _line(path, json.dumps(of_a.get(path)), json.dumps(of_b.get(path)))
+        yield _line(path, json.dumps(values_a.get(path)), json.dumps(values_b.get(path)))
     if not paths:
-        yield "nothing"
+        yield "none"
 
 
 def _line(*cells: str) -> str:
-    """Return one row, at most 100 columns wide; longer cells wrap."""
+    """Return a row of at most 100 columns; longer cells wrap."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(cells, WIDTHS, strict=False)]
     rows = zip_longest(*wrapped, fillvalue="")
     return "\n".join(
@@ -111,5 +112,5 @@ def _line(*cells: str) -> str:
     )
 
 
-def _shown(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

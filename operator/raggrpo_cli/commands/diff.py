@@ -1,4 +1,4 @@
-"""`raggrpo diff A[@N] [B[@M]]`: how the configurations of two attempts differ."""
+"""`raggrpo diff A[@N] [B[@M]]`: differences of the configurations of two attempts."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,15 @@ from raggrpo_operator.core.text.config_diff import attempt_name
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help=HELP.format("folder", "FOLDER"))],
-    second: Annotated[str, typer.Argument(metavar="[B]", help="Default: the one before A.")] = "",
+    second: Annotated[
+        str, typer.Argument(metavar="[B]", help="Default: the attempt before A.")
+    ] = "",
 ) -> None:
-    """Show where the configurations of two attempts differ."""
-    named = [attempt_name(text) for text in (first, second) if text]
-    jobs = {job: load_recorded_job(Path(job)) for job, _ in named}
+    """Show the differences between the configurations of two attempts."""
+    selected = [attempt_name(text) for text in (first, second) if text]
+    jobs = {job: load_recorded_job(Path(job)) for job, _ in selected}
     newest = {job: recorded.status.attempt for job, recorded in jobs.items()}
-    earlier, later = select_attempts(named, newest)
+    earlier, later = select_attempts(selected, newest)
     a, b = (_config(jobs[job].log_dir, number) for job, number in (earlier, later))
     show(diff_text(earlier, a, later, b))
 

@@ -1,4 +1,4 @@
-"""`raggrpo import verl CONFIG [overrides…] -o job.yaml`: a foreign configuration as a job."""
+"""`raggrpo import verl CONFIG [overrides…] -o job.yaml`: convert a verl configuration to a job."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,11 +20,11 @@ from raggrpo_operator.core.spec.resolve import resolve
 app = typer.Typer(no_args_is_help=True)
 
 MAIN = "verl/trainer"
-"""Where verl's programs lie in its repository."""
+"""Folder of verl's programs in its repository."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what kubectl, which reads YAML 1.1, takes for a boolean and PyYAML does not."""
+    """Quotes strings that are booleans in YAML 1.1 (kubectl) but not for PyYAML."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -37,61 +37,61 @@ _Dumper.add_representer(str, _quoted)
 
 @app.callback()
 def _import() -> None:
-    """Turn another trainer's configuration into a job."""
+    """Convert the configuration of another trainer to a job."""
 
 
 @app.command()
 def verl(
-    config: Annotated[Path, typer.Argument(help="verl's Hydra YAML, or its .sh script.")],
+    config: Annotated[Path, typer.Argument(help="Hydra YAML or .sh script of verl.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="name.of.field=value")] = None,
     config_path: Annotated[
         Path | None,
-        typer.Option(help="Folder of verl's repository, if the file does not lie in it."),
+        typer.Option(help="Folder of the verl repository, if CONFIG is not in it."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the job there.")
+        Path | None, typer.Option("--output", "-o", help="File to write the job to.")
     ] = None,
 ) -> None:
-    """Write the job that a verl configuration amounts to; tell what became of every field."""
+    """Convert a verl configuration to a job and report how each field was mapped."""
     read = _reader(config, config_path)
     try:
         text = config.read_text(encoding="utf-8")
-        found = _composed(config, text, read)
-        found.override(read_overrides(overrides or []))
+        composition = _compose(config, text, read)
+        composition.override(read_overrides(overrides or []))
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{config} cannot be read: {error}")
     except Unreadable as error:
         fail(f"{config}: {error}")
     try:
-        imported = import_verl(found.values, found.inherited, found.missing, read)
+        imported = import_verl(composition.values, composition.inherited, composition.missing, read)
     except Unreadable as error:
         fail(f"{config}: {error}")
     except (TypeError, ValueError) as error:
-        fail(f"{config}: a value has another kind than verl's own: {error}")
+        fail(f"{config}: a value has an unexpected type: {error}")
     _write(imported, output)
 
 
-def _composed(config: Path, text: str, read: Read) -> Composition:
-    """Return the values of a configuration, or of a script with the configuration it names."""
+def _compose(config: Path, text: str, read: Read) -> Composition:
+    """Return the values of a configuration, or of a script and the configuration it uses."""
     if config.suffix != ".sh":
         return compose(config.stem, [str(config.parent.absolute())], read, text=text)
     script = read_script(text)
-    found = Composition()
+    composition = Composition()
     if name := script.options.get("--config-name"):
-        given = (script.options.get(each) for each in ("--config-path", "--config-dir"))
-        folders = [each for each in given if each]
-        # A relative one is looked for beside verl's own program.
+        options = (script.options.get(each) for each in ("--config-path", "--config-dir"))
+        folders = [folder for folder in options if folder]
+        # Relative folders may also be relative to verl's program.
         folders += [f"{MAIN}/{each}" for each in folders or ["config"]]
-        found = compose(name, folders, read, script.choices)
-    found.override({**script.choices, **script.overrides})
-    found.missing += script.missing
-    return found
+        composition = compose(name, folders, read, script.choices)
+    composition.override({**script.choices, **script.overrides})
+    composition.missing += script.missing
+    return composition
 
 
 def _reader(config: Path, repository: Path | None) -> Read:
-    """Return what reads a file named by a configuration: below any folder that this one is in."""
-    at = config.absolute().parent
-    folders = [*([repository] if repository else []), at, *at.parents, Path.cwd()]
+    """Return a reader of files relative to any parent folder of the configuration."""
+    parent = config.absolute().parent
+    folders = [*([repository] if repository else []), parent, *parent.parents, Path.cwd()]
 
     def read(name: str) -> str | None:
         path = Path(name.replace(HOME, "~", 1)).expanduser()
@@ -117,16 +117,13 @@ def _write(imported: Imported, output: Path | None) -> None:
     for title, lines in (
         ("mapped", imported.mapped),
         ("no counterpart", imported.unmapped),
-        ("wrong in the original", imported.wrong),
-        ("not at hand, give overrides or --config-path", imported.missing),
+        ("invalid in the original", imported.wrong),
+        ("not available: specify overrides or --config-path", imported.missing),
     ):
         show("\n".join([f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)]), err=True)
     if output is not None:
         show(f"{output}: raggrpo validate {output}; raggrpo run {output} --mount {CLAIM}=DIR")
     parsed = parse_job(imported.job)
-    found = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
-    if found:
-        show(
-            "\n".join(["what the rules say of the job:", *(f"  {v.line()}" for v in found)]),
-            err=True,
-        )
+    problems = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
+    if problems:
+        show("\n".join(["problems of the job:", *(f"  {v.line()}" for v in problems)]), err=True)

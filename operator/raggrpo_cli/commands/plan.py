@@ -1,4 +1,4 @@
-"""`raggrpo plan JOB.yaml`: every value with its origin, the sizing with reasons, warnings."""
+"""`raggrpo plan JOB.yaml`: resolved values with their origins, sizing and violations."""
 
 import json
 from typing import Annotated
@@ -20,25 +20,26 @@ from raggrpo_operator.core.text.plan import render_plan
 def plan(
     job_file: JobFile,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     manifests: Manifests = False,
 ) -> None:
-    """Show what a job resolves to: values with origin, sizing terms, warnings, or manifests."""
+    """Show the resolved job: values with origins, sizing, warnings; or manifests."""
     job = load_job(job_file, set_)
     resolved = resolve(job)
-    found, sizing = violations(job, resolved), size(resolved.spec)
+    all_violations = violations(job, resolved)
+    sizing = size(resolved.spec)
     if as_json:
         config = trainer_config(job, resolved)
         answer = {
             "config": config.model_dump(mode="json", by_alias=True),
             "origins": dict(resolved.origins),
             "sizing": to_jsonable_python(sizing, by_alias=True),
-            "problems": [v.line() for v in found],
+            "problems": [v.line() for v in all_violations],
         }
         show(json.dumps(answer, indent=1))
-    elif manifests and not errors(found):
+    elif manifests and not errors(all_violations):
         show(manifests_text(job, resolved), nl=False)
     else:
-        show(render_plan(job, resolved, sizing, found), nl=False)
-    if errors(found):
+        show(render_plan(job, resolved, sizing, all_violations), nl=False)
+    if errors(all_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)

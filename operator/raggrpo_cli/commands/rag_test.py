@@ -1,4 +1,4 @@
-"""`raggrpo rag-test JOB.yaml`: test the job's RAG endpoints with and without load."""
+"""`raggrpo rag-test JOB.yaml`: test the retrieval endpoints of a job, also under load."""
 
 import os
 import subprocess
@@ -26,41 +26,41 @@ def rag_test(
     endpoint: Endpoints = None,
     set_: Sets = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="How long each level of load lasts.")
+        float, typer.Option("--seconds", min=0.1, help="Duration of each load level.")
     ] = 5.0,
     most: Annotated[
-        int, typer.Option("--most", min=1, max=4096, help="Most calls in flight at once.")
+        int, typer.Option("--most", min=1, max=4096, help="Maximum concurrent calls.")
     ] = 32,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Call the RAG endpoints for real: one call each, variants, rising load, one training step."""
+    """Call the retrieval endpoints: one call each, variants, increasing load, one training step."""
     job, resolved = load_local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved)
     if not config.retrieval.external:
         fail(
-            "spec.retrieval.endpoints: there is no endpoint to test before the job runs: name one "
-            "with --endpoint NAME=URL"
+            "spec.retrieval.endpoints: all endpoints are managed and not running; specify one with "
+            "--endpoint NAME=URL"
         )
-    found = _measured(config, trainer_env(resolved.spec, os.environ), seconds, most)
+    results = _measure(config, trainer_env(resolved.spec, os.environ), seconds, most)
     if as_json:
-        show(found.model_dump_json(by_alias=True, indent=1))
+        show(results.model_dump_json(by_alias=True, indent=1))
     else:
-        show("\n\n".join("\n".join(lines(each)) for each in found.endpoints))
-    if any(each.failure for each in found.endpoints):
+        show("\n\n".join("\n".join(lines(each)) for each in results.endpoints))
+    if any(each.failure for each in results.endpoints):
         raise typer.Exit(ExitCode.RETRIEVAL_UNAVAILABLE)
 
 
-def _measured(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
-    """Measure in a trainer process, with the same client that training uses."""
-    ended = subprocess.run(
+def _measure(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
+    """Measure in a trainer process with the client that training uses."""
+    process = subprocess.run(
         [*COMMAND, str(seconds), str(most)],
         env={**env, **seal(config.to_json())},
         stdout=subprocess.PIPE,
         check=False,
     )
-    if ended.returncode:
-        raise typer.Exit(ended.returncode)  # it has printed the reason
-    return RagTest.model_validate_json(ended.stdout)
+    if process.returncode:
+        raise typer.Exit(process.returncode)  # the process has printed the error
+    return RagTest.model_validate_json(process.stdout)
 
 
 def lines(test: EndpointTest) -> Iterator[str]:
@@ -75,14 +75,14 @@ def lines(test: EndpointTest) -> Iterator[str]:
     yield from map(_level, test.levels)
     if test.saturates_at:
         yield (
-            f"  saturated by {test.saturates_at} calls in flight: more of them only wait "
+            f"  saturated at {test.saturates_at} calls in flight; more only wait "
             "(retrieval.endpoints[].maxConcurrency)"
         )
     else:
-        yield "  not saturated: the last level still brought more answers, or it failed"
+        yield "  not saturated: the last level increased throughput or failed"
     if test.step is not None:
         yield (
-            f"  one step asks {test.step.questions} questions: {test.step.seconds:.1f} s, failed: "
+            f"  one step, {test.step.questions} questions: {test.step.seconds:.1f} s, failed: "
             f"{_failures(test.step.failures)}"
         )
 

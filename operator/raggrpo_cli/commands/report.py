@@ -1,4 +1,4 @@
-"""`raggrpo report`: render a job's report again, even while the job runs."""
+"""`raggrpo report`: write the report of a job, also while it is running."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +14,12 @@ def report(
     dir: Annotated[Path, typer.Option("--dir", help="Job folder.")] = Path(),  # noqa: A002
 ) -> None:
     """Write report.html (rewards, stage times, attempts) and print its path."""
-    found = load_recorded_job(dir)
+    recorded = load_recorded_job(dir)
     path = write_report(
-        found.folder,
-        found.log_dir,
-        found.status,
-        name=found.job.metadata.name,
-        resolved=found.resolved,
+        recorded.folder,
+        recorded.log_dir,
+        recorded.status,
+        name=recorded.job.metadata.name,
+        resolved=recorded.resolved,
     )
     show(path.resolve())

@@ -1,4 +1,4 @@
-"""`raggrpo run JOB.yaml`: run the whole job on this machine."""
+"""`raggrpo run JOB.yaml`: run a job on this machine."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +19,8 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
-"""What a shell reports for a command ended by Ctrl-C."""
-CODES: Mapping[str, int] = {
+"""Exit code of a shell for a command interrupted by Ctrl-C."""
+EXIT_CODES: Mapping[str, int] = {
     Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
     Cause.DATA_ERROR: ExitCode.DATA_ERROR,
     Cause.PREFLIGHT_FAILED: ExitCode.PREFLIGHT_FAILED,
@@ -30,7 +30,7 @@ CODES: Mapping[str, int] = {
     Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
     Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
-"""Causes that the user must fix before another run can succeed; all others exit with FAILED."""
+"""Exit codes of causes that the user must fix; all others exit with FAILED."""
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     endpoint: Endpoints = None,
     set_: Sets = None,
 ) -> None:
-    """Run a job on this machine, or continue it; Ctrl-C saves and suspends."""
+    """Run or resume a job on this machine; Ctrl-C saves and suspends it."""
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
     from raggrpo_operator.reporting.progress_display import ProgressDisplay
 
@@ -56,55 +56,57 @@ def run(
     except OperatorError as error:
         fail(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)
     except Interrupted:
-        show("ended at once, without saving", err=True)
+        show("interrupted: exited without saving", err=True)
     finally:
         folder.release()
     recorded = load_recorded_job(folder.path)
     if recorded.status.phase is Phase.SUCCEEDED and recorded.status.attempt == before.attempt:
-        show("\n".join(_already_complete(recorded)))
+        show("\n".join(_completion(recorded)))
         return
-    show("\n".join(_ending(recorded)))
+    show("\n".join(_result(recorded)))
     raise typer.Exit(exit_code(recorded.status, suspended_by_spec=job.spec.suspend))
 
 
 def exit_code(status: JobStatus, *, suspended_by_spec: bool) -> int:
-    """Return the command's exit code for a job that ended with this status."""
+    """Return the exit code of the command for the final status of a job."""
     match status.phase:
         case Phase.SUCCEEDED:
             return ExitCode.DONE
         case Phase.INVALID:
             return ExitCode.CONFIG_ERROR
         case Phase.FAILED:
-            return CODES.get(get_condition(status, ConditionType.FAILED).reason, FAILED)
+            return EXIT_CODES.get(get_condition(status, ConditionType.FAILED).reason, FAILED)
         case Phase.SUSPENDED if suspended_by_spec:
             return ExitCode.DONE
         case _:
             return SUSPENDED
 
 
-def _already_complete(recorded: RecordedJob) -> Iterator[str]:
-    progress, spec = recorded.status.progress, recorded.resolved.spec
+def _completion(recorded: RecordedJob) -> Iterator[str]:
+    progress = recorded.status.progress
+    spec = recorded.resolved.spec
     yield (
         f"job {recorded.job.metadata.name} is complete "
-        f"(step {progress.step} of {progress.total_steps}). To train further raise "
-        "spec.training.totalSteps; to start afresh remove"
+        f"(step {progress.step} of {progress.total_steps}). To continue training, increase "
+        "spec.training.totalSteps. To start again, remove the folders:"
     )
     yield f"  rm -r {recorded.folder} {spec.checkpoint.path}"
-    yield "or choose another --dir and spec.checkpoint.path."
-    yield from _places(recorded)
+    yield "or specify another --dir and spec.checkpoint.path."
+    yield from _paths(recorded)
 
 
-def _ending(recorded: RecordedJob) -> Iterator[str]:
-    """Write summary and report, and yield the final output lines."""
+def _result(recorded: RecordedJob) -> Iterator[str]:
+    """Write summary and report; yield the output lines."""
     from raggrpo_operator.reporting.report import write_report
     from raggrpo_operator.reporting.summary import write_summary
 
-    status, name = recorded.status, recorded.job.metadata.name
+    status = recorded.status
+    name = recorded.job.metadata.name
     summary = write_summary(recorded.folder, status, recorded.log_dir)
     write_report(recorded.folder, recorded.log_dir, status, name=name, resolved=recorded.resolved)
     yield f"job {name}: {_outcome(status)}"
     yield from _figures(summary)
-    yield from _places(recorded)
+    yield from _paths(recorded)
 
 
 def _outcome(status: JobStatus) -> str:
@@ -118,10 +120,10 @@ def _outcome(status: JobStatus) -> str:
             failed = get_condition(status, ConditionType.FAILED)
             return f"failed ({failed.reason}){restarts}: {failed.message}"
         case Phase.INVALID:
-            return f"not valid: {get_condition(status, ConditionType.ACCEPTED).message}"
+            return f"invalid: {get_condition(status, ConditionType.ACCEPTED).message}"
         case _:
             saved = status.checkpoint.step if status.checkpoint else 0
-            return f"suspended, saved at step {saved}; run the same command again to continue"
+            return f"suspended, checkpoint at step {saved}; run the same command to resume"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -130,24 +132,24 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[str]:
             f"  mean reward   {summary['rewardFirst']:.3f} in the first 10 steps, "
             f"{summary['rewardLast']:.3f} in the last 10"
         )
-    measured = {
+    values = {
         "before": summary["exactMatchBefore"],
         "after": summary["exactMatchAfter"],
         "with other prompts' passages": summary["exactMatchControl"],
     }
-    shown = [f"{value:.1%} {when}" for when, value in measured.items() if value is not None]
-    if shown:
-        yield f"  exact match   {', '.join(shown)} (held-out)"
+    clauses = [f"{value:.1%} {when}" for when, value in values.items() if value is not None]
+    if clauses:
+        yield f"  exact match   {', '.join(clauses)} (held-out)"
 
 
-def _places(recorded: RecordedJob) -> Iterator[str]:
+def _paths(recorded: RecordedJob) -> Iterator[str]:
     export = Path(recorded.resolved.spec.checkpoint.path) / EXPORT_DIR
-    places = {
+    paths = {
         "report": recorded.folder / REPORT,
         "summary": recorded.folder / SUMMARY,
         "model": export,
         "logs": recorded.log_dir,
     }
-    for what, path in places.items():
+    for label, path in paths.items():
         if path.exists():
-            yield f"  {what:<13} {path}"
+            yield f"  {label:<13} {path}"

@@ -1,4 +1,4 @@
-"""`raggrpo status`: show a local job's status, read from its folder."""
+"""`raggrpo status`: the status of a local job."""
 
 import json
 from pathlib import Path
@@ -15,11 +15,11 @@ from raggrpo_operator.core.text.status_text import render_status
 def status(
     job_file: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]")] = None,
     dir: DirOption = None,  # noqa: A002
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole status.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show phase, progress, attempts and conditions of a local job."""
-    found = load_recorded_job(resolve_folder(dir, job_file)).status
+    job_status = load_recorded_job(resolve_folder(dir, job_file)).status
     if as_json:
-        show(json.dumps(status_to_json(found), indent=1))
+        show(json.dumps(status_to_json(job_status), indent=1))
     else:
-        show(render_status(found), nl=False)
+        show(render_status(job_status), nl=False)

@@ -1,1 +1,1 @@
-"""`kubectl raggrpo`: inspect jobs in a cluster. Uses only the caller's own rights."""
+"""`kubectl raggrpo`: inspect jobs in a cluster with the permissions of the caller."""

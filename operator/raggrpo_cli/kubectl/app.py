@@ -1,4 +1,4 @@
-"""The command as a kubectl plugin: registers one function per verb."""
+"""The kubectl plugin with one function per subcommand."""
 
 import typer
 
@@ -14,4 +14,4 @@ for _verb in (status, logs, plan, diff):
 
 @app.callback()
 def _main() -> None:
-    """Inspect retrieval-augmented GRPO jobs in a cluster, with your own rights."""
+    """Inspect retrieval-augmented GRPO jobs in a cluster, with your permissions."""

@@ -1,4 +1,4 @@
-"""Connects a command to a cluster and reads jobs there; every error becomes one line."""
+"""Connects a command to a cluster and reads jobs; errors are printed as one line."""
 
 import asyncio
 import signal
@@ -20,23 +20,25 @@ OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE_VARIABLE = "RAGGRPO_TRAINER_IMAGE"
 
 Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
+    str, typer.Option("--namespace", "-n", help="Namespace (default: that of the context).")
 ]
 Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
-Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="File; default as for kubectl.")]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", help="Kubeconfig file (default: as for kubectl).")
+]
 Result = TypeVar("Result")
 
 
 def run_in_cluster(
     kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
 ) -> Result:
-    """Return the result of `work` in the cluster, or exit saying what went wrong."""
+    """Return the result of `work` with a client, or exit with an error."""
     try:
         return asyncio.run(_connected(kubeconfig, context, work))
     except KubeconfigError as error:
         fail(str(error))
     except AccessDenied as error:
-        fail(f"no rights: {error}; ask for them where the cluster is administered", FAILED)
+        fail(f"permission denied: {error}; ask a cluster administrator for access", FAILED)
     except OperatorError as error:
         fail(str(error), FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -44,32 +46,32 @@ def run_in_cluster(
 
 
 async def get_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
-    """Return a job in the cluster, or exit with a remedy."""
+    """Return a job in the cluster, or exit with an error."""
     namespace = namespace or client.namespace
     try:
         return parse_cluster_job(await client.get(JOBS, namespace, name))
     except NotFound:
         await require_installed(client)
         fail(
-            f"there is no job {name} in namespace {namespace}: `kubectl raggrpo status -n "
-            f"{namespace}` lists those that are, `kubectl get rgj -A` all"
+            f"job {name} does not exist in namespace {namespace}: `kubectl raggrpo status -n "
+            f"{namespace}` lists its jobs, `kubectl get rgj -A` all jobs"
         )
 
 
 def parse_cluster_job(raw: Manifest) -> RagGrpoJob:
-    """Return a job parsed from the cluster's object, or exit."""
+    """Return the parsed job, or exit with an error."""
     job = parse_job(raw)
     if isinstance(job, RagGrpoJob):
         return job
     name = raw["metadata"]["name"]
     fail(
-        f"job {name} in the cluster is of another version than this command: {job[0].line()}; "
+        f"job {name} was written by another version of raggrpo: {job[0].line()}; "
         "install the version of the operator"
     )
 
 
 async def require_installed(client: UserClient) -> None:
-    """Exit if the cluster does not know our kind."""
+    """Exit with an error if the cluster does not serve RagGrpoJobs."""
     try:
         await client.document(f"/apis/{names.API_VERSION}")
     except NotFound:
@@ -77,23 +79,22 @@ async def require_installed(client: UserClient) -> None:
 
 
 def fail_not_installed(client: UserClient) -> NoReturn:
-    """Exit saying that the operator's chart is not installed."""
+    """Exit with an error: the CRD is not installed."""
     fail(
-        f"the cluster at {client.host} knows no {names.KIND}: install the operator "
-        "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or choose another "
+        f"the cluster at {client.host} does not serve {names.KIND}: install the operator "
+        "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or specify another "
         "--context"
     )
 
 
 async def default_image(client: UserClient) -> str:
-    """Return the image that the operator uses for jobs that name none.
+    """Return the image that the operator uses for jobs without `spec.image`.
 
     Raises:
-        OperatorError: The caller may not read it, or there is no operator.
+        OperatorError: The caller may not read the Deployment, or it does not exist.
 
     """
-    found = await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS)
-    for deployment in found:
+    for deployment in await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS):
         for variable in deployment["spec"]["template"]["spec"]["containers"][0].get("env", []):
             if variable["name"] == IMAGE_VARIABLE and variable.get("value"):
                 return str(variable["value"])
@@ -105,7 +106,7 @@ async def _connected(
 ) -> Result:
     task = asyncio.current_task()
     assert task is not None
-    # Like Ctrl-C: what was started in the cluster is cleaned up before the process ends.
+    # Cancel as on Ctrl-C, so that created pods are deleted.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = await connect_as_user(kubeconfig, context)
     try:

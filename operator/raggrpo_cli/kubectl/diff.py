@@ -1,4 +1,4 @@
-"""`kubectl raggrpo diff A[@N] [B[@M]]`: how the configurations of two attempts differ."""
+"""`kubectl raggrpo diff A[@N] [B[@M]]`: differences of the configurations of two attempts."""
 
 import json
 from typing import Annotated, Any
@@ -20,18 +20,20 @@ from .cluster_job import Context, Kubeconfig, Namespace, get_job, run_in_cluster
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help=HELP.format("NAME", "NAME"))],
-    second: Annotated[str, typer.Argument(metavar="[B]", help="Default: the one before A.")] = "",
+    second: Annotated[
+        str, typer.Argument(metavar="[B]", help="Default: the attempt before A.")
+    ] = "",
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Show where the configurations of two attempts differ."""
-    named = [attempt_name(text) for text in (first, second) if text]
+    """Show the differences between the configurations of two attempts."""
+    selected = [attempt_name(text) for text in (first, second) if text]
 
     async def read(client: UserClient) -> str:
-        jobs = {job: await get_job(client, namespace, job) for job, _ in named}
-        newest = {job: found.status.attempt for job, found in jobs.items()}
-        earlier, later = select_attempts(named, newest)
+        jobs = {name: await get_job(client, namespace, name) for name, _ in selected}
+        newest = {name: job.status.attempt for name, job in jobs.items()}
+        earlier, later = select_attempts(selected, newest)
         a = await _config(client, jobs[earlier.job].metadata, earlier)
         b = await _config(client, jobs[later.job].metadata, later)
         return diff_text(earlier, a, later, b)
@@ -41,12 +43,12 @@ def diff(
 
 async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[str, Any]:
     labels = f"{names.LABEL_JOB}={job.name},{names.LABEL_ATTEMPT}={name.number}"
-    found = await client.find(CONFIG_MAPS, job.namespace, labels=labels)
-    for record in owned_by(job.uid, found):
+    records = await client.find(CONFIG_MAPS, job.namespace, labels=labels)
+    for record in owned_by(job.uid, records):
         config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
         return config
     fail(
-        f"the record of {name} is no longer there (a ConfigMap labelled {labels}): those of a "
-        "job's newest attempts are kept",
+        f"the ConfigMap of {name} (labels {labels}) does not exist; those of old attempts are "
+        "deleted",
         FAILED,
     )

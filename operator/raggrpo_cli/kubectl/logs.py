@@ -1,4 +1,4 @@
-"""`kubectl raggrpo logs NAME`: an attempt's driver output, from the head or the volume."""
+"""`kubectl raggrpo logs NAME`: the driver log of an attempt, from the head or the volume."""
 
 from typing import Annotated
 
@@ -23,9 +23,9 @@ from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job,
 from .reader import reader
 
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
-"""Conditions that say why nothing has started, the most direct first."""
+"""Conditions that explain why no attempt has started, in order of preference."""
 NO_LOG = 3
-# $1: Ray's own file on a head, $2: the copies on the volume, $3: attempt, $4: follow or not.
+# $1: log file of Ray on the head, $2: copies on the volume, $3: attempt, $4: "follow" or "".
 # tail exits with the driver, which is the only writer.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
@@ -39,43 +39,49 @@ exit {NO_LOG}
 
 
 def logs(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The job.")],
-    attempt: Annotated[int, typer.Option("--attempt", help="Which one; 0: the newest.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the driver ends.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Job.")],
+    attempt: Annotated[int, typer.Option("--attempt", help="Attempt; 0 for the newest.")] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow until the driver exits.")
+    ] = False,
     image: Annotated[
-        str, typer.Option("--image", help="Of the pod that reads the volume of an ended job.")
+        str,
+        typer.Option(
+            "--image", help="Image of the pod that reads the volume if the job has no head."
+        ),
     ] = "",
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Print the driver's log of an attempt, running or ended."""
+    """Print the driver log of an attempt."""
 
     async def show(client: UserClient) -> None:
         job = await get_job(client, namespace, name)
         number = _number(job, attempt)
-        ended = await _read(client, job, _command(job, number, follow), image)
-        if ended.exit_code == NO_LOG:
-            fail(f"there is no log of attempt {number}{_others(ended)}", FAILED)
-        if ended.exit_code:
-            fail(f"the log cannot be read: {ended.errors.strip()}", FAILED)
+        result = await _read(client, job, _command(job, number, follow), image)
+        if result.exit_code == NO_LOG:
+            fail(f"attempt {number} has no log{_other_logs(result)}", FAILED)
+        if result.exit_code:
+            fail(f"the log cannot be read: {result.errors.strip()}", FAILED)
 
     run_in_cluster(kubeconfig, context, show)
 
 
-def _number(job: RagGrpoJob, asked: int) -> AttemptNumber:
-    """Return the attempt to show, or exit if it has not been submitted and so has no log."""
-    newest, name = job.status.attempt, job.metadata.name
-    if not 0 <= asked <= max(1, newest):
-        fail(f"--attempt {asked}: job {name} has attempts 1 to {newest}")
-    waits = {record.number for record in job.status.attempts if not record.started}
-    number = AttemptNumber(asked or newest)
-    if not newest or number in waits:
+def _number(job: RagGrpoJob, requested: int) -> AttemptNumber:
+    """Return the attempt to show, or exit if it has not started."""
+    newest = job.status.attempt
+    name = job.metadata.name
+    if not 0 <= requested <= max(1, newest):
+        fail(f"--attempt {requested}: job {name} has attempts 1 to {newest}")
+    pending = {record.number for record in job.status.attempts if not record.started}
+    number = AttemptNumber(requested or newest)
+    if not newest or number in pending:
         messages = (get_condition(job.status, kind).message for kind in WAITING)
-        why = next(filter(None, messages), "")
+        reason = next(filter(None, messages), "")
         fail(
-            f"attempt {number or 1} of job {name} has not begun, the job is {job.status.phase}"
-            f"{f': {why}' if why else ''}",
+            f"attempt {number or 1} of job {name} has not started, the job is {job.status.phase}"
+            f"{f': {reason}' if reason else ''}",
             FAILED,
         )
     return number
@@ -85,14 +91,14 @@ def _command(job: RagGrpoJob, number: AttemptNumber, follow: bool) -> list[str]:
     submission = names.submission_id(job.metadata.name, number)
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"
-    kept = f"{log_dir}/{names.ATTEMPTS_DIR}"
-    is_newest = number == job.status.attempt  # only its driver can still be writing
+    copies = f"{log_dir}/{names.ATTEMPTS_DIR}"
+    is_newest = number == job.status.attempt  # only its driver may be running
     mode = "follow" if follow and is_newest else ""
-    return ["sh", "-c", READ, "logs", live, kept, str(number), mode]
+    return ["sh", "-c", READ, "logs", live, copies, str(number), mode]
 
 
 async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> ExecResult:
-    """Run the command in the head, which has all logs, or else in a temporary reader pod."""
+    """Run the command in the head, which has all logs, or else in a reader pod."""
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
@@ -111,22 +117,22 @@ async def _running_head(client: UserClient, job: RagGrpoJob) -> str:
     return ""
 
 
-async def _image(client: UserClient, job: RagGrpoJob, given: str) -> str:
-    if given or job.spec.image:
-        return given or job.spec.image
+async def _image(client: UserClient, job: RagGrpoJob, image: str) -> str:
+    if image or job.spec.image:
+        return image or job.spec.image
     try:
         return await default_image(client)
     except OperatorError as error:
         fail(
-            f"the job names no image, and the operator's cannot be read ({error}): name one that "
-            "has a shell with --image",
+            f"the job has no spec.image, and the operator's default cannot be read ({error}): "
+            "specify an image that has a shell with --image",
             FAILED,
         )
 
 
-def _others(ended: ExecResult) -> str:
-    """Return which attempts left records, or why they cannot be listed."""
-    left = ended.errors.split("\n")
-    if left[0].startswith("ls:"):
-        return f": {left[0].removeprefix('ls: ')}"
-    return f" on the volume; there are records of attempts {', '.join(filter(None, left))}"
+def _other_logs(result: ExecResult) -> str:
+    """Return which attempts have logs, or why they cannot be listed."""
+    lines = result.errors.split("\n")
+    if lines[0].startswith("ls:"):
+        return f": {lines[0].removeprefix('ls: ')}"
+    return f" on the volume; attempts with logs: {', '.join(filter(None, lines))}"

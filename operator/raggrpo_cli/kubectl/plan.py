@@ -1,4 +1,4 @@
-"""`kubectl raggrpo plan`: what a job, in the cluster or in a file, resolves to there."""
+"""`kubectl raggrpo plan`: the resolved job, in the cluster or in a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,42 +22,44 @@ from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job,
 
 
 def plan(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A job in the cluster.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Job in the cluster.")] = "",
     file: Annotated[
-        Path | None, typer.Option("--filename", "-f", metavar="JOB.yaml", help="A job file.")
+        Path | None, typer.Option("--filename", "-f", metavar="JOB.yaml", help="Job file.")
     ] = None,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
     manifests: Manifests = False,
 ) -> None:
-    """Show what a job resolves to: values with origin, sizing, warnings, image; or manifests."""
+    """Show the resolved job: values with origins, sizing, warnings, image; or manifests."""
     if bool(name) == (file is not None):
-        fail("name one job: NAME of one in the cluster, or -f JOB.yaml")
-    of_file = load_job(file) if file is not None else None
+        fail("specify one job: NAME in the cluster, or -f JOB.yaml")
+    file_job = load_job(file) if file is not None else None
 
     async def read(client: UserClient) -> tuple[RagGrpoJob, str, str]:
-        job = of_file or await get_job(client, namespace, name)
+        job = file_job or await get_job(client, namespace, name)
         return job, *await _image(client, job)
 
-    job, image, of_whom = run_in_cluster(kubeconfig, context, read)
+    job, image, remark = run_in_cluster(kubeconfig, context, read)
     facts = job.status.preflight.known_facts
     resolved = resolve(job, facts)
-    found = violations(job, resolved, facts)
-    if manifests and not errors(found):
+    all_violations = violations(job, resolved, facts)
+    if manifests and not errors(all_violations):
         show(manifests_text(job, resolved, image, facts), nl=False)
     else:
-        show(render_plan(job, resolved, size(resolved.spec, facts), found, facts), nl=False)
-        show(f"\nImage: {image}{of_whom}")
-    if errors(found):
+        show(
+            render_plan(job, resolved, size(resolved.spec, facts), all_violations, facts), nl=False
+        )
+        show(f"\nImage: {image}{remark}")
+    if errors(all_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 
 
 async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
-    """Return the image, or "" if it cannot be read, and a remark about it."""
+    """Return the image, or "" if it cannot be read, and a remark."""
     if job.spec.image:
         return job.spec.image, ""
     try:
-        return await default_image(client), " (the operator's)"
+        return await default_image(client), " (default of the operator)"
     except OperatorError as error:
-        return "", f"the operator's, which cannot be read here ({error})"
+        return "", f"default of the operator, which cannot be read ({error})"

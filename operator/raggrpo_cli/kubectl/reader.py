@@ -1,4 +1,4 @@
-"""A short-lived pod that reads a job's volumes: created, awaited and always deleted."""
+"""A temporary pod with the volumes of a job."""
 
 import asyncio
 import uuid
@@ -19,17 +19,17 @@ CORE_EVENTS = Resource("v1", "events", "Event")
 
 @asynccontextmanager
 async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
-    """Yield the name of a running pod with the job's volumes; delete it afterwards.
+    """Create a pod with the job's volumes, yield its name, then delete it.
 
     Raises:
-        OperatorError: It cannot be created or does not start; the message says why.
+        OperatorError: The pod cannot be created or does not start.
 
     """
     metadata = job.metadata
     name = f"{metadata.name}-reader-{uuid.uuid4().hex[:5]}"
     creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
     try:
-        # Shielded: even on Ctrl-C we need the created pod, to be able to delete it.
+        # Shielded: the created pod must be known to be deleted, even on Ctrl-C.
         await asyncio.shield(creating)
         await _until_running(client, metadata.namespace, name)
         yield name
@@ -52,20 +52,20 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         if is_final or loop.time() > deadline:
             reason = problem.message if problem is not None else await _warning_about(client, pod)
             raise PermanentError(
-                f"the job's volumes cannot be read: {reason}; mend that, or mount the claims in a "
-                "pod of your own"
+                f"the job's volumes cannot be read: {reason}; fix that, or mount the claims in "
+                "another pod"
             )
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def _warning_about(client: UserClient, pod: Manifest) -> str:
-    """Return the pod's first Warning event; mount failures are reported only there."""
+    """Return the first Warning Event of the pod; only Events report mount failures."""
     metadata = pod["metadata"]
     try:
         events = await client.find(
             CORE_EVENTS, metadata["namespace"], fields=f"involvedObject.uid={metadata['uid']}"
         )
     except AccessDenied:
-        return f"pod {metadata['name']} does not start, and its events may not be read"
+        return f"pod {metadata['name']} does not start, and reading its Events is not permitted"
     warnings = [event.get("message", "") for event in events if event.get("type") == "Warning"]
-    return f"pod {metadata['name']} does not start: {[*warnings, 'no reason is known'][0]}"
+    return f"pod {metadata['name']} does not start: {[*warnings, 'its Events give no reason'][0]}"

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo status [NAME]`: all jobs, or one with attempts, conditions and sizing."""
+"""`kubectl raggrpo status [NAME]`: the status of a job, or a list of all jobs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -32,32 +32,34 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 def status(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Without one: all jobs.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Job (default: list all jobs).")
+    ] = "",
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Show phase, step, attempts with causes, conditions and sizing of a job, or list all jobs."""
+    """Show phase, step, attempts, conditions and sizing of a job, or list all jobs."""
 
     async def text(client: UserClient) -> str:
         if name:
-            return one(await get_job(client, namespace, name))
-        where = namespace or client.namespace
-        jobs = await _jobs(client, where)
-        return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {where}"
+            return job_text(await get_job(client, namespace, name))
+        listed = namespace or client.namespace
+        jobs = await _jobs(client, listed)
+        return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {listed}"
 
     show(run_in_cluster(kubeconfig, context, text))
 
 
-def one(job: RagGrpoJob) -> str:
-    """Return the full status of one job."""
+def job_text(job: RagGrpoJob) -> str:
+    """Return the status of a job."""
     name = f"{job.metadata.namespace}/{job.metadata.name}"
     heading = labelled("job", f"{name}, preset {job.spec.preset}", WIDTH)
     return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
 
 
 def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
-    """Return one line per job, at most 100 columns wide."""
+    """Return one line of at most 100 columns per job."""
     return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
 
 
@@ -69,24 +71,24 @@ async def _jobs(client: UserClient, namespace: str) -> list[RagGrpoJob]:
 
 
 def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
-    found = job.status
+    job_status = job.status
     yield job.metadata.name
-    yield found.phase
-    yield found.progress.step_of_total or "-"
-    yield str(found.progress.progress_percentage)
-    yield reward(found) or "-"
-    yield str(found.restarts.total)
+    yield job_status.phase
+    yield job_status.progress.step_of_total or "-"
+    yield str(job_status.progress.progress_percentage)
+    yield reward(job_status) or "-"
+    yield str(job_status.restarts.total)
     yield _age((now - parse_timestamp(job.metadata.creation_timestamp)).total_seconds())
 
 
 def _row(cells: Iterable[str]) -> str:
-    """Return the cells in columns; only a name or a step count may exceed its column."""
-    shown = (one_line(cell, WIDTH) for cell in cells)
-    return " ".join(f"{cell:<{width}}" for cell, width in zip(shown, WIDTHS, strict=True)).rstrip()
+    """Return the cells in columns; only name and step may exceed their widths."""
+    texts = (one_line(cell, WIDTH) for cell in cells)
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(texts, WIDTHS, strict=True)).rstrip()
 
 
 def _age(seconds: float) -> str:
-    """Return an age as kubectl shows it: in its largest unit."""
+    """Return an age in its largest unit, as kubectl does."""
     for unit, length in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
         if seconds >= length:
             return f"{seconds // length:.0f}{unit}"

@@ -1,1 +1,1 @@
-"""What a local run shows its user: live display, report, charts, summary."""
+"""Output of a local run: live display, report with charts, summary."""

@@ -1,6 +1,6 @@
-"""Line and stacked charts as inline SVG, coloured by the enclosing page's CSS classes s1…s7.
+"""Line and stacked charts as inline SVG, colored by the CSS classes s1…s7 of the page.
 
-Knows nothing of jobs. A value of None is a gap.
+A value of None is a gap.
 """
 
 import math
@@ -12,14 +12,14 @@ from itertools import accumulate
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 24
 MAX_POINTS = 280
-"""Beyond this, points are averaged, since a screen cannot show more."""
+"""Maximum points of a chart; more are averaged."""
 
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line or layer; `css` sets its colour, `faint` draws it behind the others."""
+    """A line or layer; `css` sets its color, `faint` draws it behind the others."""
 
     name: str
     values: Values
@@ -30,11 +30,11 @@ class Series:
 def line_chart(
     xs: Sequence[int], series: Sequence[Series], *, marks: Sequence[int] = (), log: bool = False
 ) -> str:
-    """Draw lines over integer `xs`; `marks` are the x positions of dashed vertical lines."""
-    xs, series = _thinned(xs, series)
+    """Return a line chart over integer `xs`; `marks` are positions of dashed vertical lines."""
+    xs, series = _averaged(xs, series)
     usable = [v for s in series for v in s.values if v is not None and (v > 0 or not log)]
     if not usable:
-        return NOTHING
+        return EMPTY
     ticks = _log_ticks(min(usable), max(usable)) if log else _ticks(min(usable), max(usable))
     axes = _Axes(xs, ticks, log)
     ordered = sorted(series, key=lambda s: not s.faint)
@@ -42,30 +42,31 @@ def line_chart(
 
 
 def stacked_chart(xs: Sequence[int], series: Sequence[Series], *, marks: Sequence[int] = ()) -> str:
-    """Draw layers stacked on each other, the first one at the bottom."""
-    xs, series = _thinned(xs, series)
+    """Return a chart of stacked layers, the first at the bottom."""
+    xs, series = _averaged(xs, series)
     columns = [list(accumulate(v or 0.0 for v in column)) for column in _columns(series)]
     if not columns:
-        return NOTHING
+        return EMPTY
     axes = _Axes(xs, _ticks(0.0, max(column[-1] for column in columns)), log=False)
-    layers, below = [], [0.0] * len(xs)
+    layers = []
+    below = [0.0] * len(xs)
     for number, layer in enumerate(series):
         above = [column[number] for column in columns]
-        there = [axes.point(x, y) for x, y in zip(xs, above, strict=True)]
-        back = [axes.point(x, y) for x, y in zip(xs, below, strict=True)]
-        corners = " ".join([*there, *reversed(back)])
+        upper = [axes.point(x, y) for x, y in zip(xs, above, strict=True)]
+        lower = [axes.point(x, y) for x, y in zip(xs, below, strict=True)]
+        corners = " ".join([*upper, *reversed(lower)])
         layers.append(f'<polygon class="layer {layer.css}" points="{corners}"/>')
         below = above
     return axes.frame(layers, series, marks)
 
 
 def number(value: float) -> str:
-    """Return a readable number: three significant digits, or five from a thousand on."""
+    """Return a number with three significant digits, or five from 1000."""
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.5g}"
     return text.replace("e-0", "e-").replace("e+0", "e")
 
 
-NOTHING = '<p class="none">nothing recorded yet</p>'
+EMPTY = '<p class="none">no data yet</p>'
 
 
 class _Axes:
@@ -89,11 +90,11 @@ class _Axes:
 
     def frame(self, shapes: list[str], series: Sequence[Series], marks: Sequence[int]) -> str:
         inside = [m for m in marks if self._xs[0] < m <= self._xs[-1]]
-        parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
+        grid = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
         for tick in self._ticks:
             y = self.y(tick)
-            parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
-            parts.append(f'<text class="y" x="{LEFT - 6}" y="{y + 3.5:.1f}">{number(tick)}</text>')
+            grid.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+            grid.append(f'<text class="y" x="{LEFT - 6}" y="{y + 3.5:.1f}">{number(tick)}</text>')
         numbers = [
             f'<text class="x" x="{self.x(tick):.1f}" y="{HEIGHT - 6}">{tick}</text>'
             for tick in _whole_ticks(self._xs[0], self._xs[-1])
@@ -102,10 +103,10 @@ class _Axes:
             f'<path class="mark" d="M{self.x(mark - 0.5):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
             for mark in inside
         ]
-        return "".join([*parts, *numbers, *shapes, *lines, *self._strips(series), "</svg>"])
+        return "".join([*grid, *numbers, *shapes, *lines, *self._strips(series), "</svg>"])
 
     def _strips(self, series: Sequence[Series]) -> list[str]:
-        """Return invisible columns whose tooltips show the values at the pointer."""
+        """Return transparent columns with tooltips that show the values."""
         width = (WIDTH - LEFT - RIGHT) / max(1, len(self._xs) - 1)
         height = HEIGHT - TOP - BOTTOM
         strips = []
@@ -121,7 +122,7 @@ class _Axes:
 
 
 def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
-    """Return a line that is broken at gaps; `h.01` makes an isolated last point visible."""
+    """Return a line with gaps; `h.01` makes an isolated last point visible."""
     commands: list[str] = []
     after_gap = True
     for x, value in zip(xs, series.values, strict=True):
@@ -134,8 +135,8 @@ def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
     return f'<path class="{css}" d="{"".join(commands)}h.01"/>'
 
 
-def _thinned(xs: Sequence[int], series: Sequence[Series]) -> tuple[list[int], list[Series]]:
-    """Return at most MAX_POINTS points, each the mean over the same number of steps."""
+def _averaged(xs: Sequence[int], series: Sequence[Series]) -> tuple[list[int], list[Series]]:
+    """Return at most MAX_POINTS points, each the mean of equally many steps."""
     size = max(1, math.ceil(len(xs) / MAX_POINTS))
     starts = range(0, len(xs), size)
 
@@ -152,7 +153,7 @@ def _columns(series: Sequence[Series]) -> list[tuple[float | None, ...]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round values that enclose [low, high] and zero."""
+    """Return round values that include [low, high] and zero."""
     low, high = min(low, 0.0), max(high, 0.0)
     raw = (high - low) / 4 or 1.0
     power = 10.0 ** math.floor(math.log10(raw))

@@ -1,4 +1,4 @@
-"""The report's HTML tables; they escape all text."""
+"""HTML tables of the report. All text is escaped."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,11 +8,11 @@ from .charts import number
 
 
 def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table with numbers aligned to the right, or nothing if there are no rows."""
+    """Return a table with right-aligned numbers, or "" if there are no rows."""
     if not rows:
         return ""
-    right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(titles))]
-    css = [' class="n"' if is_right else "" for is_right in right]
+    is_numeric = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(titles))]
+    css = [' class="n"' if numeric else "" for numeric in is_numeric]
     head = "".join(f"<th{c}>{escape(title)}</th>" for c, title in zip(css, titles, strict=True))
     lines = [
         "".join(f"<td{c}>{escape(cell_text(cell))}</td>" for c, cell in zip(css, row, strict=True))
@@ -24,7 +24,7 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
 
 
 def collapsible_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table that is folded until it is clicked."""
+    """Return a table that is collapsed until it is clicked."""
     content = table("", titles, rows)
     return f"<details><summary><h2>{escape(title)}</h2></summary>{content}</details>"
 

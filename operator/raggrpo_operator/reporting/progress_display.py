@@ -1,4 +1,4 @@
-"""Shows a running job: a live panel on a terminal, plain lines elsewhere. Only reads the status."""
+"""Displays a running job: a live panel on a terminal, otherwise lines. Only reads the status."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,23 +21,23 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0
-"""Minimum time between two progress lines when there is no terminal."""
+"""Minimum time between progress lines without a terminal."""
 QUIET = frozenset(
     {
         *(Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESTARTING),
         *("Stage Training", "Stage Checkpointing", "Stage Finished"),
     }
 )
-"""Phases and stages not worth a line: they say nothing new, or come and go with every step."""
-_BEGINS = {
-    Tier.FIRST: "begins",
-    Tier.WARM_CLUSTER: "begins on the same Ray cluster",
-    Tier.NEW_CLUSTER: "begins on a new Ray cluster",
+"""Phases and stages without a line: they are shown elsewhere or change with every step."""
+_STARTS = {
+    Tier.FIRST: "starts",
+    Tier.WARM_CLUSTER: "starts on the same Ray cluster",
+    Tier.NEW_CLUSTER: "starts on a new Ray cluster",
 }
 
 
 class ProgressDisplay:
-    """Context manager; `show` is called with every new status."""
+    """Context manager whose `show` is called with every new status."""
 
     def __init__(
         self, name: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -45,13 +45,13 @@ class ProgressDisplay:
         self._name, self._clock = name, clock
         self._console = console or Console(highlight=False)
         self._status = JobStatus()
-        self._begun = False
+        self._has_status = False
         self._label, self._label_since = "", clock()
         self._line_time = -PLAIN_SECONDS
         self._live: Live | None = None
 
     def __enter__(self) -> "ProgressDisplay":
-        """Start the live display if there is a terminal."""
+        """Start the live panel if there is a terminal."""
         if self._console.is_terminal:
             self._live = Live(
                 get_renderable=self._panel, console=self._console, refresh_per_second=4
@@ -65,47 +65,50 @@ class ProgressDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop updating and leave the last state on the screen."""
+        """Stop the live panel, which stays on the screen."""
         if self._live is not None:
             self._live.stop()
 
     def show(self, status: JobStatus) -> None:
-        """Display a new status and report what has happened since the last one."""
-        old, self._status = self._status, status
-        if self._begun:
+        """Display a new status and print what has changed."""
+        old = self._status
+        self._status = status
+        if self._has_status:
             for line in status_changes(old, status):
-                self._say(line)
-        self._begun = True
+                self._print(line)
+        self._has_status = True
         label = _label(status)
         if label != self._label:
             self._label, self._label_since = label, self._clock()
             if self._live is None and label not in QUIET:
-                self._say(label)
-        moved = status.progress.step != old.progress.step
-        if self._live is None and moved and self._is_due(status):
-            self._say(progress_line(status, datetime.now(UTC)))
+                self._print(label)
+        has_new_step = status.progress.step != old.progress.step
+        if self._live is None and has_new_step and self._is_due(status):
+            self._print(progress_line(status, datetime.now(UTC)))
 
     def _is_due(self, status: JobStatus) -> bool:
-        now, last = self._clock(), status.progress.step == status.progress.total_steps
-        if now - self._line_time < PLAIN_SECONDS and not last:
+        now = self._clock()
+        is_last = status.progress.step == status.progress.total_steps
+        if now - self._line_time < PLAIN_SECONDS and not is_last:
             return False
         self._line_time = now
         return True
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(Text(printable(line)), soft_wrap=True)
 
     def _panel(self) -> RenderableType:
-        status, progress = self._status, self._status.progress
+        status = self._status
+        progress = status.progress
         head = Text(f"{self._name}  {status.phase}", style="bold")
         if status.attempt:
             head.append(f"  attempt {status.attempt}", style="not bold")
         if status.restarts.total:
             head.append(f"  {status.restarts.total} restarts", style="not bold yellow")
-        lasted = duration(self._clock() - self._label_since)
-        stage = Text(f"{self._label} for {lasted}", style="dim")
+        elapsed = duration(self._clock() - self._label_since)
+        stage = Text(f"{self._label} for {elapsed}", style="dim")
         if status.checkpoint is not None:
-            stage.append(f"  saved: step {status.checkpoint.step}")
+            stage.append(f"  checkpoint: step {status.checkpoint.step}")
         if not progress.total_steps:
             return Group(head, stage)
         bar = ProgressBar(total=progress.total_steps, completed=progress.step, width=30)
@@ -119,21 +122,21 @@ class ProgressDisplay:
 
 
 def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) -> str:
-    """Return a run's progress, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
+    """Return the progress, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
     progress = status.progress
-    parts = [f"Step {progress.step}/{progress.total_steps}"]
+    clauses = [f"Step {progress.step}/{progress.total_steps}"]
     if status.attempts and status.attempts[0].started:
-        parts.append(f"{duration(_elapsed(status.attempts[0], now))} elapsed")
+        clauses.append(f"{duration(_elapsed(status.attempts[0], now))} elapsed")
     if progress.seconds_per_step:
-        parts.append(f"{progress.seconds_per_step:.2g} s/step")
+        clauses.append(f"{progress.seconds_per_step:.2g} s/step")
     if progress.estimated_remaining_seconds is not None:
-        parts.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
+        clauses.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
     reward = {metric.name: metric.value for metric in progress.metrics}.get("reward_mean")
     if reward:
-        parts.append(f"reward {_rounded(reward)}")
+        clauses.append(f"reward {_rounded(reward)}")
     if with_stage and progress.stage:
-        parts.append(f"stage {progress.stage}")
-    return ", ".join(parts)
+        clauses.append(f"stage {progress.stage}")
+    return ", ".join(clauses)
 
 
 def _rounded(value: str) -> str:
@@ -144,7 +147,7 @@ def _rounded(value: str) -> str:
 
 
 def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
-    """Yield a line for each thing that happened between two statuses."""
+    """Yield a line for each change between two statuses."""
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _attempt_lines(known.get(record.number), record)
@@ -155,7 +158,7 @@ def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
         "False",
         ConditionReason.ENDPOINT_RECOVERED,
     ):
-        yield "Goes on: the services answer again"
+        yield "Continuing: all services are available"
     retry = new.restart_state.retry.next_retry_time
     if retry and retry != old.restart_state.retry.next_retry_time:
         yield f"Next attempt at {format_time(retry)}"
@@ -164,20 +167,22 @@ def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
 def _attempt_lines(old: AttemptRecord | None, new: AttemptRecord) -> Iterator[str]:
     attempt = f"Attempt {new.number}"
     if old is None:
-        lowered = f", with {new.mitigation}" if new.mitigation else ""
-        yield f"{attempt} {_BEGINS[new.tier]}{lowered}"
-    seen = old or AttemptRecord(number=new.number)
+        mitigation = f", with {new.mitigation}" if new.mitigation else ""
+        yield f"{attempt} {_STARTS[new.tier]}{mitigation}"
+    known = old or AttemptRecord(number=new.number)
     for skipped in new.skipped_checkpoints:
-        if skipped not in seen.skipped_checkpoints:
+        if skipped not in known.skipped_checkpoints:
             yield f"{attempt} skips a checkpoint: {skipped}"
-    if new.from_step and seen.from_step is None:
-        yield f"{attempt} resumes after step {new.from_step}"
-    for replaced in new.in_place[len(seen.in_place) :]:
-        yield f"{attempt} goes on: {replaced}"
-    if new.cause is not None and seen.cause is None:
-        what = "reached its target" if new.cause is Cause.SUCCEEDED else f"ended: {new.cause}"
-        why = f": {new.message}" if new.cause is not Cause.SUCCEEDED and new.message else ""
-        yield f"{attempt} {what} after step {new.to_step}{why}"
+    if new.from_step and known.from_step is None:
+        yield f"{attempt} resumes from step {new.from_step}"
+    for replaced in new.in_place[len(known.in_place) :]:
+        yield f"{attempt} recovered in place: {replaced}"
+    if new.cause is not None and known.cause is None:
+        if new.cause is Cause.SUCCEEDED:
+            yield f"{attempt} completed at step {new.to_step}"
+        else:
+            reason = f": {new.message}" if new.message else ""
+            yield f"{attempt} ended at step {new.to_step} ({new.cause}){reason}"
 
 
 def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
@@ -187,7 +192,7 @@ def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in at most two units."""
+    """Return a duration with at most two units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""`report.html`: one job's run as a self-contained page. Decides nothing."""
+"""`report.html`: the report of a job as a self-contained page."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from .report_charts import charts
 
 STYLE = Path(__file__).with_name("report.css")
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
-"""Causes for which an attempt's end is not a failure."""
+"""Causes that are not failures."""
 
 
 def write_report(
@@ -34,7 +34,7 @@ def write_report(
 ) -> Path:
     """Write `<job_dir>/report.html` from the history in `log_dir` and return its path.
 
-    Works while the job is running and without any history; `resolved` adds the configuration.
+    Works while the job is running and without history. `resolved` adds the configuration.
     """
     history, events = read_history(log_dir), read_events(log_dir)
     page = render_report(name or job_dir.name, status, history, events, resolved)
@@ -51,13 +51,13 @@ def render_report(
     resolved: Resolved | None = None,
 ) -> str:
     """Return the page."""
-    found = figures(history, events)
+    results = figures(history, events)
     sections = [
-        _head(name, status, found),
-        _validations(found),
+        _head(name, status, results),
+        _validations(results),
         charts(history, events),
-        _retrieval(found),
-        _attempts(status, found),
+        _retrieval(results),
+        _attempts(status, results),
         _conditions(status),
         _configuration(resolved) if resolved else "",
         _sizing(status),
@@ -70,21 +70,21 @@ def render_report(
     )
 
 
-def _head(name: str, status: JobStatus, found: Figures) -> str:
+def _head(name: str, status: JobStatus, results: Figures) -> str:
     progress = status.progress
     css = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
     tiles = {
         "Step": f"{progress.step} of {progress.total_steps or '?'}",
-        "Mean reward, first → last 10 steps": _change(found.reward_first, found.reward_last),
+        "Mean reward, first → last 10 steps": _change(results.reward_first, results.reward_last),
         "Held-out exact match, before → after": _change(
-            _exact_match(found, "before"), _exact_match(found, "after")
+            _exact_match(results, "before"), _exact_match(results, "after")
         ),
-        "Median seconds per step": cell_text(found.step_seconds),
-        "Samples per second": cell_text(found.samples_per_second),
+        "Median step time (s)": cell_text(results.step_seconds),
+        "Samples per second": cell_text(results.samples_per_second),
         "Restarts": str(status.restarts.total),
     }
     if status.effective_training_time_ratio:
-        tiles["Effective training time"] = status.effective_training_time_ratio
+        tiles["Effective training time ratio"] = status.effective_training_time_ratio
     blocks = "".join(
         f'<div class="tile"><span class="soft">{escape(title)}</span><b>{escape(text)}</b></div>'
         for title, text in tiles.items()
@@ -97,8 +97,8 @@ def _head(name: str, status: JobStatus, found: Figures) -> str:
     )
 
 
-def _validations(found: Figures) -> str:
-    if not found.validations:
+def _validations(results: Figures) -> str:
+    if not results.validations:
         return ""
     rows = [
         [
@@ -109,17 +109,17 @@ def _validations(found: Figures) -> str:
             v.reward_mean,
             f"{v.num_samples} ({v.num_failed} failed)",
         ]
-        for v in found.validations
+        for v in results.validations
     ]
     titles = ["Training", "Step", "Exact match", "Control", "Mean reward", "Samples"]
     return (
         table("Held-out validation", titles, rows)
         + '<p class="soft">Control: exact match with the passages of other prompts; near chance '
-        "when the policy reads what was retrieved.</p>"
+        "if the policy uses the retrieved passages.</p>"
     )
 
 
-def _retrieval(found: Figures) -> str:
+def _retrieval(results: Figures) -> str:
     rows = [
         [
             each.endpoint,
@@ -128,13 +128,13 @@ def _retrieval(found: Figures) -> str:
             each.p50,
             each.p95,
         ]
-        for each in found.retrieval
+        for each in results.retrieval
     ]
-    titles = ["Endpoint", "Answered requests", "Failed calls", "Median (s)", "95 % within (s)"]
+    titles = ["Endpoint", "Answered requests", "Failed calls", "p50 (s)", "p95 (s)"]
     return table("Retrieval", titles, rows)
 
 
-def _attempts(status: JobStatus, found: Figures) -> str:
+def _attempts(status: JobStatus, results: Figures) -> str:
     if not status.attempts:
         return ""
     rows = [
@@ -150,20 +150,29 @@ def _attempts(status: JobStatus, found: Figures) -> str:
         ]
         for a in reversed(status.attempts)
     ]
-    titles = ["Attempt", "Tier", "Ended by", "From step", "To step", "Lost", "Seconds", "Details"]
+    titles = [
+        "Attempt",
+        "Tier",
+        "Cause",
+        "From step",
+        "To step",
+        "Lost steps",
+        "Seconds",
+        "Details",
+    ]
     text = _timeline(status.attempts) + table("", titles, rows)
-    stages = list(dict.fromkeys(s for spent in found.start_up_seconds.values() for s in spent))
+    stages = list(dict.fromkeys(s for spent in results.start_up_seconds.values() for s in spent))
     if stages:
         spent = [
             [attempt, *(seconds.get(stage) for stage in stages)]
-            for attempt, seconds in sorted(found.start_up_seconds.items())
+            for attempt, seconds in sorted(results.start_up_seconds.items())
         ]
-        text += table("Start-up (s)", ["Attempt", *stages], spent)
+        text += table("Startup (s)", ["Attempt", *stages], spent)
     return f"<h2>Attempts</h2>{text}"
 
 
 def _timeline(attempts: Sequence[AttemptRecord]) -> str:
-    """Draw each attempt's steps as a bar: those kept and those lost."""
+    """Return a chart with a bar per attempt: retained and lost steps."""
     ordered = list(reversed(attempts))
     width, row, left = 1160, 22, 36
     last = max([1, *(a.to_step for a in ordered)])
@@ -173,18 +182,19 @@ def _timeline(attempts: Sequence[AttemptRecord]) -> str:
 
     bars = []
     for i, a in enumerate(ordered):
-        began, kept = a.from_step or 0, a.to_step - a.lost_steps
+        first = a.from_step or 0
+        retained = max(first, a.to_step - a.lost_steps)
         y = i * row + 4
-        css = "s1" if a.cause is None else "s3" if a.cause in INTENDED else "s1"
-        title = f"<title>attempt {a.number}: {escape(_cause(a))}, steps {began}–{a.to_step}</title>"
+        css = "s3" if a.cause in INTENDED else "s1"
+        title = f"<title>attempt {a.number}: {escape(_cause(a))}, steps {first}–{a.to_step}</title>"
         bars.append(f'<text class="y" x="{left - 8}" y="{y + 11}">{a.number}</text>')
-        bars.append(_bar(x(began), x(max(began, kept)), y, css, title))
-        bars.append(_bar(x(max(began, kept)), x(a.to_step), y, "bad", title))
+        bars.append(_bar(x(first), x(retained), y, css, title))
+        bars.append(_bar(x(retained), x(a.to_step), y, "bad", title))
     height = len(ordered) * row + 4
     return (
-        '<figure><figcaption><span class="key s1"><i>steps kept</i></span>'
-        '<span class="key s3"><i>of an attempt that ended as meant</i></span>'
-        '<span class="bad key"><i>steps lost</i></span></figcaption>'
+        '<figure><figcaption><span class="key s1"><i>retained steps</i></span>'
+        '<span class="key s3"><i>retained steps of an attempt that did not fail</i></span>'
+        '<span class="bad key"><i>lost steps</i></span></figcaption>'
         f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(bars)}</svg></figure><br>'
     )
 
@@ -219,15 +229,17 @@ def _sizing(status: JobStatus) -> str:
     if not sizing.terms:
         return ""
     rows = [[t.resource, t.name, format_size(t.bytes), t.reason] for t in sizing.terms]
-    given = f"CPU {sizing.cpu}, memory {sizing.memory}, /dev/shm {sizing.shm}"
-    return collapsible_table(f"Sizing per pod: {given}", ["Of", "Term", "Amount", "Reason"], rows)
+    total = f"CPU {sizing.cpu}, memory {sizing.memory}, /dev/shm {sizing.shm}"
+    return collapsible_table(
+        f"Sizing per pod: {total}", ["Resource", "Term", "Amount", "Reason"], rows
+    )
 
 
 def _change(before: float | None, after: float | None) -> str:
     return "–" if before is None and after is None else f"{cell_text(before)} → {cell_text(after)}"
 
 
-def _exact_match(found: Figures, when: str) -> float | None:
-    """Return the latest validation of a kind; a run that was extended has several "after"."""
-    measured = [v.exact_match for v in found.validations if v.when == when]
-    return measured[-1] if measured else None
+def _exact_match(results: Figures, when: str) -> float | None:
+    """Return the latest exact match; an extended run has several "after" validations."""
+    values = [v.exact_match for v in results.validations if v.when == when]
+    return values[-1] if values else None

@@ -1,4 +1,4 @@
-"""Which charts the report shows, and which numbers of the history they are drawn from."""
+"""The charts of the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from raggrpo_operator.core.text.figures import checkpoint_seconds
 from .charts import Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
-"""Steps in the moving mean, or a tenth of the run if that is more."""
+"""Minimum steps of the moving mean, which otherwise spans a tenth of the run."""
 STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
-"""The stages in the order of layers and colours, lowest layer first."""
+"""Stages in the order of layers and colors, lowest layer first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """A chart of numbers from the history."""
+    """A line chart of values from the history."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -27,14 +27,14 @@ class _Chart:
     unit: float = 1.0
     log: bool = False
     always: bool = True
-    """Shown even without numbers, unlike charts of what only some machines can measure."""
+    """Whether to show the chart without values; False if only some machines measure them."""
 
 
 _CHARTS = (
     _Chart("Step time", (("step_seconds", "seconds"),)),
     _Chart(
-        "|trainer − engine log-probability| (log scale)",
-        (("mismatch_mean", "mean"), ("mismatch_max", "largest")),
+        "|trainer − engine logprob| (log scale)",
+        (("mismatch_mean", "mean"), ("mismatch_max", "max")),
         log=True,
     ),
     _Chart("Gradient norm before clipping", (("grad_norm", "norm"),)),
@@ -46,17 +46,19 @@ _CHARTS = (
         always=False,
     ),
     _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB, always=False),
-    _Chart("Training arithmetic", (("train_tflops", "TFLOP/s"),), always=False),
+    _Chart("Training throughput", (("train_tflops", "TFLOP/s"),), always=False),
     _Chart("Model FLOPs utilization", (("mfu", "share"),), always=False),
 )
 
 
 def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
-    """Return all charts; a dashed line marks the first step of a new attempt."""
+    """Return all charts; dashed lines mark the first steps of new attempts."""
     marks = [b["step"] for a, b in pairwise(history) if a["epoch"] != b["epoch"]]
     blocks = [_reward(history, marks), _stages(history, events, marks)]
     blocks += [_lines(chart, history, marks) for chart in _CHARTS]
-    note = "Point at a chart to read its values." + (" Dashed: a new attempt." if marks else "")
+    note = "Hover over a chart to see its values." + (
+        " Dashed line: first step of a new attempt." if marks else ""
+    )
     return f'<h2>Training</h2><p class="soft">{note}</p><div class="charts">{"".join(blocks)}</div>'
 
 
@@ -76,7 +78,7 @@ def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
     window = max(MIN_WINDOW, len(history) // 10)
     reward, exact = ([r.get(k) for r in history] for k in ("reward_mean", "exact_match"))
     series = [
-        Series("mean of the step", reward, "s1", faint=True),
+        Series("mean of a step", reward, "s1", faint=True),
         Series(f"mean of {window} steps", moving_mean(reward, window), "s1"),
         Series(f"exact match, mean of {window} steps", moving_mean(exact, window), "s3"),
     ]
@@ -84,11 +86,11 @@ def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
 
 
 def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence[int]) -> str:
-    saved = checkpoint_seconds(events)
-    rows = [{**r["seconds"], "checkpoint": saved.get(r["step"], 0.0)} for r in history]
+    seconds_by_step = checkpoint_seconds(events)
+    rows = [{**r["seconds"], "checkpoint": seconds_by_step.get(r["step"], 0.0)} for r in history]
     layers = [
-        Series(stage, [row.get(stage, 0.0) for row in rows], f"s{colour}")
-        for colour, stage in enumerate(STAGES, 1)
+        Series(stage, [row.get(stage, 0.0) for row in rows], f"s{color}")
+        for color, stage in enumerate(STAGES, 1)
     ]
     layers = [layer for layer in layers if any(layer.values)]
     drawing = stacked_chart(_steps(history), layers, marks=marks)
@@ -97,14 +99,14 @@ def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence
 
 def _lines(chart: _Chart, history: Sequence[Record], marks: Sequence[int]) -> str:
     keys = [key for key, _ in chart.lines]
-    measured = [r for r in history if any(r.get(key) is not None for key in keys)]
-    if not measured and not chart.always:
+    records = [r for r in history if any(r.get(key) is not None for key in keys)]
+    if not records and not chart.always:
         return ""
     series = [
-        Series(name, [_scaled(r.get(key), chart.unit) for r in measured], f"s{colour}")
-        for colour, (key, name) in enumerate(chart.lines, 1)
+        Series(name, [_scaled(r.get(key), chart.unit) for r in records], f"s{color}")
+        for color, (key, name) in enumerate(chart.lines, 1)
     ]
-    drawing = line_chart(_steps(measured), series, marks=marks, log=chart.log)
+    drawing = line_chart(_steps(records), series, marks=marks, log=chart.log)
     return _figure(chart.title, series, drawing)
 
 

@@ -1,4 +1,4 @@
-"""`summary.json`: how a job ended, in numbers taken from its status and history."""
+"""`summary.json`: the results of a job from its status and history."""
 
 import json
 from pathlib import Path
@@ -28,9 +28,9 @@ def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "attempts": to_jsonable_python(status.attempts, by_alias=True),
         "rewardFirst": fmean(rewards[:END_STEPS]) if rewards else None,
         "rewardLast": fmean(rewards[-END_STEPS:]) if rewards else None,
-        "exactMatchBefore": _measured(validations, "before", "exact_match"),
-        "exactMatchAfter": _measured(validations, "after", "exact_match"),
-        "exactMatchControl": _measured(validations, "after", "control_exact_match"),
+        "exactMatchBefore": _validation_value(validations, "before", "exact_match"),
+        "exactMatchAfter": _validation_value(validations, "after", "exact_match"),
+        "exactMatchControl": _validation_value(validations, "after", "control_exact_match"),
         "secondsPerStep": status.progress.seconds_per_step,
         "secondsByStage": _seconds_by_stage(history, events),
     }
@@ -43,13 +43,13 @@ def write_summary(folder: Path, status: JobStatus, log_dir: Path) -> dict[str, A
     return summary
 
 
-def _measured(validations: dict[str, Record], when: str, name: str) -> float | None:
+def _validation_value(validations: dict[str, Record], when: str, name: str) -> float | None:
     value: float | None = validations.get(when, {}).get(name)
     return value
 
 
 def _seconds_by_stage(history: list[Record], events: list[Record]) -> dict[str, float]:
-    """Return totals over all attempts, for the stages of an attempt and those of a step."""
+    """Return the total seconds of the stages of attempts and steps, over all attempts."""
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":

@@ -37,7 +37,10 @@ def test_run_recovers_from_driver_crash_and_lost_head(tmp_path: Path) -> None:
     again, said = job.run()
 
     assert again == 0
-    assert "is complete (step 20 of 20). To train further raise spec.training.totalSteps" in said
+    assert (
+        "is complete (step 20 of 20). To continue training, increase spec.training.totalSteps"
+        in said
+    )
     assert f"rm -r {job.dir} {job.checkpoints}" in said
     assert len(job.attempts()) == 3
 
@@ -53,7 +56,7 @@ def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     stubborn.send_signal(signal.SIGINT)
     code, output = job.end_of(stubborn)
     job.wait_until_gone()
-    assert (code, "ended at once, without saving" in output) == (130, True), output
+    assert (code, "interrupted: exited without saving" in output) == (130, True), output
 
     killed = job.start(steps_per_second=4)
     job.wait_for(lambda: job.step >= 6, killed)
@@ -70,7 +73,7 @@ def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     saved = int((job.checkpoints / "saved-step").read_text())
     assert code == 130, output
     assert "stopping: saving a checkpoint first; interrupt again to exit immediately" in output
-    assert f"suspended, saved at step {saved}; run the same command again to continue" in output
+    assert f"suspended, checkpoint at step {saved}; run the same command to resume" in output
     assert not temp_dir.exists()
 
     code, output = job.run(steps_per_second=50)

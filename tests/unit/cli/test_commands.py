@@ -114,7 +114,7 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
     same = raggrpo("diff", f"{folder}@1", f"{folder}@1")
 
     assert result.output == f"{folder}@1 → {folder}@2\ntraining.tokens: 4096 → 2048\n"
-    assert same.output.splitlines()[1] == "nothing differs"
+    assert same.output.splitlines()[1] == "no differences"
     assert (result.exit_code, same.exit_code) == (0, 0)
 
 
@@ -125,7 +125,7 @@ def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
     )
 
     assert (nowhere.exit_code, never.exit_code, lost.exit_code) == (2, 2, 2)
-    assert "is no job folder" in nowhere.output
+    assert "is not a job folder" in nowhere.output
     assert "has no attempt 3: its attempts are 1 to 2" in never.output
     assert "the configuration of attempt 1 cannot be read" in lost.output
 
@@ -158,11 +158,11 @@ def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_folder_without_a_job_is_named(verb: str, tmp_path: Path) -> None:
     result = raggrpo(verb, "--dir", tmp_path)
     assert result.exit_code == 2
-    assert f"{tmp_path} is no job folder: it is made by `raggrpo run" in result.output
+    assert f"{tmp_path} is not a job folder: create it with `raggrpo run" in result.output
 
 
 def test_neither_file_nor_folder_is_answered_with_both() -> None:
-    assert "name the job: JOB.yaml, or its folder with --dir" in raggrpo("status").output
+    assert "specify JOB.yaml, or its folder with --dir" in raggrpo("status").output
 
 
 def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
 
     assert raggrpo("logs", "--dir", folder).output == "log of 10\n"
     assert raggrpo("logs", "--dir", folder, "--attempt", 2).output == "log of 2\n"
-    assert "there are logs of 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
+    assert "attempts with logs: 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
 
 
 def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:

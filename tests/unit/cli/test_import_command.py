@@ -22,7 +22,7 @@ def test_an_imported_script_is_a_job_that_validates(tmp_path: Path) -> None:
     done = CLI.invoke(app, ["import", "verl", str(script), "trainer.save_freq=20", "-o", str(job)])
 
     assert done.exit_code == 0, done.output
-    for title in ("mapped (", "no counterpart (", "wrong in the original ("):
+    for title in ("mapped (", "no counterpart (", "invalid in the original ("):
         assert title in done.output
     assert "save_freq: -1" not in done.output
     assert '"n": 5' in job.read_text()  # kubectl takes a bare n for false
@@ -46,7 +46,7 @@ def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_pat
     done = CLI.invoke(app, ["import", "verl", str(script), "data.seed=5", "-o", str(job)])
 
     assert done.exit_code == 0, done.output
-    assert "not at hand, give overrides or --config-path (0):" in done.output
+    assert "not available: specify overrides or --config-path (0):" in done.output
     spec = yaml.safe_load(job.read_text())["spec"]
     assert spec["data"]["trainBatchSize"] == 64  # its own
     assert spec["data"]["maxPromptLength"] == 700  # of a group of its defaults
@@ -64,11 +64,11 @@ def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: 
 
     done = CLI.invoke(app, ["import", "verl", str(alone)])
     assert done.exit_code == 0, done.output
-    assert "not at hand, give overrides or --config-path (2):" in done.output
+    assert "not available: specify overrides or --config-path (2):" in done.output
     assert "lookup_grpo.yaml" in done.output
 
     found = CLI.invoke(app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")])
-    assert "not at hand, give overrides or --config-path (0):" in found.output
+    assert "not available: specify overrides or --config-path (0):" in found.output
     assert "trainBatchSize: 64" in found.output
 
 
@@ -82,7 +82,7 @@ def test_what_the_script_does_not_set_is_listed_and_given_by_an_override(tmp_pat
     assert "trainBatchSize" not in job.read_text()
 
     given = ["import", "verl", str(script), "data.train_batch_size=64", "-o", str(job)]
-    assert "not at hand, give overrides or --config-path (0):" in CLI.invoke(app, given).output
+    assert "not available: specify overrides or --config-path (0):" in CLI.invoke(app, given).output
     assert "trainBatchSize: 64" in job.read_text()
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Pat
         (
             "trainer: {save_freq: often}\n",
             [],
-            "a value has another kind than verl's own: trainer.save_freq is",
+            "a value has an unexpected type: trainer.save_freq is",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
         result = plugin("plan", *arguments)
 
         assert result.exit_code == 2
-        assert "NAME of one in the cluster, or -f JOB.yaml" in result.output
+        assert "NAME in the cluster, or -f JOB.yaml" in result.output
 
 
 def test_a_file_with_a_mistake_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:

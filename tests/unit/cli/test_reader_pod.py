@@ -41,8 +41,8 @@ class Cluster:
     ("events", "said"),
     [
         ([{"type": "Normal", "message": "Scheduled"}, MOUNT], "MountVolume failed: no such share"),
-        ([], "no reason is known"),
-        (AccessDenied("no"), "its events may not be read"),
+        ([], "its Events give no reason"),
+        (AccessDenied("no"), "its Events is not permitted"),
     ],
 )
 async def test_a_reader_pod_that_does_not_start_in_time_is_deleted_and_says_why(

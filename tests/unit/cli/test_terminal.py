@@ -17,7 +17,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_cli import terminal
-from raggrpo_cli.kubectl.status import one, table
+from raggrpo_cli.kubectl.status import job_text, table
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
 from support.builders.operator.jobs import make_job
@@ -97,7 +97,7 @@ def test_a_status_of_an_earlier_release_is_shown_printable() -> None:
     metadata = job.metadata.model_copy(update={"creation_timestamp": "2026-11-21T12:00:00Z"})
     job = job.model_copy(update={"metadata": metadata})
 
-    assert raw(printable(one(job))) == set()
+    assert raw(printable(job_text(job))) == set()
     lines = table([job], datetime(2026, 11, 21, 12, 1, tzinfo=UTC)).splitlines()
     assert len(lines) == 2
 

@@ -107,8 +107,8 @@ def test_layers_lie_on_top_of_each_other() -> None:
 
 @pytest.mark.parametrize("chart", [line_chart, stacked_chart])
 def test_without_values_a_chart_says_so(chart: Any) -> None:
-    assert "nothing recorded" in chart([], [])
-    assert "nothing recorded" in line_chart([1], [Series("x", [None], "s1")])
+    assert "no data yet" in chart([], [])
+    assert "no data yet" in line_chart([1], [Series("x", [None], "s1")])
 
 
 @pytest.mark.parametrize(

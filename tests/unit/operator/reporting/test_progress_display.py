@@ -83,14 +83,14 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
 
     assert told == [
         [
-            "Attempt 1 ended: RolloutEngineLost after step 7: engine 0 died",
+            "Attempt 1 ended at step 7 (RolloutEngineLost): engine 0 died",
             "Next attempt at 2026-11-21T12:01:18Z",
         ],
-        ["Attempt 2 begins on the same Ray cluster, with MicroBatchHalved"],
+        ["Attempt 2 starts on the same Ray cluster, with MicroBatchHalved"],
         [
             "Attempt 2 skips a checkpoint: step_7: truncated",
-            "Attempt 2 resumes after step 6",
-            "Attempt 2 goes on: x",
+            "Attempt 2 resumes from step 6",
+            "Attempt 2 recovered in place: x",
         ],
     ]
 
@@ -113,7 +113,7 @@ def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
     assert told == [
         ["Waiting for endpoint kb since 12:00: Timeout"],
         [],
-        ["Goes on: the services answer again"],
+        ["Continuing: all services are available"],
     ]
 
 
@@ -135,7 +135,7 @@ def test_without_a_terminal_there_are_lines() -> None:
         make_status(2, stage="Checkpointing"),
     )
 
-    assert lines[:4] == ["Preflight", "Attempt 1 begins", "Stage LoadingModel", "Stage FirstStep"]
+    assert lines[:4] == ["Preflight", "Attempt 1 starts", "Stage LoadingModel", "Stage FirstStep"]
     assert [line.split(",")[0] for line in lines[4:]] == ["Step 1/60", "Step 2/60"]
 
 
@@ -153,7 +153,7 @@ def test_terminal_shows_bar_stage_and_events() -> None:
         display.show(make_status(12, attempts=[ended]))
 
     shown = text.getvalue()
-    assert "Attempt 1 ended: Stalled after step 12: [hang] at 12" in shown
+    assert "Attempt 1 ended at step 12 (Stalled): [hang] at 12" in shown
     assert "20 %" in shown
     assert "Step 12/60" in shown
     assert "Stage Training for 0 s" in shown

@@ -90,13 +90,13 @@ def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     page = read(write_report(tmp_path, tmp_path, status, name="sales-rag"))
 
     assert "sales-rag" in page.texts
-    assert page.texts[page.texts.index("Effective training time") + 1] == "0.83"
+    assert page.texts[page.texts.index("Effective training time ratio") + 1] == "0.83"
     assert "5" in page.texts, "steps that attempt 1 lost"
     assert "0.125 → 0.75" in page.texts
     assert "0.1 → 0.9" in page.texts
     for text in ("TrainerRankLost", "rank 0 <gone>", "WarmCluster, c1", "Reward", "Step time"):
         assert text in page.texts
-    assert any("log-probability" in text for text in page.texts)
+    assert any("logprob" in text for text in page.texts)
 
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) ->
 @pytest.mark.parametrize("status", [JobStatus(), make_status()])
 def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
-    assert "nothing recorded yet" in page.texts
+    assert "no data yet" in page.texts
 
 
 def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
     assert result.exit_code == 2
-    assert "is no job folder" in result.stderr
+    assert "is not a job folder" in result.stderr
     assert "raggrpo run" in result.stderr
 
 
@@ -209,4 +209,4 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
     one, two = (make_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
-    assert result.stdout.splitlines()[-2:] == ["Set differently", "nothing"]
+    assert result.stdout.splitlines()[-2:] == ["Different fields", "none"]
