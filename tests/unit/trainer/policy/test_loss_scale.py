@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("checkpoint")
     with rank_processes(2) as ranks:
-        yield ranks.run(policy_support.fp16_story, str(model), str(folder))
+        yield ranks.run(policy_support.fp16_overflow_run, str(model), str(folder))
 
 
 @pytest.mark.row("D13")
