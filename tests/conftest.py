@@ -1,4 +1,4 @@
-"""Options and fixtures that all tests share."""
+"""Options and fixtures shared by all tests."""
 
 import gc
 import os
@@ -9,29 +9,40 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-FOREIGN = ("FORCE_COLOR", "NO_COLOR", "CLICOLOR", "AWS_", "RAGGRPO_", "RAY_", "HF_", "KUBECONFIG")
-ASKED = {
-    "RAGGRPO_BEGINNING_JOBS",
+USER_SETTINGS = (
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "CLICOLOR",
+    "AWS_",
+    "RAGGRPO_",
+    "RAY_",
+    "HF_",
+    "KUBECONFIG",
+)
+TEST_SETTINGS = {
+    "RAGGRPO_STARTING_JOBS",
     "RAGGRPO_FUZZ_ANSWERS",
     "RAGGRPO_FUZZ_SPECS",
     "RAGGRPO_FUZZ_STEPS",
 }
 
-# How long an example takes says nothing on a busy machine.
+# The duration of an example is meaningless on a busy machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-# A shell that starts tests in the background has them, and all they start, ignore these two.
+# Background processes of a shell ignore these signals, and so would their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# What a person's shell has set for other programs; tests set what they are about.
+# Remove variables that the user's shell set for other programs; tests set what they need.
 for name in list(os.environ):
-    if name.lower().endswith("_proxy") or (name.startswith(FOREIGN) and name not in ASKED):
+    if name.lower().endswith("_proxy") or (
+        name.startswith(USER_SETTINGS) and name not in TEST_SETTINGS
+    ):
         del os.environ[name]
 
-# What is imported and collected lives until the end: scanning it again and again takes a third of
-# the time until the first test.
+# Imported modules and collected tests live until the end: repeated garbage collections take a third
+# of the time until the first test.
 gc.disable()
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write tests/golden anew; read the difference before committing it",
+        help="rewrite tests/golden; read the diff before committing it",
     )
 
 

@@ -135,10 +135,10 @@ class Cluster:
 
     def __init__(self, environment: OperatorEnvironment, client: ApiServer) -> None:
         self.environment, self.client = environment, client
-        environment.kuberay.plays = False
+        environment.kuberay.is_active = False
 
     def start_operator(self) -> None:
-        self.environment.kuberay.plays = True
+        self.environment.kuberay.is_active = True
         self.environment.operator.start()
 
     async def read(self, manifest: Manifest) -> Manifest | None:

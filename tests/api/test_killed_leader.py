@@ -18,7 +18,7 @@ from support.operator.operator_environment import (
 )
 from tools.kind.api_server import ApiServer
 
-NUM_JOBS = int(os.environ.get("RAGGRPO_BEGINNING_JOBS", "30"))
+NUM_JOBS = int(os.environ.get("RAGGRPO_STARTING_JOBS", "30"))
 SECONDS_PER_JOB = 2
 MADE_ONCE = ("networkpolicies", "pods", "secrets", "rayclusters", "configmaps")
 

@@ -80,18 +80,18 @@ def test_rbac_rejects(target: Target, attempt: Attempt) -> None:
 
 def test_operator_cannot_impersonate(target: Target) -> None:
     admin = {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"}
-    answer = target.thief.call("GET", "/api/v1/nodes", None, **admin)
+    answer = target.attacker.call("GET", "/api/v1/nodes", None, **admin)
     assert answer.status_code == FORBIDDEN, answer.text
 
 
 def test_objects_of_missing_job_are_garbage_collected(
     api_server: ApiServer, target: Target
 ) -> None:
-    method, path, body = create("", POD, in_owner(uid="00000000-0000-0000-0000-000000000000")).ask(
-        target
-    )
+    method, path, body = create(
+        "", POD, in_owner(uid="00000000-0000-0000-0000-000000000000")
+    ).request(target)
     body["metadata"]["name"] = "of-nobody"
-    assert target.thief.call(method, path, body).status_code == 201
+    assert target.attacker.call(method, path, body).status_code == 201
     api_server.kubectl(
         "wait", "--for=delete", "pod/of-nobody", "-n", target.namespace, "--timeout=60s"
     )
@@ -112,9 +112,9 @@ def test_rbac_alone_allows_most_stolen_token_cases(api_server: ApiServer, target
     with api_server.namespace("without-policies") as name:
         helm = Helm(api_server, name, release="bare")
         helm.install_values({"crds.install": False, "admissionPolicies.enabled": False})
-        bare = replace(target, thief=Account.of(helm))
+        bare = replace(target, attacker=Account.of(helm))
         open_to_it = {each.what for each in BY_POLICY if bare.answer(each).is_success}
-        bare.thief.http.close()
+        bare.attacker.http.close()
         helm("uninstall", helm.release)
     assert {
         "a pod with all privileges",

@@ -76,7 +76,7 @@ async def start_rayjobs(
             states[job["metadata"]["name"]] = state
 
     async with asyncio.TaskGroup() as group, running_kuberay(server, NAMESPACE) as kuberay:
-        players = [
+        tasks = [
             group.create_task(FakeKubelet(api, NAMESPACE, FakeRay()).run()),
             group.create_task(follow()),
         ]
@@ -96,8 +96,8 @@ async def start_rayjobs(
             "kuberay_cpu_seconds": round(cpu_seconds(kuberay) - cpu, 1),
             "kuberay_mib": round(kuberay.memory_info().rss / 2**20),
         }
-        for player in players:
-            player.cancel()
+        for task in tasks:
+            task.cancel()
     return result
 
 

@@ -67,7 +67,7 @@ async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]
             for namespace in hostile
         ]
         parts = [part for bench in benches for part in (bench.kuberay.run(), bench.watch_jobs())]
-        players = [group.create_task(part) for part in parts]
+        tasks = [group.create_task(part) for part in parts]
         async with running_operator(benches[0], ",".join((*hostile, VICTIM_NAMESPACE))):
             for bench in benches:
                 await bench.apply()
@@ -75,11 +75,11 @@ async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]
                 await bench.until("all run", partial(bench.all_are, "Running"))
             ray.drips = True
             if options.in_turn:
-                players.append(group.create_task(drip_in_turn(ray)))
+                tasks.append(group.create_task(drip_in_turn(ray)))
             await asyncio.sleep(20)  # by now every head was polled
             waits = await edit_repeatedly(api, options.edits)
-        for player in players:
-            player.cancel()
+        for task in tasks:
+            task.cancel()
     await api.close()
     return waits
 

@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="one operator and many jobs")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--watch-seconds", type=float, default=60, help="how long jobs just run")
-    parser.add_argument("--kuberay", action="store_true", help="with KubeRay's own operator")
+    parser.add_argument("--kuberay", action="store_true", help="with KubeRay's operator")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
     with (
@@ -204,16 +204,16 @@ async def measure(
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
         for number in range(num_jobs):
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=STEP_SECONDS)
-        player = FakeKubelet if with_kuberay else FakeKubeRayWatch
-        kuberay = player(api, NAMESPACE, ray)
+        fake = FakeKubelet if with_kuberay else FakeKubeRayWatch
+        kuberay = fake(api, NAMESPACE, ray)
         bench = Bench(server, api, ray, kuberay, num_jobs)
-        players = [group.create_task(part) for part in (kuberay.run(), bench.watch_jobs())]
+        tasks = [group.create_task(part) for part in (kuberay.run(), bench.watch_jobs())]
         async with AsyncExitStack() as stack:
             if with_kuberay:
                 await stack.enter_async_context(running_kuberay(server, NAMESPACE))
             first = await run_lifecycles(bench, watch_seconds)
         second = await restart_operator(bench)
-        for task in players:
+        for task in tasks:
             task.cancel()
         rayjobs = (
             await start_rayjobs(server, api, bench.cluster_spec, num_jobs) if with_kuberay else {}
@@ -253,11 +253,11 @@ async def restart_operator(bench: Bench) -> Operator:
         await asyncio.sleep(5)
     async with running_operator(bench) as operator:
         async with bench.stage("restart", operator, is_start=True):
-            asked = time.monotonic()
+            polled = time.monotonic()
             while not await has_reconciled(operator, bench.num_jobs):
                 # Serving metrics takes the operator one second per thousand jobs.
-                await asyncio.sleep(max(0.5, 5 * (time.monotonic() - asked)))
-                asked = time.monotonic()
+                await asyncio.sleep(max(0.5, 5 * (time.monotonic() - polled)))
+                polled = time.monotonic()
         return operator
 
 

@@ -200,7 +200,7 @@ class Bench:
         checkpoint = {"path": f"{MOUNT}/{name}", "everySteps": save_every}
         return make_job(name, self.image, steps, checkpoint=checkpoint, **spec)
 
-    def both(self, job: dict[str, Any], twin: str) -> Iterator[Run]:
+    def both(self, job: dict[str, Any], peer_name: str) -> Iterator[Run]:
         """Yield the RagGrpoJob while it trains, and then, unless `alone`, the equivalent RayJob."""
         ours = Run(self.cluster, self.namespace, OURS, job["metadata"]["name"])
         self.cluster.apply(job, namespace=self.namespace)
@@ -214,8 +214,8 @@ class Bench:
         ours.end()
         if self.alone:
             return
-        theirs = Run(self.cluster, self.namespace, RAYJOB, twin)
-        same = rayjob(twin, ray_cluster["spec"], config, f"{MOUNT}/{twin}")
+        theirs = Run(self.cluster, self.namespace, RAYJOB, peer_name)
+        same = rayjob(peer_name, ray_cluster["spec"], config, f"{MOUNT}/{peer_name}")
         self.cluster.apply(same, namespace=self.namespace)
         theirs.until(has_trained, "steps", START_SECONDS)
         yield theirs

@@ -35,7 +35,7 @@ folder.joinpath("driver").write_text(open_sealed(os.environ), newline="")
 arrived = ray.remote(lambda: open_sealed(os.environ)).remote()
 folder.joinpath("worker").write_text(ray.get(arrived), newline="")
 """
-STRANGER = """
+UNAUTHENTICATED_CLIENT = """
 import sys
 from ray._raylet import GcsClient
 print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeout=10))
@@ -76,16 +76,16 @@ async def test_submission_needs_token_and_preserves_configuration(
         log = temp_dir / RAY / names.ray_driver_log(SUBMISSION)
         assert await wait_until_ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
         for token in ("", "guessed"):
-            stranger = RayJobs(HttpApi(session, url, token))
+            unauthorized = RayJobs(HttpApi(session, url, token))
             with pytest.raises(AccessDenied):
-                await stranger.submit("stranger-a1", f"touch {tmp_path}/owned", {}, {})
+                await unauthorized.submit("unauthorized-a1", f"touch {tmp_path}/owned", {}, {})
         address = f"127.0.0.1:{gcs}"
         answers = [
-            await asyncio.to_thread(asked, address, mode)
+            await asyncio.to_thread(connect, address, mode)
             for mode in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "guessed"})
         ]
         assert ["Unauthenticated" in answer for answer in answers] == [True, True], answers
-        assert "CLUSTER_METADATA" in asked(address, {"RAY_AUTH_TOKEN": TOKEN})
+        assert "CLUSTER_METADATA" in connect(address, {"RAY_AUTH_TOKEN": TOKEN})
     finally:
         await session.close()
         processes.terminate(head)
@@ -119,9 +119,9 @@ async def wait_until_ended(jobs: RayJobs) -> SubmissionStatus:
         await asyncio.sleep(0.2)
 
 
-def asked(address: str, mode: dict[str, str]) -> str:
+def connect(address: str, mode: dict[str, str]) -> str:
     """Connect to the head without Ray's HTTP API; return the output or the error."""
     env = {"RAY_AUTH_MODE": "token", **os.environ, **mode}
-    command = [sys.executable, "-c", STRANGER, address]
+    command = [sys.executable, "-c", UNAUTHENTICATED_CLIENT, address]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     return done.stdout + done.stderr

@@ -214,8 +214,8 @@ def test_unparsable_output_is_not_retrieved_and_failed_call_drops_one_sample(
 
     for query, score in QUERIES.items():
         calls = sum(body["rewritten_query"] == query for body in bodies)
-        tries = 1 if score is not None else 3  # a 500 is retried twice
-        assert calls == tries * written.count(query), query
+        num_calls = 1 if score is not None else 3  # a 500 is retried twice
+        assert calls == num_calls * written.count(query), query
     steps = read_history(sales.folder / "checkpoints" / "logs")
     assert [step["step"] for step in steps] == [1, 2, 3]
     lost = written.count("broken")
@@ -232,7 +232,7 @@ def test_endpoint_calls_appear_in_history_status_report_and_metrics(
 ) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
     failed = {"actor-8b": {"HttpStatus": written.count("broken")}, "reference-32b": {}}
-    asked = {
+    calls_by_endpoint = {
         "actor-8b": sales.request_bodies(sales.actor),
         "reference-32b": sales.request_bodies(sales.reference),
     }
@@ -244,7 +244,7 @@ def test_endpoint_calls_appear_in_history_status_report_and_metrics(
 
     for name, failures in failed.items():
         answered = newest[name]["answered"]
-        assert answered == len(asked[name]) + 2  # from the warm-up
+        assert answered == len(calls_by_endpoint[name]) + 2  # from the warm-up
         assert newest[name]["failures"] == failures
         assert shown[f"retrieval/{name}/failures"] == sum(failures.values())
         assert shown[f"retrieval/{name}/p95"] == pytest.approx(newest[name]["p95"], rel=1e-4)

@@ -30,10 +30,10 @@ def test_failed_check_sets_exit_code_and_prints_evidence(
     check: str, exit_code: int, tmp_path: Path
 ) -> None:
     job = LocalJob(tmp_path)
-    code, output = job.run(check=check, evidence="look at this", exit_code=exit_code)
+    code, output = job.run(check=check, evidence="the evidence", exit_code=exit_code)
 
     assert code == exit_code, output
-    assert f"{check}: look at this" in output
+    assert f"{check}: the evidence" in output
     assert "Traceback" not in output
     assert not (job.dir / "logs" / "ray-c1.log").exists()
     assert warden.marked_processes(job.state["mark"]) == []

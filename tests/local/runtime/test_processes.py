@@ -40,7 +40,7 @@ class Owner:
     def is_gone(self) -> bool:
         return not warden.marked_processes(self.mark)
 
-    def is_gone_with_the_nameless(self) -> bool:
+    def is_gone_with_unmarked(self) -> bool:
         return self.is_gone() and not Path(f"/proc/{self.nameless}").exists()
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ def test_keeper_ends_descendants_without_mark(victims: str, owner: Owner) -> Non
     pids = {"run": owner.process.pid, "warden": owner.warden}
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
-    wait_for(owner.is_gone_with_the_nameless)
+    wait_for(owner.is_gone_with_unmarked)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])

@@ -55,8 +55,8 @@ def grade(completion: str) -> int:
 
 async def judge(received: Received) -> Response:
     [message] = received.body["messages"]
-    said = f"The sample says {message['content'][:9]!r}. Grade: {grade(message['content'])}"
-    return JSONResponse({"choices": [{"message": {"role": "assistant", "content": said}}]})
+    reply = f"The sample says {message['content'][:9]!r}. Grade: {grade(message['content'])}"
+    return JSONResponse({"choices": [{"message": {"role": "assistant", "content": reply}}]})
 
 
 async def count_words(received: Received) -> Response:
@@ -67,7 +67,7 @@ def make_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
     write_word_model(folder / "model", ["write", *(f"case{i}" for i in range(PROMPTS)), *WORDS])
     rows = [{"prompt": f"write case{i}"} for i in range(PROMPTS)]
     write_rows(folder / "rows.jsonl", rows)
-    asked = {"model": "grader", "prompt": "{completion}", "scorePattern": r"Grade: (\d+)"}
+    judge_spec = {"model": "grader", "prompt": "{completion}", "scorePattern": r"Grade: (\d+)"}
     job = make_manifest(
         "judged",
         {
@@ -77,7 +77,7 @@ def make_judged_job(folder: Path, judge_url: str, service_url: str) -> Path:
             "training": {"totalSteps": STEPS, "learningRate": 1e-4, "precision": "FP32"},
             "reward": {
                 "functions": [
-                    {"name": "Judge", "url": judge_url, "judge": {**asked, "cache": False}},
+                    {"name": "Judge", "url": judge_url, "judge": {**judge_spec, "cache": False}},
                     {"name": "Http", "weight": 0.5, "url": service_url},
                 ]
             },

@@ -317,10 +317,10 @@ class AdversarialRuntime(FakeServiceOutage):
         return mishap
 
     def _another_operator_works(self) -> None:
-        own = self._seen_version, self.calls, self.mishaps
+        saved = self._seen_version, self.calls, self.mishaps
         self.mishaps = []
         self.work(ROUNDS_OF_ANOTHER)
-        self._seen_version, self.calls, self.mishaps = own
+        self._seen_version, self.calls, self.mishaps = saved
         self._is_overtaken = True
         self.times_overtaken += 1
 

@@ -85,7 +85,7 @@ class FakeKubeRay:
         """Reason and message of containers that do not start; empty if they start."""
         self.image_id = ""
         """`imageID` that nodes report for every pod."""
-        self.plays = True
+        self.is_active = True
         self.clusters_seen: set[str] = set()
         """uids of all past and present RayClusters."""
         self.most_at_once = 0
@@ -95,7 +95,7 @@ class FakeKubeRay:
         """Poll all objects until cancelled."""
         while True:
             with suppress(httpx.HTTPStatusError):  # changed or deleted in the meantime
-                if self.plays:
+                if self.is_active:
                     await self.poll()
             await asyncio.sleep(LOOK_SECONDS)
 

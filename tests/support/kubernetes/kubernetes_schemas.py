@@ -8,10 +8,10 @@ import kubernetes_validate
 VERSIONS = ("1.32", "1.36", "1.37")
 """Oldest version supported by the chart, version of the test clusters, newest with schemas."""
 WITHOUT_SCHEMA: Mapping[str, str] = {
-    "RayCluster": "KubeRay's own; tests/api creates it where KubeRay's CRD is, pods follow as Pods",
-    "ServiceMonitor": "the Prometheus Operator's own; a test of the chart looks at its selector",
-    "PodMonitor": "the Prometheus Operator's own; a test of the chart looks at its selector",
-    "PrometheusRule": "the Prometheus Operator's own; a test of the chart looks at its expressions",
+    "RayCluster": "validated by KubeRay's CRD in tests/api; its pods are validated as Pods",
+    "ServiceMonitor": "of the Prometheus Operator; tests/chart checks its selector",
+    "PodMonitor": "of the Prometheus Operator; tests/chart checks its selector",
+    "PrometheusRule": "of the Prometheus Operator; tests/chart checks its expressions",
 }
 """Kinds of other APIs, and what validates them instead."""
 

@@ -35,20 +35,22 @@ def _of_pod(pod: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_container(pod: dict[str, Any], container: dict[str, Any]) -> Iterator[str]:
-    name, own = container["name"], container.get("securityContext", {})
-    context = pod.get("securityContext", {}) | own
-    if own.get("privileged"):
+    name, container_context = container["name"], container.get("securityContext", {})
+    context = pod.get("securityContext", {}) | container_context
+    if container_context.get("privileged"):
         yield f"{name}: privileged"
-    if own.get("allowPrivilegeEscalation") is not False:
+    if container_context.get("allowPrivilegeEscalation") is not False:
         yield f"{name}: allowPrivilegeEscalation"
-    capabilities = own.get("capabilities", {})
+    capabilities = container_context.get("capabilities", {})
     if capabilities.get("drop") != ["ALL"] or capabilities.get("add"):
         yield f"{name}: capabilities {capabilities}"
     if context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0:
         yield f"{name}: may run as root"
     if context.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
         yield f"{name}: seccompProfile"
-    if own.get("procMount", "Default") != "Default" or own.get("seLinuxOptions"):
+    if container_context.get("procMount", "Default") != "Default" or container_context.get(
+        "seLinuxOptions"
+    ):
         yield f"{name}: procMount or seLinuxOptions"
     for port in container.get("ports", []):
         if port.get("hostPort"):

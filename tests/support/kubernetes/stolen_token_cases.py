@@ -27,16 +27,16 @@ class Target:
     """A namespace with a job, its rendered objects, and objects of other owners."""
 
     namespace: str
-    thief: Account
+    attacker: Account
     objects: Mapping[str, Manifest]
 
     def answer(self, attempt: "Attempt") -> httpx.Response:
         """Return the API server's response to an attempt, a dry run."""
-        method, path, body = attempt.ask(self)
-        return self.thief.call(method, f"{path}?dryRun=All", body)
+        method, path, body = attempt.request(self)
+        return self.attacker.call(method, f"{path}?dryRun=All", body)
 
 
-Ask = tuple[str, str, Any]
+Request = tuple[str, str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class Attempt:
     """One request: (method, path, body) in a namespace."""
 
     what: str
-    ask: Callable[[Target], Ask]
+    request: Callable[[Target], Request]
 
 
 def create(what: str, name: str, change: Callable[[Manifest], Any]) -> Attempt:
     """Create one of a job's objects with a change."""
 
-    def ask(target: Target) -> Ask:
+    def request(target: Target) -> Request:
         manifest = copy.deepcopy(target.objects[name])
         change(manifest)
         return "POST", collection(manifest), manifest
 
-    return Attempt(what, ask)
+    return Attempt(what, request)
 
 
 def patch(what: str, version: str, plural: str, body: Any) -> Attempt:
     """Change an object of another owner."""
     path = path_of(version, plural, "{ns}", "theirs")
-    return ask(what, "PATCH", path, body)
+    return request(what, "PATCH", path, body)
 
 
-def ask(what: str, method: str, path: str, body: Any = None) -> Attempt:
+def request(what: str, method: str, path: str, body: Any = None) -> Attempt:
     return Attempt(what, lambda target: (method, path.format(ns=target.namespace), body))
 
 

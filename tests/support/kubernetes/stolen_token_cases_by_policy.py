@@ -6,7 +6,6 @@ from support.fakes.fake_kuberay import path_of
 from support.kubernetes.stolen_token_cases import (
     Attempt,
     Manifest,
-    ask,
     create,
     in_container,
     in_context,
@@ -17,11 +16,12 @@ from support.kubernetes.stolen_token_cases import (
     in_template,
     in_worker,
     patch,
+    request,
     with_claim,
 )
 
 POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
-OWN = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
+OPERATOR_OBJECTS = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
 """Objects that the operator creates, by their names in `objects_of`."""
 JOB = "/apis/raggrpo.io/v1alpha1/namespaces/{ns}/raggrpojobs/demo"
 JOB_OWNER = {
@@ -105,8 +105,8 @@ PODS = [
     for attempt in (
         create(f"a pod with {what}", POD, change),
         create(f"a Deployment of pods with {what}", DEPLOYMENT, in_template(change)),
-        create(f"a RayCluster whose head has {what}", "raycluster", in_head(change)),
-        create(f"a RayCluster whose workers have {what}", "raycluster", in_worker(change)),
+        create(f"a RayCluster with a head with {what}", "raycluster", in_head(change)),
+        create(f"a RayCluster with workers with {what}", "raycluster", in_worker(change)),
     )
 ]
 RAY_CLUSTERS = [
@@ -116,7 +116,7 @@ RAY_CLUSTERS = [
         "a load balancer": of_head(serviceType="LoadBalancer"),
         "a separate Service": of_head(headService={"spec": {"type": "NodePort"}}),
         "an annotated Service": of_head(headService={"metadata": {"annotations": {"its": "own"}}}),
-        "its own autoscaler": in_spec(
+        "an autoscaler": in_spec(
             enableInTreeAutoscaling=True, autoscalerOptions={"image": "theirs"}
         ),
         "no token": lambda cluster: cluster["spec"].pop("authOptions"),
@@ -126,51 +126,55 @@ RAY_CLUSTERS = [
 OWNERS = [
     *(
         create(f"{name} without owner", name, lambda made: made["metadata"].pop("ownerReferences"))
-        for name in OWN
+        for name in OPERATOR_OBJECTS
     ),
     create("a pod of another owner", POD, in_owner(apiVersion="apps/v1", kind="ReplicaSet")),
     create("a pod of an owner of another group", POD, in_owner(apiVersion="raggrpo.io.theirs/v1")),
-    create("a pod whose owner does not control it", POD, in_owner(controller=False)),
-    create("a pod of a second owner", POD, second_owner),
+    create("a pod without controller", POD, in_owner(controller=False)),
+    create("a pod with a second owner", POD, second_owner),
     create("a pod in kube-system", POD, in_metadata(namespace="kube-system")),
-    create("a pod that is never deleted", POD, in_metadata(finalizers=["theirs.io/forever"])),
+    create("a pod with a finalizer", POD, in_metadata(finalizers=["theirs.io/forever"])),
 ]
 SERVICES = [
     create(f"a Service that {what}", SERVICE, in_spec(**spec))
     for what, spec in {
         "has a load balancer": {"type": "LoadBalancer"},
         "opens a port on every node": {"type": "NodePort"},
-        "is another name": {"type": "ExternalName", "externalName": "theirs.example.com"},
-        "has an outside address": {"externalIPs": ["203.0.113.7"]},
-        "leads to foreign pods": {"selector": {"app": "theirs"}},
+        "is an ExternalName": {"type": "ExternalName", "externalName": "theirs.example.com"},
+        "has an external IP": {"externalIPs": ["203.0.113.7"]},
+        "selects foreign pods": {"selector": {"app": "theirs"}},
     }.items()
 ]
 SHAPES = [
-    create("a token of a service account", "token", as_account_token),
-    create("a Secret that can change", "token", lambda made: made.update(immutable=False)),
-    create("a Secret with more keys", "token", lambda made: made["data"].update(more="bW9yZQ==")),
-    create("a ConfigMap that can change", "configmap", lambda made: made.update(immutable=False)),
+    create("a service account token", "token", as_account_token),
+    create("a mutable Secret", "token", lambda made: made.update(immutable=False)),
+    create(
+        "a Secret with additional keys", "token", lambda made: made["data"].update(more="bW9yZQ==")
+    ),
+    create("a mutable ConfigMap", "configmap", lambda made: made.update(immutable=False)),
     create("a NetworkPolicy for all pods", "networkpolicy", in_spec(podSelector={})),
     create(
         "a NetworkPolicy for foreign pods",
         "networkpolicy",
         in_spec(podSelector={"matchLabels": {"app": "theirs"}}),
     ),
-    ask("an Event about a pod", "POST", "/apis/events.k8s.io/v1/namespaces/default/events", EVENT),
+    request(
+        "an Event about a pod", "POST", "/apis/events.k8s.io/v1/namespaces/default/events", EVENT
+    ),
 ]
 FOREIGN = [
     patch("open a foreign NetworkPolicy", "networking.k8s.io/v1", "networkpolicies",
           {"spec": {"ingress": [{}]}}),
-    patch("lead a foreign Service astray", "v1", "services", {"spec": {"selector": {"a": "b"}}}),
+    patch("redirect a foreign Service", "v1", "services", {"spec": {"selector": {"a": "b"}}}),
     patch("change a foreign Deployment", "apps/v1", "deployments", {"spec": {"replicas": 0}}),
-    patch("take a foreign Deployment", "apps/v1", "deployments",
+    patch("adopt a foreign Deployment", "apps/v1", "deployments",
           {"metadata": {"ownerReferences": [JOB_OWNER]}}),
     *(
-        ask(f"delete {plural}", "DELETE", path_of(version, plural, "{ns}", "theirs"))
+        request(f"delete {plural}", "DELETE", path_of(version, plural, "{ns}", "theirs"))
         for version, plural in (
             ("v1", "pods"), ("v1", "services"), ("v1", "configmaps"), ("apps/v1", "deployments"),
         )
     ),
-    ask("delete a job that is to stay", "DELETE", JOB),
+    request("delete a job without owner", "DELETE", JOB),
 ]  # fmt: skip
 BY_POLICY: list[Attempt] = [*PODS, *RAY_CLUSTERS, *OWNERS, *SERVICES, *SHAPES, *FOREIGN]

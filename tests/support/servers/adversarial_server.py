@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 MIB = 1 << 20
-Say = Callable[[bytes], Awaitable[None]]
-Answer = Callable[[Say], Awaitable[None]]
+Send = Callable[[bytes], Awaitable[None]]
+Answer = Callable[[Send], Awaitable[None]]
 DETAILS = b'{"status": "RUNNING"}'
 BOMB = gzip.compress(b"[" * (256 * MIB), compresslevel=1)
 
@@ -16,28 +16,28 @@ def _answer(*headers: bytes, status: bytes = b"200 OK", body: bytes = b"") -> by
     return b"\r\n".join([b"HTTP/1.1 " + status, *headers, b"", body])
 
 
-def _at_once(raw: bytes) -> Answer:
-    async def answer(say: Say) -> None:
-        await say(raw)
+def _immediate(raw: bytes) -> Answer:
+    async def answer(send: Send) -> None:
+        await send(raw)
 
     return answer
 
 
-def _for_ever(start: bytes, again: bytes, pause: float = 0.0) -> Answer:
-    async def answer(say: Say) -> None:
-        await say(start)
+def _endless(start: bytes, again: bytes, pause: float = 0.0) -> Answer:
+    async def answer(send: Send) -> None:
+        await send(start)
         while True:
-            await say(again)
+            await send(again)
             await asyncio.sleep(pause)
 
     return answer
 
 
-async def _silent(_: Say) -> None:
+async def _silent(_: Send) -> None:
     await asyncio.Event().wait()
 
 
-async def _gone(_: Say) -> None:
+async def _closed(_: Send) -> None:
     pass
 
 
@@ -46,42 +46,46 @@ CHUNKED = b"Transfer-Encoding: chunked"
 LENGTH = b"Content-Length: %d" % len(DETAILS)
 ANSWERS: Mapping[str, Answer] = {
     "silent": _silent,
-    "closes at once": _gone,
-    "silent after its headers": _for_ever(_answer(JSON), b"", 0.05),
-    "body without an end": _for_ever(_answer(JSON), b"[" * MIB),
-    "drips its body": _for_ever(_answer(JSON), b" ", 0.02),
-    "drips its headers": _for_ever(b"HTTP/1.1 200 OK\r\nX: ", b"y", 0.02),
-    "headers without an end": _for_ever(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000),
-    "a header without an end": _for_ever(b"HTTP/1.1 200 OK\r\nX: ", b"y" * MIB),
-    "a reason without an end": _for_ever(b"HTTP/1.1 200 ", b"y" * MIB),
-    "chunks without an end": _for_ever(_answer(CHUNKED), b"400\r\n" + b"[" * 1024 + b"\r\n"),
-    "a chunk's size without an end": _for_ever(_answer(CHUNKED), b"0" * MIB),
-    "a chunk's extension without an end": _for_ever(_answer(CHUNKED, body=b"1;"), b"e" * MIB),
-    "trailers without an end": _for_ever(_answer(CHUNKED, body=b"0\r\n"), b"X: y\r\n" * 10_000),
-    "nonsense for chunks": _at_once(_answer(CHUNKED, body=b"zz\r\n" + DETAILS)),
-    "a storm of 1xx": _for_ever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
-    "another protocol": _at_once(_answer(b"Upgrade: x", b"Connection: upgrade", status=b"101 X")),
-    "a bomb in gzip": _at_once(
+    "closed immediately": _closed,
+    "silent after headers": _endless(_answer(JSON), b"", 0.05),
+    "endless body": _endless(_answer(JSON), b"[" * MIB),
+    "slow body": _endless(_answer(JSON), b" ", 0.02),
+    "slow headers": _endless(b"HTTP/1.1 200 OK\r\nX: ", b"y", 0.02),
+    "endless headers": _endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000),
+    "endless header": _endless(b"HTTP/1.1 200 OK\r\nX: ", b"y" * MIB),
+    "endless reason": _endless(b"HTTP/1.1 200 ", b"y" * MIB),
+    "endless chunks": _endless(_answer(CHUNKED), b"400\r\n" + b"[" * 1024 + b"\r\n"),
+    "endless chunk size": _endless(_answer(CHUNKED), b"0" * MIB),
+    "endless chunk extension": _endless(_answer(CHUNKED, body=b"1;"), b"e" * MIB),
+    "endless trailers": _endless(_answer(CHUNKED, body=b"0\r\n"), b"X: y\r\n" * 10_000),
+    "malformed chunks": _immediate(_answer(CHUNKED, body=b"zz\r\n" + DETAILS)),
+    "endless 1xx responses": _endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "protocol upgrade": _immediate(_answer(b"Upgrade: x", b"Connection: upgrade", status=b"101 X")),
+    "gzip bomb": _immediate(
         _answer(b"Content-Encoding: gzip", b"Content-Length: %d" % len(BOMB), body=BOMB)
     ),
-    "a bomb in gzip that says identity first": _at_once(
+    "gzip bomb after identity": _immediate(
         _answer(b"Content-Encoding: identity", b"Content-Encoding: gzip", body=BOMB)
     ),
-    "more bytes than it promised": _for_ever(_answer(LENGTH, body=DETAILS), b"HTTP" * MIB),
-    "fewer bytes than it promised": _at_once(_answer(b"Content-Length: 999", body=DETAILS)),
-    "a terabyte promised": _at_once(_answer(b"Content-Length: 1000000000000", body=DETAILS)),
-    "a negative length": _at_once(_answer(b"Content-Length: -1", body=DETAILS)),
-    "two lengths": _at_once(_answer(b"Content-Length: 1", LENGTH, body=DETAILS)),
-    "a redirection to itself": _at_once(
+    "more bytes than Content-Length": _endless(_answer(LENGTH, body=DETAILS), b"HTTP" * MIB),
+    "fewer bytes than Content-Length": _immediate(_answer(b"Content-Length: 999", body=DETAILS)),
+    "Content-Length of a terabyte": _immediate(
+        _answer(b"Content-Length: 1000000000000", body=DETAILS)
+    ),
+    "negative Content-Length": _immediate(_answer(b"Content-Length: -1", body=DETAILS)),
+    "two Content-Length headers": _immediate(_answer(b"Content-Length: 1", LENGTH, body=DETAILS)),
+    "redirect to itself": _immediate(
         _answer(b"Location: /", LENGTH, status=b"302 Found", body=DETAILS)
     ),
-    "no content": _at_once(_answer(status=b"204 No Content")),
-    "no HTTP": _at_once(b"SSH-2.0-x\r\n" * 100),
-    "zero bytes": _at_once(bytes(MIB)),
-    "no UTF-8": _at_once(_answer(b"Content-Length: 4", body=b"\xff\xfe\x00\x80")),
-    "headers that are no UTF-8": _at_once(_answer(b"X-\xff: \xfe\r\nContent-Length: 1", body=b"[")),
-    "a status of five digits": _at_once(_answer(status=b"20000 OK", body=DETAILS)),
-    "an error in escape sequences": _at_once(
+    "no content": _immediate(_answer(status=b"204 No Content")),
+    "not HTTP": _immediate(b"SSH-2.0-x\r\n" * 100),
+    "zero bytes": _immediate(bytes(MIB)),
+    "invalid UTF-8": _immediate(_answer(b"Content-Length: 4", body=b"\xff\xfe\x00\x80")),
+    "headers with invalid UTF-8": _immediate(
+        _answer(b"X-\xff: \xfe\r\nContent-Length: 1", body=b"[")
+    ),
+    "status of five digits": _immediate(_answer(status=b"20000 OK", body=DETAILS)),
+    "error with escape sequences": _immediate(
         _answer(status=b"500 \x1b[2J", body=b"\x1b]0;title\x07\x1b[31m\xe2\x80\xae\x00red\r\n")
     ),
 }
@@ -98,13 +102,13 @@ async def adversarial_server(answer: Answer) -> AsyncIterator[str]:
         assert task is not None
         running.add(task)
 
-        async def say(raw: bytes) -> None:
+        async def send(raw: bytes) -> None:
             writer.write(raw)
             await writer.drain()
 
         with suppress(OSError, asyncio.CancelledError):
             await reader.readuntil(b"\r\n\r\n")
-            await answer(say)
+            await answer(send)
         writer.close()
         running.discard(task)
 

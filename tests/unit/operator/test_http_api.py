@@ -11,7 +11,7 @@ from raggrpo_operator.errors import AccessDenied, OperatorError
 from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_operator.ray_jobs import RayJobs
-from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Say, adversarial_server
+from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Send, adversarial_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 MOST = LIMITS.answer_bytes
@@ -31,7 +31,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 OF_SUCCESS = ("no content", "no UTF-8")
-"""Say with their status that a stop was taken; whether the driver ends is seen, not believed."""
+"""Send with their status that a stop was taken; whether the driver ends is seen, not believed."""
 
 
 @pytest.mark.row("E3")
@@ -77,8 +77,8 @@ async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
 
 
 async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) -> None:
-    async def answer(say: Say) -> None:
-        await say(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
+    async def answer(send: Send) -> None:
+        await send(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
 
     async with adversarial_server(answer) as url:
         found = await HttpApi(session, url).call("GET", "/", seconds=10)
@@ -87,17 +87,17 @@ async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) ->
 
 
 async def test_a_redirect_leads_nowhere(session: ClientSession) -> None:
-    async def answer(say: Say) -> None:
-        await say(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
+    async def answer(send: Send) -> None:
+        await send(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
 
     async with adversarial_server(answer) as url:
         assert (await HttpApi(session, url).call("GET", "/", seconds=10)).status == 302
 
 
 async def test_what_a_refusal_says_is_cut_and_cleaned(session: ClientSession) -> None:
-    async def answer(say: Say) -> None:
+    async def answer(send: Send) -> None:
         body = b"\x1b]0;owned\x07\x1b[2J" + b"no " * 1000
-        await say(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     async with adversarial_server(answer) as url:
         with pytest.raises(AccessDenied, match="HTTP 403 no no no") as caught:
