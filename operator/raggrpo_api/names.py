@@ -1,4 +1,8 @@
-"""Names shared by operator, trainer and user: labels, environment variables, ports, files."""
+"""Names shared by operator, trainer and user: labels, environment variables, ports, files.
+
+Sections: API group, labels and annotations, environment variables, reserved values, containers and
+ports, files, names of Kubernetes objects and Ray submissions. Size limits are in `limits`.
+"""
 
 import hashlib
 import re
@@ -6,45 +10,55 @@ from typing import Final, Literal
 
 from .fields.base import AttemptNumber, ClusterNumber
 
+# --- API group
+
 GROUP: Final = "raggrpo.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final[Literal["raggrpo.io/v1alpha1"]] = "raggrpo.io/v1alpha1"
 KIND: Final[Literal["RagGrpoJob"]] = "RagGrpoJob"
 PLURAL: Final = "raggrpojobs"
 
+# --- Labels and annotations
+
 LABEL_JOB: Final = "raggrpo.io/job-name"
 LABEL_ROLE: Final = "raggrpo.io/role"
+"""Value: a `PodRole`."""
 LABEL_ATTEMPT: Final = "raggrpo.io/attempt"
 LABEL_CLUSTER: Final = "raggrpo.io/cluster"
-"""Number of the Ray cluster an object belongs to."""
+"""Value: number of the Ray cluster."""
 LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
-"""Endpoint a managed retriever serves."""
+"""Value: name of the managed endpoint."""
 LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
-"""Hash of the spec that a preflight checks."""
+"""On a preflight pod; value: hash of the spec that it checks."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "raggrpo-operator"
-"""Value of LABEL_MANAGED_BY and field manager of everything the operator writes."""
+"""Value of LABEL_MANAGED_BY, and field manager of the operator."""
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
-"""Id of the installation key from which a RayCluster's token was derived."""
+"""On a RayCluster; value: id of the installation key that its token is derived from."""
 ANNOTATION_HEAD_RETURNS: Final = "raggrpo.io/head-returns"
-"""On a RayCluster whose head keeps what it knows on a volume, for the one that succeeds it."""
+"""On a RayCluster whose Ray head stores its state on a volume, so that a new head can restore it."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 
+# --- Environment variables
+
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
-"""TrainerConfig as JSON of at most 64 KiB, in base64."""
+"""`TrainerConfig` as base64-encoded JSON."""
 ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
 """SHA-256 of that JSON, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
-"""Faults for drills, such as kill-rank@step=7."""
+"""Faults to inject in drills, such as kill-rank@step=7."""
 ENV_HEAD_STORE: Final = "RAGGRPO_HEAD_STORE"
-"""Folder in which a head keeps what it knows of its Ray cluster."""
+"""Folder of the Ray head's persistent state."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
-"""Marks every process of one local run, so that a sweep kills exactly those."""
+"""Identifies the processes of one local run, so that a cleanup kills only those."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
-"""File the preflight writes its result to; in a pod, the termination message."""
+"""File of the preflight result; in a pod, the termination message."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
+
+# --- Values that a job must not use
+
 RESERVED_ENV: Final = frozenset(
     {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
@@ -56,26 +70,21 @@ RESERVED_ENV: Final = frozenset(
         "RAY_AUTH_TOKEN_PATH",
     }
 )
-"""Set by the operator for each process; a job must not set them."""
-
+"""Environment variables that the operator sets per process."""
 RESERVED_HEADERS: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "expect", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
-"""HTTP headers that belong to the connection, in lower case; a job must not set them."""
-
+"""HTTP headers that belong to the connection, in lower case."""
 HOME_DIR: Final = "/home/ray"
-REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
 RESERVED_MOUNTS: Final = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt/raggrpo"}
     | {"/proc", "/root", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var/run", HOME_DIR}
 )
-"""Folders of the image and of the pods' own volumes; nothing is mounted on, below or above them."""
+"""Folders of the image and of the pods' own volumes; a mount must not overlap them."""
 
-DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
-"""Command line of the driver in a pod."""
-RAY_START: Final = "raggrpo_trainer.ray_start"
-"""Module that runs Ray's command line for a node."""
+# --- Containers, commands and ports
+
 HEAD_CONTAINER: Final = "ray-head"
 WORKER_CONTAINER: Final = "ray-worker"
 PREFLIGHT_CONTAINER: Final = "preflight"
@@ -83,33 +92,35 @@ RETRIEVER_CONTAINER: Final = "retriever"
 MAIN_CONTAINERS: Final = frozenset(
     {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, RETRIEVER_CONTAINER}
 )
-"""Ours, one in each pod; a cluster may put others into the same pods."""
+"""The operator's containers, one per pod; admission webhooks may inject others."""
+DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
+"""Command line of the driver in a pod."""
+RAY_START: Final = "raggrpo_trainer.ray_start"
+"""Module that runs Ray's command line on a node."""
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
-MAX_CONFIG_BYTES: Final = 64 * 1024
-MAX_SPEC_BYTES: Final = 64 * 1024
-"""Of all texts in a job's spec together, in UTF-8."""
-MAX_ENV_BYTES: Final = 32 * 1024
-"""Of a job's environment: names, values and references, in UTF-8."""
-MAX_PROGRESS_BYTES: Final = 64 * 1024
-MAX_PREFLIGHT_BYTES: Final = 4096
 
+# --- Files and folders
+
+REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
 ATTEMPTS_DIR: Final = "attempts"
 HEADS_DIR: Final = "heads"
-"""Below the logs' folder: what heads know of their Ray clusters, by job and name."""
+"""Below the log folder: persistent state of Ray heads, by job and cluster."""
 CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
 
+# --- Kubernetes objects and Ray submissions
+
 MAX_CHILD_NAME: Final = 42
-"""Length of a child's name: KubeRay's longest, `<name>-rollout-worker-xxxxx`, then fits into 63."""
+"""Characters; KubeRay's longest derived name, `<name>-rollout-worker-xxxxx`, then has 63."""
 MAX_SUFFIX: Final = 16
-"""How much of a child's role and number, or endpoint, its name shows."""
+"""Characters of the readable suffix of a child's name."""
 
 
 def secret_env(name: str, key: str) -> str:
-    """Return the environment variable that hands one key of a Secret to the trainer."""
+    """Return the environment variable that passes a key of a Secret to the trainer."""
     return SECRET_ENV_PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{name}_{key}".upper())
 
 
@@ -119,24 +130,24 @@ def submission_id(job: str, attempt: AttemptNumber) -> str:
 
 
 def ray_driver_log(submission: str) -> str:
-    """Return the file with a driver's output, relative to Ray's temporary folder."""
+    """Return the file of a driver's output, relative to Ray's temporary folder."""
     return f"session_latest/logs/job-driver-{submission}.log"
 
 
-def child_name(job: str, uid: str, part: str) -> str:
-    """Return the name of an object of a job: readable, and no other job's or part's.
+def child_name(job: str, uid: str, suffix: str) -> str:
+    """Return the unique, readable name of a job's object.
 
-    The hash of uid and part keeps jobs apart whose names run into each other, and a job from its
-    predecessor of the same name.
+    The hash of `uid` and `suffix` prevents collisions between jobs whose names overlap, and with
+    an earlier job of the same name.
     """
-    digest = hashlib.sha256(f"{uid}/{part}".encode()).hexdigest()[:8]
-    shown = part[:MAX_SUFFIX].rstrip("-")
-    readable = job[: MAX_CHILD_NAME - len(shown) - len(digest) - 2].rstrip("-")
-    return f"{readable}-{shown}-{digest}"
+    digest = hashlib.sha256(f"{uid}/{suffix}".encode()).hexdigest()[:8]
+    short_suffix = suffix[:MAX_SUFFIX].rstrip("-")
+    prefix = job[: MAX_CHILD_NAME - len(short_suffix) - len(digest) - 2].rstrip("-")
+    return f"{prefix}-{short_suffix}-{digest}"
 
 
 def cluster_name(job: str, uid: str, number: ClusterNumber) -> str:
-    """Return the name of the number-th Ray cluster of a job."""
+    """Return the name of a job's RayCluster."""
     return child_name(job, uid, f"c{number}")
 
 
@@ -146,7 +157,7 @@ def preflight_name(job: str, uid: str) -> str:
 
 
 def config_map_name(job: str, uid: str, attempt: AttemptNumber) -> str:
-    """Return the name of the ConfigMap that records one attempt's configuration."""
+    """Return the name of the ConfigMap that records an attempt's configuration."""
     return child_name(job, uid, f"a{attempt}")
 
 
@@ -163,11 +174,11 @@ def network_policy_name(job: str, uid: str) -> str:
 def token_secret_name(job: str, digest: str) -> str:
     """Return the name of the Secret with the job's token.
 
-    Nobody can tell it beforehand, as the digest is derived from the installation's key.
+    It is unpredictable, because `digest` is derived from the installation key.
     """
     return f"{job}-token-{digest}"
 
 
 def ray_namespace(job_uid: str) -> str:
-    """Return the Ray namespace of the job's named actors, the same for all attempts."""
+    """Return the Ray namespace of the job's named actors, shared by all attempts."""
     return f"raggrpo-{job_uid}"

@@ -5,7 +5,7 @@ import logging
 from pydantic import ValidationError
 
 from raggrpo_api.fields.text import one_line
-from raggrpo_api.names import MAX_PROGRESS_BYTES
+from raggrpo_api.limits import MAX_PROGRESS_BYTES
 from raggrpo_api.trainer.progress import Progress
 
 from .errors import OperatorError, Unreachable

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from raggrpo_api import names
+from raggrpo_api import limits
 from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.fields.text import ShortText, one_line, printable
 from raggrpo_api.trainer.config import TrainerConfig
@@ -127,9 +127,9 @@ def last_lines(message: str) -> str:
 def config_json(config: TrainerConfig) -> str:
     """Return the configuration as JSON; raises PermanentError if it exceeds MAX_CONFIG_BYTES."""
     text = config.to_json()
-    if len(text.encode()) > names.MAX_CONFIG_BYTES:
+    if len(text.encode()) > limits.MAX_CONFIG_BYTES:
         raise PermanentError(
-            f"the trainer configuration has {len(text)} bytes (limit {names.MAX_CONFIG_BYTES}): "
+            f"the trainer configuration has {len(text)} bytes (limit {limits.MAX_CONFIG_BYTES}): "
             "shorten templates or file lists"
         )
     return text

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from bench.operator.operator_scale import NAMESPACE, Bench, job_of, running_operator
-from raggrpo_api import names
+from raggrpo_api import limits, names
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from support.fakes.fake_kuberay import Api, Manifest, path_of
 from support.fakes.fake_kuberay_watch import FakeKubeRayWatch
@@ -74,7 +74,7 @@ async def measure(server: ApiServer, num_jobs: int) -> int:
 def make_large_job(name: str) -> Manifest:
     """Return a job whose variables and texts are close to the maximum size."""
     raw = job_of(name)
-    number = names.MAX_ENV_BYTES // (ENV_VALUE + 100)
+    number = limits.MAX_ENV_BYTES // (ENV_VALUE + 100)
     raw["spec"]["env"] = [
         {"name": f"TEXT_{n}", "value": f"{name} " * (ENV_VALUE // 9)} for n in range(number)
     ]

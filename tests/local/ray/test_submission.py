@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api import names
+from raggrpo_api import limits, names
 from raggrpo_api.trainer.sealed_config import open_sealed, seal
 from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from raggrpo_operator.errors import AccessDenied, OperatorError
@@ -45,7 +45,7 @@ print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeo
 def longest_text() -> str:
     """Return a text of exactly the maximum size, with all forms that might be expanded."""
     given = {"text": REFERENCES + HOSTILE_TEXT}
-    room = names.MAX_CONFIG_BYTES - len(
+    room = limits.MAX_CONFIG_BYTES - len(
         json.dumps(given | {"more": ""}, ensure_ascii=False).encode()
     )
     return json.dumps(given | {"more": "$" * room}, ensure_ascii=False)
@@ -91,7 +91,7 @@ async def test_submission_needs_token_and_preserves_configuration(
         processes.terminate(head)
         remove_temp_dir(temp_dir)
 
-    assert len(text.encode()) == names.MAX_CONFIG_BYTES
+    assert len(text.encode()) == limits.MAX_CONFIG_BYTES
     for reader in ("driver", "worker"):
         assert (tmp_path / reader).read_bytes() == text.encode()
     assert open_sealed(kept) == text

@@ -10,7 +10,7 @@ import yaml
 from openapi_schema_validator import OAS30Validator
 from pydantic import BaseModel
 
-from raggrpo_api import names
+from raggrpo_api import limits
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.schema.cel import VALIDATIONS
 from raggrpo_api.schema.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
@@ -157,7 +157,7 @@ def bytes_around_texts(place: str) -> int:
 
 
 def test_the_largest_specification_is_small_enough_for_etcd_and_a_watch() -> None:
-    largest = names.MAX_SPEC_BYTES + bytes_around_texts("spec")
+    largest = limits.MAX_SPEC_BYTES + bytes_around_texts("spec")
     assert largest < 144 * 1024, largest
 
 

@@ -2,7 +2,7 @@ import base64
 
 import pytest
 
-from raggrpo_api import names
+from raggrpo_api import limits, names
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
 from support.builders.operator.adversarial_text import HOSTILE
 
@@ -10,13 +10,13 @@ LONGEST_VARIABLE = 128 * 1024
 """Linux's limit on one `NAME=value` of an environment, with its end."""
 
 
-@pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * names.MAX_CONFIG_BYTES])
+@pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * limits.MAX_CONFIG_BYTES])
 def test_what_was_sealed_is_opened_byte_by_byte(text: str) -> None:
     assert open_sealed(seal(text)) == text
 
 
 def test_nothing_in_the_variables_can_be_expanded_or_is_too_long_for_linux() -> None:
-    sealed = seal(HOSTILE) | seal("é" * (names.MAX_CONFIG_BYTES // 2))
+    sealed = seal(HOSTILE) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
     for name, value in sealed.items():
         assert set("$(){}%`\\ \n") & set(value) == set()
         assert len(f"{name}={value}") < LONGEST_VARIABLE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from raggrpo_api.names import MAX_PREFLIGHT_BYTES
+from raggrpo_api.limits import MAX_PREFLIGHT_BYTES
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode

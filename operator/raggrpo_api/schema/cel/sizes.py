@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from raggrpo_api.names import MAX_ENV_BYTES, MAX_SPEC_BYTES
+from raggrpo_api.limits import MAX_ENV_BYTES, MAX_SPEC_BYTES
 from raggrpo_api.schema.structural import Schema, structural
 from raggrpo_api.spec.job_spec import JobSpec
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from raggrpo_api import names
+from raggrpo_api import limits
 from raggrpo_api.fields.json_values import FREE_JSON
 from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE
 from raggrpo_operator.core.spec.path_fields import path_fields
@@ -61,11 +61,11 @@ def texts_fit_into_an_object(given: RuleInput) -> Iterator[Violation]:
     """Keep a job small enough for the API server, and its environment for every pod."""
     spec = given.job.spec
     env = sum(_text_bytes(each.model_dump(exclude_unset=True)) for each in spec.env)
-    if env > names.MAX_ENV_BYTES:
-        yield _too_large("spec.env", env, names.MAX_ENV_BYTES, "shorten values, or use a file")
+    if env > limits.MAX_ENV_BYTES:
+        yield _too_large("spec.env", env, limits.MAX_ENV_BYTES, "shorten values, or use a file")
     whole = _text_bytes(spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
-    if whole > names.MAX_SPEC_BYTES:
-        yield _too_large("spec", whole, names.MAX_SPEC_BYTES, "shorten templates, lists or env")
+    if whole > limits.MAX_SPEC_BYTES:
+        yield _too_large("spec", whole, limits.MAX_SPEC_BYTES, "shorten templates, lists or env")
 
 
 def configuration_fits(given: RuleInput) -> Iterator[Violation]:
@@ -73,14 +73,14 @@ def configuration_fits(given: RuleInput) -> Iterator[Violation]:
     given_spec = given.job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     texts = _text_bytes(given_spec)
     added = LEFT_OUT_CHECKPOINTS * len(given.spec.checkpoint.path.encode())
-    if ESCAPED * (texts + added) + USUAL_BYTES <= names.MAX_CONFIG_BYTES:
+    if ESCAPED * (texts + added) + USUAL_BYTES <= limits.MAX_CONFIG_BYTES:
         return  # most jobs are so far from it that they need not be rendered
     config = trainer_config(given.job, Resolved(given.spec, given.origins))
     checkpoint = len(json.dumps(given.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
     found = len(config.to_json()) + LEFT_OUT_CHECKPOINTS * checkpoint + ADDED_BYTES
-    if found > names.MAX_CONFIG_BYTES:
+    if found > limits.MAX_CONFIG_BYTES:
         remedy = "shorten templates, lists of files or checkpoint.path; ASCII takes least room"
-        yield _too_large("spec", found, names.MAX_CONFIG_BYTES, remedy, "the configuration")
+        yield _too_large("spec", found, limits.MAX_CONFIG_BYTES, remedy, "the configuration")
 
 
 def _too_large(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raggrpo_api import names
+from raggrpo_api import limits, names
 from raggrpo_api.fields.json_values import size_problem
 from raggrpo_operator.core.spec.parse import MAX_DEPTH
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, Manifest
@@ -16,7 +16,7 @@ from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TY
 CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
 """Kinds watched in addition to jobs."""
 MAX_ANNOTATION = 253
-MAX_SPEC_BYTES = 2 * names.MAX_SPEC_BYTES
+MAX_SPEC_BYTES = 2 * limits.MAX_SPEC_BYTES
 MAX_SPEC_VALUES = 2_000
 """A value takes at least two bytes of JSON, which Python expands by a factor of 200."""
 MAX_CONTAINERS = 8

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from starlette.responses import PlainTextResponse, Response
 
-from raggrpo_api import names
+from raggrpo_api import limits
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -986,7 +986,7 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
     result = result_of(facts, findings)
 
-    assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
+    assert len(to_bytes(result)) <= limits.MAX_PREFLIGHT_BYTES
     assert result.truncated
     assert result.facts == facts
     assert len(check_of(result, CheckId.REWARD_CODE).evidence) > 400
@@ -999,7 +999,7 @@ def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
     facts = Facts(parameters=10**13, ray_version="2.60.0", schema_digest="d" * 16)
     result = result_of(facts, findings)
 
-    assert len(to_bytes(result)) <= names.MAX_PREFLIGHT_BYTES
+    assert len(to_bytes(result)) <= limits.MAX_PREFLIGHT_BYTES
     assert PreflightResult.model_validate_json(to_bytes(result)) == result
     assert result.truncated
     assert len(result.checks) == len(CheckId)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from raggrpo_api.names import MAX_PROGRESS_BYTES
+from raggrpo_api.limits import MAX_PROGRESS_BYTES
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_api.trainer.progress import (
