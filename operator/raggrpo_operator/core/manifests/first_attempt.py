@@ -29,7 +29,9 @@ def render_first_attempt(
     job: RagGrpoJob, resolved: Resolved, settings: ClusterSettings, facts: Facts | None = None
 ) -> dict[str, Manifest]:
     """Return the manifests by purpose, in order of creation."""
-    metadata, spec, status = job.metadata, resolved.spec, job.status
+    metadata = job.metadata
+    spec = resolved.spec
+    status = job.status
     image = trainer_image(spec, status.pinned, settings.trainer_image)
     plan = PodPlan(spec, image, size(spec, facts))
     config = trainer_config(job, resolved, facts=facts)

@@ -35,7 +35,8 @@ def pod_spec(
     with_reward_code: bool = False,
 ) -> Manifest:
     """Return the spec of a pod with one container."""
-    spec, scheduling = plan.spec, plan.spec.scheduling
+    spec = plan.spec
+    scheduling = spec.scheduling
     volumes = [
         {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
         {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},

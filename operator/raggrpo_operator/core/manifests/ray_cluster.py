@@ -169,7 +169,8 @@ def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
     """Return the logical CPUs of a Ray node: one per rank and engine that fits, plus SPARE_CPUS."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
-    ranks, engines = sizing.gpus or spec.resources.ranks, max(1, sizing.gpus)
+    ranks = sizing.gpus or spec.resources.ranks
+    engines = max(1, sizing.gpus)
     return ranks + engines + SPARE_CPUS
 
 

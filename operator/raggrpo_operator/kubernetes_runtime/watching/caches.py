@@ -43,7 +43,8 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
 
     def put(self, body: Manifest) -> None:
         """Store the newest version of an object; its job may have changed."""
-        uid, key = body["metadata"]["uid"], self._key_of(body)
+        uid = body["metadata"]["uid"]
+        key = self._key_of(body)
         if self._jobs.get(uid, key) != key:
             self.drop(uid)
         self._jobs[uid] = key
