@@ -1,6 +1,6 @@
-"""What driver and preflight read from the environment: the configuration and secret headers.
+"""The configuration and secret headers, read from the environment by driver and preflight.
 
-Must stay light: preflight imports neither Ray nor torch.
+Must import neither Ray nor torch: preflight has to start fast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ from .errors import TrainerError
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
     """Return the configuration from the environment.
 
-    Raises TrainerError CONFIG_ERROR, also if it was altered or rendered for another schema.
+    Raises TrainerError CONFIG_ERROR if it is invalid, was altered, or has another schema.
     """
     try:
         config = TrainerConfig.model_validate_json(open_sealed(env))
     except BrokenSeal as error:
         raise TrainerError(ExitCode.CONFIG_ERROR, str(error)) from error
     except ValidationError as error:
-        # Without the values: they go into logs, and a URL's query may hold a key.
-        wrong = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
+        # Without values: the message is logged, and the query of a URL may contain a key.
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
         raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {problems}") from None
     if config.schema_digest != schema_digest():
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"the configuration has schema {config.schema_digest}, this trainer knows "
-            f"{schema_digest()}: use the image that belongs to the operator's version",
+            f"the configuration has schema {config.schema_digest}, this trainer supports "
+            f"{schema_digest()}; use the image of the operator's version",
         )
     return config
 
@@ -43,14 +43,14 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return each endpoint's headers by endpoint name, with secrets from the environment.
 
-    Raises TrainerError CONFIG_ERROR naming the missing variable.
+    Raises TrainerError CONFIG_ERROR if a variable is missing.
     """
     return {each.name: _values(each.headers, env) for each in spec.endpoints}
 
 
 def judge_headers(spec: RewardSpec, env: Mapping[str, str]) -> dict[int, dict[str, str]]:
-    """Return each judge's headers by the place of its term, as `endpoint_headers` does."""
-    return {place: _values(judge.headers, env) for place, judge in spec.judges}
+    """Return each judge's headers by the index of its reward term, as `endpoint_headers` does."""
+    return {index: _values(judge.headers, env) for index, judge in spec.judges}
 
 
 def _values(headers: Sequence[Header], env: Mapping[str, str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def _header_value(header: Header, env: Mapping[str, str]) -> str:
     if name not in env:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"header {header.name}: the environment variable {name} is not set; on one machine "
+            f"header {header.name}: the environment variable {name} is not set; for a local run, "
             "export it before `raggrpo run`",
         )
     return env[name]

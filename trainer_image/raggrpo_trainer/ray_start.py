@@ -1,19 +1,17 @@
-"""`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as nodes of ours run it.
+"""`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as used for every Ray node.
 
-Without Ray's other commands, for which it would import pandas and FastAPI: three quarters of its
-imports.
+It differs from `ray start` as follows:
 
-Without Ray Client's server: no part of a job uses Ray Client. Its server waits 30 s for the head's
-node and fails if a busy machine takes longer; `ray start --block` then ends the whole head. Ray has
-no option against it, and starts it wherever it finds what Ray Client needs.
-
-Without the dashboard's process, where no dashboard is wanted: Ray would start it all the same, to
-report statistics of use, which are switched off.
-
-Where one is wanted, without waiting for it: Ray would begin the head's own node only once the
-dashboard answers, which that node does not need. A dashboard that fails to start ends the head.
-
-With a store, where RAGGRPO_HEAD_STORE names a folder for it: see `host.head_store`.
+- Without Ray's other commands, which import pandas and FastAPI: three quarters of its imports.
+- Without the Ray Client server, which no job uses. It waits 30 s for the node of the Ray head and
+  fails if a busy machine takes longer; `ray start --block` then terminates the whole Ray head. Ray
+  has no option against it and starts it wherever Ray Client's requirements are installed.
+- Without the dashboard process, with `--include-dashboard=false`. Ray would start it all the same,
+  to report usage statistics, which are disabled.
+- Without waiting for the dashboard, if there is one. Ray would start the head's own node only after
+  the dashboard responds, which that node does not need. A dashboard that fails to start terminates
+  the Ray head.
+- With persistent storage of the Ray head's state in RAGGRPO_HEAD_STORE, see `host.ray_head_store`.
 """
 
 import logging
@@ -30,27 +28,27 @@ from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.job.cli")
-"""Modules of Ray, without which its command line goes on."""
+"""Ray's modules of other commands; its command line works without them."""
 
 
 def skip_dashboard_wait() -> None:
-    """Answer Ray, which waits for the dashboard's address here, that there is none."""
+    """Make Ray find an empty dashboard address, for which it waits otherwise."""
     get = internal_kv._internal_kv_get
 
-    def found(key: str | bytes, **options: Any) -> bytes | None:
+    def get_or_empty(key: str | bytes, **options: Any) -> bytes | None:
         return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
 
-    internal_kv._internal_kv_get = found
+    internal_kv._internal_kv_get = get_or_empty
 
 
 def main() -> None:
-    """Run Ray's command line as if Ray Client and its other commands were not installed."""
+    """Run Ray's command line without Ray Client and its other commands."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for name in OTHER_COMMANDS:
-        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # an import of it fails
+        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # importing it fails
     with large_import():
         from ray.scripts import scripts
-    scripts.get_ray_client_dependency_error = lambda: ImportError("no part of a job uses it")
+    scripts.get_ray_client_dependency_error = lambda: ImportError("unused")
     if "--include-dashboard=false" in sys.argv:
         services.start_api_server = lambda *_, **__: (None, None)
     elif "--head" in sys.argv:

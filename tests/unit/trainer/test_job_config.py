@@ -13,40 +13,40 @@ from raggrpo_trainer.job_config import read_config
 from support.builders.operator.jobs import make_trainer_config
 
 
-def test_the_configuration_is_read_as_it_was_sealed() -> None:
+def test_sealed_configuration_is_read_unchanged() -> None:
     config = make_trainer_config(
         {"retrieval.promptTemplate": "{passages} {prompt} $HOME $(HOME) $$"}
     )
     assert read_config(seal(config.to_json())) == config
 
 
-@pytest.mark.parametrize("given", [{names.ENV_CONFIG_SHA256: "0" * 64}, {names.ENV_CONFIG: "{}"}])
-def test_another_configuration_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(TrainerError, match="RAGGRPO_CONFIG") as refused:
-        read_config(seal(make_trainer_config().to_json()) | given)
-    assert refused.value.exit_code == ExitCode.CONFIG_ERROR
+@pytest.mark.parametrize("altered", [{names.ENV_CONFIG_SHA256: "0" * 64}, {names.ENV_CONFIG: "{}"}])
+def test_altered_configuration_is_rejected(altered: dict[str, str]) -> None:
+    with pytest.raises(TrainerError, match="RAGGRPO_CONFIG") as raised:
+        read_config(seal(make_trainer_config().to_json()) | altered)
+    assert raised.value.exit_code == ExitCode.CONFIG_ERROR
 
 
 @pytest.mark.row("E5")
 @pytest.mark.parametrize("program", ["raggrpo_trainer", "raggrpo_trainer.preflight"])
-def test_driver_and_preflight_end_before_anything_else(program: str) -> None:
+def test_driver_and_preflight_reject_altered_configuration(program: str) -> None:
     sealed = seal(make_trainer_config().to_json()) | {names.ENV_CONFIG_SHA256: "0" * 64}
     command = [sys.executable, "-m", program]
-    ended = subprocess.run(
+    process = subprocess.run(
         command, env=os.environ | sealed, capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert ended.returncode == ExitCode.CONFIG_ERROR
-    assert "RAGGRPO_CONFIG was changed on the way" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert process.returncode == ExitCode.CONFIG_ERROR
+    assert "RAGGRPO_CONFIG was changed on the way" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
-def test_a_wrong_configuration_is_told_without_its_values() -> None:
+def test_validation_errors_do_not_contain_values() -> None:
     config = json.loads(make_trainer_config().to_json())
     config["retrieval"]["endpoints"] = [{"name": "kb", "url": "http://kb/?a=c4n4ry", "topk": 3}]
     config["model"]["path"] = "c4n4ry"
-    with pytest.raises(TrainerError) as refused:
+    with pytest.raises(TrainerError) as raised:
         read_config(seal(json.dumps(config)))
-    assert "model.path: " in str(refused.value)
-    assert "retrieval.endpoints.0.topk: " in str(refused.value)
-    assert "c4n4ry" not in str(refused.value)
+    assert "model.path: " in str(raised.value)
+    assert "retrieval.endpoints.0.topk: " in str(raised.value)
+    assert "c4n4ry" not in str(raised.value)

@@ -25,13 +25,13 @@ def serving(stop_driver: Callable[[], bool], token: str = "") -> Iterator[dict[s
         server.close()
 
 
-# The first signal is noted, as the driver does while it saves; a second one would end it.
+# It handles the first signal, as the driver does while it saves; a second one would terminate it.
 DRIVER = """
 import signal
-def note(*_):
+def handle(*_):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    print("asked", flush=True)
-signal.signal(signal.SIGHUP, note)
+    print("requested", flush=True)
+signal.signal(signal.SIGHUP, handle)
 print("ready", flush=True)
 while True:
     signal.pause()
@@ -51,7 +51,7 @@ def make_driver() -> Iterator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-def test_it_waits_until_the_driver_has_ended() -> None:
+def test_hook_waits_until_driver_has_exited() -> None:
     answers = [True, True, False]
     waits: list[float] = []
     with serving(lambda: answers.pop(0), token="secret") as env:
@@ -62,7 +62,7 @@ def test_it_waits_until_the_driver_has_ended() -> None:
     assert len(waits) == 2
 
 
-def test_it_waits_no_longer_than_told() -> None:
+def test_hook_waits_at_most_the_given_seconds() -> None:
     waits: list[float] = []
     with serving(lambda: True) as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "3"]
@@ -71,16 +71,17 @@ def test_it_waits_no_longer_than_told() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_without_the_token_nothing_is_stopped_and_nothing_waits(token: str, tmp_path: Path) -> None:
-    asked: list[bool] = []
-    with serving(lambda: bool(asked.append(True)), token="secret") as env:
+def test_missing_token_stops_nothing_and_does_not_wait(token: str, tmp_path: Path) -> None:
+    requests: list[bool] = []
+    with serving(lambda: bool(requests.append(True)), token="secret") as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "30"]
         assert main(arguments, env | {"RAY_AUTH_TOKEN": token}, processes=tmp_path) == 0
-    assert not asked
+    assert not requests
 
 
-def test_a_rank_tells_of_a_driver_that_cannot_be_reached(tmp_path: Path) -> None:
-    rank, waits = tmp_path / "815", list[float]()
+def test_living_rank_means_unreachable_driver(tmp_path: Path) -> None:
+    rank = tmp_path / "815"
+    waits: list[float] = []
     rank.mkdir()
     (rank / "cmdline").write_text("ray::RankActor.save\0")
 
@@ -89,15 +90,17 @@ def test_a_rank_tells_of_a_driver_that_cannot_be_reached(tmp_path: Path) -> None
         if len(waits) == 3:
             (rank / "cmdline").write_text("ray::IDLE\0")
 
-    nobody = ["--head", "127.0.0.1", "--seconds", "30"]
-    port = {"RAGGRPO_PROGRESS_PORT": "1"}
-    assert main(nobody, port, clock=lambda: sum(waits), sleep=sleep, processes=tmp_path) == 0
+    arguments = ["--head", "127.0.0.1", "--seconds", "30"]
+    closed_port = {"RAGGRPO_PROGRESS_PORT": "1"}
+    assert (
+        main(arguments, closed_port, clock=lambda: sum(waits), sleep=sleep, processes=tmp_path) == 0
+    )
 
     assert len(waits) == 3
 
 
-def waits_beside_a_rank(processes: Path, pid: int) -> list[float]:
-    """Return how long the hook waits each time, where a rank lives and nobody answers."""
+def waits_with_living_rank(processes: Path, pid: int) -> list[float]:
+    """Return the hook's waits if a rank is alive and the progress server is unreachable."""
     (processes / str(pid)).mkdir()
     (processes / str(pid) / "cmdline").write_text("ray::RankActor.train\0")
     waits: list[float] = []
@@ -111,38 +114,40 @@ def waits_beside_a_rank(processes: Path, pid: int) -> list[float]:
     return waits
 
 
-def test_ranks_that_their_driver_left_tell_of_none(
+def test_waiting_rank_is_no_sign_of_a_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     waiting_marker(815).touch()
 
-    assert waits_beside_a_rank(tmp_path, 815) == []
+    assert waits_with_living_rank(tmp_path, 815) == []
 
 
-def test_ranks_without_a_driver_are_not_waited_for_as_long_as_a_save(tmp_path: Path) -> None:
-    assert sum(waits_beside_a_rank(tmp_path, 815)) == pytest.approx(30, abs=0.5)
+def test_living_rank_is_waited_for_only_30_seconds(tmp_path: Path) -> None:
+    assert sum(waits_with_living_rank(tmp_path, 815)) == pytest.approx(30, abs=0.5)
 
 
-def test_nobody_there_means_no_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hook_returns_at_once_without_server_and_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serving(lambda: True) as env:
         pass
     assert main(["--head", "127.0.0.1", "--seconds", "30"], env, processes=tmp_path) == 0
     assert "refused" in capsys.readouterr().err
 
 
-def ask(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> None:
+def request_stop(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> None:
     driver.pid = process.pid
     assert driver.stop()
     assert process.stdout is not None
-    assert process.stdout.readline() == b"asked\n"
+    assert process.stdout.readline() == b"requested\n"
 
 
-def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
+def test_driver_gets_one_signal_and_is_watched_until_exit() -> None:
     driver = DriverProcess()
-    assert not driver.stop()  # none has said that it runs
+    assert not driver.stop()  # none has registered
     with make_driver() as process:
-        ask(driver, process)
+        request_stop(driver, process)
         assert driver.stop()
 
         assert process.poll() is None
@@ -151,29 +156,29 @@ def test_a_driver_is_asked_once_and_seen_until_it_is_gone() -> None:
         assert not driver.stop()
 
 
-def test_the_next_attempts_driver_is_asked_too() -> None:
+def test_driver_of_next_attempt_gets_a_signal() -> None:
     driver = DriverProcess()
     for _ in range(2):
         with make_driver() as process:
-            ask(driver, process)
+            request_stop(driver, process)
 
 
-OBEDIENT = "import time; print(flush=True); time.sleep(60)"
-STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {OBEDIENT}"
+TERMINABLE = "import time; print(flush=True); time.sleep(60)"
+HANGING = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {TERMINABLE}"
 
 
 @pytest.mark.parametrize(
-    ("command", "ends_by"),
+    ("command", "signal_number"),
     [
-        (["/venv/ray/raylet/raylet", "-c", OBEDIENT], signal.SIGTERM),
-        (["/venv/ray/raylet/raylet", "-c", STUBBORN], signal.SIGKILL),
-        (["python", "-c", OBEDIENT, "/ray/log_monitor.py"], signal.SIGKILL),
-        (["/venv/ray/gcs_server", "-c", OBEDIENT], None),
+        (["/venv/ray/raylet/raylet", "-c", TERMINABLE], signal.SIGTERM),
+        (["/venv/ray/raylet/raylet", "-c", HANGING], signal.SIGKILL),
+        (["python", "-c", TERMINABLE, "/ray/log_monitor.py"], signal.SIGKILL),
+        (["/venv/ray/gcs_server", "-c", TERMINABLE], None),
     ],
-    ids=["raylet", "raylet that hangs", "log monitor", "another"],
+    ids=["raylet", "hanging raylet", "log monitor", "other process"],
 )
-def test_the_raylet_takes_its_leave_and_what_ray_start_waits_for_is_killed(
-    command: list[str], ends_by: signal.Signals | None, tmp_path: Path
+def test_raylet_is_terminated_first_and_killed_if_it_hangs(
+    command: list[str], signal_number: signal.Signals | None, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE)
     try:
@@ -190,10 +195,10 @@ def test_the_raylet_takes_its_leave_and_what_ray_start_waits_for_is_killed(
 
         end_ray(tmp_path, sleep)
 
-        is_stubborn = STUBBORN in command
-        assert (sum(slept) > LEAVE_SECONDS / 2) == is_stubborn, slept
-        if ends_by is not None:
-            assert process.wait(10) == -ends_by
+        is_hanging = HANGING in command
+        assert (sum(slept) > LEAVE_SECONDS / 2) == is_hanging, slept
+        if signal_number is not None:
+            assert process.wait(10) == -signal_number
         else:
             assert process.poll() is None
     finally:

@@ -8,20 +8,20 @@ from ray.experimental import internal_kv
 from raggrpo_trainer.ray_start import skip_dashboard_wait
 
 
-def test_a_head_is_told_at_once_that_it_has_no_dashboard_and_all_else_by_the_gcs(
+def test_dashboard_address_is_empty_and_other_keys_come_from_gcs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def of_gcs(key: str, *, namespace: str) -> bytes | None:
+    def gcs_get(key: str, *, namespace: str) -> bytes | None:
         return None if key == ray_constants.DASHBOARD_ADDRESS else f"{namespace} {key}".encode()
 
-    monkeypatch.setattr(internal_kv, "_internal_kv_get", of_gcs)
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", gcs_get)
     skip_dashboard_wait()
     get = internal_kv._internal_kv_get
     assert get(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard") == b""
-    assert get("limit", namespace="of-the-gcs") == b"of-the-gcs limit"
+    assert get("limit", namespace="ray") == b"ray limit"
 
 
-def test_a_node_starts_without_the_libraries_of_rays_other_commands() -> None:
+def test_node_starts_without_libraries_of_other_commands() -> None:
     code = """
 import sys
 from raggrpo_trainer import ray_start

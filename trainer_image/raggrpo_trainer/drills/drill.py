@@ -18,7 +18,7 @@ from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.host.pod_processes import PodProcess, send, this_process
+from raggrpo_trainer.host.pod_processes import PodProcess, send_signal, this_process
 from raggrpo_trainer.ranks.ranks import Ranks
 
 from .faults import Faults
@@ -103,7 +103,7 @@ class Drill(Hooks):
     def _kill(process: PodProcess, victim: str, when: str) -> None:
         log.warning("drill: SIGKILL of the %s at %s", victim, when)
         sys.stdout.flush()
-        send([process], signal.SIGKILL)
+        send_signal([process], signal.SIGKILL)
 
 
 def _hang(_: object) -> None:

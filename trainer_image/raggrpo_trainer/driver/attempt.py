@@ -23,7 +23,7 @@ from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.pod_processes import this_process
-from raggrpo_trainer.host.ray_logs import keep_ray_logs
+from raggrpo_trainer.host.ray_logs import save_ray_logs
 from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.job_config import read_config
 from raggrpo_trainer.progress.driver_process import POD_TERMINATING
@@ -82,7 +82,7 @@ class _Attempt:
         config = self._config
         namespace = names.ray_namespace(config.attempt.job_uid)
         ray.init("auto", namespace=namespace, log_to_driver=True, logging_level=logging.WARNING)
-        keep_ray_logs(attempt_folder(config))
+        save_ray_logs(attempt_folder(config))
         self._install_signal_handlers()
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server, previous = await start_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))

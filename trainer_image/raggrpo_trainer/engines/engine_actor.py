@@ -17,7 +17,7 @@ from raggrpo_api.trainer.config import content_hash
 from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.oom_kills import oom_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
-from raggrpo_trainer.host.ray_logs import keep_ray_logs
+from raggrpo_trainer.host.ray_logs import save_ray_logs
 from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
 
@@ -69,7 +69,7 @@ class RolloutActor:
             self._dead = EngineDead("its driver exited during a weight transfer")
             raise self._dead
         register_stack_dumps(Path(log_folder), name)
-        keep_ray_logs(Path(log_folder))
+        save_ray_logs(Path(log_folder))
         configure_logs(level)
         log.debug("%s serves epoch %d", name, epoch)
         if epoch > self._epoch:

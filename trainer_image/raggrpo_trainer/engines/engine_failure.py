@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from raggrpo_trainer.host.out_of_memory import OutOfMemory, in_text, out_of_memory
+from raggrpo_trainer.host.out_of_memory import OutOfMemory, out_of_memory, out_of_memory_in_text
 
 MAX_OUTPUT_BYTES = 256 * 2**10
 """Bytes read from the end of an output file."""
@@ -53,7 +53,7 @@ def failure_reason(error: BaseException, outputs: list[Output]) -> str:
     """Return the line that reports lack of memory, or the end of the error's own message."""
     shortage: OutOfMemory | None = out_of_memory(error)
     for output in outputs:
-        shortage = shortage or in_text(output.tail())
+        shortage = shortage or out_of_memory_in_text(output.tail())
     if shortage is not None:
         return shortage.line
     return f"{type(error).__name__}: {error}"[-MAX_REASON_CHARS:]

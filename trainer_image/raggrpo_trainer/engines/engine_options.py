@@ -7,7 +7,7 @@ from raggrpo_api.memory.arithmetic import concurrent_sequences, cpu_kv_cache, kv
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_trainer.host.logs import engine_variables
+from raggrpo_trainer.host.logs import vllm_log_variables
 from raggrpo_trainer.weights.backend import WeightTransferBackend, weight_transfer_backend
 
 WORKER_EXTENSION = "raggrpo_trainer.weights.vllm_extension.WorkerExtension"
@@ -127,7 +127,7 @@ def engine_environment(
     backend: WeightTransferBackend = WeightTransferBackend.SHARED_MEMORY,
 ) -> dict[str, str]:
     """Return the environment variables with which an engine's process starts."""
-    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | engine_variables(level)
+    common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | vllm_log_variables(level)
     if backend is WeightTransferBackend.IPC:
         # Handles of GPU memory are pickled; vLLM's workers unpickle them only with this variable.
         common["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"

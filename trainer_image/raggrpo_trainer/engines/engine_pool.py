@@ -16,7 +16,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.actors import kill_actor
 from raggrpo_trainer.host.oom_kills import ACTOR_LOST, is_oom_killed
-from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, of_engine, out_of_memory
+from raggrpo_trainer.host.out_of_memory import Kind, OutOfMemory, engine_shortage, out_of_memory
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import ChunkTransferFailed, RankLost, WeightTransfer
@@ -150,7 +150,7 @@ class EnginePool:
     def _memory_error(self, name: str, shortage: OutOfMemory) -> TrainerError:
         """Return the error that ends the attempt; a replacement would run out of memory too."""
         colocated = self._config.resources.placement is Colocation.COLOCATED
-        short_of = of_engine(shortage, colocated=colocated)
+        short_of = engine_shortage(shortage, colocated=colocated)
         is_host = shortage.kind is Kind.HOST
         code = ExitCode.HOST_OUT_OF_MEMORY if is_host else ExitCode.CUDA_OUT_OF_MEMORY
         return TrainerError(code, f"{name}: {shortage.line}", short_of)

@@ -1,1 +1,1 @@
-"""What the driver and the ranks pass to each other. Imports no torch."""
+"""Values that driver and ranks exchange. Must not import torch."""

@@ -1,4 +1,4 @@
-"""The GRPO objective and the weight of each token; without torch, as the driver imports it."""
+"""Settings of the GRPO objective and the weight of each token in the loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from raggrpo_api.spec.algorithm import LossAggregation
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is optimised; the names are those of `spec.algorithm`."""
+    """Settings of the objective; the names are those of `spec.algorithm`."""
 
     clip_ratio_low: float
     clip_ratio_high: float
@@ -18,15 +18,15 @@ class Objective:
     loss_aggregation: LossAggregation
     max_response_length: int
     dual_clip: float = 0.0
-    """0: off."""
+    """Bound of the ratio for negative advantages (dual clip); 0 if off."""
 
 
 def token_weights(lengths: Sequence[int], objective: Objective) -> list[float]:
-    """Return each completion's weight per token, such that the weighted sum is the loss.
+    """Return the weight of a token's loss for each completion; the weighted sum is the loss.
 
-    `lengths` counts the sampled tokens of *every* completion of the batch on all ranks, including
-    those skipped because their advantage is zero. The weights thus hold the global denominator,
-    and sums over micro-batches and ranks need no further division.
+    `lengths` has the number of sampled tokens of every completion in the batch on all ranks,
+    including those skipped because their advantage is zero. So the weights include the global
+    denominator, and sums over micro-batches and ranks need no further division.
     """
     match objective.loss_aggregation:
         case LossAggregation.TOKEN_MEAN:

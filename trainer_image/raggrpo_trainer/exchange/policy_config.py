@@ -1,4 +1,4 @@
-"""What every rank builds its policy from; without torch, as the driver decides it."""
+"""Configuration from which every rank builds its policy."""
 
 from dataclasses import dataclass
 
@@ -14,23 +14,23 @@ from .objective import Objective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
-    """The same on all ranks."""
+    """Configuration of the policy, equal on all ranks."""
 
     model: ModelSpec
     training: TrainingSpec
-    """Its precision is resolved: FP32, BF16 or FP16."""
+    """With resolved precision: FP32, BF16 or FP16."""
     objective: Objective
     temperature: float
-    """Sampling temperature; log-probabilities are computed under it."""
+    """Sampling temperature, at which logprobs are computed."""
     device: str
     """Torch's device type: cpu or cuda."""
     ranks_per_pod: int
     weight_update_every_steps: int
-    """Steps between measurements of the weights' relative change; 0: never."""
+    """Interval of `weight_update_ratio` in steps; 0 to never compute it."""
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
-    """Return the job's policy configuration, with `precision` resolved."""
+    """Return the job's policy configuration; `precision` is resolved."""
     algorithm = config.algorithm
     return PolicyConfig(
         model=config.model,

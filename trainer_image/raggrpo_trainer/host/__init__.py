@@ -1,1 +1,1 @@
-"""The machines that processes run on: memory, devices, placement, signals."""
+"""The machines of an attempt: memory, devices, placement, signals, logs."""

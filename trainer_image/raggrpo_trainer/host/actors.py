@@ -1,4 +1,4 @@
-"""Ray actors as the driver ends them."""
+"""How the driver kills Ray actors."""
 
 import asyncio
 import time
@@ -11,9 +11,9 @@ from raggrpo_trainer.errors import TrainerError
 
 
 async def kill_actor(actor: Any, name: str, timeout_seconds: float = 30.0) -> None:
-    """Kill an actor and wait until its name is free.
+    """Kill an actor and wait until it has exited and its name is free.
 
-    Raises TrainerError RANKS_STUCK when it is still there after the timeout.
+    Raises TrainerError RANKS_STUCK if it has not exited after the timeout.
     """
     ray.kill(actor)
     deadline = time.monotonic() + timeout_seconds
@@ -24,5 +24,5 @@ async def kill_actor(actor: Any, name: str, timeout_seconds: float = 30.0) -> No
             return
         await asyncio.sleep(0.1)
     raise TrainerError(
-        ExitCode.RANKS_STUCK, f"{name} is still alive {timeout_seconds:.0f} s after a kill"
+        ExitCode.RANKS_STUCK, f"{name} has not exited {timeout_seconds:.0f} s after it was killed"
     )

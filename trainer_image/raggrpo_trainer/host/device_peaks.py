@@ -1,4 +1,4 @@
-"""Peak throughput of GPUs by the name their driver reports. Must not import torch."""
+"""Peak throughput of GPUs by device name. Must not import torch."""
 
 import re
 
@@ -16,10 +16,10 @@ PEAK_TFLOPS = (
     ("L40S", 362.0),
     ("L4", 121.0),
 )
-"""(words in the name, dense BF16 TFLOP/s from NVIDIA's data sheets); the first match counts."""
+"""(words of the device name, dense BF16 TFLOP/s from NVIDIA's data sheets); first match wins."""
 
 
 def peak_tflops(device_name: str) -> float:
-    """Return dense BF16 TFLOP/s, 0 if unknown."""
+    """Return the dense BF16 TFLOP/s of a GPU, or 0 if it is unknown."""
     words = set(re.split(r"[ -]", device_name.upper()))
     return next((peak for name, peak in PEAK_TFLOPS if words.issuperset(name.split())), 0.0)

@@ -1,4 +1,4 @@
-"""Memory used by the pod that this process runs in."""
+"""Memory usage of the pod of this process."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def host_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Return the bytes used, counted as the kubelet does: without inactive page cache.
+    """Return the pod's working set in bytes, as the kubelet counts it: no inactive page cache.
 
-    Outside a container, return this process's own resident memory.
+    Outside a container, return the resident memory of this process.
     """
     current = cgroup / "memory.current"  # absent in the host's root cgroup
     if not current.exists():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     lines = (cgroup / "memory.stat").read_text().splitlines()
-    idle = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return int(current.read_text()) - idle
+    inactive = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return int(current.read_text()) - inactive

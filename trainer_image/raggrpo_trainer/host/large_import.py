@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def large_import() -> Iterator[None]:
-    """Disable garbage collection during an import and exempt the imported objects for good.
+    """Disable garbage collection during an import and freeze the imported objects.
 
-    These libraries create a million objects that live until the process ends. Scanning them again
-    and again takes a quarter of an engine's start-up time and a tenth of a driver's imports.
+    These libraries create a million objects that live until the process exits. Scanning them
+    repeatedly takes a quarter of an engine's start and a tenth of a driver's imports.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""`monitoring.logLevel` in a process of the trainer; must not know what is logged."""
+"""Log levels of the trainer's processes, from `monitoring.logLevel`."""
 
 import logging
 from collections.abc import Mapping
@@ -7,32 +7,32 @@ from typing import Final
 from raggrpo_api.spec.monitoring import LogLevel
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-OURS: Final = "raggrpo_trainer"
-_OF_LIBRARIES: Final[Mapping[LogLevel, int]] = {
+TRAINER_LOGGER: Final = "raggrpo_trainer"
+_LIBRARY_LEVELS: Final[Mapping[LogLevel, int]] = {
     LogLevel.DEBUG: logging.INFO,
     LogLevel.INFO: logging.INFO,
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
-"""Their debug messages, by the thousand, would bury ours."""
+"""Level of libraries; never DEBUG, whose thousands of messages would hide the trainer's."""
 
 
 def configure_logs(level: LogLevel) -> None:
-    """Write this process's log from `level` on to standard error; may be called again."""
+    """Log to standard error from `level` on; may be called again with another level."""
     logging.basicConfig(format=FORMAT)
-    logging.getLogger().setLevel(_OF_LIBRARIES[level])
-    logging.getLogger(OURS).setLevel(level.upper())
+    logging.getLogger().setLevel(_LIBRARY_LEVELS[level])
+    logging.getLogger(TRAINER_LOGGER).setLevel(level.upper())
     vllm = logging.getLogger("vllm")
-    vllm.setLevel(_of_vllm(level))
-    for handler in vllm.handlers:  # they have levels of their own
-        handler.setLevel(_of_vllm(level))
+    vllm.setLevel(_vllm_level(level))
+    for handler in vllm.handlers:  # with their own levels
+        handler.setLevel(_vllm_level(level))
 
 
-def engine_variables(level: LogLevel) -> dict[str, str]:
-    """Return the variables that tell vLLM its level before it is imported."""
-    return {"VLLM_LOGGING_LEVEL": _of_vllm(level)}
+def vllm_log_variables(level: LogLevel) -> dict[str, str]:
+    """Return the environment variables of vLLM's log level, which it reads on import."""
+    return {"VLLM_LOGGING_LEVEL": _vllm_level(level)}
 
 
-def _of_vllm(level: LogLevel) -> str:
-    """Return vLLM's level: never above ERROR, since its core tells only there why it died."""
+def _vllm_level(level: LogLevel) -> str:
+    """Return vLLM's level; never above ERROR, as its core logs there why it exits."""
     return "INFO" if level is LogLevel.DEBUG else "ERROR"

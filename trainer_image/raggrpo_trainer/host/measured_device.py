@@ -1,4 +1,4 @@
-"""What memory a rank's device really has, and whether it computes in BF16."""
+"""Measured memory and compute capability of a rank's device."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +10,22 @@ MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """One rank's device; on a CPU, the pod's memory."""
+    """A rank's device; on a CPU, the pod's memory."""
 
     name: str
     total_bytes: int
     free_bytes: int
-    """As the driver says: other processes' memory is not free."""
+    """Free memory in bytes; memory of other processes is not free."""
     compute_major: int
     """Major compute capability; 0 on a CPU."""
 
 
 def measure_device(kind: str) -> MeasuredDevice:
-    """Return what the device of this process (cpu or cuda) has right now."""
+    """Return the current device of this process; `kind` is cpu or cuda."""
     if kind == "cpu":
         limit, used = pod_memory()
         return MeasuredDevice("CPU", limit, limit - used, 0)
-    import torch  # slow to import; a rank's process needs it anyway
+    import torch  # slow; a rank's process imports it anyway
 
     free, total = torch.cuda.mem_get_info()
     major, _ = torch.cuda.get_device_capability()
@@ -33,13 +33,14 @@ def measure_device(kind: str) -> MeasuredDevice:
 
 
 def pod_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> tuple[int, int]:
-    """Return the pod's limit and what it uses, in bytes; without a limit, the machine's."""
+    """Return memory limit and usage of the pod in bytes; without a limit, those of the machine."""
     amounts = {
         line.split(":")[0]: int(line.split()[1]) * 1024
         for line in meminfo.read_text().splitlines()
         if line.endswith(" kB")
     }
-    total, used = amounts["MemTotal"], amounts["MemTotal"] - amounts["MemAvailable"]
+    total = amounts["MemTotal"]
+    used = total - amounts["MemAvailable"]
     limit = cgroup / "memory.max"  # absent in the host's root cgroup
     text = limit.read_text().strip() if limit.exists() else "max"
     if text == "max" or int(text) >= total:

@@ -1,7 +1,7 @@
-"""Whether a process died because its pod ran out of memory.
+"""Whether a process was killed because its pod ran out of memory.
 
-When the kernel kills a rank, Ray's own processes survive, so the pod keeps running and never
-reports OOMKilled. Only the kernel's count in the pod's cgroup shows the kill.
+When the kernel kills a rank, Ray's own processes survive, so the pod keeps running and does not
+report OOMKilled. Only the kernel's counter in the pod's cgroup shows the kill.
 """
 
 import re
@@ -14,33 +14,34 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 from .pod_processes import run_in_pod
 
 COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-"""For cgroup v2 and v1, as seen from inside the container."""
+"""Kernel counters for cgroup v2 and v1, inside the container."""
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
-"""What Ray raises for a lost actor. OutOfMemoryError, which is not a RayActorError, means that
-Ray's own memory monitor killed it before the kernel had to."""
-ANSWER_SECONDS = 10.0
+"""Errors that Ray raises for a lost actor. OutOfMemoryError, which is not a RayActorError, means
+that Ray's memory monitor killed it before the kernel did."""
+RESPONSE_SECONDS = 10.0
+"""How long to wait for the counter of another pod."""
 
 
 def oom_kills(files: Iterable[Path] = COUNTS) -> int:
-    """Return how many of this pod's processes the kernel has OOM-killed; 0 if it keeps no count."""
+    """Return how many of this pod's processes the kernel has OOM-killed; 0 without a counter."""
     for file in files:
-        if file.is_file() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
-            return int(found[1])
+        if file.is_file() and (match := re.search(r"^oom_kill (\d+)$", file.read_text(), re.M)):
+            return int(match[1])
     return 0
 
 
 def is_oom_killed(error: BaseException, kills: Mapping[str, int]) -> bool:
-    """Return whether a lost process died from lack of memory; blocks while asking its pods.
+    """Return whether a lost process was killed for lack of memory; blocks to query its pods.
 
-    `kills` maps the Ray node of every pod it may have run in to the earlier `oom_kills` there.
+    `kills` maps the Ray node of every pod that it may have run in to the earlier `oom_kills` there.
     """
     if isinstance(error, OutOfMemoryError):
         return True
     now = {node: run_in_pod(node, oom_kills) for node in kills}
-    for node, answer in now.items():
+    for node, count in now.items():
         try:
-            if ray.get(answer, timeout=ANSWER_SECONDS) > kills[node]:
+            if ray.get(count, timeout=RESPONSE_SECONDS) > kills[node]:
                 return True
         except (RayError, GetTimeoutError):
-            continue  # the pod is gone too; its own status says why
+            continue  # the pod is lost, too; its status has the reason
     return False

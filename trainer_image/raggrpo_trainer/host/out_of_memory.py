@@ -1,8 +1,8 @@
-"""Whether an error, or anything in its chain of causes, says that memory ran out, and which.
+"""Recognizes from an error, or from its chain of causes, that memory ran out, and which.
 
-Text is searched line by line, because errors cross processes as text, in which the reason stands
-anywhere. Only the wordings of torch, CUDA, vLLM, Python and the C++ runtime count, not the mere
-words "out of memory", which may stand in a prompt or in a quoted line of source code.
+Errors cross processes as text, so text is searched line by line. Only the wordings of torch, CUDA,
+vLLM, Python and the C++ runtime match, not the mere words "out of memory", which may be in a prompt
+or in a quoted line of source code.
 """
 
 import re
@@ -15,7 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 from raggrpo_api.memory.shortage import Shortage
 
 MAX_LINE = 600
-"""Characters kept of the line that says it."""
+"""Maximum length of a reported line, in characters."""
 
 
 class Kind(Enum):
@@ -23,17 +23,16 @@ class Kind(Enum):
 
     DEVICE = auto()
     KV_CACHE = auto()
-    """The engine started, but its share has no room for its KV cache."""
+    """Memory of a GPU: the engine's share has no room for its KV cache."""
     HOST = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """What was found."""
+    """Which memory ran out, with the line that reports it."""
 
     kind: Kind
     line: str
-    """The line that says it."""
 
 
 _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -69,17 +68,17 @@ _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    """Return what ran out according to the error, its causes, contexts and grouped errors."""
+    """Return which memory ran out according to the error and its chain, or None."""
     for each in _chain(error):
         if isinstance(each, MemoryError | OutOfMemoryError):
             return OutOfMemory(Kind.HOST, str(each)[:MAX_LINE] or type(each).__name__)
-        if (found := in_text(str(each))) is not None:
-            return found
+        if (shortage := out_of_memory_in_text(str(each))) is not None:
+            return shortage
     return None
 
 
-def in_text(text: str) -> OutOfMemory | None:
-    """Return the first line that says that memory ran out."""
+def out_of_memory_in_text(text: str) -> OutOfMemory | None:
+    """Return which memory ran out according to the first matching line, or None."""
     for line in text.splitlines():
         for kind, wording in _WORDINGS:
             if (match := wording.search(line)) is not None:
@@ -88,9 +87,9 @@ def in_text(text: str) -> OutOfMemory | None:
     return None
 
 
-def of_engine(found: OutOfMemory, *, colocated: bool) -> Shortage:
-    """Return what was short when an engine ran out of memory."""
-    match found.kind:
+def engine_shortage(error: OutOfMemory, *, colocated: bool) -> Shortage:
+    """Return the memory term that was too small when an engine ran out of memory."""
+    match error.kind:
         case Kind.KV_CACHE:
             return Shortage.KV_CACHE
         case Kind.DEVICE:
@@ -100,17 +99,17 @@ def of_engine(found: OutOfMemory, *, colocated: bool) -> Shortage:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all it came from; also contexts that a traceback would not show."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        each = waiting.pop(0)
-        if each is None or id(each) in seen:
+    """Yield the error, its causes, grouped errors and contexts, suppressed ones included."""
+    pending: list[BaseException | None] = [error]
+    visited: set[int] = set()
+    while pending:
+        each = pending.pop(0)
+        if each is None or id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         yield each
-        waiting += [each.__cause__, each.__context__]
+        pending += [each.__cause__, each.__context__]
         if isinstance(each, RayTaskError) and isinstance(each.cause, BaseException):
-            waiting.append(each.cause)
+            pending.append(each.cause)
         if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
+            pending += each.exceptions

@@ -1,6 +1,6 @@
-"""Placement of ranks and engines: one detached placement group owned by the Ray cluster.
+"""Placement of ranks and engines: one detached placement group, which outlives the driver.
 
-It outlives the driver, and so do the engines in it. Each bundle corresponds to one pod.
+Each of its bundles corresponds to one pod.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ NAME = "pods"
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Each pod's resources, and which pod hosts which rank and engine."""
+    """Each pod's resources, and the pod of each rank and engine, as an index."""
 
     resources: tuple[dict[str, float], ...]
     of_rank: tuple[int, ...]
@@ -28,8 +28,9 @@ class Bundles:
 
 
 def bundles(config: TrainerConfig) -> Bundles:
-    """Return the bundles that the job's ranks and engines need (pure)."""
-    world, nodes = config.world, config.resources.nodes
+    """Return the bundles of the job's ranks and engines (pure)."""
+    world = config.world
+    nodes = config.resources.nodes
     colocated = config.resources.placement == "Colocated"
     of_rank = tuple(i * nodes // world.num_ranks for i in range(world.num_ranks))
     if colocated:
@@ -49,29 +50,30 @@ class Placement:
     """The job's placement group and its actors' scheduling strategies."""
 
     def __init__(self, group: PlacementGroup, shape: Bundles) -> None:
-        self._group, self._shape = group, shape
+        self._group = group
+        self._shape = shape
 
     @classmethod
     async def obtain(cls, config: TrainerConfig, timeout_seconds: float = 120.0) -> "Placement":
         """Return the existing group if it has the right shape, else a new one."""
         shape = bundles(config)
-        wanted = [dict(r) for r in shape.resources]
+        expected = [dict(resources) for resources in shape.resources]
         try:
             group = ray.util.get_placement_group(NAME)
-            if [{k: v for k, v in b.items() if v} for b in group.bundle_specs] != wanted:
+            if [{k: v for k, v in b.items() if v} for b in group.bundle_specs] != expected:
                 remove_placement_group(group)
                 group = None
         except ValueError:
             group = None  # none yet
         if group is None:
             group = placement_group(
-                wanted, strategy=_group_strategy(config), name=NAME, lifetime="detached"
+                expected, strategy=_group_strategy(config), name=NAME, lifetime="detached"
             )
-        # A bundle whose pod was lost is moved to the pod that took its place.
+        # Ray moves the bundle of a lost pod to the pod that replaces it.
         if not await asyncio.to_thread(group.wait, timeout_seconds):
             raise TrainerError(
                 ExitCode.PROGRAM_ERROR,
-                f"the Ray cluster has no room for {wanted}; it has {ray.cluster_resources()}",
+                f"the Ray cluster has no room for {expected}; it has {ray.cluster_resources()}",
             )
         return cls(group, shape)
 
@@ -90,7 +92,7 @@ class Placement:
 
 
 def _group_strategy(config: TrainerConfig) -> str:
-    """Return how bundles are laid on nodes. On one machine all of them share its one Ray node."""
+    """Return the placement strategy. On one machine all bundles share its single Ray node."""
     if config.resources.nodes > 1:
         return "STRICT_SPREAD"
     return "PACK" if config.resources.placement == "Colocated" else "SPREAD"

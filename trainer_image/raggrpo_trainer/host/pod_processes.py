@@ -1,4 +1,4 @@
-"""An attempt's processes across pods: a PID is meaningful only within its own pod."""
+"""Processes of an attempt across pods: a PID is unique only within its pod."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,12 +12,12 @@ class PodProcess(NamedTuple):
     """A process, identified by its pod and PID."""
 
     node: str
-    """The id of the Ray node, which is a pod."""
+    """ID of the Ray node, which is a pod."""
     pid: int
 
 
 def node_id() -> str:
-    """Return the id of the Ray node (pod) this process runs on."""
+    """Return the ID of the Ray node (pod) of this process."""
     return str(ray.get_runtime_context().get_node_id())
 
 
@@ -26,12 +26,13 @@ def this_process() -> PodProcess:
     return PodProcess(node_id(), os.getpid())
 
 
-def send(processes: Iterable[PodProcess], number: int) -> list[int]:
-    """Send a signal to processes in any pod; return the PIDs of those not known to be gone.
+def send_signal(processes: Iterable[PodProcess], number: int) -> list[int]:
+    """Send a signal to processes in any pod; return the PIDs of those that may exist.
 
-    Does not wait for other pods: an unresponsive one may be the very thing that hangs.
+    Does not wait for other pods: one may be unresponsive.
     """
-    here, sent = node_id(), []
+    here = node_id()
+    sent: list[int] = []
     for node, pid in processes:
         if node == here:
             sent += [pid] if _send(pid, number) else []
@@ -42,7 +43,7 @@ def send(processes: Iterable[PodProcess], number: int) -> list[int]:
 
 
 def run_in_pod(node: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Run a function in a pod; return a reference to its result, or an error if the pod is lost."""
+    """Run a function in a pod; return an object reference (an error if the pod is lost)."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(function).options(num_cpus=0, scheduling_strategy=there)
     return task.remote(*arguments)

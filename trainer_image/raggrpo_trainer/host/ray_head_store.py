@@ -1,7 +1,7 @@
-"""Where a head keeps what it knows of its Ray cluster: nodes, actors, submissions.
+"""Persistent storage of the Ray head's state (GCS): nodes, actors, submissions.
 
-In a folder of the job's volume, by Ray's embedded RocksDB. One that takes the place of a lost head
-finds it there; the nodes wait for their head for a while, and what runs on them goes on.
+Ray's embedded RocksDB writes it to a folder of the job's volume. A Ray head that replaces a lost
+one reads it there; the nodes wait for the new head for a while, and their processes continue.
 """
 
 import fcntl
@@ -14,26 +14,27 @@ log = logging.getLogger(__name__)
 
 
 def ray_store_env(store: Path) -> dict[str, str]:
-    """Return the environment with which Ray keeps the head's state in this folder.
+    """Return the environment that makes Ray store its head's state in this folder.
 
-    Nothing, for in memory, where that cannot be. Folders of the job's earlier clusters, beside
-    this one, are removed.
+    Returns {}, for storage in memory, if the folder does not support it. Removes sibling folders,
+    which belong to earlier clusters of the job.
     """
     try:
         store.mkdir(parents=True, exist_ok=True)
-        for other in store.parent.iterdir():
-            if other != store:
-                shutil.rmtree(other, ignore_errors=True)
-        _try(store)
+        for sibling in store.parent.iterdir():
+            if sibling != store:
+                shutil.rmtree(sibling, ignore_errors=True)
+        _check_file_operations(store)
     except OSError as error:
-        log.warning("the head's state is kept in memory, its loss costs a new cluster: %s", error)
+        log.warning("storing the Ray head's state in memory; its loss costs the cluster: %s", error)
         return {}
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
 
 
-def _try(folder: Path) -> None:
-    """Raise OSError unless files here can be locked, extended and renamed, as RocksDB does."""
-    probe, renamed = folder / "probe", folder / "probe.renamed"
+def _check_file_operations(folder: Path) -> None:
+    """Raise OSError unless files in the folder can be locked, appended and renamed (RocksDB)."""
+    probe = folder / "probe"
+    renamed = folder / "probe.renamed"
     with probe.open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for _ in range(2):

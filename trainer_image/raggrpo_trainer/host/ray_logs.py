@@ -1,7 +1,6 @@
-"""Keep the end of Ray's own logs of this pod in the job's log folder: a lost pod takes the others.
+"""Copies of the last part of Ray's own logs in the job's log folder, where they outlive the pod.
 
-Driver, ranks and engines all offer to do it; whoever holds the lock does, so that one of a pod
-writes. The work is done by a thread that lives as long as its process.
+Driver, ranks and engines all run this thread; per pod, only the process that holds the lock writes.
 """
 
 import fcntl
@@ -17,44 +16,45 @@ from ray._private import worker
 log = logging.getLogger(__name__)
 
 NAMES: Final = ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err", "dashboard.log")
-"""What tells why Ray ended a process, a node or itself."""
-KEPT_BYTES: Final = 64 * 1024
-LOOK_SECONDS: Final = 1.0
-"""What is written in the last second of a pod is lost."""
+"""Logs that tell why Ray terminated a process, a node or itself."""
+TAIL_BYTES: Final = 64 * 1024
+COPY_SECONDS: Final = 1.0
+"""Interval of the copies; at most this much before a pod's end is lost."""
 LOCK: Final = "kept-by-job.lock"
 FOLDER: Final = "ray"
 
 
 class RayLogs:
-    """Copies what has changed at the end of one node's logs."""
+    """Copies the ends of one node's logs when they have changed."""
 
     def __init__(self, source: Path, host: str) -> None:
-        self._source, self._host = source, host
+        self._source = source
+        self._host = host
         self._lock: int | None = None
         self._copied: dict[tuple[str, Path], tuple[int, int]] = {}
 
     def copy(self, target: Path) -> None:
-        """Copy the logs that have changed to `<target>/<host>/`, if no other process does."""
-        if not self._is_ours():
+        """Copy changed logs to `<target>/<host>/`, unless another process holds the lock."""
+        if not self._has_lock():
             return
         for name in NAMES:
-            source, kept = self._source / name, target / self._host / name
+            source = self._source / name
             try:
-                found = source.stat()
+                status = source.stat()
             except FileNotFoundError:
                 continue
-            state = (found.st_size, found.st_mtime_ns)
-            if found.st_size and self._copied.get((name, target)) != state:
-                _copy_end(source, kept)
+            state = (status.st_size, status.st_mtime_ns)
+            if status.st_size and self._copied.get((name, target)) != state:
+                _copy_end(source, target / self._host / name)
                 self._copied[name, target] = state
 
     def close(self) -> None:
-        """Let another process go on, as the end of this one does."""
+        """Release the lock, as the exit of this process does."""
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
 
-    def _is_ours(self) -> bool:
+    def _has_lock(self) -> bool:
         if self._lock is None:
             lock = os.open(self._source / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             try:
@@ -70,41 +70,43 @@ def _copy_end(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as file:
         file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - KEPT_BYTES))
+        file.seek(max(0, file.tell() - TAIL_BYTES))
         end = file.read()
     draft = target.with_name(f"{target.name}.tmp")
     draft.write_bytes(end)
     draft.replace(target)
 
 
-class _Keeper(threading.Thread):
+class _CopyThread(threading.Thread):
     def __init__(self, logs: RayLogs, folder: Path) -> None:
         super().__init__(name="ray-logs", daemon=True)
-        self._logs, self.folder = logs, folder
+        self._logs = logs
+        self.folder = folder
 
     def run(self) -> None:
-        told = ""
-        pause = threading.Event()
-        while not pause.wait(LOOK_SECONDS):
+        logged = ""
+        timer = threading.Event()
+        while not timer.wait(COPY_SECONDS):
             try:
                 self._logs.copy(self.folder)
             except OSError as error:  # a full volume must not end training
-                if told != str(error):
-                    log.warning("Ray's logs cannot be kept in %s: %s", self.folder, error)
-                told = str(error)
+                if logged != str(error):
+                    log.warning("cannot copy Ray's logs to %s: %s", self.folder, error)
+                logged = str(error)
 
 
-_keepers: list[_Keeper] = []
+_threads: list[_CopyThread] = []
+"""The thread of this process, once started."""
 
 
-def keep_ray_logs(folder: Path) -> None:
-    """Keep the logs of this process's Ray node in `<folder>/ray/` from now on."""
+def save_ray_logs(folder: Path) -> None:
+    """Copy the logs of this process's Ray node to `<folder>/ray/` from now on."""
     node = worker._global_node
     if node is None:
         raise RuntimeError("Ray is not connected")
-    if _keepers:
-        _keepers[0].folder = folder / FOLDER
+    if _threads:
+        _threads[0].folder = folder / FOLDER
         return
     logs = RayLogs(Path(node.get_logs_dir_path()), socket.gethostname())
-    _keepers.append(_Keeper(logs, folder / FOLDER))
-    _keepers[0].start()
+    _threads.append(_CopyThread(logs, folder / FOLDER))
+    _threads[0].start()

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step; nothing is carried along, so a resume is exact."""
+"""The learning rate as a function of the step, without state: a resume is exact."""
 
 import math
 from typing import assert_never
@@ -7,25 +7,25 @@ from raggrpo_api.spec.training import LearningRateSchedule, TrainingSpec
 
 
 def learning_rate(training: TrainingSpec, step: int) -> float:
-    """Return the learning rate of a step, which counts from 1.
+    """Return the learning rate of a step; steps count from 1.
 
-    The rate rises linearly to its peak at step `warmup_steps`, or begins with it. Then it stays, or
-    falls so that it would reach the floor, `min_learning_rate_ratio` of the peak, one step after
-    `decay_steps`: thus the last step of a run still trains. Cosine: Loshchilov and Hutter, "SGDR:
+    The rate rises linearly to its peak at step `warmup_steps`; without warm-up it starts there.
+    Then it is constant, or decays to `min_learning_rate_ratio` times the peak one step after
+    `decay_steps`, so that the last step still trains. Cosine: Loshchilov and Hutter, "SGDR:
     Stochastic Gradient Descent with Warm Restarts" (2017), equation 5, without restarts.
     """
-    peak_at = max(1, training.warmup_steps)
-    if step < peak_at:
-        return training.learning_rate * (step / peak_at)
-    passed = min(1.0, (step - peak_at) / max(1, training.decay_steps + 1 - peak_at))
+    peak_step = max(1, training.warmup_steps)
+    if step < peak_step:
+        return training.learning_rate * (step / peak_step)
+    decayed = min(1.0, (step - peak_step) / max(1, training.decay_steps + 1 - peak_step))
     match training.learning_rate_schedule:
         case LearningRateSchedule.CONSTANT:
             return training.learning_rate
         case LearningRateSchedule.LINEAR:
-            left = 1.0 - passed
+            remaining = 1.0 - decayed
         case LearningRateSchedule.COSINE:
-            left = 0.5 * (1.0 + math.cos(math.pi * passed))
+            remaining = 0.5 * (1.0 + math.cos(math.pi * decayed))
         case _:
             assert_never(training.learning_rate_schedule)
     floor = training.min_learning_rate_ratio
-    return training.learning_rate * (floor + (1.0 - floor) * left)
+    return training.learning_rate * (floor + (1.0 - floor) * remaining)

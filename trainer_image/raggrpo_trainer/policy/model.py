@@ -98,7 +98,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     """
     training = config.training
     attention = attention_implementation(config.model.attention, training.row_layout)
-    causal_lm = load_whole(config.model.path, attention).eval()
+    causal_lm = load_model(config.model.path, attention).eval()
     layers = decoder_layers(causal_lm)
     recomputes = training.gradient_checkpointing and not frozen
     compiled = training.compile and not frozen
@@ -118,7 +118,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     return model.requires_grad_(not frozen)
 
 
-def load_whole(path: str, attention: str | None) -> PreTrainedModel:
+def load_model(path: str, attention: str | None) -> PreTrainedModel:
     """Return a folder's model in fp32. Raises TrainerError (PREFLIGHT_FAILED) if it lacks tensors.
 
     Transformers would make them up, in the plain model that the self-check compares with as well.

@@ -32,7 +32,12 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
-from raggrpo_trainer.exchange.step_metrics import StepMetrics, Update, reduced, sampled_entropy
+from raggrpo_trainer.exchange.step_metrics import (
+    StepMetrics,
+    Update,
+    reduce_updates,
+    sampled_entropy,
+)
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
@@ -131,7 +136,7 @@ class Policy:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
         return StepMetrics(
-            **reduced(updates),
+            **reduce_updates(updates),
             entropy=sampled_entropy(groups),
             num_sampled_tokens=sum(part.num_sampled_tokens for part in work),
             num_trained_tokens=sum(update.num_tokens for update in updates),

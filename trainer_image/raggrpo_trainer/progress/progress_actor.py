@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raggrpo_api.trainer.progress import Progress
-from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send
+from raggrpo_trainer.host.pod_processes import PodProcess, node_id, send_signal
 
 from .driver_process import DriverProcess
 from .progress_server import LOOPBACK, ProgressServer
@@ -55,7 +55,7 @@ class _Server:
 
     def _dump_stacks(self) -> list[int]:
         """Signal all watched processes to dump their stacks; return the signaled PIDs."""
-        return send(self._watched, signal.SIGUSR1)
+        return send_signal(self._watched, signal.SIGUSR1)
 
 
 def listen_host(token: str) -> str:

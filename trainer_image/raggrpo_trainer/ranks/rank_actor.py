@@ -34,7 +34,7 @@ from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measure_device
 from raggrpo_trainer.host.oom_kills import oom_kills
 from raggrpo_trainer.host.pod_processes import PodProcess, this_process
-from raggrpo_trainer.host.ray_logs import keep_ray_logs
+from raggrpo_trainer.host.ray_logs import save_ray_logs
 from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.weights.backend import WeightTransferBackend
 from raggrpo_trainer.weights.shared_memory import SharedMemorySender
@@ -78,7 +78,7 @@ class RankActor:
         self, rank: int, world_size: int, epoch: int, log_folder: str, level: LogLevel
     ) -> None:
         register_stack_dumps(Path(log_folder), f"rank-{rank}")
-        keep_ray_logs(Path(log_folder))
+        save_ray_logs(Path(log_folder))
         configure_logs(level)
         with large_import():
             importlib.import_module("raggrpo_trainer.policy.policy")  # early: `build` needs it
@@ -132,7 +132,7 @@ class RankActor:
         self._epoch = epoch
         self._waiting_marker.unlink(missing_ok=True)
         register_stack_dumps(Path(log_folder), f"rank-{self._rank}")
-        keep_ray_logs(Path(log_folder))
+        save_ray_logs(Path(log_folder))
         configure_logs(level)
         if self._policy is None or self._retained is None:
             return None

@@ -12,7 +12,7 @@ from raggrpo_trainer.engines.engine_failure import (
     as_engine_dead,
     failure_reason,
 )
-from raggrpo_trainer.host.out_of_memory import in_text
+from raggrpo_trainer.host.out_of_memory import out_of_memory_in_text
 
 LINE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 CORE = f"print('(EngineCore pid=7) {LINE}', flush=True)"
@@ -38,7 +38,7 @@ def test_the_core_s_last_words_are_read_from_the_actors_output(tmp_path: Path) -
     before, after = (tmp_path / "worker.err").read_text().splitlines()
     assert before == "told: ValueError: EngineCore encountered an issue. See stack trace (above)."
     assert after == f"told: (EngineCore pid=7) {LINE}"
-    assert in_text(after) is not None
+    assert out_of_memory_in_text(after) is not None
 
 
 def test_an_output_that_was_rotated_away_leaves_the_errors_own_words(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_preci
 from support.builders.trainer.policies import write_model
 
 
-def test_bf16_is_chosen_only_when_clearly_faster() -> None:
+def test_bf16_is_selected_when_clearly_faster() -> None:
     assert clearly_faster(fp32_seconds=1.3, bf16_seconds=1.0) is Precision.BF16
     assert clearly_faster(fp32_seconds=1.1, bf16_seconds=1.0) is Precision.FP32
     assert clearly_faster(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
 
 
-def test_bf16_is_refused_where_it_would_kill() -> None:
+def test_bf16_is_rejected_on_cpu_that_kills_processes() -> None:
     kills = MeasuredPrecision(Precision.FP32, bf16_works=False)
     works = MeasuredPrecision(Precision.BF16, bf16_works=True)
 
@@ -26,15 +26,15 @@ def test_bf16_is_refused_where_it_would_kill() -> None:
         cpu_precision(Precision.BF16, kills)
 
 
-def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Path) -> None:
-    # Where AMX is announced but forbidden, the measuring child is killed in its first bf16 product.
-    found = measure_precision(str(write_model(tmp_path)))
-    assert found.bf16_works or found.faster is Precision.FP32
+def test_measurement_survives_cpu_with_forbidden_instructions(tmp_path: Path) -> None:
+    # If AMX is advertised but forbidden, the child process is killed in its first BF16 product.
+    measured = measure_precision(str(write_model(tmp_path)))
+    assert measured.bf16_works or measured.faster is Precision.FP32
 
 
 @pytest.mark.row("D13")
 @pytest.mark.parametrize(
-    ("wanted", "major", "chosen"),
+    ("specified", "major", "expected"),
     [
         (Precision.AUTO, 7, Precision.FP16),
         (Precision.AUTO, 8, Precision.BF16),
@@ -44,11 +44,13 @@ def test_measuring_survives_a_cpu_that_cannot_do_what_it_announces(tmp_path: Pat
         (Precision.FP32, 7, Precision.FP32),
     ],
 )
-def test_a_gpu_computes_in_what_it_has(wanted: Precision, major: int, chosen: Precision) -> None:
-    assert gpu_precision(wanted, "a GPU", major) is chosen
+def test_gpu_precision_follows_compute_capability(
+    specified: Precision, major: int, expected: Precision
+) -> None:
+    assert gpu_precision(specified, "a GPU", major) is expected
 
 
-def test_bf16_is_refused_on_a_gpu_without_it() -> None:
-    with pytest.raises(TrainerError, match=r"Tesla V100 has .* 7\.x.*FP16") as refused:
+def test_bf16_is_rejected_on_gpu_without_it() -> None:
+    with pytest.raises(TrainerError, match=r"Tesla V100 has .* 7\.x.*FP16") as raised:
         gpu_precision(Precision.BF16, "Tesla V100", 7)
-    assert refused.value.exit_code is ExitCode.CONFIG_ERROR
+    assert raised.value.exit_code is ExitCode.CONFIG_ERROR

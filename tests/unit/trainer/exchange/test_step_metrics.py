@@ -8,7 +8,7 @@ from raggrpo_trainer.exchange.step_metrics import (
     REDUCTIONS,
     LossMetrics,
     Update,
-    reduced,
+    reduce_updates,
     sampled_entropy,
 )
 from raggrpo_trainer.progress.metric_sinks import PrometheusText
@@ -20,42 +20,42 @@ def make_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) ->
     return Update(metrics, num_tokens, num_positions=0, grad_norm=grad_norm)
 
 
-def test_each_number_is_reduced_as_it_is_declared() -> None:
+def test_metrics_are_reduced_as_declared() -> None:
     updates = [
         make_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
         make_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
     ]
-    found = reduced(updates)
+    metrics = reduce_updates(updates)
 
-    assert found.keys() == REDUCTIONS.keys()
-    assert found["kl"] == pytest.approx(0.2)
-    assert (found["loss"], found["mismatch_max"]) == (2.5, 0.5)
-
-
-def test_the_mean_of_a_single_token_is_its_value() -> None:
-    assert reduced([make_update(1, kl=0.6)])["kl"] == 0.6
+    assert metrics.keys() == REDUCTIONS.keys()
+    assert metrics["kl"] == pytest.approx(0.2)
+    assert (metrics["loss"], metrics["mismatch_max"]) == (2.5, 0.5)
 
 
-def test_a_step_without_updates_has_zeros() -> None:
-    assert set(reduced([]).values()) == {0.0}
+def test_mean_of_one_token_is_its_value() -> None:
+    assert reduce_updates([make_update(1, kl=0.6)])["kl"] == 0.6
 
 
-def test_entropy_is_over_all_sampled_tokens_of_the_batch() -> None:
+def test_step_without_updates_has_zeros() -> None:
+    assert set(reduce_updates([]).values()) == {0.0}
+
+
+def test_entropy_includes_all_sampled_tokens() -> None:
     learns = Completion((5, 6, 7), (True, False, True), (-1.0, 0.0, -2.0))
-    sure = Completion((5,), (True,), (-0.3,))  # all of its group are equal: no advantage
-    groups = [Group((1,), (learns,), (1.0,)), Group((2,), (sure, sure), (0.0, 0.0))]
+    confident = Completion((5,), (True,), (-0.3,))  # all of its group are equal: no advantage
+    groups = [Group((1,), (learns,), (1.0,)), Group((2,), (confident, confident), (0.0, 0.0))]
     assert sampled_entropy(groups) == pytest.approx((1.0 + 2.0 + 0.3 + 0.3) / 4)
     assert sampled_entropy([]) == 0.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_an_update_is_finite_only_with_a_finite_loss_and_norm(bad: float) -> None:
+def test_update_is_finite_if_loss_and_norm_are(bad: float) -> None:
     assert make_update().is_finite
     assert not make_update(loss=bad).is_finite
     assert not make_update(grad_norm=bad).is_finite
 
 
-def test_every_declared_number_is_reported_under_its_name() -> None:
+def test_declared_metrics_are_reported_by_name() -> None:
     record = make_step(1)
     text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
     assert record.scalars().keys() >= REDUCTIONS.keys()

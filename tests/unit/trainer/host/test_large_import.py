@@ -5,7 +5,7 @@ import pytest
 from raggrpo_trainer.host.large_import import large_import
 
 
-def test_garbage_is_looked_for_again_afterwards_even_when_the_import_fails() -> None:
+def test_garbage_collection_is_enabled_after_failed_import() -> None:
     before = gc.get_freeze_count()
 
     def fail() -> None:

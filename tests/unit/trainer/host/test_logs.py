@@ -1,4 +1,4 @@
-"""What a process writes at every level; each in a process of its own, as levels are global."""
+"""Log levels, each in a separate process, as they are global."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from raggrpo_api.spec.monitoring import LogLevel
-from raggrpo_trainer.host.logs import engine_variables
+from raggrpo_trainer.host.logs import vllm_log_variables
 
 SCRIPT = """
 import logging, sys
@@ -24,19 +24,19 @@ for level in sys.argv[1:]:
 """
 
 
-def written(*levels: str) -> set[tuple[str, str, int]]:
-    """Return (level, logger, level of the record) of everything that is written."""
-    done = subprocess.run(
+def logged_records(*levels: str) -> set[tuple[str, str, int]]:
+    """Return (level, logger, level of the record) of all logged records."""
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT, *levels], capture_output=True, text=True, check=True
     )
-    rows = [line.split(": ")[-1].split() for line in done.stderr.splitlines()]
+    rows = [line.split(": ")[-1].split() for line in process.stderr.splitlines()]
     return {(level, name.split(".")[0], int(number)) for level, name, number in rows}
 
 
 @pytest.mark.row("A11")
-def test_messages_begin_at_the_level_and_libraries_never_debug() -> None:
+def test_level_applies_to_trainer_and_libraries_never_log_debug() -> None:
     lowest: dict[tuple[str, str], int] = {}
-    for level, name, number in written(*LogLevel):
+    for level, name, number in logged_records(*LogLevel):
         lowest[level, name] = min(number, lowest.get((level, name), number))
     assert lowest == {
         ("Debug", "raggrpo_trainer"): 10,
@@ -55,8 +55,8 @@ def test_messages_begin_at_the_level_and_libraries_never_debug() -> None:
 
 
 @pytest.mark.parametrize("level", LogLevel)
-def test_an_engine_never_hides_its_errors_since_its_core_tells_only_there_why_it_died(
+def test_vllm_level_always_includes_errors(
     level: LogLevel,
 ) -> None:
     expected = "INFO" if level is LogLevel.DEBUG else "ERROR"
-    assert engine_variables(level) == {"VLLM_LOGGING_LEVEL": expected}
+    assert vllm_log_variables(level) == {"VLLM_LOGGING_LEVEL": expected}

@@ -1,5 +1,3 @@
-"""Out of memory is found in any cause of the chain, and the line that says it is kept."""
-
 import pytest
 from ray.exceptions import RayTaskError
 
@@ -52,7 +50,7 @@ NO_CACHE = (
         ("OSError: [Errno 12] Cannot allocate memory", Kind.HOST),
     ],
 )
-def test_every_wording_is_recognised(text: str, kind: Kind) -> None:
+def test_known_wording_is_recognized(text: str, kind: Kind) -> None:
     error = RuntimeError(f"Traceback (most recent call last):\n  File x\n{text}\nmore")
     assert out_of_memory(error) == OutOfMemory(kind, text)
 
@@ -66,11 +64,11 @@ def test_every_wording_is_recognised(text: str, kind: Kind) -> None:
         "MemoryErrorLog is not a function",
     ],
 )
-def test_other_words_are_not(text: str) -> None:
+def test_other_text_is_not_out_of_memory(text: str) -> None:
     assert out_of_memory(RuntimeError(text)) is None
 
 
-def test_the_whole_chain_is_searched() -> None:
+def test_causes_contexts_and_groups_are_searched() -> None:
     try:
         try:
             try:
@@ -87,17 +85,17 @@ def test_the_whole_chain_is_searched() -> None:
 
 
 @pytest.mark.row("D12")
-def test_the_reason_survives_however_much_follows_it() -> None:
+def test_line_is_found_before_long_traceback() -> None:
     text = f"Traceback:\n{CUDA}\n" + "During handling of the above, frame after frame\n" * 500
     error = RayTaskError("step", text, RuntimeError("something else"))
     assert out_of_memory(error) == OutOfMemory(Kind.DEVICE, CUDA)
 
 
-def test_a_chain_that_ends_in_itself_is_read_once() -> None:
+def test_cyclic_chain_terminates() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__context__, second.__context__ = second, first
     assert out_of_memory(first) is None
 
 
-def test_a_memory_error_without_words_counts() -> None:
+def test_memory_error_without_message_is_recognized() -> None:
     assert out_of_memory(MemoryError()) == OutOfMemory(Kind.HOST, "MemoryError")

@@ -12,23 +12,23 @@ PROGRAM = """
 import os, pathlib, signal, sys
 from raggrpo_trainer.host.stacks import register_stack_dumps
 
-def stands_here():
+def running_function():
     os.kill(os.getpid(), signal.SIGUSR1)
 
 register_stack_dumps(pathlib.Path(sys.argv[1]), "rank-0")
-stands_here()
+running_function()
 """
 
 
-def test_stacks_are_written_when_asked_for(tmp_path: Path) -> None:
+def test_stacks_are_written_on_signal(tmp_path: Path) -> None:
     folder = tmp_path / "attempts/1"
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], check=True, timeout=60)
 
-    assert "in stands_here" in (folder / "stacks-rank-0.txt").read_text()
+    assert "in running_function" in (folder / "stacks-rank-0.txt").read_text()
 
 
 @pytest.mark.row("A34")
-def test_a_log_folder_that_cannot_be_written_ends_no_process(
+def test_unwritable_log_folder_does_not_end_the_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "attempts").write_text("a file where the folder should be")
@@ -36,4 +36,4 @@ def test_a_log_folder_that_cannot_be_written_ends_no_process(
     register_stack_dumps(tmp_path / "attempts/1", "driver")
     faulthandler.unregister(signal.SIGUSR1)
 
-    assert "stacks of driver go to its own output" in caplog.text
+    assert "writing stacks of driver to its stderr" in caplog.text

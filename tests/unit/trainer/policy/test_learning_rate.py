@@ -1,4 +1,4 @@
-"""The learning rate of a step, against values worked by hand."""
+"""Learning rates, compared with values computed by hand."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ def rates(*steps: int, **training: Any) -> list[float]:
     return [learning_rate(spec, step) for step in steps]
 
 
-def test_constant_warms_up_linearly_and_stays() -> None:
+def test_constant_schedule_warms_up_linearly() -> None:
     assert rates(1, 2, 4, 9, 10**6, warmup_steps=4) == [0.25, 0.5, 1.0, 1.0, 1.0]
     assert rates(1, 2) == [1.0, 1.0]
 
 
-def test_linear_falls_by_equal_parts_and_the_last_step_still_trains() -> None:
-    found = rates(1, 2, 3, 4, 5, 6, learning_rate_schedule="Linear", decay_steps=4)
-    assert found == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+def test_linear_schedule_decays_to_floor_after_decay_steps() -> None:
+    linear = rates(1, 2, 3, 4, 5, 6, learning_rate_schedule="Linear", decay_steps=4)
+    assert linear == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
     assert rates(1, 2, learning_rate_schedule="Linear", decay_steps=1) == [1.0, 0.0]
 
 
 @pytest.mark.row("A33")
-def test_cosine_is_half_way_down_in_the_middle() -> None:
-    found = rates(1, 2, 3, 4, 5, learning_rate_schedule="Cosine", decay_steps=4)
+def test_cosine_schedule_is_halfway_in_the_middle() -> None:
+    cosine = rates(1, 2, 3, 4, 5, learning_rate_schedule="Cosine", decay_steps=4)
     quarter = 0.8535533905932737  # (1 + cos 45°) / 2
-    assert found == pytest.approx([1.0, quarter, 0.5, 1 - quarter, 0.0])
+    assert cosine == pytest.approx([1.0, quarter, 0.5, 1 - quarter, 0.0])
 
 
-def test_decay_begins_after_the_warm_up_and_ends_at_the_floor() -> None:
+def test_decay_starts_after_warm_up_and_ends_at_floor() -> None:
     given = {"warmup_steps": 3, "decay_steps": 6, "min_learning_rate_ratio": 0.2}
     linear = rates(1, 2, 3, 4, 5, 6, 7, 99, learning_rate_schedule="Linear", **given)
     assert linear == pytest.approx([1 / 3, 2 / 3, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
@@ -50,7 +50,7 @@ def test_decay_begins_after_the_warm_up_and_ends_at_the_floor() -> None:
     floor=st.floats(0, 1),
     step=st.integers(1, 100),
 )
-def test_no_decay_leaves_its_bounds_or_rises(
+def test_decay_is_bounded_and_monotonic(
     schedule: LearningRateSchedule, warmup: int, decay: int, floor: float, step: int
 ) -> None:
     given = {"warmup_steps": warmup, "decay_steps": decay, "min_learning_rate_ratio": floor}

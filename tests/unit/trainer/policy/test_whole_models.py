@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.policy.model import load_whole
+from raggrpo_trainer.policy.model import load_model
 from support.builders.trainer.word_model import write_word_model
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -35,10 +35,10 @@ def make_changed_model(folder: Path, change: Change, *, tied: bool = False) -> s
 def test_missing_tensors_are_named(change: Change, told: str, tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, change)
     with pytest.raises(TrainerError, match=told) as refusal:
-        load_whole(path, "sdpa")
+        load_model(path, "sdpa")
     assert refusal.value.exit_code is ExitCode.PREFLIGHT_FAILED
 
 
 def test_a_tied_head_is_not_missing(tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, dict, tied=True)
-    assert not load_whole(path, "sdpa").training
+    assert not load_model(path, "sdpa").training

@@ -1,4 +1,4 @@
-"""What the driver makes of an error inside a rank."""
+"""Translation of errors that a rank raises."""
 
 import pytest
 from ray.exceptions import RayTaskError
@@ -11,11 +11,11 @@ from raggrpo_trainer.ranks.ranks import task_error
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def told(function: str, line: str) -> TrainerError:
+def translated(function: str, line: str) -> TrainerError:
     text = f"Traceback\n{line}\n" + "frame after frame\n" * 500
-    found = task_error(RayTaskError(function, text, RuntimeError("wrapped")))
-    assert isinstance(found, TrainerError)
-    return found
+    error = task_error(RayTaskError(function, text, RuntimeError("wrapped")))
+    assert isinstance(error, TrainerError)
+    return error
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def told(function: str, line: str) -> TrainerError:
         ("RankActor.save", "std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
     ],
 )
-def test_the_reason_is_kept_whole_and_the_call_tells_what_was_short(
+def test_out_of_memory_names_the_line_and_the_memory_term(
     function: str, line: str, code: ExitCode, short_of: Shortage
 ) -> None:
-    found = told(function, line)
-    assert line in str(found)
-    assert (found.exit_code, found.short_of) == (code, short_of)
+    error = translated(function, line)
+    assert line in str(error)
+    assert (error.exit_code, error.short_of) == (code, short_of)
 
 
-def test_other_errors_stay_the_programs_own() -> None:
-    assert told("RankActor.step", "KeyError: 'x'").exit_code is ExitCode.PROGRAM_ERROR
+def test_unknown_errors_are_program_errors() -> None:
+    assert translated("RankActor.step", "KeyError: 'x'").exit_code is ExitCode.PROGRAM_ERROR
