@@ -21,7 +21,7 @@ from support.kubernetes.stolen_token_cases import (
     foreign_objects,
     in_owner,
 )
-from support.kubernetes.stolen_token_cases_by_policy import BY_POLICY, OWN, POD
+from support.kubernetes.stolen_token_cases_by_policy import BY_POLICY, OPERATOR_OBJECTS, POD
 from support.kubernetes.stolen_token_cases_by_rbac import BY_RBAC
 from tools.kind.api_server import ApiServer
 
@@ -45,7 +45,7 @@ def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
     return objects_of(job.model_copy(update={"metadata": job.metadata.model_copy(update=own)}))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", OPERATOR_OBJECTS)
 def test_rendered_objects_are_admitted(target: Target, name: str) -> None:
     answer = target.answer(create(name, name, lambda _: None))
     assert answer.status_code == 201, answer.text

@@ -30,7 +30,7 @@ def bounded_memory() -> Iterator[None]:
     assert process.memory_info().rss - idle < MAX_MEMORY_BYTES
 
 
-OF_SUCCESS = ("no content", "no UTF-8")
+OF_SUCCESS = ("no content", "invalid UTF-8")
 """Send with their status that a stop was taken; whether the driver ends is seen, not believed."""
 
 
