@@ -38,7 +38,7 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, errors
 from raggrpo_operator.core.text.plan import render_plan
-from raggrpo_operator.local_runtime.mounts import mounted
+from raggrpo_operator.local_runtime.mounts import apply_mounts
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 from support.fakes.fake_runtime import T0
 
@@ -1020,7 +1020,7 @@ def test_any_combination_of_allowed_values_is_judged_and_shown(
 
 def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
-    job = mounted(make_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
+    job = apply_mounts(make_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
     here = violations(job, resolve(job), in_pods=False)
     assert job.spec.volumes[0].mount_path == "/tmp"
     assert Reason.RESERVED_NAME not in {violation.reason for violation in here}
