@@ -105,7 +105,7 @@ verify: setup ## check format, lint, types, layers, words and generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_words.py
-	$(BIN)/python -m raggrpo_api.schema.crd --check
+	$(BIN)/python -m raggrpo_operator.crd --check
 	$(BIN)/python scripts/write_reference.py --check
 	$(BIN)/python scripts/draw_packages.py --check
 	$(BIN)/python scripts/feature_rows.py --check
@@ -115,7 +115,7 @@ fmt: setup ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 
 generate: setup ## write the CRD, its copy in the chart and docs/reference from the code
-	$(BIN)/python -m raggrpo_api.schema.crd
+	$(BIN)/python -m raggrpo_operator.crd
 	$(BIN)/python scripts/write_reference.py
 
 picture: setup ## draw the import graph into docs/internals/packages.md

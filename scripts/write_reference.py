@@ -22,7 +22,6 @@ from prometheus_client.metrics_core import Metric
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
@@ -36,6 +35,7 @@ from raggrpo_operator.core.lifecycle.after_attempt.classification import (
     Restart,
 )
 from raggrpo_operator.core.spec.presets import TABLE
+from raggrpo_operator.crd import job_schema
 from raggrpo_operator.kubernetes_runtime.process.job_series import PREFIX as JOB_PREFIX
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 

@@ -206,15 +206,15 @@ def test_frozen_fields_can_change_before_first_attempt(
     refused = edited(api_server, namespace, FROZEN[field])
 
     assert field in refused
-    assert "cannot change once an attempt was made" in refused
-    assert "make a new job with its own checkpoint.path" in refused
+    assert "cannot change after the first attempt" in refused
+    assert "create a new job with its own checkpoint.path" in refused
 
 
 def test_removing_frozen_field_is_rejected(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace, {"spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
-    assert "spec.data.trainBatchSize; put it back" in refused
+    assert "spec.data.trainBatchSize; revert it" in refused
 
 
 def test_all_changed_frozen_fields_are_named(api_server: ApiServer, namespace: str) -> None:
@@ -227,7 +227,7 @@ def test_all_changed_frozen_fields_are_named(api_server: ApiServer, namespace: s
     assert edited(api_server, namespace, judged(False)) == ""
     edit = {"spec.training.seed": 7, "spec.rollout.temperature": 0.9}
     refused = edited(api_server, namespace, judged(True) | edit)
-    assert "spec.rollout.temperature; spec.training.seed; put it back" in refused
+    assert "spec.rollout.temperature; spec.training.seed; revert it" in refused
 
 
 @pytest.mark.row("D14")
@@ -249,7 +249,7 @@ def test_endpoint_request_is_frozen_but_url_may_change(
     assert "spec.reward.functions (name, weight, python, judge.model, judge.prompt" in refused
     refused = to(JUDGED, SEARCHED | {"response": {"text": "title"}})
     assert "spec.retrieval.endpoints (name, role, protocol, topK" in refused
-    assert "cannot change once an attempt was made" in refused
+    assert "cannot change after the first attempt" in refused
     elsewhere = "http://other/v1/chat/completions"
     headers = [{"name": "Authorization", "secretKeyRef": {"name": "judge", "key": "token"}}]
     moved = JUDGED | {"url": elsewhere, "judge": JUDGE | {"retries": 5, "headers": headers}}
@@ -292,7 +292,7 @@ def test_learning_rate_decay_end_is_frozen(
     create(api_server, namespace, FALLS | begun)
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     told = edited(api_server, namespace, FALLS | begun | edit)
-    assert ("write the old totalSteps into decaySteps" in told) is refused
+    assert ("set decaySteps to the old totalSteps" in told) is refused
     assert bool(told) is refused
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from raggrpo_api.schema.crd import CRD_FILE, KEEP, crd_manifest
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
+from raggrpo_operator.crd import CRD_FILE, KEEP, crd_manifest
 from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Settings, read_settings

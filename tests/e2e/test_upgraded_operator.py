@@ -42,7 +42,7 @@ def next_sources(tmp_path: Path) -> Path:
     rollout.write_text(rollout.read_text() + '    of_next_release: bool = True\n    """Later."""\n')
     path = os.pathsep.join([str(tmp_path / "operator"), str(tmp_path / "trainer_image")])
     subprocess.run(
-        [sys.executable, "-m", "raggrpo_api.schema.crd"],
+        [sys.executable, "-m", "raggrpo_operator.crd"],
         env={**os.environ, "PYTHONPATH": path},
         check=True,
     )

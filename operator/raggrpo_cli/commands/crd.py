@@ -2,7 +2,7 @@
 
 import typer
 
-from raggrpo_api.schema.crd import crd_yaml
+from raggrpo_operator.crd import crd_yaml
 
 
 def crd() -> None:

@@ -11,11 +11,11 @@ from openapi_schema_validator import OAS30Validator
 
 from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from raggrpo_operator.crd import job_schema
 from support.builders.operator.hostile_specs import hostile_jobs
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_raw_job
 from support.builders.operator.manifests import Manifest, pod_templates

@@ -1,4 +1,4 @@
-"""Wrong job files through the real command: each is answered with its place and a remedy."""
+"""Invalid job files: the command reports field and remedy."""
 
 import json
 import subprocess
@@ -16,33 +16,38 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.main import app
 from support.builders.data.rows import write_rows
 from support.builders.operator.jobs import make_raw_job
-from support.builders.operator.wrong_jobs import WRONG, prompt_mode, rewards
+from support.builders.operator.wrong_jobs import (
+    WRONG_FORMS,
+    WRONG_VALUES,
+    prompt_mode,
+    rewards,
+)
 from support.builders.trainer.preflight import make_model_folder
 
 CONFIG, DATA, PREFLIGHT = ExitCode.CONFIG_ERROR, ExitCode.DATA_ERROR, ExitCode.PREFLIGHT_FAILED
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What the user of a command sees."""
+class Result:
+    """Exit code and output of a command."""
 
     code: int
     output: str
 
 
-def raggrpo(*arguments: object) -> Ended:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if not isinstance(result.exception, SystemExit | None):
-        raise result.exception  # a user would see a traceback
-    return Ended(result.exit_code, result.output)
+def raggrpo(*arguments: object) -> Result:
+    invoked = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if not isinstance(invoked.exception, SystemExit | None):
+        raise invoked.exception  # a user would see a traceback
+    return Result(invoked.exit_code, invoked.output)
 
 
-def assert_refused(ended: Ended, words: Sequence[str], code: int = CONFIG) -> None:
-    """All words are on one line, so that place, reason and remedy stand together."""
-    lines = ended.output.splitlines()
-    assert any(all(word in line for word in words) for line in lines), ended.output
-    assert "Traceback" not in ended.output
-    assert ended.code == code
+def assert_rejected(result: Result, texts: Sequence[str], code: int = CONFIG) -> None:
+    """Assert that one line contains all texts: field, message and remedy belong together."""
+    lines = result.output.splitlines()
+    assert any(all(text in line for text in texts) for line in lines), result.output
+    assert "Traceback" not in result.output
+    assert result.code == code
 
 
 def make_file(folder: Path, text: str) -> Path:
@@ -55,13 +60,13 @@ def make_job_file(folder: Path, changes: Mapping[str, Any]) -> Path:
     return make_file(folder, yaml.safe_dump(make_raw_job(changes)))
 
 
-# --- the text of the file
+# --- YAML
 
 ANY = json.dumps(make_raw_job())
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "texts"),
     [
         pytest.param("", ["job.yaml is empty", "crds/samples"], id="empty file"),
         pytest.param("# later\n", ["job.yaml is empty", "crds/samples"], id="only a comment"),
@@ -73,7 +78,7 @@ ANY = json.dumps(make_raw_job())
         ),
         pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
         pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
-        pytest.param("just words", ["(file)", "begin with apiVersion"], id="a string"),
+        pytest.param("just texts", ["(file)", "begin with apiVersion"], id="a string"),
         pytest.param(
             "a: &a [*a]\n",
             ["nested more than 64 deep", "aliases of themselves"],
@@ -82,25 +87,25 @@ ANY = json.dumps(make_raw_job())
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
     ],
 )
-def test_a_file_that_holds_no_job_is_refused(text: str, words: list[str], tmp_path: Path) -> None:
-    assert_refused(raggrpo("validate", make_file(tmp_path, text)), words)
+def test_validate_rejects_file_without_job(text: str, texts: list[str], tmp_path: Path) -> None:
+    assert_rejected(raggrpo("validate", make_file(tmp_path, text)), texts)
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+def test_validate_names_missing_file_and_folder(tmp_path: Path) -> None:
     missing = tmp_path / "jib.yaml"
-    assert_refused(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
-    assert_refused(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
+    assert_rejected(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
+    assert_rejected(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_validate_rejects_binary_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(b"\xff\xfe\x00spec")
-    assert_refused(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
+    assert_rejected(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
 
 
-def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> None:
+def test_installed_command_rejects_without_traceback(tmp_path: Path) -> None:
     path = make_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
         capture_output=True,
         text=True,
@@ -108,54 +113,54 @@ def test_the_installed_command_refuses_without_a_traceback(tmp_path: Path) -> No
         check=False,
     )
 
-    assert_refused(Ended(ended.returncode, ended.stderr), ["spec.rollout.n", "→ give"])
-    assert ended.stdout == ""
+    assert_rejected(Result(result.returncode, result.stderr), ["spec.rollout.n", "→ give"])
+    assert result.stdout == ""
 
 
-# --- its form and rules
+# --- schema and rules
 
 
 @pytest.mark.row("A1", "A22", "C1", "C3", "C9", "C10", "C11", "C14", "C15", "C16", "C19")
-@pytest.mark.parametrize("row", WRONG)
-def test_a_wrong_job_is_refused_with_its_place_and_a_remedy(row: str, tmp_path: Path) -> None:
-    changes, words = WRONG[row]
-    ended = raggrpo("validate", make_job_file(tmp_path, changes))
-    assert_refused(ended, words)
-    assert "abc" not in ended.output  # no secret is repeated
-    assert "me:word" not in ended.output
+@pytest.mark.parametrize("row", WRONG_FORMS | WRONG_VALUES)
+def test_validate_reports_field_and_remedy(row: str, tmp_path: Path) -> None:
+    changes, texts = (WRONG_FORMS | WRONG_VALUES)[row]
+    result = raggrpo("validate", make_job_file(tmp_path, changes))
+    assert_rejected(result, texts)
+    assert "abc" not in result.output  # secrets are not printed
+    assert "me:word" not in result.output
 
 
-def test_the_job_that_all_rows_change_is_valid(tmp_path: Path) -> None:
+def test_unchanged_job_is_valid(tmp_path: Path) -> None:
     assert raggrpo("validate", make_job_file(tmp_path, {})).code == ExitCode.DONE
 
 
 @pytest.mark.row("B2")
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_validate_reports_all_violations(tmp_path: Path) -> None:
     changes = {
         "spec.rollout.temperature": 0,
         "spec.checkpoint.keepLast": 1,
         "spec.training": {"offPolicySteps": 1},
     }
 
-    ended = raggrpo("validate", make_job_file(tmp_path, changes))
+    result = raggrpo("validate", make_job_file(tmp_path, changes))
 
-    assert "4 problems in the job file" in ended.output
+    assert "4 problems in the job file" in result.output
     for place in (
         "spec.rollout.temperature",
         "spec.checkpoint.keepLast",
         "spec.training.totalSteps",
         "spec.training.offPolicySteps",
     ):
-        assert f"  {place}: " in ended.output
+        assert f"  {place}: " in result.output
 
 
-# --- options that do not fit the job
+# --- options
 
 ON_CPU = ("--set", "resources.device=CPU")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "texts"),
     [
         pytest.param(("--mount", "wrok=/tmp"),
             ["--mount wrok=/tmp", "claims: work", "--mount work=/tmp"], id="unknown claim"),
@@ -181,19 +186,19 @@ ON_CPU = ("--set", "resources.device=CPU")
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_wrong_options_are_answered_with_the_right_ones(
-    command: str, options: tuple[str, ...], words: list[str], tmp_path: Path
+def test_invalid_option_suggests_valid_one(
+    command: str, options: tuple[str, ...], texts: list[str], tmp_path: Path
 ) -> None:
     path = make_job_file(tmp_path, prompt_mode())
     folder = ("--dir", tmp_path / "job") if command == "run" else ()
-    assert_refused(raggrpo(command, path, *ON_CPU, *options, *folder), words)
+    assert_rejected(raggrpo(command, path, *ON_CPU, *options, *folder), texts)
     assert not (tmp_path / "job").exists()
 
 
-# --- what only the machine can see: one `check` for each file, several mistakes in each
+# --- preflight: one `check` for each file, several problems in each
 
 
-def make_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
+def make_local_job(folder: Path, changes: Mapping[str, Any]) -> Path:
     model = make_model_folder(folder / "model")
     train = write_rows(
         folder / "train.jsonl", [{"prompt": f"question {i}", "answer": "A"} for i in range(8)]
@@ -211,7 +216,7 @@ def make_fit_job(folder: Path, changes: Mapping[str, Any]) -> Path:
 def make_job_with_missing_files(folder: Path) -> Path:
     (folder / "file").write_text("in the way")
     (folder / "table.csv").write_text("prompt,answer\n")
-    return make_fit_job(
+    return make_local_job(
         folder,
         {
             "spec.model.path": "/nowhere/model",
@@ -229,21 +234,23 @@ def make_job_with_bad_data(folder: Path) -> Path:
     write_rows(folder / "empty.jsonl", [])
     write_rows(folder / "columns.jsonl", [{"question": "q", "answer": "a"}])
     names = ("broken.parquet", "torn.jsonl", "empty.jsonl", "columns.jsonl")
-    return make_fit_job(folder, {"spec.data.trainFiles": [str(folder / name) for name in names]})
+    return make_local_job(folder, {"spec.data.trainFiles": [str(folder / name) for name in names]})
 
 
 def make_job_beyond_context(folder: Path) -> Path:
-    return make_fit_job(folder, {"spec.data.maxPromptLength": 4096, "spec.data.trainBatchSize": 64})
+    return make_local_job(
+        folder, {"spec.data.maxPromptLength": 4096, "spec.data.trainBatchSize": 64}
+    )
 
 
 def make_job_with_long_rows(folder: Path) -> Path:
-    return make_fit_job(folder, {"spec.data.maxPromptLength": 8})
+    return make_local_job(folder, {"spec.data.maxPromptLength": 8})
 
 
-MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
-    "nothing there": (make_job_with_missing_files, DATA,
+PREFLIGHTS: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
+    "no files": (make_job_with_missing_files, DATA,
         {"missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
-            "unknown kind of file": ["table.csv: unknown kind", "name it .parquet or .jsonl"],
+            "unknown kind of file": ["table.csv: unsupported file type", "use .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "the service is running"],
@@ -251,7 +258,7 @@ MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = 
     "bad data": (make_job_with_bad_data, DATA,
         {"unreadable parquet": ["broken.parquet", "not readable as parquet", "write the file"],
             "torn line": ["torn.jsonl, line 2: not JSON", "write one object per line"],
-            "empty data": ["empty.jsonl: there is no row", "add one line for each prompt"],
+            "empty data": ["empty.jsonl: no rows", "add one line per prompt"],
             "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"]}),
     "beyond the model": (make_job_beyond_context, CONFIG,
         {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "lower the"],
@@ -262,40 +269,43 @@ MACHINES: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = 
 
 
 @pytest.fixture(scope="module")
-def checks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ended]:
-    """Check each job once, in the process of its own that preflight has."""
-    ended: dict[str, Ended] = {}
+def checks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """Check each job once, in its preflight process."""
+    results: dict[str, Result] = {}
 
-    def check(machine: str) -> Ended:
-        if machine not in ended:
-            make, _, _ = MACHINES[machine]
-            ended[machine] = raggrpo("check", make(tmp_path_factory.mktemp("machine")))
-        return ended[machine]
+    def check(preflight: str) -> Result:
+        if preflight not in results:
+            make, _, _ = PREFLIGHTS[preflight]
+            results[preflight] = raggrpo("check", make(tmp_path_factory.mktemp("preflight")))
+        return results[preflight]
 
     return check
 
 
 @pytest.mark.row("A12", "A19", "C6", "C17")
 @pytest.mark.parametrize(
-    ("machine", "row"), [(machine, row) for machine in MACHINES for row in MACHINES[machine][2]]
+    ("preflight", "row"),
+    [(preflight, row) for preflight in PREFLIGHTS for row in PREFLIGHTS[preflight][2]],
 )
-def test_what_only_the_machine_can_see_is_checked(
-    machine: str, row: str, checks: Callable[[str], Ended]
+def test_preflight_reports_problem_and_remedy(
+    preflight: str, row: str, checks: Callable[[str], Result]
 ) -> None:
-    _, code, rows = MACHINES[machine]
-    ended = checks(machine)
-    assert_refused(ended, rows[row], code)
-    assert "FAILED" in ended.output
+    _, code, rows = PREFLIGHTS[preflight]
+    result = checks(preflight)
+    assert_rejected(result, rows[row], code)
+    assert "FAILED" in result.output
 
 
-def test_an_endpoint_that_is_down_is_a_failed_preflight_by_itself(tmp_path: Path) -> None:
-    path = make_fit_job(
+def test_endpoint_down_fails_preflight(tmp_path: Path) -> None:
+    path = make_local_job(
         tmp_path,
         {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
     )
-    assert_refused(raggrpo("check", path), ["FAILED", "endpoint kb", "its URL"], PREFLIGHT)
+    assert_rejected(
+        raggrpo("check", path), ["FAILED", "endpoint kb", "its url and headers"], PREFLIGHT
+    )
 
 
-def test_the_job_that_all_machines_change_passes(tmp_path: Path) -> None:
-    ended = raggrpo("check", make_fit_job(tmp_path, {}))
-    assert (ended.code, "FAILED" in ended.output) == (ExitCode.DONE, False), ended.output
+def test_unchanged_job_passes_preflight(tmp_path: Path) -> None:
+    result = raggrpo("check", make_local_job(tmp_path, {}))
+    assert (result.code, "FAILED" in result.output) == (ExitCode.DONE, False), result.output

@@ -15,7 +15,6 @@ from aiohttp import ClientSession, web
 from openapi_schema_validator import OAS30Validator
 
 from raggrpo_api import names
-from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 from raggrpo_api.trainer.progress import (
     CheckpointRef,
@@ -27,6 +26,7 @@ from raggrpo_api.trainer.progress import (
     Stage,
 )
 from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
+from raggrpo_operator.crd import job_schema
 from raggrpo_operator.errors import OperatorError
 from support.builders.operator.adversarial_answers import adversarial_answers, adversarial_value
 from support.builders.operator.jobs import make_job

@@ -1,7 +1,9 @@
-"""What makes a job unfit to run: RULES is the table of contents, one module per subject.
+"""Rules that a job must meet: RULES is the table of contents, one module per subject.
 
-A rule is a small generator that yields its objections. All rules run, so that a user sees every
-problem at once. Those marked "on facts" yield nothing until preflight has read model and data.
+A rule yields violations. All rules run, so that a user sees every violation at once. A `SpecRule`
+is also enforced by the API server, which evaluates its CEL expression on specified values; a
+`ServerRule` is enforced there alone; the remaining rules need resolved values or, if marked "on
+facts", what preflight read of model and data.
 """
 
 from raggrpo_api.job import RagGrpoJob
@@ -14,6 +16,8 @@ from . import (
     batch,
     checkpoint,
     cluster,
+    forms,
+    frozen,
     lengths,
     limits,
     memory,
@@ -26,104 +30,150 @@ from . import (
     world,
 )
 from .rule_input import Rule, RuleInput
+from .spec_rule import ServerRule, SpecRule, Validation
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     batch.group_size_equals_n,
-    batch.group_has_a_baseline,
-    batch.batch_feeds_all_ranks,
+    batch.n_is_at_least_two,
+    batch.group_size_is_at_least_two,
+    batch.ranks_get_prompts,
+    batch.ranks_get_completions,
+    batch.ranks_get_equal_work,
     batch.mini_batch_divides_batch,
-    batch.micro_batch_holds_a_row,
+    batch.micro_batch_holds_a_sequence,
+    batch.micro_batch_holds_a_group,
+    lengths.run_has_a_target,
     lengths.run_has_one_target,
     lengths.steps_can_be_counted,  # on facts
-    lengths.batch_fits_data,
+    lengths.batch_fits_max_samples,
+    lengths.batch_fits_data,  # on facts
     lengths.data_may_repeat,  # on facts
     lengths.engine_step_holds_a_sequence,
     lengths.sequence_fits_context,  # on facts
     lengths.passages_leave_room,
+    lengths.truncated_passages_leave_room,
     lengths.searches_leave_room,
-    memory.utilization_in_range,
+    memory.utilization_leaves_room_for_trainer,
+    memory.utilization_leaves_room_for_cache,
     memory.training_state_fits,  # on facts
     memory.gpu_memory_is_known,  # on facts
     memory.activations_fit,  # on facts
     memory.weights_fit_engine,  # on facts
     memory.kv_cache_holds_sequences,  # on facts
     memory.eager_only_where_memory_is_short,
-    memory.shm_within_memory,
+    memory.shm_is_below_memory,
+    memory.derived_shm_is_below_memory,
     memory.memory_covers_estimate,
     memory.retriever_memory_covers_index,  # on facts
-    world.gpus_are_asked_for,
-    world.rollout_gpus_match_placement,
+    world.gpus_are_requested,
+    world.colocated_has_no_rollout_gpus,
+    world.disaggregated_has_rollout_gpus,
     world.rollout_engines_match_placement,
     world.tensor_parallel_divides_gpus,
+    world.tensor_parallel_divides_rollout_gpus,
+    world.cpu_engine_is_one_process,
     world.tensor_parallel_divides_heads,  # on facts
     world.workers_fit_cpus,
-    world.ray_version_is_the_same,  # on facts
+    world.ray_version_is_unchanged,  # on facts
     world.async_needs_disaggregation,
-    world.rollout_optimisations_stay_on,
+    world.rollout_optimizations_are_enabled,
     retrieval.endpoint_has_one_source,
-    retrieval.index_has_its_model,
+    retrieval.index_has_embedding_model,
+    retrieval.embedding_model_is_used,
     retrieval.protocol_fits_role,
+    retrieval.http_endpoint_has_url,
     retrieval.fields_fit_protocol,
-    retrieval.calls_carry_the_question,
-    retrieval.body_is_json_and_no_text_of_it,
-    retrieval.passages_need_a_retriever,
-    retrieval.rag_score_needs_both_endpoints,
+    retrieval.calls_contain_the_question,
+    retrieval.body_is_not_json_text,
+    retrieval.passages_have_a_retriever,
+    retrieval.rag_score_has_mode_reward,
+    retrieval.rag_score_has_endpoints,
     retrieval.actor_writes_required_fields,
     retrieval.endpoints_are_used,
-    retrieval.templates_have_their_placeholders,
-    reward.reward_is_complete,
+    retrieval.prompt_template_is_complete,
+    retrieval.passage_template_is_complete,
+    retrieval.templates_are_valid,
+    reward.python_reward_has_function,
+    reward.http_reward_has_url,
+    reward.judge_has_model,
+    reward.judge_has_a_range,
     reward.judge_can_grade,
     reward.reward_fields_are_used,
-    reward.some_reward_counts,
-    reward.columns_are_named,
+    reward.a_reward_has_weight,
+    reward.prompt_column_is_named,
+    reward.answer_column_is_named,
+    reward.context_column_is_named,
+    reward.template_context_is_named,
     checkpoint.restarts_need_checkpoints,
-    checkpoint.checkpoints_come_in_time,
+    checkpoint.checkpoints_precede_the_end,
     checkpoint.two_checkpoints_are_kept,
-    checkpoint.backups_meet_checkpoints,
+    checkpoint.backups_follow_checkpoints,
     checkpoint.best_is_measured,
     checkpoint.validation_has_files,
-    paths.checkpoint_lies_on_a_volume,
-    paths.index_can_be_kept,
-    paths.other_paths_lie_on_volumes,
+    paths.checkpoint_is_on_a_volume,
+    paths.checkpoint_is_writable,
+    paths.index_path_is_writable,
+    paths.other_paths_are_on_volumes,
     paths.volumes_reach_all_pods,
     monitoring.wandb_has_a_key,
     monitoring.wandb_is_used,
     monitoring.debug_lines_are_written,
     names_and_secrets.names_are_unique,
+    names_and_secrets.pull_secrets_are_unique,
+    names_and_secrets.mount_paths_are_unique,
+    names_and_secrets.actor_fields_are_unique,
     names_and_secrets.env_is_not_reserved,
     names_and_secrets.headers_are_not_reserved,
-    names_and_secrets.secrets_have_variables_of_their_own,
-    names_and_secrets.mount_paths_are_free,
-    names_and_secrets.values_have_one_source,
-    names_and_secrets.secrets_come_by_reference,
-    names_and_secrets.urls_can_be_called,
+    names_and_secrets.secret_variables_are_unique,
+    names_and_secrets.mount_path_is_not_reserved,
+    names_and_secrets.mount_path_has_no_colon,
+    names_and_secrets.variable_has_one_source,
+    names_and_secrets.header_has_one_source,
+    names_and_secrets.secret_names_have_no_value,
+    names_and_secrets.values_hold_no_secret,
+    names_and_secrets.urls_hold_no_secret,
+    names_and_secrets.other_texts_hold_no_secret,
+    names_and_secrets.urls_are_valid,
     cluster.image_is_a_name,
     cluster.gpu_resource_is_extended,
-    cluster.priority_class_is_not_the_clusters,
-    cluster.tolerations_are_whole,
-    limits.amounts_are_in_range,
-    limits.path_parts_are_short,
-    limits.texts_fit_into_an_object,
+    cluster.priority_class_is_not_reserved,
+    cluster.toleration_equal_has_key,
+    cluster.toleration_exists_has_no_value,
+    limits.cpu_is_in_range,
+    limits.memory_is_in_range,
+    limits.shm_size_is_in_range,
+    limits.retriever_memory_is_in_range,
+    limits.file_names_are_short,
+    limits.environment_is_small,
+    limits.texts_are_small,
     limits.configuration_fits,
     numerics.temperature_is_positive,
     numerics.top_p_keeps_logprobs_exact,
     numerics.learning_rate_is_usual,
-    numerics.clip_range_is_sane,
-    numerics.dual_clip_is_above_one,
+    numerics.clip_range_is_ordered,
+    numerics.clip_ratio_high_is_positive,
+    numerics.dual_clip_exceeds_clip_range,
     numerics.warmup_ends_within_run,
     numerics.decay_is_used,
-    numerics.attention_is_available,
+    numerics.attention_supports_row_layout,
+    numerics.flash_has_gpu,
+    numerics.flash_has_16_bits,
     numerics.bf16_is_available,  # on facts
-    numerics.row_layout_is_exact,  # on facts: completions in one row must not see each other
-    numerics.backoff_grows,
+    numerics.row_layout_is_exact,  # on facts
+    numerics.backoff_is_ordered,
+    forms.job_name_is_short,  # API server only
+    forms.n_is_quoted,  # API server only
+    forms.utilization_is_not_zero,  # API server only
+    forms.node_selector_keys_are_labels,  # API server only
+    frozen.spec_is_frozen,  # API server only
 )
 
 
 def violations(
     job: RagGrpoJob, resolved: Resolved, facts: Facts | None = None, *, in_pods: bool = True
 ) -> tuple[Violation, ...]:
-    """Return everything the rules object to, errors before warnings."""
-    given = RuleInput(
+    """Return the violations of all rules, errors before warnings."""
+    inputs = RuleInput(
         job=job,
         spec=resolved.spec,
         origins=resolved.origins,
@@ -131,5 +181,15 @@ def violations(
         sizing=size(resolved.spec, facts),
         in_pods=in_pods,
     )
-    found = [violation for rule in RULES for violation in rule(given)]
-    return tuple(sorted(found, key=lambda violation: violation.severity is Severity.WARNING))
+    unsorted = [violation for rule in RULES for violation in rule(inputs)]
+    return tuple(sorted(unsorted, key=lambda violation: violation.severity is Severity.WARNING))
+
+
+def validations() -> dict[str, list[Validation]]:
+    """Return the CRD's `x-kubernetes-validations` by place in its schema."""
+    by_place: dict[str, list[Validation]] = {}
+    for rule in RULES:
+        if isinstance(rule, SpecRule | ServerRule):
+            for place, validation in rule.validations():
+                by_place.setdefault(place, []).append(validation)
+    return by_place

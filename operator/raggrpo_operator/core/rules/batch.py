@@ -3,74 +3,157 @@
 from collections.abc import Iterator
 
 from raggrpo_api.memory.arithmetic import num_ranks
+from raggrpo_api.spec.algorithm import AlgorithmSpec
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import ON_CPU, PADDED, specified, value_or
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
+
+_RANKS = (
+    f"({ON_CPU} ? {value_or('resources.ranks', '1')} : {value_or('resources.gpusPerNode', '1')})"
+    f" * {value_or('resources.nodes', '1')}"
+)
+_MINI_BATCH = value_or("training.miniBatchPrompts", "0")
+_PROMPTS = f"({_MINI_BATCH} > 0 ? {_MINI_BATCH} : self.data.trainBatchSize)"
 
 
-def group_size_equals_n(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="rollout.n",
+    reason=Reason.GROUP_SIZE_MISMATCH,
+    message="rollout.n differs from algorithm.groupSize",
+    values=lambda spec: f"{spec.rollout.n}, {spec.algorithm.group_size}",
+    remedy="specify only one of the two, or make them equal",
+    if_specified=("rollout.n", "algorithm.groupSize"),
+    cel="self.rollout.n == self.algorithm.groupSize",
+)
+def group_size_equals_n(spec: JobSpec) -> bool:
     """Require all completions of a prompt to form one group."""
-    n, group = given.spec.rollout.n, given.spec.algorithm.group_size
-    if n != group:
-        message = f"rollout.n is {n} and algorithm.groupSize is {group}"
-        remedy = "give one of the two, or make them equal"
-        yield Violation("spec.rollout.n", Reason.GROUP_SIZE_MISMATCH, message, remedy)
+    return spec.rollout.n == spec.algorithm.group_size
 
 
-def group_has_a_baseline(given: RuleInput) -> Iterator[Violation]:
-    """Reject a group of one, which has no advantage."""
-    if given.spec.rollout.n < 2:
-        message = "a group of one completion has no advantage to learn from"
-        yield Violation("spec.rollout.n", Reason.GROUP_TOO_SMALL, message, "rollout.n: 2 or more")
+@spec_rule(
+    "spec.rollout",
+    field="n",
+    reason=Reason.GROUP_TOO_SMALL,
+    message="a group of one completion has no advantage",
+    remedy="rollout.n: 2 or more",
+    if_specified=("n",),
+    cel="self.n >= 2",
+    as_specified=True,
+)
+def n_is_at_least_two(rollout: RolloutSpec) -> bool:
+    """Reject a group of one, whose advantage is always 0."""
+    return rollout.n >= 2
 
 
-def batch_feeds_all_ranks(given: RuleInput) -> Iterator[Violation]:
-    """Require a row for every rank; rows are packed by tokens, so uneven division only warns."""
-    ranks, training = num_ranks(given.spec.resources), given.spec.training
-    rows = training.mini_batch_prompts
-    unit = "prompts"
-    if training.row_layout is RowLayout.PADDED:
-        rows, unit = rows * given.spec.rollout.n, "completions"
-    if rows < ranks:
+@spec_rule(
+    "spec.algorithm",
+    field="groupSize",
+    reason=Reason.GROUP_TOO_SMALL,
+    message="a group of one completion has no advantage",
+    remedy="algorithm.groupSize: 2 or more",
+    if_specified=("groupSize",),
+    cel="self.groupSize >= 2",
+    as_specified=True,
+)
+def group_size_is_at_least_two(algorithm: AlgorithmSpec) -> bool:
+    """Reject a group of one, whose advantage is always 0."""
+    return algorithm.group_size >= 2
+
+
+@spec_rule(
+    "spec",
+    field="training.miniBatchPrompts",
+    reason=Reason.BATCH_SMALLER_THAN_WORLD,
+    message="an update has fewer prompts than there are ranks",
+    values=lambda spec: f"{spec.training.mini_batch_prompts}, {num_ranks(spec.resources)} ranks",
+    remedy="increase data.trainBatchSize or training.miniBatchPrompts, or reduce resources.nodes "
+    "or resources.gpusPerNode",
+    cel=f"!({specified('data.trainBatchSize')} || {_MINI_BATCH} > 0) || {PADDED} || "
+    f"{_PROMPTS} >= {_RANKS}",
+)
+def ranks_get_prompts(spec: JobSpec) -> bool:
+    """Require a prompt per rank and update; with padded rows completions count instead."""
+    is_padded = spec.training.row_layout is RowLayout.PADDED
+    return is_padded or spec.training.mini_batch_prompts >= num_ranks(spec.resources)
+
+
+def ranks_get_completions(inputs: RuleInput) -> Iterator[Violation]:
+    """Require a completion per rank and update with padded rows."""
+    ranks, training = num_ranks(inputs.spec.resources), inputs.spec.training
+    rows = training.mini_batch_prompts * inputs.spec.rollout.n
+    if training.row_layout is RowLayout.PADDED and rows < ranks:
         path = "spec.training.miniBatchPrompts"
-        message = f"{rows} {unit} per update leave {ranks - rows} of {ranks} ranks without work"
-        remedy = f"at least {ranks} {unit} per update, or fewer ranks in resources"
+        message = f"{rows} completions per update leave some of the {ranks} ranks without work"
+        remedy = f"at least {ranks} completions per update, or fewer ranks in resources"
         yield Violation(path, Reason.BATCH_SMALLER_THAN_WORLD, message, remedy)
-    elif ranks and rows % ranks:
+
+
+def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of uneven division; it is no error because rows are packed by tokens."""
+    ranks, training = num_ranks(inputs.spec.resources), inputs.spec.training
+    is_padded = training.row_layout is RowLayout.PADDED
+    unit = "completions" if is_padded else "prompts"
+    rows = training.mini_batch_prompts * (inputs.spec.rollout.n if is_padded else 1)
+    if ranks and rows >= ranks and rows % ranks:
         path = "spec.training.miniBatchPrompts"
         message = f"{rows} {unit} per update do not divide evenly over {ranks} ranks"
         remedy = f"a multiple of {ranks} keeps all ranks busy"
         yield warning(path, Reason.BATCH_UNEVEN_OVER_RANKS, message, remedy)
 
 
-def mini_batch_divides_batch(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="training.miniBatchPrompts",
+    reason=Reason.MINI_BATCH_NOT_DIVISOR,
+    message="miniBatchPrompts does not divide data.trainBatchSize",
+    values=lambda spec: f"{spec.training.mini_batch_prompts} of {spec.data.train_batch_size}",
+    remedy="training.miniBatchPrompts: 0 for one update per batch, or a divisor",
+    if_specified=("data.trainBatchSize", "training.miniBatchPrompts"),
+    cel="self.training.miniBatchPrompts == 0 || "
+    "self.data.trainBatchSize % self.training.miniBatchPrompts == 0",
+)
+def mini_batch_divides_batch(spec: JobSpec) -> bool:
     """Require a whole number of mini-batches per batch, both counted in prompts."""
-    batch, mini = given.spec.data.train_batch_size, given.spec.training.mini_batch_prompts
-    if batch % mini:
-        divisors = [size for size in range(1, batch + 1) if batch % size == 0]
-        nearest = min(divisors, key=lambda size: abs(size - mini))
-        path = "spec.training.miniBatchPrompts"
-        message = f"{mini} prompts do not divide data.trainBatchSize {batch}"
-        remedy = f"training.miniBatchPrompts: {nearest}, or 0 for one update per batch"
-        yield Violation(path, Reason.MINI_BATCH_NOT_DIVISOR, message, remedy)
+    return spec.data.train_batch_size % spec.training.mini_batch_prompts == 0
 
 
-def micro_batch_holds_a_row(given: RuleInput) -> Iterator[Violation]:
-    """Require a token budget for at least one completion, preferably for a whole group."""
-    data, budget = given.spec.data, given.spec.training.tokens_per_micro_batch
-    single = data.max_sequence_length
-    group = data.max_prompt_length + given.spec.rollout.n * data.max_response_length
-    path = "spec.training.tokensPerMicroBatch"
-    if budget < single:
-        message = f"{budget} tokens cannot hold one prompt and completion of {single} tokens"
-        remedy = f"training.tokensPerMicroBatch: {single} or more"
-        yield Violation(path, Reason.MICRO_BATCH_TOO_SMALL, message, remedy)
-    elif given.spec.training.row_layout is RowLayout.SHARED_PREFIX and budget < group:
+@spec_rule(
+    "spec",
+    field="training.tokensPerMicroBatch",
+    reason=Reason.MICRO_BATCH_TOO_SMALL,
+    message="tokensPerMicroBatch is less than data.maxPromptLength + data.maxResponseLength",
+    values=lambda spec: f"{spec.training.tokens_per_micro_batch}, {spec.data.max_sequence_length}",
+    remedy="increase it to at least their sum",
+    if_specified=(
+        "data.maxPromptLength",
+        "data.maxResponseLength",
+        "training.tokensPerMicroBatch",
+    ),
+    cel="self.training.tokensPerMicroBatch >= "
+    "self.data.maxPromptLength + self.data.maxResponseLength",
+)
+def micro_batch_holds_a_sequence(spec: JobSpec) -> bool:
+    """Require a token budget for at least one prompt and completion."""
+    return spec.training.tokens_per_micro_batch >= spec.data.max_sequence_length
+
+
+def micro_batch_holds_a_group(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of a token budget below the longest group, which is then split."""
+    data, training = inputs.spec.data, inputs.spec.training
+    budget = training.tokens_per_micro_batch
+    group = data.max_prompt_length + inputs.spec.rollout.n * data.max_response_length
+    is_shared = training.row_layout is RowLayout.SHARED_PREFIX
+    if is_shared and data.max_sequence_length <= budget < group:
         yield warning(
-            path,
+            "spec.training.tokensPerMicroBatch",
             Reason.GROUP_EXCEEDS_MICRO_BATCH,
-            f"the longest group has {group} tokens, more than the budget of {budget}: it is split, "
-            "and its prompt computed more than once",
+            f"the longest group exceeds the token budget ({group} tokens, limit {budget}): it is "
+            "split, and its prompt is computed more than once",
             f"training.tokensPerMicroBatch: {group}",
         )

@@ -2,81 +2,108 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import specified, value_or
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
+
+_VALIDATES = (
+    f"{value_or('validation.beforeTraining', 'false')} || "
+    f"{value_or('validation.afterTraining', 'false')} || "
+    f"{value_or('validation.everySteps', '0')} > 0"
+)
 
 
-def restarts_need_checkpoints(given: RuleInput) -> Iterator[Violation]:
-    """Reject restarts without checkpoints, which would begin from scratch."""
-    restarts = given.spec.recovery.max_restarts
-    if not given.spec.checkpoint.every_steps and restarts:
-        path = "spec.checkpoint.everySteps"
-        message = f"0 saves only at the end, and recovery.maxRestarts is {restarts}"
-        remedy = "checkpoint.everySteps: 100, or recovery.maxRestarts: 0"
-        yield Violation(path, Reason.RESTARTS_NEED_CHECKPOINTS, message, remedy)
+@spec_rule(
+    "spec",
+    field="checkpoint.everySteps",
+    reason=Reason.RESTARTS_NEED_CHECKPOINTS,
+    message="everySteps 0 saves only at the end, so that no restart could resume",
+    remedy="checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
+    cel="!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
+    f"{value_or('recovery.maxRestarts', '1')} == 0",
+)
+def restarts_need_checkpoints(spec: JobSpec) -> bool:
+    """Reject restarts without checkpoints, which would start from scratch."""
+    return spec.checkpoint.every_steps > 0 or spec.recovery.max_restarts == 0
 
 
-def checkpoints_come_in_time(given: RuleInput) -> Iterator[Violation]:
-    """Warn of an interval as long as the run; the best one is √(2 · save time · MTTF)."""
-    every, steps = given.spec.checkpoint.every_steps, given.spec.training.total_steps
-    if every and steps and every >= steps and given.spec.recovery.max_restarts:
+def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of an interval as long as the run.
+
+    The optimal interval is about √(2 · save time · time between failures) (Young, 1974).
+    """
+    every, steps = inputs.spec.checkpoint.every_steps, inputs.spec.training.total_steps
+    if every and steps and every >= steps and inputs.spec.recovery.max_restarts:
         yield warning(
             "spec.checkpoint.everySteps",
             Reason.CHECKPOINTS_TOO_RARE,
-            f"every {every} steps of {steps}: a failure loses everything before the end",
+            f"the interval is as long as the run ({every} of {steps} steps): any failure loses "
+            "all progress",
             f"checkpoint.everySteps: {max(1, steps // 10)}; "
-            "best is √(2 × save time × time between failures)",
+            "optimal is √(2 × save time × time between failures)",
         )
 
 
-def two_checkpoints_are_kept(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec.checkpoint",
+    field="keepLast",
+    reason=Reason.KEEP_LAST_TOO_SMALL,
+    message="with fewer than 2 there is no fallback for a damaged newest checkpoint",
+    remedy="checkpoint.keepLast: 2 or more",
+    if_specified=("keepLast",),
+    cel="self.keepLast >= 2",
+)
+def two_checkpoints_are_kept(checkpoint: CheckpointSpec) -> bool:
     """Require a checkpoint to fall back to when the newest is damaged."""
-    if given.spec.checkpoint.keep_last < 2:
-        message = "with 1 there is nothing to fall back to when the newest is damaged"
-        remedy = "checkpoint.keepLast: 2 or more"
-        yield Violation("spec.checkpoint.keepLast", Reason.KEEP_LAST_TOO_SMALL, message, remedy)
+    return checkpoint.keep_last >= 2
 
 
-def backups_meet_checkpoints(given: RuleInput) -> Iterator[Violation]:
-    """Warn of backups due when there is no checkpoint to copy."""
-    checkpoint = given.spec.checkpoint
+def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of backups due when there is no new checkpoint to copy."""
+    checkpoint = inputs.spec.checkpoint
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
         path = "spec.checkpoint.backup.everySteps"
-        message = f"{backup.every_steps} is no multiple of checkpoint.everySteps {every}"
+        message = f"{backup.every_steps} is not a multiple of checkpoint.everySteps {every}"
         remedy = f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
         yield warning(path, Reason.BACKUP_NOT_A_MULTIPLE, message, remedy)
 
 
-def best_is_measured(given: RuleInput) -> Iterator[Violation]:
-    """Require validations where they judge checkpoints, and warn of checkpoints without one."""
-    checkpoint, validation = given.spec.checkpoint, given.spec.validation
+def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
+    """Require validations if they rank checkpoints, and warn of checkpoints without one."""
+    checkpoint, validation = inputs.spec.checkpoint, inputs.spec.validation
     if not checkpoint.keep_best or checkpoint.best_by is BestBy.REWARD:
         return
     every, measured = checkpoint.every_steps, validation.every_steps
     if not measured:
-        message = f"{checkpoint.best_by} is never measured while checkpoints are written"
+        message = f"{checkpoint.best_by} is not measured during training"
         remedy = f"validation.everySteps: {every or 100}, or checkpoint.bestBy: Reward"
         yield Violation("spec.checkpoint.bestBy", Reason.BEST_NOT_MEASURED, message, remedy)
     elif every % measured:
-        message = f"of checkpoints every {every} steps only those at a multiple of {measured} count"
+        message = (
+            f"checkpoints are saved every {every} steps, and only those at a multiple of "
+            f"{measured} are measured"
+        )
         remedy = f"validation.everySteps: {every}, or a divisor of it"
         path = "spec.validation.everySteps"
         yield warning(path, Reason.BEST_RARELY_MEASURED, message, remedy)
 
 
-def validation_has_files(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="data.validationFiles",
+    reason=Reason.VALIDATION_NEEDS_FILES,
+    message="validation is enabled without validation files",
+    remedy="data.validationFiles: [/path/to/held_out.jsonl], or disable validation",
+    cel=f"!({_VALIDATES}) || "
+    f"({specified('data.validationFiles')} && size(self.data.validationFiles) > 0)",
+)
+def validation_has_files(spec: JobSpec) -> bool:
     """Require held-out prompts for validation."""
-    validation = given.spec.validation
-    wanted = {
-        "beforeTraining": validation.before_training,
-        "everySteps": validation.every_steps > 0,
-        "afterTraining": validation.after_training,
-    }
-    asked = [name for name, is_on in wanted.items() if is_on]
-    if asked and not given.spec.data.validation_files:
-        message = f"validation.{asked[0]} is on and there are no validation files"
-        remedy = "data.validationFiles: [/path/to/held_out.jsonl], or switch validation off"
-        yield Violation("spec.data.validationFiles", Reason.VALIDATION_NEEDS_FILES, message, remedy)
+    validation = spec.validation
+    is_enabled = validation.before_training or validation.after_training or validation.every_steps
+    return bool(spec.data.validation_files) or not is_enabled

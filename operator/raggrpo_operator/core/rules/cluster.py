@@ -1,46 +1,84 @@
-"""Rules about what a cluster would refuse in a pod: image, GPU resource, scheduling."""
+"""Rules about values that a cluster would reject in a pod: image, GPU resource, scheduling."""
 
 import re
-from collections.abc import Iterator
 
 from raggrpo_api.fields import kubernetes_names
-from raggrpo_operator.core.spec.violation import Reason, Violation
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec, Toleration
+from raggrpo_operator.core.spec.violation import Reason
 
-from .rule_input import RuleInput
+from .cel import matches
+from .spec_rule import spec_rule
 
-
-def image_is_a_name(given: RuleInput) -> Iterator[Violation]:
-    """Reject the digest of an image without its name, which the kubelet takes for a mistake."""
-    if re.fullmatch(kubernetes_names.BARE_DIGEST, given.spec.image):
-        message, remedy = "a digest alone names no image", "image: name@sha256:digest"
-        yield Violation("spec.image", Reason.IMAGE_NOT_A_NAME, message, remedy)
+_NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESOURCES
 
 
-def gpu_resource_is_extended(given: RuleInput) -> Iterator[Violation]:
-    """Reject resources that Kubernetes keeps to itself: pods could not be created."""
-    name = given.spec.resources.gpu_resource_name
-    is_native = kubernetes_names.NATIVE_RESOURCES in name
-    if is_native or name.startswith(kubernetes_names.QUOTA_RESOURCES):
-        path, message = "spec.resources.gpuResourceName", f"{name} is no extended resource"
-        remedy = "an extended resource such as nvidia.com/gpu"
-        yield Violation(path, Reason.NOT_AN_EXTENDED_RESOURCE, message, remedy)
+@spec_rule(
+    "spec",
+    field="image",
+    reason=Reason.IMAGE_NOT_A_NAME,
+    message="a digest without a name is not an image",
+    remedy="image: name@sha256:digest",
+    cel=f"!has(self.image) || !{matches('self.image', kubernetes_names.BARE_DIGEST)}",
+)
+def image_is_a_name(spec: JobSpec) -> bool:
+    """Reject the digest of an image without its name, which the kubelet rejects."""
+    return re.fullmatch(kubernetes_names.BARE_DIGEST, spec.image) is None
 
 
-def priority_class_is_not_the_clusters(given: RuleInput) -> Iterator[Violation]:
-    """Reject the classes that keep a cluster alive."""
-    name = given.spec.scheduling.priority_class_name
-    if name.startswith(kubernetes_names.SYSTEM_PRIORITY):
-        path, message = "spec.scheduling.priorityClassName", f"{name} belongs to the cluster"
-        yield Violation(path, Reason.RESERVED_NAME, message, "a PriorityClass for jobs, or none")
+@spec_rule(
+    "spec.resources",
+    field="gpuResourceName",
+    reason=Reason.NOT_AN_EXTENDED_RESOURCE,
+    message="not an extended resource",
+    values=lambda resources: resources.gpu_resource_name,
+    remedy="an extended resource such as nvidia.com/gpu",
+    cel=f"!has(self.gpuResourceName) || !(self.gpuResourceName.contains('{_NATIVE}')"
+    f" || self.gpuResourceName.startsWith('{_QUOTA}'))",
+)
+def gpu_resource_is_extended(resources: ResourcesSpec) -> bool:
+    """Reject resources that Kubernetes reserves: pods could not be created."""
+    name = resources.gpu_resource_name
+    return _NATIVE not in name and not name.startswith(_QUOTA)
 
 
-def tolerations_are_whole(given: RuleInput) -> Iterator[Violation]:
-    """Require a key of Equal, and no value of Exists."""
-    for index, each in enumerate(given.spec.scheduling.tolerations):
-        path = f"spec.scheduling.tolerations[{index}]"
-        if each.operator == "Equal" and not each.key:
-            message, remedy = "Equal compares a key, and none is given", "key: nvidia.com/gpu"
-            yield Violation(f"{path}.key", Reason.TOLERATION_FORM, message, remedy)
-        if each.operator == "Exists" and each.value:
-            message, remedy = "Exists takes no value", "remove value, or operator: Equal"
-            yield Violation(f"{path}.value", Reason.TOLERATION_FORM, message, remedy)
+@spec_rule(
+    "spec.scheduling",
+    field="priorityClassName",
+    reason=Reason.RESERVED_NAME,
+    message="the class is reserved for the cluster's own pods",
+    values=lambda scheduling: scheduling.priority_class_name,
+    remedy="a PriorityClass for jobs, or none",
+    cel="!has(self.priorityClassName) || "
+    f"!self.priorityClassName.startsWith('{kubernetes_names.SYSTEM_PRIORITY}')",
+)
+def priority_class_is_not_reserved(scheduling: SchedulingSpec) -> bool:
+    """Reject the priority classes of the cluster's own pods."""
+    return not scheduling.priority_class_name.startswith(kubernetes_names.SYSTEM_PRIORITY)
+
+
+@spec_rule(
+    "spec.scheduling.tolerations[]",
+    field="key",
+    reason=Reason.TOLERATION_FORM,
+    message="operator Equal needs a key",
+    remedy="key: nvidia.com/gpu, or operator: Exists",
+    cel="!has(self.operator) || self.operator != 'Equal' || (has(self.key) && size(self.key) > 0)",
+)
+def toleration_equal_has_key(toleration: Toleration) -> bool:
+    """Require a key for Equal."""
+    return toleration.operator != "Equal" or bool(toleration.key)
+
+
+@spec_rule(
+    "spec.scheduling.tolerations[]",
+    field="value",
+    reason=Reason.TOLERATION_FORM,
+    message="operator Exists takes no value",
+    remedy="remove value, or operator: Equal",
+    cel="(has(self.operator) && self.operator == 'Equal') || !has(self.value) || "
+    "size(self.value) == 0",
+)
+def toleration_exists_has_no_value(toleration: Toleration) -> bool:
+    """Reject a value for Exists."""
+    return toleration.operator != "Exists" or not toleration.value

@@ -3,126 +3,196 @@
 import math
 from collections.abc import Iterator
 
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import RetrievalMode
-from raggrpo_api.spec.training import MAX_STEPS
+from raggrpo_api.spec.training import MAX_STEPS, TrainingSpec
 from raggrpo_operator.core.spec.resolve import PASSAGE_SHARE
-from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
+from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import is_one_of, value_or
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
 
 
-def run_has_one_target(given: RuleInput) -> Iterator[Violation]:
-    """Require exactly one target, since success means reaching it."""
-    training = given.job.spec.training
-    if not training.total_steps and not training.epochs:
-        message = "neither totalSteps nor epochs is given"
-        remedy = "training.totalSteps: 400, or training.epochs: 1"
-        yield Violation("spec.training.totalSteps", Reason.NO_TARGET, message, remedy)
-    if training.total_steps and training.epochs:
-        message = f"both totalSteps {training.total_steps} and epochs {training.epochs} are given"
-        yield Violation("spec.training.epochs", Reason.TWO_TARGETS, message, "keep one of the two")
+@spec_rule(
+    "spec",
+    field="training.totalSteps",
+    reason=Reason.NO_TARGET,
+    message="neither totalSteps nor epochs is specified",
+    remedy="training.totalSteps: 400, or training.epochs: 1",
+    cel=f"{value_or('training.totalSteps', '0')} > 0 || {value_or('training.epochs', '0')} > 0",
+    as_specified=True,
+)
+def run_has_a_target(spec: JobSpec) -> bool:
+    """Require a target, since success means reaching it."""
+    return spec.training.total_steps > 0 or spec.training.epochs > 0
 
 
-def steps_can_be_counted(given: RuleInput) -> Iterator[Violation]:
-    """Reject epochs that make more steps than totalSteps may have."""
-    epochs, rows = given.spec.training.epochs, given.facts.rows
-    steps = math.ceil(epochs * rows / given.spec.data.train_batch_size)
-    if steps > MAX_STEPS and not given.job.spec.training.total_steps:
-        message = f"{epochs} epochs of {rows} rows are {steps} steps, more than {MAX_STEPS}"
+@spec_rule(
+    "spec.training",
+    field="epochs",
+    reason=Reason.TWO_TARGETS,
+    message="totalSteps and epochs are both specified",
+    values=lambda training: f"{training.total_steps}, {training.epochs}",
+    remedy="remove one of the two",
+    if_specified=("totalSteps", "epochs"),
+    cel="self.totalSteps == 0 || self.epochs == 0",
+    as_specified=True,
+)
+def run_has_one_target(training: TrainingSpec) -> bool:
+    """Reject two targets, which may contradict each other."""
+    return training.total_steps == 0 or training.epochs == 0
+
+
+def steps_can_be_counted(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject epochs that are more steps than totalSteps may have."""
+    epochs, rows = inputs.spec.training.epochs, inputs.facts.rows
+    steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
+    if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
+        message = f"{epochs} epochs of {rows} rows are too many steps ({steps}, limit {MAX_STEPS})"
         remedy = f"training.totalSteps: {MAX_STEPS} or less instead, or fewer epochs"
         yield Violation("spec.training.epochs", Reason.TOO_MANY_STEPS, message, remedy)
 
 
-def batch_fits_data(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="data.trainBatchSize",
+    reason=Reason.BATCH_LARGER_THAN_DATA,
+    message="trainBatchSize exceeds data.maxSamples",
+    values=lambda spec: f"{spec.data.train_batch_size}, limit {spec.data.max_samples}",
+    remedy="reduce trainBatchSize, or increase maxSamples",
+    if_specified=("data.trainBatchSize", "data.maxSamples"),
+    cel="self.data.maxSamples == 0 || self.data.maxSamples >= self.data.trainBatchSize",
+)
+def batch_fits_max_samples(spec: JobSpec) -> bool:
     """Reject a batch that repeats a prompt: both would be sampled with the same seeds."""
-    data = given.spec.data
-    rows = given.facts.rows or data.max_samples
-    if rows and rows < data.train_batch_size:
-        yield Violation(
-            "spec.data.trainBatchSize",
-            Reason.BATCH_LARGER_THAN_DATA,
-            f"a batch of {data.train_batch_size} prompts from {rows} rows "
-            f"(data.maxSamples is {data.max_samples})",
-            f"data.trainBatchSize: {rows} or less, or more data",
-        )
+    return spec.data.max_samples == 0 or spec.data.max_samples >= spec.data.train_batch_size
 
 
-def data_may_repeat(given: RuleInput) -> Iterator[Violation]:
+def batch_fits_data(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject a batch that repeats a prompt because the data has too few rows."""
+    batch, rows = inputs.spec.data.train_batch_size, inputs.facts.rows
+    if batch_fits_max_samples.is_met(inputs.spec) and 0 < rows < batch:
+        message = f"a batch of {batch} prompts exceeds the {rows} rows of the data"
+        remedy = f"data.trainBatchSize: {rows} or less, or more data"
+        path = "spec.data.trainBatchSize"
+        yield Violation(path, Reason.BATCH_LARGER_THAN_DATA, message, remedy)
+
+
+def data_may_repeat(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when the steps need more prompts than the data has."""
-    steps, rows = given.job.spec.training.total_steps, given.facts.rows
-    prompts = steps * given.spec.data.train_batch_size
+    steps, rows = inputs.job.spec.training.total_steps, inputs.facts.rows
+    prompts = steps * inputs.spec.data.train_batch_size
     if rows and prompts > rows:
         yield warning(
             "spec.training.totalSteps",
             Reason.DATA_REPEATS,
-            f"{steps} steps use {prompts} prompts; the data has {rows} and is read "
+            f"{steps} steps with {prompts} prompts read the {rows} rows of the data "
             f"{math.ceil(prompts / rows)} times",
-            "fewer steps or more data, if that is not meant",
+            "lower totalSteps or add data if this is unintended",
         )
 
 
-def engine_step_holds_a_sequence(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="rollout.maxNumBatchedTokens",
+    reason=Reason.BATCHED_TOKENS_TOO_FEW,
+    message="maxNumBatchedTokens is less than data.maxPromptLength + data.maxResponseLength",
+    values=lambda spec: f"{spec.rollout.max_num_batched_tokens}, {spec.data.max_sequence_length}",
+    remedy="rollout.maxNumBatchedTokens: 0 to derive it, or at least their sum",
+    if_specified=(
+        "data.maxPromptLength",
+        "data.maxResponseLength",
+        "rollout.maxNumBatchedTokens",
+    ),
+    cel="self.rollout.maxNumBatchedTokens == 0 || self.rollout.maxNumBatchedTokens >= "
+    "self.data.maxPromptLength + self.data.maxResponseLength",
+)
+def engine_step_holds_a_sequence(spec: JobSpec) -> bool:
     """Require engine steps of at least one sequence's tokens, or prefill would starve."""
-    longest, tokens = given.spec.data.max_sequence_length, given.spec.rollout.max_num_batched_tokens
-    if tokens < longest:
-        path = "spec.rollout.maxNumBatchedTokens"
-        message = f"{tokens} is less than maxPromptLength + maxResponseLength = {longest}"
-        remedy = f"rollout.maxNumBatchedTokens: {longest} or more, or 0 to have it sized"
-        yield Violation(path, Reason.BATCHED_TOKENS_TOO_FEW, message, remedy)
+    return spec.rollout.max_num_batched_tokens >= spec.data.max_sequence_length
 
 
-def sequence_fits_context(given: RuleInput) -> Iterator[Violation]:
+def sequence_fits_context(inputs: RuleInput) -> Iterator[Violation]:
     """Require the longest sequence to fit into the model's context."""
-    longest, context = given.spec.data.max_sequence_length, given.facts.context_length
+    longest, context = inputs.spec.data.max_sequence_length, inputs.facts.context_length
     if context and longest > context:
         yield Violation(
             "spec.data.maxPromptLength",
             Reason.CONTEXT_TOO_SHORT,
-            f"maxPromptLength + maxResponseLength = {longest} exceeds the model's {context} tokens",
+            f"maxPromptLength + maxResponseLength exceeds the model's context ({longest} tokens, "
+            f"limit {context} tokens)",
             f"lower the two to {context} together",
         )
 
 
-def passages_leave_room(given: RuleInput) -> Iterator[Violation]:
-    """Require room for the question beside untruncated passages."""
-    spec = given.spec
-    if spec.retrieval.mode is not RetrievalMode.PROMPT:
-        return
-    passages, tokens = _top_k(given), spec.retrieval.max_passage_tokens
-    if passages * tokens >= spec.data.max_prompt_length:
-        yield Violation(
+@spec_rule(
+    "spec",
+    field="data.maxPromptLength",
+    reason=Reason.PASSAGES_DO_NOT_FIT,
+    message="topK × retrieval.maxPassageTokens leave no room for the question",
+    values=lambda spec: f"{_passage_tokens(spec)} of {spec.data.max_prompt_length} tokens",
+    remedy="increase data.maxPromptLength, reduce topK or retrieval.maxPassageTokens, or "
+    "data.allowTruncation: true",
+    if_specified=("data.maxPromptLength", "retrieval.maxPassageTokens", "retrieval.endpoints"),
+    cel=f"!{is_one_of('retrieval.mode', 'Prompt')} || "
+    "(has(self.data.allowTruncation) && self.data.allowTruncation)"
+    " || self.retrieval.endpoints.all(e, !has(e.topK) || "
+    "e.topK * self.retrieval.maxPassageTokens < self.data.maxPromptLength)",
+)
+def passages_leave_room(spec: JobSpec) -> bool:
+    """Require room for the question next to untruncated passages."""
+    return spec.data.allow_truncation or _passages_leave_room(spec)
+
+
+def truncated_passages_leave_room(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of passages that truncation will drop from most prompts."""
+    spec = inputs.spec
+    if spec.data.allow_truncation and not _passages_leave_room(spec):
+        passages = _passage_tokens(spec)
+        yield warning(
             "spec.data.maxPromptLength",
             Reason.PASSAGES_DO_NOT_FIT,
-            f"{passages} passages × {tokens} tokens leave no room to the question "
-            f"in {spec.data.max_prompt_length} tokens",
-            f"data.maxPromptLength: {_with_room(passages * tokens)} or more, a lower topK or "
-            "retrieval.maxPassageTokens, or data.allowTruncation: true",
-            Severity.WARNING if spec.data.allow_truncation else Severity.ERROR,
+            "topK × retrieval.maxPassageTokens leave no room for the question, so that passages "
+            f"are dropped ({passages} of {spec.data.max_prompt_length} tokens)",
+            f"data.maxPromptLength: {math.ceil(passages / PASSAGE_SHARE)} or more, or a lower "
+            "topK or retrieval.maxPassageTokens",
         )
 
 
-def searches_leave_room(given: RuleInput) -> Iterator[Violation]:
-    """Require room for the answer beside search results, which are part of the completion."""
-    spec = given.spec
-    if spec.retrieval.mode is not RetrievalMode.SEARCH:
-        return
-    turns, passages = spec.retrieval.max_turns, _top_k(given)
-    tokens = spec.retrieval.max_passage_tokens
-    if turns * passages * tokens >= spec.data.max_response_length:
-        yield Violation(
-            "spec.data.maxResponseLength",
-            Reason.SEARCHES_DO_NOT_FIT,
-            f"{turns} searches × {passages} passages × {tokens} tokens leave no room to the "
-            f"answer in {spec.data.max_response_length} tokens",
-            f"data.maxResponseLength: {_with_room(turns * passages * tokens)} or more, or a lower "
-            "topK, retrieval.maxTurns or retrieval.maxPassageTokens",
-        )
+@spec_rule(
+    "spec",
+    field="data.maxResponseLength",
+    reason=Reason.SEARCHES_DO_NOT_FIT,
+    message="maxTurns × topK × retrieval.maxPassageTokens leave no room for the answer",
+    values=lambda spec: f"{_search_tokens(spec)} of {spec.data.max_response_length} tokens",
+    remedy="increase data.maxResponseLength, or reduce topK, retrieval.maxTurns or "
+    "retrieval.maxPassageTokens",
+    if_specified=(
+        "data.maxResponseLength",
+        "retrieval.maxPassageTokens",
+        "retrieval.maxTurns",
+        "retrieval.endpoints",
+    ),
+    cel=f"!{is_one_of('retrieval.mode', 'Search')} || "
+    "self.retrieval.endpoints.all(e, !has(e.topK) || self.retrieval.maxTurns * e.topK * "
+    "self.retrieval.maxPassageTokens < self.data.maxResponseLength)",
+)
+def searches_leave_room(spec: JobSpec) -> bool:
+    """Require room for the answer next to search results, which are part of the completion."""
+    is_search = spec.retrieval.mode is RetrievalMode.SEARCH
+    return not is_search or _search_tokens(spec) < spec.data.max_response_length
 
 
-def _with_room(passages: int) -> int:
-    """Return the length in which this many passage tokens take the share sizing gives them."""
-    return math.ceil(passages / PASSAGE_SHARE)
+def _passages_leave_room(spec: JobSpec) -> bool:
+    is_prompt = spec.retrieval.mode is RetrievalMode.PROMPT
+    return not is_prompt or _passage_tokens(spec) < spec.data.max_prompt_length
 
 
-def _top_k(given: RuleInput) -> int:
-    return max((endpoint.top_k for endpoint in given.spec.retrieval.endpoints), default=0)
+def _passage_tokens(spec: JobSpec) -> int:
+    top_k = max((endpoint.top_k for endpoint in spec.retrieval.endpoints), default=0)
+    return top_k * spec.retrieval.max_passage_tokens
+
+
+def _search_tokens(spec: JobSpec) -> int:
+    return spec.retrieval.max_turns * _passage_tokens(spec)

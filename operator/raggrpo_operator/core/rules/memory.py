@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import num_ranks
-from raggrpo_api.spec.job_spec import Preset
-from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.spec.job_spec import JobSpec, Preset
+from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
 from raggrpo_operator.core.sizing.size import estimate
 from raggrpo_operator.core.sizing.terms import total
@@ -13,35 +13,50 @@ from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZAT
 from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import DISAGGREGATED, ON_CPU
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
 
 UTILIZATION = "spec.rollout.gpuMemoryUtilization"
+COLOCATED_LIMIT = MAX_UTILIZATION[Placement.COLOCATED]
+DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
 
 
-def utilization_in_range(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="rollout.gpuMemoryUtilization",
+    reason=Reason.UTILIZATION_TOO_HIGH,
+    message="gpuMemoryUtilization leaves too little memory for the trainer",
+    values=lambda spec: f"{spec.rollout.gpu_memory_utilization} when {spec.resources.placement}",
+    remedy=f"{COLOCATED_LIMIT} or less when Colocated, {DISAGGREGATED_LIMIT} or less when "
+    "Disaggregated",
+    if_specified=("rollout.gpuMemoryUtilization",),
+    cel=f"{ON_CPU} || double(self.rollout.gpuMemoryUtilization) <= "
+    f"({DISAGGREGATED} ? {DISAGGREGATED_LIMIT} : {COLOCATED_LIMIT})",
+)
+def utilization_leaves_room_for_trainer(spec: JobSpec) -> bool:
     """Require enough memory for both trainer and engine on a GPU that they share."""
-    if given.spec.resources.device is not Device.GPU:
-        return
-    share, placement = given.spec.rollout.gpu_memory_utilization, given.spec.resources.placement
-    highest = MAX_UTILIZATION[placement]
-    if share > highest:
-        message = f"{share} leaves too little to the trainer when {placement}"
-        remedy = f"rollout.gpuMemoryUtilization: {highest} or less"
-        yield Violation(UTILIZATION, Reason.UTILIZATION_TOO_HIGH, message, remedy)
-    elif share < MIN_UTILIZATION:
+    limit = MAX_UTILIZATION[spec.resources.placement]
+    return spec.resources.device is Device.CPU or spec.rollout.gpu_memory_utilization <= limit
+
+
+def utilization_leaves_room_for_cache(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of an engine with little KV cache."""
+    share = inputs.spec.rollout.gpu_memory_utilization
+    if inputs.spec.resources.device is Device.GPU and share < MIN_UTILIZATION:
         message = f"{share} leaves the engine little KV cache"
         remedy = f"rollout.gpuMemoryUtilization: {MIN_UTILIZATION} or more"
         yield warning(UTILIZATION, Reason.UTILIZATION_TOO_LOW, message, remedy)
 
 
-def training_state_fits(given: RuleInput) -> Iterator[Violation]:
-    """Require parameters, gradients and moments to fit into what the engine leaves.
+def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
+    """Require parameters, gradients and moments to fit next to the engine.
 
-    While the GPU's memory is unknown it is taken to be the largest there is.
+    If the GPU's memory is unknown, the largest of any GPU is assumed.
     """
-    if not _knows_model(given):
+    if not _knows_model(inputs):
         return
-    spec, facts = given.spec, given.facts
+    spec, facts = inputs.spec, inputs.facts
     state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
     if gpu_memory.training_state_excess(spec, facts) > 0:
         ranks, whole = num_ranks(spec.resources), gpu_memory.assumed_memory(spec, facts)
@@ -50,54 +65,55 @@ def training_state_fits(given: RuleInput) -> Iterator[Violation]:
         yield Violation(
             UTILIZATION,
             Reason.TRAINING_STATE_DOES_NOT_FIT,
-            f"training needs {format_size(state)} per GPU ({facts.parameters:,} parameters over "
-            f"{ranks}: weights, gradients and AdamW's moments in fp32), "
-            f"{format_size(max(0, room))} are left of {_device(given)}: {format_size(share)} for "
-            f"the engine, {format_size(gpu_memory.weight_sync_bytes(spec, facts))} to send "
-            "weights, "
-            f"{format_size(whole - gpu_memory.usable_memory(spec, facts))} fragmentation",
+            f"the training state does not fit ({format_size(state)} per GPU, limit "
+            f"{format_size(max(0, room))}): {facts.parameters:,} parameters over {ranks} (weights, "
+            f"gradients and AdamW's moments in fp32); {_device(inputs)} minus {format_size(share)} "
+            f"for the engine, {format_size(gpu_memory.weight_sync_bytes(spec, facts))} to send "
+            f"weights and {format_size(whole - gpu_memory.usable_memory(spec, facts))} for "
+            "fragmentation",
             "more GPUs, or a lower rollout.gpuMemoryUtilization",
         )
 
 
-def gpu_memory_is_known(given: RuleInput) -> Iterator[Violation]:
-    """Warn while the fit is judged against the largest GPU there is."""
-    spec, facts = given.spec, given.facts
-    if _knows_model(given) and not gpu_memory.device_memory(spec, facts):
+def gpu_memory_is_known(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn while the largest GPU is assumed."""
+    spec, facts = inputs.spec, inputs.facts
+    if _knows_model(inputs) and not gpu_memory.device_memory(spec, facts):
         state = gpu_memory.training_state(spec, facts)
         message = (
-            f"the GPUs' memory is unknown: training state of {format_size(state)} per GPU is held "
-            "against it only once the ranks have measured it, before any engine starts"
+            f"the GPUs' memory is unknown: it is compared with the training state of "
+            f"{format_size(state)} per GPU once the ranks have measured it, before engines start"
         )
-        remedy = "resources.gpuMemoryGib: 80, or what one of these GPUs has"
+        remedy = "resources.gpuMemoryGib: 80, or the memory of one of these GPUs"
         path = "spec.resources.gpuMemoryGib"
         yield warning(path, Reason.GPU_MEMORY_UNKNOWN, message, remedy)
 
 
-def kv_cache_holds_sequences(given: RuleInput) -> Iterator[Violation]:
-    """Warn when an engine has to set sequences aside for lack of KV cache."""
-    if not _knows_gpu(given):
+def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn when an engine must preempt sequences for lack of KV cache."""
+    if not _knows_gpu(inputs):
         return
-    spec, facts = given.spec, given.facts
-    cache, wanted = gpu_memory.kv_cache(spec, facts), gpu_memory.full_kv_cache(spec, facts)
+    spec, facts = inputs.spec, inputs.facts
+    cache = gpu_memory.kv_cache(spec, facts)
+    needed = gpu_memory.full_kv_cache(spec, facts)
     longest = spec.data.max_sequence_length
     each = max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
-    if each <= cache < wanted:
+    if each <= cache < needed:
         fits = cache // each
         message = (
             f"the KV cache of {format_size(cache)} holds {fits} sequences of {longest} tokens, "
-            f"{wanted // each} may be decoded together: the engine computes some twice"
+            f"and up to {needed // each} are decoded together: some are computed twice"
         )
         remedy = f"rollout.maxNumSeqs: {fits}, or more rollout.gpuMemoryUtilization"
         path = "spec.rollout.maxNumSeqs"
         yield warning(path, Reason.KV_CACHE_IS_SHORT, message, remedy)
 
 
-def activations_fit(given: RuleInput) -> Iterator[Violation]:
-    """Warn when activations probably do not fit, and name a token budget that would."""
-    if not _knows_gpu(given):
+def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn when activations probably do not fit, and suggest a token budget."""
+    if not _knows_gpu(inputs):
         return
-    spec, facts = given.spec, given.facts
+    spec, facts = inputs.spec, inputs.facts
     room = gpu_memory.activation_room(spec, facts)
     active = gpu_memory.activations(spec, facts)
     if 0 <= room < active:
@@ -107,18 +123,17 @@ def activations_fit(given: RuleInput) -> Iterator[Violation]:
         if not spec.training.gradient_checkpointing:
             options.append("training.gradientCheckpointing: true")
         path = "spec.training.tokensPerMicroBatch"
-        message = (
-            f"activations need about {format_size(active)} per GPU, {format_size(room)} are left"
-        )
+        sizes = f"about {format_size(active)} per GPU, limit {format_size(room)}"
+        message = f"activations may not fit ({sizes})"
         remedy = ", or ".join(options) or "more GPUs, or shorter prompts and responses"
         yield warning(path, Reason.ACTIVATIONS_MAY_NOT_FIT, message, remedy)
 
 
-def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
+def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
     """Require the engine's share to hold its weights and the KV cache of one sequence."""
-    if not _knows_model(given):
+    if not _knows_model(inputs):
         return
-    spec, facts = given.spec, given.facts
+    spec, facts = inputs.spec, inputs.facts
     longest = spec.data.max_sequence_length
     needed = longest * gpu_memory.kv_bytes_per_token(spec, facts)
     if gpu_memory.engine_excess(spec, facts) > 0:
@@ -135,64 +150,82 @@ def weights_fit_engine(given: RuleInput) -> Iterator[Violation]:
         )
 
 
-def eager_only_where_memory_is_short(given: RuleInput) -> Iterator[Violation]:
-    """Warn of eager mode in presets that are about speed."""
-    spec = given.spec
+def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of eager mode in presets that optimize for speed."""
+    spec = inputs.spec
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
-        message = f"eager execution slows rollouts down and preset {spec.preset} is about speed"
+        message = f"eager execution slows rollouts down, and preset {spec.preset} is for speed"
         remedy = "rollout.enforceEager: false, or preset: MemoryLimited"
         yield warning("spec.rollout.enforceEager", Reason.EAGER_IS_SLOW, message, remedy)
 
 
-def shm_within_memory(given: RuleInput) -> Iterator[Violation]:
-    """Require /dev/shm to be smaller than the pod's memory, to which it is charged."""
-    shm, memory = parse_quantity(given.sizing.shm), parse_quantity(given.sizing.memory)
-    if shm >= memory:
-        message = f"/dev/shm of {given.sizing.shm} is not below the memory of {given.sizing.memory}"
-        remedy = "lower resources.shmSize or raise resources.memory; empty values are sized"
-        yield Violation("spec.resources.shmSize", Reason.SHM_EXCEEDS_MEMORY, message, remedy)
+@spec_rule(
+    "spec.resources",
+    field="shmSize",
+    reason=Reason.SHM_EXCEEDS_MEMORY,
+    message="shmSize is not below memory, to which it is charged",
+    values=lambda resources: f"{resources.shm_size}, {resources.memory}",
+    remedy="reduce resources.shmSize or increase resources.memory, or omit them to derive them",
+    if_specified=("shmSize", "memory"),
+    cel="size(self.shmSize) == 0 || size(self.memory) == 0 || "
+    "quantity(self.shmSize).isLessThan(quantity(self.memory))",
+)
+def shm_is_below_memory(resources: ResourcesSpec) -> bool:
+    """Require /dev/shm to be smaller than the pod's memory."""
+    shm, memory = resources.shm_size, resources.memory
+    return not (shm and memory) or parse_quantity(shm) < parse_quantity(memory)
 
 
-def memory_covers_estimate(given: RuleInput) -> Iterator[Violation]:
-    """Warn of a likely OOM kill; what the user gave still wins over the estimate."""
-    given_amounts = {"memory": given.spec.resources.memory, "shm": given.spec.resources.shm_size}
-    for resource, text in given_amounts.items():
-        needed = estimate(given.sizing, resource)
+def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
+    """Require the same where one of the two is derived."""
+    resources, sizing = inputs.spec.resources, inputs.sizing
+    is_derived = not (resources.shm_size and resources.memory)
+    if is_derived and parse_quantity(sizing.shm) >= parse_quantity(sizing.memory):
+        rule = shm_is_below_memory
+        message = f"{rule.message} ({sizing.shm}, {sizing.memory})"
+        yield Violation("spec.resources.shmSize", rule.reason, message, rule.remedy)
+
+
+def memory_covers_estimate(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of a likely OOM kill; the specified value still overrides the estimate."""
+    amounts = {"memory": inputs.spec.resources.memory, "shm": inputs.spec.resources.shm_size}
+    for resource, text in amounts.items():
+        needed = estimate(inputs.sizing, resource)
         if text and parse_quantity(text) < needed:
             field = {"memory": "memory", "shm": "shmSize"}[resource]
             message = f"{text} is less than the estimate of {format_size(needed)}"
-            remedy = f"resources.{field}: {format_bytes(needed)}, or leave it out; see raggrpo plan"
+            remedy = f"resources.{field}: {format_bytes(needed)}, or omit it; see raggrpo plan"
             yield warning(f"spec.resources.{field}", Reason.MEMORY_BELOW_ESTIMATE, message, remedy)
 
 
-def retriever_memory_covers_index(given: RuleInput) -> Iterator[Violation]:
+def retriever_memory_covers_index(inputs: RuleInput) -> Iterator[Violation]:
     """Require a managed retriever's memory to hold its texts and index."""
-    if not given.facts.corpus_bytes:
+    if not inputs.facts.corpus_bytes:
         return
-    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+    for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         if endpoint.managed is None:
             continue
         memory = endpoint.managed.memory
-        needed = total(retriever_terms(endpoint.name, endpoint.managed, given.facts))
+        needed = total(retriever_terms(endpoint.name, endpoint.managed, inputs.facts))
         if memory and parse_quantity(memory) < needed:
             path = f"spec.retrieval.endpoints[{index}].managed.memory"
-            message = f"{memory} is less than the {format_size(needed)} that corpus and index need"
-            remedy = f"memory: {format_bytes(needed)}, or leave it out"
+            message = f"{memory} is less than corpus and index need ({format_size(needed)})"
+            remedy = f"memory: {format_bytes(needed)}, or omit it"
             yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
 
-def _knows_model(given: RuleInput) -> bool:
-    return given.facts.parameters > 0 and given.spec.resources.device is Device.GPU
+def _knows_model(inputs: RuleInput) -> bool:
+    return inputs.facts.parameters > 0 and inputs.spec.resources.device is Device.GPU
 
 
-def _knows_gpu(given: RuleInput) -> bool:
-    return _knows_model(given) and gpu_memory.device_memory(given.spec, given.facts) > 0
+def _knows_gpu(inputs: RuleInput) -> bool:
+    return _knows_model(inputs) and gpu_memory.device_memory(inputs.spec, inputs.facts) > 0
 
 
-def _device(given: RuleInput) -> str:
-    """Return whose memory it is, and how much."""
-    whole = format_size(gpu_memory.assumed_memory(given.spec, given.facts))
-    if not _knows_gpu(given):
-        return f"{whole}, the most that any GPU has"
-    return whole if given.spec.resources.gpu_memory_gib else f"{whole} as the nodes' labels say"
+def _device(inputs: RuleInput) -> str:
+    """Return the memory of a GPU and its source."""
+    whole = format_size(gpu_memory.assumed_memory(inputs.spec, inputs.facts))
+    if not _knows_gpu(inputs):
+        return f"{whole} (the largest of any GPU)"
+    return whole if inputs.spec.resources.gpu_memory_gib else f"{whole} (from the nodes' labels)"

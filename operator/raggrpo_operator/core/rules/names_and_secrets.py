@@ -1,4 +1,4 @@
-"""Rules about names that must be unique and secrets that must not be written into the job."""
+"""Rules about unique and reserved names, and about secrets in plain text."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,160 +7,274 @@ from raggrpo_api import names
 from raggrpo_api.fields.addresses import url_problem
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.fields.json_values import iter_texts
-from raggrpo_api.spec.retrieval import Header
-from raggrpo_api.spec.secret_names import is_secret_name
-from raggrpo_api.spec.secret_values import has_secret
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import EnvVar, Volume
+from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint
+from raggrpo_api.spec.reward import RewardFunction
+from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN, is_secret_name
+from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERNS, has_secret
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import matches
 from .rule_input import RuleInput
+from .spec_rule import spec_rule, values_at
 
-Literal = tuple[str, str, str]
-"""(place, name, value) of a value written into the job in plain text."""
+HEADERS = ("spec.retrieval.endpoints[].headers[]", "spec.reward.functions[].judge.headers[]")
+URLS = ("spec.retrieval.endpoints[]", "spec.reward.functions[]")
+_FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOUNTS))
+_PARENTS = {path.rpartition("/")[0].removeprefix("/") for path in names.RESERVED_MOUNTS}
+_MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
+"""Folders of a pod, everything below them, and folders that would hide them."""
+_USE_SECRET = "put the value into a Secret; secretKeyRef: {name, key}"
+_USE_HEADER = "remove it; use a header with secretKeyRef"
 
 
-def names_are_unique(given: RuleInput) -> Iterator[Violation]:
-    """Require names that are unique within their list."""
-    spec = given.spec
+def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
+    """Require names that are unique within their list; the API server has them as list keys."""
+    spec = inputs.spec
     lists = {
         "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
         "spec.volumes": [volume.name for volume in spec.volumes],
-        "spec.volumes (mountPath)": [v.mount_path.rstrip("/") for v in spec.volumes],
-        "spec.imagePullSecrets": spec.image_pull_secrets,
         "spec.env": [variable.name for variable in spec.env],
-        "spec.retrieval.actorOutput.fields": spec.retrieval.actor_output.fields,
     }
-    for path, found in lists.items():
-        for name, count in Counter(found).items():
+    for path, listed in lists.items():
+        for name, count in Counter(listed).items():
             if count > 1:
-                message = f"{name} is given {count} times"
-                yield Violation(path, Reason.NAME_NOT_UNIQUE, message, "give each its own name")
+                message = f"{name} is used {count} times"
+                yield Violation(path, Reason.NAME_NOT_UNIQUE, message, "use unique names")
 
 
-def env_is_not_reserved(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="imagePullSecrets",
+    reason=Reason.NAME_NOT_UNIQUE,
+    message="a name is listed twice",
+    remedy="list each name once",
+    cel="!has(self.imagePullSecrets) || "
+    "self.imagePullSecrets.all(s, self.imagePullSecrets.exists_one(t, t == s))",
+)
+def pull_secrets_are_unique(spec: JobSpec) -> bool:
+    """Require unique pull secrets."""
+    return len(set(spec.image_pull_secrets)) == len(spec.image_pull_secrets)
+
+
+@spec_rule(
+    "spec.volumes",
+    reason=Reason.NAME_NOT_UNIQUE,
+    message="two volumes have the same mountPath",
+    remedy="mount each volume at its own path",
+    cel="self.all(v, self.exists_one(w, w.mountPath == v.mountPath || "
+    "w.mountPath == v.mountPath + '/' || w.mountPath + '/' == v.mountPath))",
+)
+def mount_paths_are_unique(volumes: list[Volume]) -> bool:
+    """Require unique mount paths."""
+    return len({volume.mount_path.rstrip("/") for volume in volumes}) == len(volumes)
+
+
+@spec_rule(
+    "spec.retrieval.actorOutput.fields",
+    reason=Reason.NAME_NOT_UNIQUE,
+    message="a name is listed twice",
+    remedy="list each name once",
+    cel="self.all(f, self.exists_one(g, g == f))",
+)
+def actor_fields_are_unique(fields: list[str]) -> bool:
+    """Require unique fields of the actor."""
+    return len(set(fields)) == len(fields)
+
+
+@spec_rule(
+    "spec.env[]",
+    field="name",
+    reason=Reason.RESERVED_NAME,
+    message="the variable is set by the operator",
+    values=lambda variable: variable.name,
+    remedy="remove it",
+    cel=f"!(self.name in {sorted(names.RESERVED_ENV)}) && !self.name.startsWith("
+    f"'{names.SECRET_ENV_PREFIX}')",
+)
+def env_is_not_reserved(variable: EnvVar) -> bool:
     """Reject variables that the operator sets itself."""
-    for index, variable in enumerate(given.spec.env):
-        if variable.name in names.RESERVED_ENV or variable.name.startswith(names.SECRET_ENV_PREFIX):
-            message = f"{variable.name} is set by the operator"
-            yield Violation(f"spec.env[{index}].name", Reason.RESERVED_NAME, message, "remove it")
+    is_reserved = variable.name in names.RESERVED_ENV
+    return not is_reserved and not variable.name.startswith(names.SECRET_ENV_PREFIX)
 
 
-def headers_are_not_reserved(given: RuleInput) -> Iterator[Violation]:
-    """Reject headers that say how a message is sent: a wrong one breaks every call."""
-    for path, header in _headers(given):
-        if header.name.lower() in names.RESERVED_HEADERS:
-            message = f"{header.name} is set by the HTTP client"
-            yield Violation(f"{path}.name", Reason.RESERVED_NAME, message, "remove it")
+@spec_rule(
+    *HEADERS,
+    field="name",
+    reason=Reason.RESERVED_NAME,
+    message="the header is set by the HTTP client",
+    values=lambda header: header.name,
+    remedy="remove it",
+    cel=f"!(self.name.lowerAscii() in {sorted(names.RESERVED_HEADERS)})",
+)
+def headers_are_not_reserved(header: Header) -> bool:
+    """Reject headers of the connection: a wrong value breaks every call."""
+    return header.name.lower() not in names.RESERVED_HEADERS
 
 
-def secrets_have_variables_of_their_own(given: RuleInput) -> Iterator[Violation]:
-    """Reject references that would share a variable, and so the value of one of them."""
-    seen: dict[str, SecretKeyRef] = {}
-    for path, ref in _references(given):
-        known = seen.setdefault(names.secret_env(ref.name, ref.key), ref)
-        if known != ref:
-            message = f"{ref.name}/{ref.key} and {known.name}/{known.key} differ in signs only"
+def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject references that would share an environment variable, and so one value."""
+    known: dict[str, SecretKeyRef] = {}
+    for path, ref in _references(inputs):
+        other = known.setdefault(names.secret_env(ref.name, ref.key), ref)
+        if other != ref:
+            message = (
+                f"{ref.name}/{ref.key} and {other.name}/{other.key} differ only in case or "
+                "punctuation"
+            )
             remedy = "rename the Secret or the key of one of them"
             yield Violation(f"{path}.secretKeyRef", Reason.NAME_NOT_UNIQUE, message, remedy)
 
 
-def mount_paths_are_free(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec.volumes[]",
+    field="mountPath",
+    reason=Reason.RESERVED_NAME,
+    message="the folder belongs to the image or the pod",
+    values=lambda volume: volume.mount_path,
+    remedy="another path, such as /mnt/data",
+    cel=f"!{matches('self.mountPath', _MOUNTS)}",
+    applies=lambda inputs: inputs.in_pods,
+)
+def mount_path_is_not_reserved(volume: Volume) -> bool:
     """Reject volumes that hide a folder every pod needs; a local run has no pods."""
-    for index, volume in enumerate(given.spec.volumes if given.in_pods else []):
-        path, remedy = f"spec.volumes[{index}].mountPath", "mount it elsewhere, such as /mnt/data"
-        mount = volume.mount_path
-        if any(is_within(mount, each) or is_within(each, mount) for each in names.RESERVED_MOUNTS):
-            message = f"{mount} belongs to the image or to the pod"
-            yield Violation(path, Reason.RESERVED_NAME, message, remedy)
-        elif ":" in mount:
-            message = f"{mount} has a colon, which no mount may have"
-            yield Violation(path, Reason.RESERVED_NAME, message, remedy)
+    mount = volume.mount_path
+    return not any(
+        is_within(mount, each) or is_within(each, mount) for each in names.RESERVED_MOUNTS
+    )
 
 
-def values_have_one_source(given: RuleInput) -> Iterator[Violation]:
-    """Reject a value that is both written out and a reference; a header needs one of the two."""
-    for index, variable in enumerate(given.spec.env):
-        if variable.value and variable.secret_key_ref:
-            yield _one_source(f"spec.env[{index}]", f"{variable.name} has both")
-    for path, header in _headers(given):
-        if bool(header.value) == bool(header.secret_key_ref):
-            state = "has both" if header.value else "has neither"
-            yield _one_source(path, f"{header.name} {state}")
+@spec_rule(
+    "spec.volumes[]",
+    field="mountPath",
+    reason=Reason.RESERVED_NAME,
+    message="Kubernetes rejects a mountPath with a colon",
+    values=lambda volume: volume.mount_path,
+    remedy="a path without colons",
+    cel="!self.mountPath.contains(':')",
+    applies=lambda inputs: inputs.in_pods,
+)
+def mount_path_has_no_colon(volume: Volume) -> bool:
+    """Reject mount paths that Kubernetes rejects."""
+    return ":" not in volume.mount_path
 
 
-def secrets_come_by_reference(given: RuleInput) -> Iterator[Violation]:
-    """Reject secrets in plain text: whoever can read the job could read them."""
-    by_reference = "put the value into a Secret; give secretKeyRef: {name, key}"
-    by_header = "take it out; give a header with secretKeyRef"  # requests have no references
-    found = [(literal, by_reference) for literal in _literals(given)]
-    found += [(literal, by_header) for literal in _free_json(given)]
-    for (place, name, value), remedy in found:
+@spec_rule(
+    "spec.env[]",
+    reason=Reason.ONE_SOURCE_OF_VALUE,
+    message="value and secretKeyRef are both specified",
+    values=lambda variable: variable.name,
+    remedy="remove one of the two",
+    cel="!(has(self.value) && size(self.value) > 0 && has(self.secretKeyRef))",
+)
+def variable_has_one_source(variable: EnvVar) -> bool:
+    """Reject a variable with both a value and a reference."""
+    return not (variable.value and variable.secret_key_ref)
+
+
+@spec_rule(
+    *HEADERS,
+    reason=Reason.ONE_SOURCE_OF_VALUE,
+    message="exactly one of value and secretKeyRef is required",
+    values=lambda header: header.name,
+    remedy="specify one of the two",
+    cel="(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
+)
+def header_has_one_source(header: Header) -> bool:
+    """Require a value or a reference, and not both."""
+    return bool(header.value) != (header.secret_key_ref is not None)
+
+
+@spec_rule(
+    "spec.env[]",
+    *HEADERS,
+    field="value",
+    reason=Reason.SECRET_IN_PLAIN_TEXT,
+    message="the name looks like a secret, and the value is in plain text",
+    values=lambda literal: literal.name,
+    remedy=_USE_SECRET,
+    cel="!has(self.value) || size(self.value) == 0 || "
+    f"!{matches('self.name', SECRET_NAME_PATTERN)}",
+)
+def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
+    """Reject a value under the name of a secret: anyone who can read the job could read it."""
+    return not literal.value or not is_secret_name(literal.name)
+
+
+@spec_rule(
+    "spec.env[]",
+    *HEADERS,
+    field="value",
+    reason=Reason.SECRET_IN_PLAIN_TEXT,
+    message="the value looks like a secret in plain text",
+    values=lambda literal: literal.name,
+    remedy=_USE_SECRET,
+    cel=tuple(
+        f"!has(self.value) || !{matches('self.value', pattern)}"
+        for pattern in SECRET_VALUE_PATTERNS
+    ),
+)
+def values_hold_no_secret(literal: EnvVar | Header) -> bool:
+    """Reject a value that is a secret under any name."""
+    return not has_secret(literal.value)
+
+
+@spec_rule(
+    *URLS,
+    field="url",
+    reason=Reason.SECRET_IN_PLAIN_TEXT,
+    message="the URL contains what looks like a secret",
+    remedy=_USE_HEADER,
+    cel=tuple(
+        f"!has(self.url) || !{matches('self.url', pattern)}"
+        for pattern in (SECRET_QUERY_PATTERN, *SECRET_VALUE_PATTERNS)
+    ),
+)
+def urls_hold_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
+    """Reject a secret in a URL."""
+    return not has_secret(service.url)
+
+
+def other_texts_hold_no_secret(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject secrets in free JSON and in the URL of backups, which CEL does not read."""
+    for path, name, value in _free_json(inputs):
+        message = ""
         if value and is_secret_name(name):
-            message = f"{name} looks like a secret and is written in plain text"
-            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+            message = f"{secret_names_have_no_value.message} ({name})"
         elif has_secret(value):
-            message = f"{name} holds what looks like a secret, in plain text"
-            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
-    for place, url in _urls(given):
-        if has_secret(url):
-            message = "the URL holds what looks like a secret, in plain text"
-            yield Violation(place, Reason.SECRET_IN_PLAIN_TEXT, message, by_header)
+            message = f"{values_hold_no_secret.message} ({name})"
+        if message:
+            yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
+    if has_secret(inputs.spec.checkpoint.backup.url):
+        path, message = "spec.checkpoint.backup.url", urls_hold_no_secret.message
+        yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
 
 
-def urls_can_be_called(given: RuleInput) -> Iterator[Violation]:
-    """Reject addresses that look like URLs and that no client takes."""
-    for place, url in _urls(given):
-        if problem := url_problem(url):
-            remedy = "give a full URL such as http://host:8000/retrieve"
-            yield Violation(place, Reason.INVALID_URL, f"of the URL, {problem}", remedy)
+def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject URLs that have the right form and that no client accepts."""
+    for place in (*URLS, "spec.checkpoint.backup"):
+        for path, service in values_at(inputs.spec, place):
+            if problem := url_problem(service.url):
+                remedy = "a full URL such as http://host:8000/retrieve"
+                message = f"invalid URL: {problem}"
+                yield Violation(f"{path}.url", Reason.INVALID_URL, message, remedy)
 
 
-def _literals(given: RuleInput) -> Iterator[Literal]:
-    for index, variable in enumerate(given.spec.env):
-        yield f"spec.env[{index}].value", variable.name, variable.value
-    for path, header in _headers(given):
-        yield f"{path}.value", header.name, header.value
-
-
-def _free_json(given: RuleInput) -> Iterator[Literal]:
-    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
+    """Yield (path, nearest name, text) of every text and number in free JSON."""
+    for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
         yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")
         yield from iter_texts(endpoint.body, f"{path}.body")
-    for index, judge in given.spec.reward.judges:
+    for index, judge in inputs.spec.reward.judges:
         yield from iter_texts(judge.extra_body, f"spec.reward.functions[{index}].judge.extraBody")
 
 
-def _urls(given: RuleInput) -> Iterator[tuple[str, str]]:
-    """Yield (place, URL) of every address that is given."""
-    spec = given.spec
-    found = {
-        f"spec.retrieval.endpoints[{i}].url": each.url
-        for i, each in enumerate(spec.retrieval.endpoints)
-    }
-    found |= {
-        f"spec.reward.functions[{i}].url": each.url for i, each in enumerate(spec.reward.functions)
-    }
-    found["spec.checkpoint.backup.url"] = spec.checkpoint.backup.url
-    yield from ((place, url) for place, url in found.items() if url)
-
-
-def _headers(given: RuleInput) -> Iterator[tuple[str, Header]]:
-    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
-        for position, header in enumerate(endpoint.headers):
-            yield f"spec.retrieval.endpoints[{index}].headers[{position}]", header
-    for index, judge in given.spec.reward.judges:
-        for position, header in enumerate(judge.headers):
-            yield f"spec.reward.functions[{index}].judge.headers[{position}]", header
-
-
-def _references(given: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
+def _references(inputs: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
     """Yield the references that become variables named after Secret and key."""
-    for path, header in _headers(given):
-        if header.secret_key_ref is not None:
-            yield path, header.secret_key_ref
-
-
-def _one_source(path: str, problem: str) -> Violation:
-    remedy = "give exactly one of value and secretKeyRef"
-    return Violation(path, Reason.ONE_SOURCE_OF_VALUE, f"{problem} value and secretKeyRef", remedy)
+    for place in HEADERS:
+        for path, header in values_at(inputs.spec, place):
+            if header.secret_key_ref is not None:
+                yield path, header.secret_key_ref

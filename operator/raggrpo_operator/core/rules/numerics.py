@@ -1,70 +1,103 @@
-"""Rules about the numbers of the objective, the optimiser and recovery."""
+"""Rules about the numbers of the objective, the optimizer and recovery."""
 
 from collections.abc import Iterator
 
 from raggrpo_api.memory.arithmetic import BF16_COMPUTE_MAJOR
+from raggrpo_api.spec.algorithm import AlgorithmSpec
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.model import Attention
+from raggrpo_api.spec.recovery import RecoverySpec
 from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import LearningRateSchedule, Precision, RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import ON_CPU, PADDED, is_one_of
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
 
-LEARNING_RATES = (1e-8, 1e-3)
+LEARNING_RATE_RANGE = (1e-8, 1e-3)
 CONSTANT = LearningRateSchedule.CONSTANT
+_FLASH = is_one_of("model.attention", "Flash")
 
 
-def temperature_is_positive(given: RuleInput) -> Iterator[Violation]:
-    """Reject greedy sampling: equal completions carry no advantage."""
-    if given.spec.rollout.temperature == 0:
-        message = "0 makes the completions of a group equal, so that nothing is learned"
-        remedy = "rollout.temperature: 0.6"
-        yield Violation("spec.rollout.temperature", Reason.TEMPERATURE_ZERO, message, remedy)
+@spec_rule(
+    "spec.rollout",
+    field="temperature",
+    reason=Reason.TEMPERATURE_ZERO,
+    message="temperature 0 makes the completions of a group equal, so that no advantage remains",
+    remedy="rollout.temperature: 0.6",
+    if_specified=("temperature",),
+    cel="double(self.temperature) > 0.0",
+)
+def temperature_is_positive(rollout: RolloutSpec) -> bool:
+    """Reject greedy sampling: equal completions have no advantage."""
+    return rollout.temperature > 0
 
 
-def top_p_keeps_logprobs_exact(given: RuleInput) -> Iterator[Violation]:
+def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
     """Warn of a cut-off that the trainer's softmax does not apply."""
-    if given.spec.rollout.top_p < 1:
-        top_p = given.spec.rollout.top_p
+    if inputs.spec.rollout.top_p < 1:
+        top_p = inputs.spec.rollout.top_p
         message = (
-            f"the engine's log-probabilities hold for the tokens that {top_p} keeps, the trainer's "
-            f"for all; the importance weight multiplies each token's step by the share that was "
-            f"kept, {top_p} to 1, so steps are up to {1 - top_p:.0%} smaller, most where the "
-            "policy is unsure"
+            f"the engine's logprobs are over the tokens that topP {top_p} retains, the trainer's "
+            f"over all; the importance weight scales each token's gradient by the retained "
+            f"probability, {top_p} to 1, so updates are up to {1 - top_p:.0%} smaller, most where "
+            "the policy is uncertain"
         )
         yield warning("spec.rollout.topP", Reason.TOP_P_BELOW_ONE, message, "rollout.topP: 1.0")
 
 
-def learning_rate_is_usual(given: RuleInput) -> Iterator[Violation]:
+def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
     """Warn of rates that usually come from a typo in the exponent."""
-    rate, (lowest, highest) = given.spec.training.learning_rate, LEARNING_RATES
+    rate, (lowest, highest) = inputs.spec.training.learning_rate, LEARNING_RATE_RANGE
     if not lowest <= rate <= highest:
-        message = f"{rate:g} lies outside {lowest:g} to {highest:g}"
+        message = f"{rate:g} is not between {lowest:g} and {highest:g}"
         remedy = "1e-6 is usual for models from 0.5B parameters"
         yield warning("spec.training.learningRate", Reason.LEARNING_RATE_UNUSUAL, message, remedy)
 
 
-def clip_range_is_sane(given: RuleInput) -> Iterator[Violation]:
-    """Require a positive upper clip distance that is not below the lower one."""
-    low, high = given.spec.algorithm.clip_ratio_low, given.spec.algorithm.clip_ratio_high
-    if high < low or high == 0:
-        message = f"clipRatioLow is {low} and clipRatioHigh is {high}"
-        remedy = "0.2 and 0.28; the upper distance is above 0 and not below the lower"
-        yield Violation("spec.algorithm.clipRatioHigh", Reason.CLIP_RANGE, message, remedy)
+@spec_rule(
+    "spec.algorithm",
+    field="clipRatioHigh",
+    reason=Reason.CLIP_RANGE,
+    message="clipRatioHigh is less than clipRatioLow",
+    values=lambda block: f"{block.clip_ratio_high}, {block.clip_ratio_low}",
+    remedy="0.2 and 0.28 are usual",
+    if_specified=("clipRatioLow", "clipRatioHigh"),
+    cel="double(self.clipRatioLow) <= double(self.clipRatioHigh)",
+)
+def clip_range_is_ordered(algorithm: AlgorithmSpec) -> bool:
+    """Require an upper clip distance that is not below the lower one."""
+    return algorithm.clip_ratio_low <= algorithm.clip_ratio_high
 
 
-def dual_clip_is_above_one(given: RuleInput) -> Iterator[Violation]:
-    """Reject a bound that would hold tokens which the upper clip distance still allows."""
-    bound, high = given.spec.algorithm.dual_clip, given.spec.algorithm.clip_ratio_high
+@spec_rule(
+    "spec.algorithm",
+    field="clipRatioHigh",
+    reason=Reason.CLIP_RANGE,
+    message="clipRatioHigh 0 clips every token with a positive advantage",
+    remedy="algorithm.clipRatioHigh: 0.28",
+    if_specified=("clipRatioHigh",),
+    cel="double(self.clipRatioHigh) > 0.0",
+)
+def clip_ratio_high_is_positive(algorithm: AlgorithmSpec) -> bool:
+    """Require a positive upper clip distance."""
+    return algorithm.clip_ratio_high > 0
+
+
+def dual_clip_exceeds_clip_range(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject a bound that would clip tokens within the upper clip distance."""
+    bound, high = inputs.spec.algorithm.dual_clip, inputs.spec.algorithm.clip_ratio_high
     if bound and bound <= 1 + high:
         message = f"{bound} is not above 1 + clipRatioHigh = {1 + high:g}"
-        remedy = "3 is usual; 0 switches it off"
+        remedy = "3 is usual; 0 disables it"
         yield Violation("spec.algorithm.dualClip", Reason.CLIP_RANGE, message, remedy)
 
 
-def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
+def warmup_ends_within_run(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when the learning rate would not reach its peak, or drop from there to its floor."""
-    training = given.spec.training
+    training = inputs.spec.training
     warmup, falls = training.warmup_steps, training.learning_rate_schedule is not CONSTANT
     ends = [training.total_steps, training.decay_steps if falls else 0]
     steps = min(filter(None, ends), default=0)
@@ -74,9 +107,9 @@ def warmup_ends_within_run(given: RuleInput) -> Iterator[Violation]:
         yield warning("spec.training.warmupSteps", Reason.WARMUP_EXCEEDS_RUN, message, remedy)
 
 
-def decay_is_used(given: RuleInput) -> Iterator[Violation]:
-    """Warn of an end of a learning rate that does not fall."""
-    training = given.spec.training
+def decay_is_used(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of decay settings for a constant learning rate."""
+    training = inputs.spec.training
     if training.learning_rate_schedule is not CONSTANT:
         return
     unused = {
@@ -85,58 +118,85 @@ def decay_is_used(given: RuleInput) -> Iterator[Violation]:
     }
     for name, value in unused.items():
         if value:
-            message = f"{value:g} has no effect, because the learning rate stays constant"
+            message = f"{value:g} has no effect, because the learning rate is constant"
             remedy = f"training.learningRateSchedule: Cosine or Linear, or remove {name}"
             yield warning(f"spec.training.{name}", Reason.DECAY_UNUSED, message, remedy)
 
 
-def attention_is_available(given: RuleInput) -> Iterator[Violation]:
-    """Require a GPU and 16-bit numbers for Flash, and padded rows for both Flash and Eager."""
-    spec, attention = given.spec, given.spec.model.attention
-    if attention not in (Attention.FLASH, Attention.EAGER):
-        return
-    is_flash = attention is Attention.FLASH
-    obstacles = {
-        "resources.device is CPU": is_flash and spec.resources.device is Device.CPU,
-        "training.precision is FP32": is_flash and spec.training.precision is Precision.FP32,
-        "training.rowLayout is SharedPrefix": spec.training.row_layout is RowLayout.SHARED_PREFIX,
-    }
-    for obstacle, stands in obstacles.items():
-        if stands:
-            message = f"{attention} does not work while {obstacle}"
-            remedy = "model.attention: Auto takes the best that works"
-            yield Violation("spec.model.attention", Reason.ATTENTION_UNAVAILABLE, message, remedy)
+@spec_rule(
+    "spec",
+    field="model.attention",
+    reason=Reason.ATTENTION_UNAVAILABLE,
+    message="Flash and Eager are unavailable with training.rowLayout SharedPrefix",
+    remedy="model.attention: Auto selects the fastest that works",
+    cel=f"!{is_one_of('model.attention', 'Flash', 'Eager')} || {PADDED}",
+)
+def attention_supports_row_layout(spec: JobSpec) -> bool:
+    """Require padded rows for Flash and Eager."""
+    is_limited = spec.model.attention in (Attention.FLASH, Attention.EAGER)
+    return not is_limited or spec.training.row_layout is RowLayout.PADDED
 
 
-def bf16_is_available(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="model.attention",
+    reason=Reason.ATTENTION_UNAVAILABLE,
+    message="Flash is unavailable with resources.device CPU",
+    remedy="model.attention: Auto selects the fastest that works",
+    cel=f"!{_FLASH} || !{ON_CPU}",
+)
+def flash_has_gpu(spec: JobSpec) -> bool:
+    """Require a GPU for Flash."""
+    return spec.model.attention is not Attention.FLASH or spec.resources.device is Device.GPU
+
+
+@spec_rule(
+    "spec",
+    field="model.attention",
+    reason=Reason.ATTENTION_UNAVAILABLE,
+    message="Flash is unavailable with training.precision FP32",
+    remedy="model.attention: Auto selects the fastest that works",
+    if_specified=("training.precision",),
+    cel=f"!{_FLASH} || !{is_one_of('training.precision', 'FP32')}",
+)
+def flash_has_16_bits(spec: JobSpec) -> bool:
+    """Require a 16-bit precision for Flash."""
+    is_flash = spec.model.attention is Attention.FLASH
+    return not is_flash or spec.training.precision is not Precision.FP32
+
+
+def bf16_is_available(inputs: RuleInput) -> Iterator[Violation]:
     """Require devices with BF16 (compute capability 8) for it; older ones emulate it slowly."""
-    spec, major = given.spec, given.facts.gpu_compute_major
+    spec, major = inputs.spec, inputs.facts.gpu_compute_major
     if spec.resources.device is not Device.GPU or not 0 < major < BF16_COMPUTE_MAJOR:
         return
     if spec.training.precision is Precision.BF16:
-        name = given.facts.gpu_product or "the GPU"
-        message = f"{name} has compute capability {major}.x, and BF16 begins at 8.0"
+        name = inputs.facts.gpu_product or "the GPU"
+        message = f"{name} has compute capability {major}.x, and BF16 needs 8.0"
         remedy = "training.precision: FP16 (dynamic loss scaling), or Auto"
         path = "spec.training.precision"
         yield Violation(path, Reason.BF16_UNAVAILABLE, message, remedy)
 
 
-def row_layout_is_exact(given: RuleInput) -> Iterator[Violation]:
-    """Reject rows in which the model's layers would mix completions (on facts)."""
-    is_shared = given.spec.training.row_layout is RowLayout.SHARED_PREFIX
-    if is_shared and given.facts.row_layout is RowLayout.PADDED:
-        message = "SharedPrefix is not exact for this model; the check ModelFamily says why"
-        remedy = "training.rowLayout: Padded, or leave it out"
+def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject rows in which the model's layers would mix completions."""
+    is_shared = inputs.spec.training.row_layout is RowLayout.SHARED_PREFIX
+    if is_shared and inputs.facts.row_layout is RowLayout.PADDED:
+        message = "SharedPrefix is not exact for this model: see the check ModelFamily"
+        remedy = "training.rowLayout: Padded, or omit it"
         yield Violation("spec.training.rowLayout", Reason.ROW_LAYOUT_NOT_EXACT, message, remedy)
 
 
-def backoff_grows(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec.recovery",
+    field="maxBackoffSeconds",
+    reason=Reason.BACKOFF_RANGE,
+    message="maxBackoffSeconds is less than backoffSeconds",
+    values=lambda recovery: f"{recovery.max_backoff_seconds}, {recovery.backoff_seconds}",
+    remedy="increase recovery.maxBackoffSeconds, or recovery.backoffSeconds: 0",
+    if_specified=("backoffSeconds", "maxBackoffSeconds"),
+    cel="self.maxBackoffSeconds >= self.backoffSeconds",
+)
+def backoff_is_ordered(recovery: RecoverySpec) -> bool:
     """Reject a maximum delay below the first one."""
-    recovery = given.spec.recovery
-    if recovery.max_backoff_seconds < recovery.backoff_seconds:
-        yield Violation(
-            "spec.recovery.maxBackoffSeconds",
-            Reason.BACKOFF_RANGE,
-            f"{recovery.max_backoff_seconds} is below backoffSeconds {recovery.backoff_seconds}",
-            f"recovery.maxBackoffSeconds: {recovery.backoff_seconds} or more",
-        )
+    return recovery.max_backoff_seconds >= recovery.backoff_seconds

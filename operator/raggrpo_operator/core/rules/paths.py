@@ -2,83 +2,102 @@
 
 from collections.abc import Iterator, Sequence
 
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Placement, Volume
 from raggrpo_operator.core.spec.path_fields import is_within, path_fields, volume_of
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import specified
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
 
 CHECKPOINT = "spec.checkpoint.path"
-SHOWN_MOUNTS = 4
+MAX_SHOWN_MOUNTS = 4
+
+_HOLDS = (
+    "(self.checkpoint.path + '/').startsWith("
+    "{v}.mountPath.endsWith('/') ? {v}.mountPath : {v}.mountPath + '/')"
+)
+"""Condition that a volume holds the checkpoints."""
 
 
-def checkpoint_lies_on_a_volume(given: RuleInput) -> Iterator[Violation]:
-    """Keep checkpoints off the pod's own disk, which vanishes with it."""
-    volumes, path = given.spec.volumes, given.spec.checkpoint.path
-    if not volumes:
-        if given.in_pods:
-            message = f"{path} lies on no volume (there is none): it is lost with the pod"
-            remedy = "volumes: [{name, claimName, mountPath}] with mountPath above it"
-            yield Violation(CHECKPOINT, Reason.CHECKPOINT_NOT_ON_VOLUME, message, remedy)
-        return
-    volume = volume_of(path, volumes)
-    if volume is None:
-        yield Violation(
-            CHECKPOINT,
-            Reason.CHECKPOINT_NOT_ON_VOLUME,
-            f"{path} lies on no volume ({_mounts(volumes)})",
-            f"a folder below a volume, such as {volumes[-1].mount_path}/{given.job.metadata.name}",
-        )
-    elif volume.read_only:
-        message = f"{path} lies on volume {volume.name}, which is read-only"
-        remedy = "another volume, or readOnly: false"
-        yield Violation(CHECKPOINT, Reason.CHECKPOINT_READ_ONLY, message, remedy)
+@spec_rule(
+    "spec",
+    field="checkpoint.path",
+    reason=Reason.CHECKPOINT_NOT_ON_VOLUME,
+    message="the path is not on a volume: checkpoints would be lost with the pod",
+    values=lambda spec: f"{spec.checkpoint.path}, volumes: {_mounts(spec.volumes) or 'none'}",
+    remedy="a folder below the mountPath of a volume",
+    cel=f"!({specified('volumes')}) || size(self.volumes) == 0 || "
+    f"self.volumes.exists(v, {_HOLDS.format(v='v')})",
+    applies=lambda inputs: inputs.in_pods or bool(inputs.spec.volumes),
+)
+def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
+    """Keep checkpoints off the pod's own disk."""
+    return volume_of(spec.checkpoint.path, spec.volumes) is not None
 
 
-def index_can_be_kept(given: RuleInput) -> Iterator[Violation]:
-    """Require a writable folder of its own for a retriever's index, if the job has volumes."""
-    volumes = given.spec.volumes
-    for number, endpoint in enumerate(given.spec.retrieval.endpoints):
+@spec_rule(
+    "spec",
+    field="checkpoint.path",
+    reason=Reason.CHECKPOINT_READ_ONLY,
+    message="the path is on a read-only volume",
+    values=lambda spec: spec.checkpoint.path,
+    remedy="another volume, or readOnly: false",
+    cel=f"!({specified('volumes')}) || !self.volumes.exists(v, has(v.readOnly) && v.readOnly && "
+    f"{_HOLDS.format(v='v')} && !self.volumes.exists(w, {_HOLDS.format(v='w')} && "
+    "size(w.mountPath) > size(v.mountPath)))",
+)
+def checkpoint_is_writable(spec: JobSpec) -> bool:
+    """Require a volume that can be written to."""
+    volume = volume_of(spec.checkpoint.path, spec.volumes)
+    return volume is None or not volume.read_only
+
+
+def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
+    """Require a separate writable folder for a retriever's index, if the job has volumes."""
+    volumes = inputs.spec.volumes
+    for number, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         managed = endpoint.managed
         if managed is None or not managed.embeds or not volumes:
             continue
         path = managed.index_path
-        place = f"spec.retrieval.endpoints[{number}].managed.indexPath"
+        field = f"spec.retrieval.endpoints[{number}].managed.indexPath"
         volume = volume_of(path, volumes)
         if volume is None:
-            message = f"{path} lies on no volume ({_mounts(volumes)})"
+            message = f"{path} is not on a volume ({_mounts(volumes)})"
         elif volume.read_only:
-            message = f"{path} lies on volume {volume.name}, which is read-only"
+            message = f"{path} is on volume {volume.name}, which is read-only"
         elif is_within(volume.mount_path, path):
-            message = f"{path} is all of volume {volume.name}, the retriever may write one folder"
+            message = f"{path} is the root of volume {volume.name}; the retriever needs a folder"
         else:
             continue
-        remedy = "a folder below a volume that can be written, or leave it out"
-        yield Violation(place, Reason.INDEX_PATH_UNFIT, message, remedy)
+        remedy = "a folder below a writable volume, or omit it"
+        yield Violation(field, Reason.INDEX_PATH_UNFIT, message, remedy)
 
 
-def other_paths_lie_on_volumes(given: RuleInput) -> Iterator[Violation]:
-    """Warn of other paths on no volume: they exist only if they are part of the image."""
-    volumes = given.spec.volumes
-    for place, path in path_fields(given.job.spec):
-        is_other = place != CHECKPOINT and not place.startswith("spec.volumes")
-        is_other = is_other and not place.endswith(".managed.indexPath")
+def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of other paths that are not on a volume: they exist only in the image."""
+    volumes = inputs.spec.volumes
+    for field, path in path_fields(inputs.job.spec):
+        is_other = field != CHECKPOINT and not field.startswith("spec.volumes")
+        is_other = is_other and not field.endswith(".managed.indexPath")
         if volumes and is_other and volume_of(path, volumes) is None:
-            message = f"{path} lies on no volume ({_mounts(volumes)})"
-            remedy = "mount a volume there, unless the image holds it"
-            yield warning(place, Reason.PATH_NOT_ON_VOLUME, message, remedy)
+            message = f"{path} is not on a volume ({_mounts(volumes)})"
+            remedy = "mount a volume there, unless the image contains it"
+            yield warning(field, Reason.PATH_NOT_ON_VOLUME, message, remedy)
 
 
-def volumes_reach_all_pods(given: RuleInput) -> Iterator[Violation]:
-    """Ask for claims that can be shared if pods may run on several nodes."""
-    resources, volumes = given.spec.resources, given.spec.volumes
-    many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
-    if many and volumes:
-        message = "trainer pods can land on several nodes"
+def volumes_reach_all_pods(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn that claims must be shared if pods may run on several nodes."""
+    resources, volumes = inputs.spec.resources, inputs.spec.volumes
+    is_many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
+    if is_many and volumes:
+        message = "trainer pods may run on several nodes"
         remedy = f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}"
         yield warning("spec.volumes", Reason.NEEDS_READ_WRITE_MANY, message, remedy)
 
 
 def _mounts(volumes: Sequence[Volume]) -> str:
-    shown = ", ".join(volume.mount_path for volume in volumes[:SHOWN_MOUNTS])
-    return shown if len(volumes) <= SHOWN_MOUNTS else f"{shown} and others"
+    shown = ", ".join(volume.mount_path for volume in volumes[:MAX_SHOWN_MOUNTS])
+    return shown if len(volumes) <= MAX_SHOWN_MOUNTS else f"{shown} and others"

@@ -5,80 +5,123 @@ from collections.abc import Iterator
 from string import Formatter
 
 from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.placeholders import SHARED_PLACEHOLDERS
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
     HttpMethod,
+    ManagedRetriever,
     ResponseMapping,
     RetrievalEndpoint,
     RetrievalMode,
+    RetrievalSpec,
 )
-from raggrpo_api.spec.reward import RewardKind
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import HAS_RAG_SCORE, is_one_of, specified, value_or
+from .reward import uses_rag_score
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
 
-_LIKE_JSON = re.compile(r"""\s*(\{\s*['"]|\[\s*['"{\[])""")
-MODE = "spec.retrieval.mode"
+_JSON_START = re.compile(r"""\s*(\{\s*['"]|\[\s*['"{\[])""")
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields required in a RagChat request besides the context."""
-_USED_BY = {
+PASSAGE_MODES = (RetrievalMode.PROMPT, RetrievalMode.SEARCH)
+_UNUSED_REMEDIES = {
     "extraBody": "write it into body, or protocol: SearchR1 or RagChat",
     "body": "protocol: Http with method: POST, or extraBody",
-    "method": "protocol: Http, or leave it out",
-    "response": "protocol: Http or RagChat, or leave it out",
-    "managed": "protocol: SearchR1 or RagChat, or url in place of managed",
+    "method": "protocol: Http, or omit it",
+    "response": "protocol: Http or RagChat, or omit it",
 }
+_READS_PASSAGES = is_one_of("mode", *map(str, PASSAGE_MODES))
+_ROLE = value_or("role", repr("Retriever"))
+_PROTOCOL = value_or("protocol", repr("SearchR1"))
+_INDEX = value_or("index", repr("BM25"))
 
 
-def endpoint_has_one_source(given: RuleInput) -> Iterator[Violation]:
+def _one_endpoint(role: str) -> str:
+    """Return a condition on the spec that one endpoint has a role."""
+    return (
+        f"({specified('retrieval.endpoints')} && "
+        f"self.retrieval.endpoints.exists_one(e, has(e.role) && e.role == '{role}'))"
+    )
+
+
+@spec_rule(
+    "spec.retrieval.endpoints[]",
+    reason=Reason.ENDPOINT_SOURCE,
+    message="exactly one of url and managed is required",
+    values=lambda endpoint: endpoint.name,
+    remedy="specify one of the two",
+    cel="(has(self.url) && size(self.url) > 0) != has(self.managed)",
+)
+def endpoint_has_one_source(endpoint: RetrievalEndpoint) -> bool:
     """Require either the URL of a service or a retriever that the operator runs."""
-    for path, endpoint in _endpoints(given):
-        if bool(endpoint.url) == (endpoint.managed is not None):
-            state = "both url and managed" if endpoint.url else "neither url nor managed"
-            message = f"endpoint {endpoint.name} has {state}"
-            remedy = "give exactly one of url and managed"
-            yield Violation(path, Reason.ENDPOINT_SOURCE, message, remedy)
+    return bool(endpoint.url) != (endpoint.managed is not None)
 
 
-def index_has_its_model(given: RuleInput) -> Iterator[Violation]:
-    """Require an embedding model for Dense and Hybrid, and nothing of it for BM25."""
-    for path, endpoint in _endpoints(given):
-        managed = endpoint.managed
-        if managed is None:
-            continue
-        if managed.embeds and managed.embedding is None:
-            message = f"index {managed.index} has no model that embeds queries"
-            remedy = "embedding: {path: /path/to/model}, or index: BM25"
-            yield Violation(f"{path}.managed.embedding", Reason.EMBEDDING_NEEDED, message, remedy)
-        of_embedding = {
-            "embedding": managed.embedding is not None,
-            "vectors": bool(managed.vectors),
-            "indexPath": bool(managed.index_path),
-        }
-        for field in (name for name, is_given in of_embedding.items() if is_given):
-            if not managed.embeds:
-                message = f"index BM25 does not use {field}"
-                remedy = "index: Dense or Hybrid, or leave it out"
-                place = f"{path}.managed.{field}"
-                yield Violation(place, Reason.EMBEDDING_UNUSED, message, remedy)
+@spec_rule(
+    "spec.retrieval.endpoints[].managed",
+    field="embedding",
+    reason=Reason.EMBEDDING_NEEDED,
+    message="indexes Dense and Hybrid need an embedding model",
+    remedy="embedding: {path: /path/to/model}, or index: BM25",
+    cel=f"{_INDEX} == 'BM25' || has(self.embedding)",
+)
+def index_has_embedding_model(managed: ManagedRetriever) -> bool:
+    """Require an embedding model for Dense and Hybrid."""
+    return managed.embedding is not None or not managed.embeds
 
 
-def protocol_fits_role(given: RuleInput) -> Iterator[Violation]:
-    """Require SearchR1 of retrievers, and RagChat of Actor and Reference; Http fits all roles."""
-    for path, endpoint in _endpoints(given):
-        is_retriever = endpoint.role is EndpointRole.RETRIEVER
-        wanted = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
-        if endpoint.protocol not in (wanted, EndpointProtocol.HTTP):
-            message = f"{endpoint.name} with role {endpoint.role} has protocol {endpoint.protocol}"
-            remedy = f"protocol: {wanted} or Http, or another role"
-            yield Violation(f"{path}.protocol", Reason.PROTOCOL_MISMATCH, message, remedy)
+@spec_rule(
+    "spec.retrieval.endpoints[].managed",
+    field="index",
+    reason=Reason.EMBEDDING_UNUSED,
+    message="index BM25 uses neither embedding nor vectors nor indexPath",
+    remedy="index: Dense or Hybrid, or remove them",
+    cel=f"{_INDEX} != 'BM25' || !(has(self.embedding) || "
+    "(has(self.vectors) && size(self.vectors) > 0) || "
+    "(has(self.indexPath) && size(self.indexPath) > 0))",
+)
+def embedding_model_is_used(managed: ManagedRetriever) -> bool:
+    """Reject an embedding model and its files for BM25."""
+    is_specified = managed.embedding is not None or managed.vectors or managed.index_path
+    return managed.embeds or not is_specified
 
 
-def fields_fit_protocol(given: RuleInput) -> Iterator[Violation]:
-    """Reject fields that the protocol would ignore: the call would not be the one they describe."""
-    for path, endpoint in _endpoints(given):
+@spec_rule(
+    "spec.retrieval.endpoints[]",
+    field="protocol",
+    reason=Reason.PROTOCOL_MISMATCH,
+    message="the protocol is not available for the role",
+    values=lambda endpoint: f"{endpoint.name}: {endpoint.protocol}, {endpoint.role}",
+    remedy="SearchR1 or Http for role Retriever, RagChat or Http for roles Actor and Reference",
+    cel=f"{_PROTOCOL} == 'Http' || ({_ROLE} == 'Retriever') == ({_PROTOCOL} == 'SearchR1')",
+)
+def protocol_fits_role(endpoint: RetrievalEndpoint) -> bool:
+    """Require SearchR1 for retrievers, and RagChat for Actor and Reference; Http fits all roles."""
+    is_retriever = endpoint.role is EndpointRole.RETRIEVER
+    expected = EndpointProtocol.SEARCH_R1 if is_retriever else EndpointProtocol.RAG_CHAT
+    return endpoint.protocol in (expected, EndpointProtocol.HTTP)
+
+
+@spec_rule(
+    "spec.retrieval.endpoints[]",
+    field="protocol",
+    reason=Reason.PROTOCOL_MISMATCH,
+    message="protocol Http needs url",
+    remedy="url: http://host:8000/search, or protocol: SearchR1 or RagChat for a managed retriever",
+    cel=f"{_PROTOCOL} != 'Http' || (has(self.url) && size(self.url) > 0)",
+)
+def http_endpoint_has_url(endpoint: RetrievalEndpoint) -> bool:
+    """Require the URL of an Http endpoint: managed retrievers serve other protocols."""
+    return endpoint.protocol is not EndpointProtocol.HTTP or bool(endpoint.url)
+
+
+def fields_fit_protocol(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject fields that the protocol would ignore: the call would not be the specified one."""
+    for path, endpoint in _endpoints(inputs):
         is_http = endpoint.protocol is EndpointProtocol.HTTP
         ignored = {
             "extraBody": is_http and bool(endpoint.extra_body),
@@ -86,142 +129,187 @@ def fields_fit_protocol(given: RuleInput) -> Iterator[Violation]:
             "method": not is_http and endpoint.method is not HttpMethod.POST,
             "response": endpoint.protocol is EndpointProtocol.SEARCH_R1
             and endpoint.response != ResponseMapping(),
-            "managed": is_http and endpoint.managed is not None,
         }
         if is_http and endpoint.method is HttpMethod.GET and endpoint.body is not None:
             ignored["body"] = True
         for field in (name for name, is_ignored in ignored.items() if is_ignored):
-            message = f"{endpoint.name} with protocol {endpoint.protocol} does not use {field}"
-            yield Violation(f"{path}.{field}", Reason.PROTOCOL_MISMATCH, message, _USED_BY[field])
+            message = f"{endpoint.name} with protocol {endpoint.protocol} ignores {field}"
+            remedy = _UNUSED_REMEDIES[field]
+            yield Violation(f"{path}.{field}", Reason.PROTOCOL_MISMATCH, message, remedy)
 
 
-def calls_carry_the_question(given: RuleInput) -> Iterator[Violation]:
-    """Require the question in an Http call, and of SearchR1 nothing that differs by sample."""
-    for path, endpoint in _endpoints(given):
+def calls_contain_the_question(inputs: RuleInput) -> Iterator[Violation]:
+    """Require the question in an Http call, and no per-sample value in a SearchR1 call."""
+    for path, endpoint in _endpoints(inputs):
         match endpoint.protocol:
             case EndpointProtocol.HTTP:
-                named = placeholders([endpoint.body, endpoint.url])
-                if named <= SHARED_PLACEHOLDERS:
-                    message = f"no call to {endpoint.name} says what is looked for"
+                if placeholders([endpoint.body, endpoint.url]) <= SHARED_PLACEHOLDERS:
+                    message = f"calls to {endpoint.name} do not contain the query"
                     remedy = 'body: {query: "{question}"}, or {question} in url'
                     yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case EndpointProtocol.SEARCH_R1:
                 for name in sorted(placeholders(endpoint.extra_body) - SHARED_PLACEHOLDERS):
-                    message = f"one SearchR1 call asks for many samples, {{{name}}} is of one"
-                    remedy = "protocol: Http with a body, or leave it out"
-                    place = f"{path}.extraBody"
-                    yield Violation(place, Reason.TEMPLATE_PLACEHOLDER, message, remedy)
+                    message = (
+                        f"SearchR1 calls batch queries; {{{name}}} is per sample and unavailable"
+                    )
+                    remedy = "protocol: Http with a body, or remove it"
+                    field = f"{path}.extraBody"
+                    yield Violation(field, Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case _:
                 pass
 
 
-def body_is_json_and_no_text_of_it(given: RuleInput) -> Iterator[Violation]:
-    """Reject a body written as a text that holds JSON: it would be sent as one string."""
-    for path, endpoint in _endpoints(given):
-        if isinstance(endpoint.body, str) and _LIKE_JSON.match(endpoint.body):
+def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject a body written as a text that contains JSON: it would be sent as one string."""
+    for path, endpoint in _endpoints(inputs):
+        if isinstance(endpoint.body, str) and _JSON_START.match(endpoint.body):
             message = f"the body of {endpoint.name} is a text that looks like JSON"
             remedy = 'write it without quotes around it, as in body: {query: "{question}"}'
             yield Violation(f"{path}.body", Reason.BODY_IS_TEXT, message, remedy)
 
 
-def passages_need_a_retriever(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec.retrieval",
+    field="endpoints",
+    reason=Reason.RETRIEVER_NEEDED,
+    message="modes Prompt and Search need exactly one endpoint with role Retriever",
+    values=lambda retrieval: retrieval.mode,
+    remedy="one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}",
+    cel=f"!{_READS_PASSAGES} || (has(self.endpoints) && self.endpoints.exists_one(e, "
+    "!has(e.role) || e.role == 'Retriever'))",
+)
+def passages_have_a_retriever(retrieval: RetrievalSpec) -> bool:
     """Require exactly one retriever in modes Prompt and Search."""
-    mode = given.spec.retrieval.mode
-    if mode not in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
-        return
-    found = _with_role(given, EndpointRole.RETRIEVER)
-    if len(found) != 1:
-        message = f"mode {mode} needs one endpoint with role Retriever, there are {len(found)}"
-        remedy = "one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}"
-        yield Violation("spec.retrieval.endpoints", Reason.RETRIEVER_NEEDED, message, remedy)
+    roles = [endpoint.role for endpoint in retrieval.endpoints]
+    return retrieval.mode not in PASSAGE_MODES or roles.count(EndpointRole.RETRIEVER) == 1
 
 
-def rag_score_needs_both_endpoints(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="retrieval.mode",
+    reason=Reason.RAG_ENDPOINTS_NEEDED,
+    message="reward RagScore needs mode Reward, which calls endpoints after generation",
+    values=lambda spec: spec.retrieval.mode,
+    remedy="retrieval.mode: Reward, or another reward",
+    cel=f"!{HAS_RAG_SCORE} || {is_one_of('retrieval.mode', 'Reward')}",
+)
+def rag_score_has_mode_reward(spec: JobSpec) -> bool:
+    """Require mode Reward for RagScore."""
+    return spec.retrieval.mode is RetrievalMode.REWARD or not uses_rag_score(spec)
+
+
+@spec_rule(
+    "spec",
+    field="retrieval.endpoints",
+    reason=Reason.RAG_ENDPOINTS_NEEDED,
+    message="reward RagScore needs exactly one endpoint with role Actor and one with role "
+    "Reference",
+    remedy="{name, role: Actor, protocol: RagChat, url} and {name, role: Reference, protocol: "
+    "RagChat, url}",
+    cel=f"!{HAS_RAG_SCORE} || ({_one_endpoint('Actor')} && {_one_endpoint('Reference')})",
+)
+def rag_score_has_endpoints(spec: JobSpec) -> bool:
     """Require both endpoints whose results RagScore compares."""
-    if not _uses_rag_score(given):
-        return
-    if given.spec.retrieval.mode is not RetrievalMode.REWARD:
-        yield Violation(
-            MODE,
-            Reason.RAG_ENDPOINTS_NEEDED,
-            f"reward RagScore calls endpoints after generation, the mode is "
-            f"{given.spec.retrieval.mode}",
-            "retrieval.mode: Reward, or another reward",
-        )
-    for role in (EndpointRole.ACTOR, EndpointRole.REFERENCE):
-        found = _with_role(given, role)
-        if len(found) != 1:
-            path = "spec.retrieval.endpoints"
-            message = f"reward RagScore needs one endpoint with role {role}, there are {len(found)}"
-            remedy = f"one endpoint {{name, role: {role}, protocol: RagChat, url}}"
-            yield Violation(path, Reason.RAG_ENDPOINTS_NEEDED, message, remedy)
+    roles = [endpoint.role for endpoint in spec.retrieval.endpoints]
+    is_complete = roles.count(EndpointRole.ACTOR) == roles.count(EndpointRole.REFERENCE) == 1
+    return is_complete or not uses_rag_score(spec)
 
 
-def actor_writes_required_fields(given: RuleInput) -> Iterator[Violation]:
-    """Require every field of a RagChat request; the service refuses incomplete ones."""
-    fields = given.spec.retrieval.actor_output.fields
-    missing = [name for name in RAG_FIELDS if name not in fields]
-    actors = _with_role(given, EndpointRole.ACTOR)
-    is_rag_chat = not actors or any(e.protocol is EndpointProtocol.RAG_CHAT for e in actors)
-    if _uses_rag_score(given) and is_rag_chat and missing:
-        path = "spec.retrieval.actorOutput.fields"
-        message = f"RagChat requests need {', '.join(missing)}"
-        remedy = f"fields: [{', '.join([*fields, *missing])}]"
-        yield Violation(path, Reason.RAG_FIELD_MISSING, message, remedy)
+@spec_rule(
+    "spec",
+    field="retrieval.actorOutput.fields",
+    reason=Reason.RAG_FIELD_MISSING,
+    message=f"RagChat requests need {', '.join(RAG_FIELDS)}",
+    remedy=f"fields: [{', '.join(RAG_FIELDS)}]",
+    cel=f"!({specified('retrieval.actorOutput.fields')}) || !{HAS_RAG_SCORE} || "
+    f"({specified('retrieval.endpoints')} && self.retrieval.endpoints.exists(e, has(e.role) && "
+    "e.role == 'Actor' && has(e.protocol) && e.protocol == 'Http')) || "
+    f"{list(RAG_FIELDS)}.all(f, f in self.retrieval.actorOutput.fields)",
+)
+def actor_writes_required_fields(spec: JobSpec) -> bool:
+    """Require every field of a RagChat request; the service rejects incomplete ones."""
+    is_http = any(
+        endpoint.role is EndpointRole.ACTOR and endpoint.protocol is EndpointProtocol.HTTP
+        for endpoint in spec.retrieval.endpoints
+    )
+    is_complete = set(RAG_FIELDS) <= set(spec.retrieval.actor_output.fields)
+    return is_complete or is_http or not uses_rag_score(spec)
 
 
-def endpoints_are_used(given: RuleInput) -> Iterator[Violation]:
-    """Warn of endpoints that are never called: the mode was probably forgotten."""
-    mode = given.spec.retrieval.mode
+def endpoints_are_used(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn of endpoints that are never called, probably because the mode is missing."""
+    mode = inputs.spec.retrieval.mode
     used: set[EndpointRole] = set()
-    if mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
+    if mode in PASSAGE_MODES:
         used = {EndpointRole.RETRIEVER}
-    elif _uses_rag_score(given):
+    elif uses_rag_score(inputs.spec):
         used = {EndpointRole.ACTOR, EndpointRole.REFERENCE}
-    for path, endpoint in _endpoints(given):
+    for path, endpoint in _endpoints(inputs):
         if endpoint.role not in used:
             message = f"{endpoint.name} with role {endpoint.role} is not called in mode {mode}"
-            remedy = "remove it, or choose the mode and reward that use it"
+            remedy = "remove it, or select the mode and reward that use it"
             yield warning(path, Reason.ENDPOINT_UNUSED, message, remedy)
 
 
-def templates_have_their_placeholders(given: RuleInput) -> Iterator[Violation]:
-    """Reject templates that would keep passages from reaching the model."""
-    retrieval = given.spec.retrieval
-    checks: list[tuple[str, str, set[str], set[str]]] = []
-    if retrieval.mode is RetrievalMode.PROMPT:
+@spec_rule(
+    "spec.retrieval",
+    field="promptTemplate",
+    reason=Reason.TEMPLATE_PLACEHOLDER,
+    message="{passages} or {prompt} is missing",
+    remedy="write {passages} and {prompt} where they belong; double any other brace",
+    cel=f"!{is_one_of('mode', 'Prompt')} || !has(self.promptTemplate) || "
+    "(self.promptTemplate.contains('{passages') && self.promptTemplate.contains('{prompt'))",
+)
+def prompt_template_is_complete(retrieval: RetrievalSpec) -> bool:
+    """Require passages and question in the prompt."""
+    template = retrieval.prompt_template
+    is_complete = "{passages" in template and "{prompt" in template
+    return is_complete or retrieval.mode is not RetrievalMode.PROMPT
+
+
+@spec_rule(
+    "spec.retrieval",
+    field="passageTemplate",
+    reason=Reason.TEMPLATE_PLACEHOLDER,
+    message="{text} is missing",
+    remedy="write {text} where it belongs; double any other brace",
+    cel=f"!{_READS_PASSAGES} || !has(self.passageTemplate) || "
+    "self.passageTemplate.contains('{text')",
+)
+def passage_template_is_complete(retrieval: RetrievalSpec) -> bool:
+    """Require the text in a passage."""
+    return "{text" in retrieval.passage_template or retrieval.mode not in PASSAGE_MODES
+
+
+def templates_are_valid(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject templates with unknown placeholders or single braces, which CEL cannot parse."""
+    retrieval = inputs.spec.retrieval
+    problems: dict[str, str] = {}
+    if retrieval.mode is RetrievalMode.PROMPT and prompt_template_is_complete.is_met(retrieval):
         both = {"prompt", "passages"}
-        checks.append(("promptTemplate", retrieval.prompt_template, both, both))
-    if retrieval.mode in (RetrievalMode.PROMPT, RetrievalMode.SEARCH):
-        checks.append(("passageTemplate", retrieval.passage_template, {"text"}, {"text", "index"}))
-    for name, template, required, known in checks:
-        problem = _template_problem(template, required, known)
+        problems["promptTemplate"] = _template_problem(retrieval.prompt_template, both, both)
+    if retrieval.mode in PASSAGE_MODES and passage_template_is_complete.is_met(retrieval):
+        known = {"text", "index"}
+        template = retrieval.passage_template
+        problems["passageTemplate"] = _template_problem(template, {"text"}, known)
+    for name, problem in problems.items():
         if problem:
-            wanted = " and ".join(f"{{{key}}}" for key in sorted(required))
-            remedy = f"write {wanted}; double any other brace"
+            remedy = "double any brace that is not part of a placeholder"
             yield Violation(f"spec.retrieval.{name}", Reason.TEMPLATE_PLACEHOLDER, problem, remedy)
 
 
 def _template_problem(template: str, required: set[str], known: set[str]) -> str:
     try:
-        found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
     except ValueError as error:
         return str(error)
-    if missing := sorted(required - found):
-        return f"misses {{{missing[0]}}}"
-    if unknown := sorted(found - known):
-        return f"has the unknown placeholder {{{unknown[0]}}}"
+    if missing := sorted(required - names):
+        return f"{{{missing[0]}}} is missing"
+    if unknown := sorted(names - known):
+        return f"{{{unknown[0]}}} is unknown"
     return ""
 
 
-def _endpoints(given: RuleInput) -> Iterator[tuple[str, RetrievalEndpoint]]:
-    for index, endpoint in enumerate(given.spec.retrieval.endpoints):
+def _endpoints(inputs: RuleInput) -> Iterator[tuple[str, RetrievalEndpoint]]:
+    for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         yield f"spec.retrieval.endpoints[{index}]", endpoint
-
-
-def _with_role(given: RuleInput, role: EndpointRole) -> list[RetrievalEndpoint]:
-    return [endpoint for endpoint in given.spec.retrieval.endpoints if endpoint.role is role]
-
-
-def _uses_rag_score(given: RuleInput) -> bool:
-    return any(term.name is RewardKind.RAG_SCORE for term in given.spec.reward.functions)

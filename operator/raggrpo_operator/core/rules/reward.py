@@ -4,53 +4,102 @@ import re
 from collections.abc import Iterator
 
 from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.data import Columns
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.placeholders import needs_context
-from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardFunction, RewardKind
+from raggrpo_api.spec.reward import (
+    ANSWER_REWARDS,
+    JudgeSpec,
+    RewardFunction,
+    RewardKind,
+    RewardSpec,
+)
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import HAS_RAG_SCORE, if_specified, specified, value_or
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
+
+_READS_ANSWER = (
+    f"(!({specified('reward.functions')}) || "
+    f"self.reward.functions.exists(f, f.name in {list(map(str, ANSWER_REWARDS))}))"
+)
 
 
-def reward_is_complete(given: RuleInput) -> Iterator[Violation]:
-    """Require the function of a Python reward and the URL of an HTTP judge."""
-    for path, term in _terms(given):
-        if term.name is RewardKind.PYTHON and not term.python:
-            message = "a Python reward names no function"
-            remedy = "python: package.module:function"
-            yield Violation(f"{path}.python", Reason.REWARD_INCOMPLETE, message, remedy)
-        if term.name is RewardKind.HTTP and not term.url:
-            message = "an Http reward has no address"
-            remedy = "url: http://judge:8000/score"
-            yield Violation(f"{path}.url", Reason.REWARD_INCOMPLETE, message, remedy)
-        if term.name is RewardKind.JUDGE and not term.url:
-            message = "a Judge has no address"
-            remedy = "url: http://judge:8000/v1/chat/completions"
-            yield Violation(f"{path}.url", Reason.REWARD_INCOMPLETE, message, remedy)
-        if term.name is RewardKind.JUDGE and term.judge is None:
-            message = "a Judge has no model and prompt"
-            remedy = 'judge: {model: name, prompt: "... {completion} ..."}'
-            yield Violation(f"{path}.judge", Reason.REWARD_INCOMPLETE, message, remedy)
+def uses_rag_score(spec: JobSpec) -> bool:
+    """Return whether RagScore is one of the rewards."""
+    return any(term.name is RewardKind.RAG_SCORE for term in spec.reward.functions)
 
 
-def judge_can_grade(given: RuleInput) -> Iterator[Violation]:
-    """Require a prompt with the completion, one way to read a grade, and a range for it."""
-    for path, term in _terms(given):
+@spec_rule(
+    "spec.reward.functions[]",
+    field="python",
+    reason=Reason.REWARD_INCOMPLETE,
+    message="reward Python needs a function",
+    remedy="python: package.module:function",
+    cel="self.name != 'Python' || (has(self.python) && size(self.python) > 0)",
+)
+def python_reward_has_function(term: RewardFunction) -> bool:
+    """Require the function of a Python reward."""
+    return term.name is not RewardKind.PYTHON or bool(term.python)
+
+
+@spec_rule(
+    "spec.reward.functions[]",
+    field="url",
+    reason=Reason.REWARD_INCOMPLETE,
+    message="rewards Http and Judge need a URL",
+    remedy="url: http://judge:8000/score for Http, http://judge:8000/v1/chat/completions for Judge",
+    cel="!(self.name in ['Http', 'Judge']) || (has(self.url) && size(self.url) > 0)",
+)
+def http_reward_has_url(term: RewardFunction) -> bool:
+    """Require the URL of an HTTP service or judge."""
+    return term.name not in (RewardKind.HTTP, RewardKind.JUDGE) or bool(term.url)
+
+
+@spec_rule(
+    "spec.reward.functions[]",
+    field="judge",
+    reason=Reason.REWARD_INCOMPLETE,
+    message="reward Judge needs a model and a prompt",
+    remedy='judge: {model: name, prompt: "... {completion} ..."}',
+    cel="self.name != 'Judge' || has(self.judge)",
+)
+def judge_has_model(term: RewardFunction) -> bool:
+    """Require the model and prompt of a judge."""
+    return term.name is not RewardKind.JUDGE or term.judge is not None
+
+
+@spec_rule(
+    "spec.reward.functions[].judge",
+    field="highest",
+    reason=Reason.JUDGE_UNREADABLE,
+    message="highest is not above lowest",
+    values=lambda judge: f"{judge.highest:g}, {judge.lowest:g}",
+    remedy="lowest: 0 and highest: 10 are usual",
+    cel=f"double({value_or('lowest', '0.0')}) < double({value_or('highest', '10.0')})",
+)
+def judge_has_a_range(judge: JudgeSpec) -> bool:
+    """Require a range of grades."""
+    return judge.lowest < judge.highest
+
+
+def judge_can_grade(inputs: RuleInput) -> Iterator[Violation]:
+    """Require a prompt with the completion and one format_size source of the grade."""
+    for path, term in _terms(inputs):
         if term.judge is None:
             continue
         judge, at = term.judge, f"{path}.judge"
         if "completion" not in placeholders(judge.prompt):
-            message, remedy = "the judge does not see the completion", "write {completion}"
+            message, remedy = "the prompt does not contain the completion", "add {completion}"
             yield Violation(f"{at}.prompt", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
         if judge.score_pattern and judge.score_path:
-            message, remedy = "the grade is read in two ways", "give scorePattern or scorePath"
+            message = "scorePattern and scorePath are both specified"
+            remedy = "remove one of the two"
             yield Violation(f"{at}.scorePattern", Reason.JUDGE_UNREADABLE, message, remedy)
         if problem := _pattern_problem(judge.score_pattern):
             remedy = r"a Python regular expression such as Score: (\d+)"
             yield Violation(f"{at}.scorePattern", Reason.JUDGE_UNREADABLE, problem, remedy)
-        if judge.lowest >= judge.highest:
-            message = f"no grade lies between {judge.lowest:g} and {judge.highest:g}"
-            remedy = "lowest below highest, such as 0 and 10"
-            yield Violation(f"{at}.highest", Reason.JUDGE_UNREADABLE, message, remedy)
 
 
 def _pattern_problem(pattern: str) -> str:
@@ -61,9 +110,9 @@ def _pattern_problem(pattern: str) -> str:
     return ""
 
 
-def reward_fields_are_used(given: RuleInput) -> Iterator[Violation]:
+def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
     """Warn of fields that this kind of reward ignores."""
-    for path, term in _terms(given):
+    for path, term in _terms(inputs):
         if term.python and term.name is not RewardKind.PYTHON:
             message = f"reward {term.name} ignores python"
             remedy = "name: Python, or remove python"
@@ -78,36 +127,73 @@ def reward_fields_are_used(given: RuleInput) -> Iterator[Violation]:
             yield warning(f"{path}.url", Reason.REWARD_FIELD_UNUSED, message, remedy)
 
 
-def some_reward_counts(given: RuleInput) -> Iterator[Violation]:
-    """Reject rewards that are always zero, since they teach nothing."""
-    if not any(term.weight for _, term in _terms(given)):
-        message = "every weight is 0, so that all advantages are 0"
-        remedy = "give at least one function a weight"
-        yield Violation("spec.reward.functions", Reason.NO_REWARD, message, remedy)
+@spec_rule(
+    "spec.reward",
+    field="functions",
+    reason=Reason.NO_REWARD,
+    message="all weights are 0, so that all advantages are 0",
+    remedy="set the weight of at least one function",
+    cel=if_specified(
+        ("functions",), "self.functions.exists(f, !has(f.weight) || double(f.weight) != 0.0)"
+    ),
+)
+def a_reward_has_weight(reward: RewardSpec) -> bool:
+    """Reject rewards that are always 0."""
+    return any(term.weight for term in reward.functions)
 
 
-def columns_are_named(given: RuleInput) -> Iterator[Violation]:
-    """Require a column for everything that is read from the data."""
-    columns, kinds = given.spec.data.columns, [term.name for _, term in _terms(given)]
-    readers = {
-        "prompt": (columns.prompt, "every sample"),
-        "answer": (columns.answer, ", ".join(kind for kind in kinds if kind in ANSWER_REWARDS)),
-        "context": (columns.context, _reader_of_context(given)),
-    }
-    for name, (column, reader) in readers.items():
-        if reader and not column:
-            message = f"no column is named, and {reader} needs it"
-            remedy = f"data.columns.{name}: {name}"
-            yield Violation(f"spec.data.columns.{name}", Reason.COLUMN_NEEDED, message, remedy)
+@spec_rule(
+    "spec.data.columns",
+    field="prompt",
+    reason=Reason.COLUMN_NEEDED,
+    message="no column is specified for the prompts",
+    remedy="data.columns.prompt: prompt",
+    cel="!has(self.prompt) || size(self.prompt) > 0",
+)
+def prompt_column_is_named(columns: Columns) -> bool:
+    """Require the column of the prompts."""
+    return bool(columns.prompt)
 
 
-def _reader_of_context(given: RuleInput) -> str:
-    if any(term.name is RewardKind.RAG_SCORE for _, term in _terms(given)):
-        return "RagScore"
-    named = needs_context(given.spec.retrieval, given.spec.reward)
-    return "a template with {context}" if named else ""
+@spec_rule(
+    "spec",
+    field="data.columns.answer",
+    reason=Reason.COLUMN_NEEDED,
+    message="no column is specified, and rewards ExactMatch, F1 and Contains read it",
+    remedy="data.columns.answer: answer",
+    cel=f"!({specified('data.columns.answer')}) || size(self.data.columns.answer) > 0 || "
+    f"!{_READS_ANSWER}",
+)
+def answer_column_is_named(spec: JobSpec) -> bool:
+    """Require the column of the answers if a reward compares with them."""
+    reads_answer = any(term.name in ANSWER_REWARDS for term in spec.reward.functions)
+    return bool(spec.data.columns.answer) or not reads_answer
 
 
-def _terms(given: RuleInput) -> Iterator[tuple[str, RewardFunction]]:
-    for index, term in enumerate(given.spec.reward.functions):
+@spec_rule(
+    "spec",
+    field="data.columns.context",
+    reason=Reason.COLUMN_NEEDED,
+    message="no column is specified, and reward RagScore reads it",
+    remedy="data.columns.context: context",
+    cel=f"!({specified('data.columns.context')}) || size(self.data.columns.context) > 0 || "
+    f"!{HAS_RAG_SCORE}",
+)
+def context_column_is_named(spec: JobSpec) -> bool:
+    """Require the column of the context for RagScore."""
+    return bool(spec.data.columns.context) or not uses_rag_score(spec)
+
+
+def template_context_is_named(inputs: RuleInput) -> Iterator[Violation]:
+    """Require the column of the context if a template reads it."""
+    spec = inputs.spec
+    is_read = not uses_rag_score(spec) and needs_context(spec.retrieval, spec.reward)
+    if is_read and not spec.data.columns.context:
+        message = "no column is specified, and a template contains {context}"
+        remedy = "data.columns.context: context"
+        yield Violation("spec.data.columns.context", Reason.COLUMN_NEEDED, message, remedy)
+
+
+def _terms(inputs: RuleInput) -> Iterator[tuple[str, RewardFunction]]:
+    for index, term in enumerate(inputs.spec.reward.functions):
         yield f"spec.reward.functions[{index}]", term

@@ -1,4 +1,4 @@
-"""What a rule sees. Everything is resolved beforehand, so that rules only compare values."""
+"""Input and type of a rule. All values are resolved beforehand: rules only compare them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
 @dataclass(frozen=True)
 class RuleInput:
-    """Everything about one job."""
+    """One job with everything that is derived from it."""
 
     job: RagGrpoJob
-    """The job as the user wrote it."""
+    """The job as specified by the user."""
     spec: JobSpec
     """The resolved specification."""
     origins: Mapping[str, Origin]
     facts: Facts
-    """Zeros and empty strings until preflight has run; rules on facts then yield nothing."""
+    """Zeros and empty strings until preflight has run; rules that need facts then yield nothing."""
     sizing: Sizing
     in_pods: bool = True
-    """False on one machine, where folders anywhere stand in for volumes."""
+    """False for a local run, where any folder can stand in for a volume."""
 
 
 Rule = Callable[[RuleInput], Iterator[Violation]]

@@ -2,43 +2,69 @@
 
 from collections.abc import Iterator
 
-from raggrpo_api.spec.resources import Device, Placement
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .cel import DISAGGREGATED, ON_CPU, is_one_of
 from .rule_input import RuleInput, warning
+from .spec_rule import spec_rule
+
+_BLOCK_ON_CPU = is_one_of("device", "CPU")
+_BLOCK_DISAGGREGATED = is_one_of("placement", "Disaggregated")
 
 
-def gpus_are_asked_for(given: RuleInput) -> Iterator[Violation]:
-    """Require at least one GPU per node of a job on GPUs."""
-    resources = given.spec.resources
-    if resources.device is Device.GPU and not resources.gpus_per_node:
-        message = "device is GPU and gpusPerNode is 0"
-        remedy = "resources.gpusPerNode: 1 or more, or resources.device: CPU"
-        yield Violation("spec.resources.gpusPerNode", Reason.NO_GPUS, message, remedy)
+@spec_rule(
+    "spec.resources",
+    field="gpusPerNode",
+    reason=Reason.NO_GPUS,
+    message="device is GPU and gpusPerNode is 0",
+    remedy="resources.gpusPerNode: 1 or more, or resources.device: CPU",
+    cel=f"!has(self.gpusPerNode) || self.gpusPerNode > 0 || {_BLOCK_ON_CPU}",
+)
+def gpus_are_requested(resources: ResourcesSpec) -> bool:
+    """Require at least one GPU per node for a job on GPUs."""
+    return resources.device is Device.CPU or resources.gpus_per_node > 0
 
 
-def rollout_gpus_match_placement(given: RuleInput) -> Iterator[Violation]:
-    """Require GPUs for the engines alone if and only if placement is Disaggregated."""
-    resources = given.spec.resources
-    if resources.device is not Device.GPU:
-        return
-    disaggregated = resources.placement is Placement.DISAGGREGATED
-    remedy = "resources.rolloutGpus: 0, or resources.placement: Disaggregated"
-    if disaggregated:
-        remedy = "resources.rolloutGpus: 1 or more, beside the trainer's GPUs"
-    if disaggregated != bool(resources.rollout_gpus):
-        message = f"placement is {resources.placement} and rolloutGpus is {resources.rollout_gpus}"
-        yield Violation("spec.resources.rolloutGpus", Reason.ROLLOUT_GPUS_MISMATCH, message, remedy)
+@spec_rule(
+    "spec.resources",
+    field="rolloutGpus",
+    reason=Reason.ROLLOUT_GPUS_MISMATCH,
+    message="rolloutGpus is specified and placement is Colocated",
+    remedy="resources.rolloutGpus: 0, or resources.placement: Disaggregated",
+    cel=f"{_BLOCK_ON_CPU} || !has(self.rolloutGpus) || self.rolloutGpus == 0 || "
+    f"{_BLOCK_DISAGGREGATED}",
+)
+def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
+    """Reject GPUs for the engines alone where trainer and engine share GPUs."""
+    is_shared = resources.device is Device.GPU and resources.placement is Placement.COLOCATED
+    return not is_shared or resources.rollout_gpus == 0
 
 
-def rollout_engines_match_placement(given: RuleInput) -> Iterator[Violation]:
-    """Reject a number of engines where it follows from processors instead."""
-    resources = given.spec.resources
+@spec_rule(
+    "spec.resources",
+    field="rolloutGpus",
+    reason=Reason.ROLLOUT_GPUS_MISMATCH,
+    message="placement is Disaggregated and rolloutGpus is 0",
+    remedy="resources.rolloutGpus: 1 or more, in addition to the trainer's GPUs",
+    cel=f"{_BLOCK_ON_CPU} || !{_BLOCK_DISAGGREGATED} || "
+    "(has(self.rolloutGpus) && self.rolloutGpus > 0)",
+)
+def disaggregated_has_rollout_gpus(resources: ResourcesSpec) -> bool:
+    """Require GPUs for the engines if they share none with the trainer."""
+    is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
+    return not is_split or resources.rollout_gpus > 0
+
+
+def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject a number of engines where it is derived from processors."""
+    resources = inputs.spec.resources
     path, remedy = "spec.resources.rolloutEngines", "remove it"
     if resources.rollout_engines == 1:
         return
     if resources.device is Device.GPU:
-        message = "on GPUs the engines follow from rolloutGpus and tensorParallelSize"
+        message = "on GPUs the number of engines is rolloutGpus / tensorParallelSize"
     elif resources.placement is Placement.COLOCATED:
         message = "Colocated ranks on CPUs share one engine"
         remedy += ", or resources.placement: Disaggregated"
@@ -47,75 +73,113 @@ def rollout_engines_match_placement(given: RuleInput) -> Iterator[Violation]:
     yield Violation(path, Reason.ROLLOUT_ENGINES_MISMATCH, message, remedy)
 
 
-def tensor_parallel_divides_gpus(given: RuleInput) -> Iterator[Violation]:
-    """Require an engine's GPUs to be in one pod."""
-    resources, size = given.spec.resources, given.spec.rollout.tensor_parallel_size
-    gpus, place = resources.gpus_per_node, "resources.gpusPerNode"
-    if resources.device is Device.CPU:
-        gpus, place = 1, "the one CPU engine"
-    elif resources.placement is Placement.DISAGGREGATED:
-        gpus, place = resources.rollout_gpus, "resources.rolloutGpus"
-    if gpus and gpus % size:
-        path = "spec.rollout.tensorParallelSize"
-        message = f"{size} does not divide {place} ({gpus})"
-        remedy = f"rollout.tensorParallelSize: {_largest_divisor(gpus, size)}, a divisor of {gpus}"
-        yield Violation(path, Reason.TENSOR_PARALLEL_NOT_DIVISOR, message, remedy)
+@spec_rule(
+    "spec",
+    field="rollout.tensorParallelSize",
+    reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+    message="tensorParallelSize does not divide resources.gpusPerNode",
+    values=lambda spec: f"{spec.rollout.tensor_parallel_size} of {spec.resources.gpus_per_node}",
+    remedy="rollout.tensorParallelSize: 1, or another divisor",
+    if_specified=("rollout.tensorParallelSize", "resources.gpusPerNode"),
+    cel=f"{ON_CPU} || {DISAGGREGATED} || "
+    "self.resources.gpusPerNode % self.rollout.tensorParallelSize == 0",
+)
+def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
+    """Require a colocated engine's GPUs to be in one pod."""
+    resources = spec.resources
+    is_shared = resources.device is Device.GPU and resources.placement is Placement.COLOCATED
+    return not is_shared or resources.gpus_per_node % spec.rollout.tensor_parallel_size == 0
 
 
-def tensor_parallel_divides_heads(given: RuleInput) -> Iterator[Violation]:
+@spec_rule(
+    "spec",
+    field="rollout.tensorParallelSize",
+    reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+    message="tensorParallelSize does not divide resources.rolloutGpus",
+    values=lambda spec: f"{spec.rollout.tensor_parallel_size} of {spec.resources.rollout_gpus}",
+    remedy="rollout.tensorParallelSize: 1, or another divisor",
+    if_specified=("rollout.tensorParallelSize", "resources.rolloutGpus"),
+    cel=f"{ON_CPU} || !{DISAGGREGATED} || "
+    "self.resources.rolloutGpus % self.rollout.tensorParallelSize == 0",
+)
+def tensor_parallel_divides_rollout_gpus(spec: JobSpec) -> bool:
+    """Require the engines' GPUs to divide evenly over engines."""
+    resources = spec.resources
+    is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
+    return not is_split or resources.rollout_gpus % spec.rollout.tensor_parallel_size == 0
+
+
+@spec_rule(
+    "spec",
+    field="rollout.tensorParallelSize",
+    reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+    message="tensorParallelSize is not 1 and resources.device is CPU",
+    values=lambda spec: spec.rollout.tensor_parallel_size,
+    remedy="rollout.tensorParallelSize: 1",
+    if_specified=("rollout.tensorParallelSize",),
+    cel=f"!{ON_CPU} || self.rollout.tensorParallelSize == 1",
+)
+def cpu_engine_is_one_process(spec: JobSpec) -> bool:
+    """Reject tensor parallelism on CPUs."""
+    return spec.resources.device is Device.GPU or spec.rollout.tensor_parallel_size == 1
+
+
+def tensor_parallel_divides_heads(inputs: RuleInput) -> Iterator[Violation]:
     """Require attention heads to divide evenly over an engine's GPUs."""
-    heads, size = given.facts.heads, given.spec.rollout.tensor_parallel_size
+    heads, size = inputs.facts.heads, inputs.spec.rollout.tensor_parallel_size
     if heads % size:
+        divisor = max(each for each in range(1, size + 1) if heads % each == 0)
         yield Violation(
             "spec.rollout.tensorParallelSize",
             Reason.HEADS_NOT_DIVISIBLE,
             f"{size} does not divide the model's {heads} attention heads",
-            f"rollout.tensorParallelSize: {_largest_divisor(heads, size)}, a divisor of {heads}",
+            f"rollout.tensorParallelSize: {divisor}, a divisor of {heads}",
         )
 
 
-def workers_fit_cpus(given: RuleInput) -> Iterator[Violation]:
+def workers_fit_cpus(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when data threads were capped at the CPUs; more would only compete for them."""
-    asked, used = given.job.spec.data.num_workers, given.spec.data.num_workers
-    by_user = "num_workers" in given.job.spec.data.model_fields_set
-    if by_user and asked > used:
-        message = f"{asked} workers are capped to {used} = min(CPUs of a pod, 16)"
+    data = inputs.job.spec.data
+    requested, used = data.num_workers, inputs.spec.data.num_workers
+    if "num_workers" in data.model_fields_set and requested > used:
+        message = f"{requested} workers are capped at {used} = min(CPUs of a pod, 16)"
         remedy = f"data.numWorkers: {used}, or a larger resources.cpu"
         yield warning("spec.data.numWorkers", Reason.WORKERS_EXCEED_CPUS, message, remedy)
 
 
-def ray_version_is_the_same(given: RuleInput) -> Iterator[Violation]:
-    """Require the Ray version that the job began with."""
-    image, pinned = given.facts.ray_version, given.job.status.ray_version
+def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
+    """Require the Ray version with which the job started."""
+    image, pinned = inputs.facts.ray_version, inputs.job.status.ray_version
     if image and pinned and image != pinned:
-        message = f"the image has Ray {image}, this job began with {pinned}"
+        message = f"the image has Ray {image}, and the job started with {pinned}"
         remedy = f"an image with Ray {pinned}, or a new job"
         yield Violation("spec.image", Reason.RAY_VERSION_MISMATCH, message, remedy)
 
 
-def async_needs_disaggregation(given: RuleInput) -> Iterator[Violation]:
-    """Reject overlap on shared GPUs, which cannot generate while they train."""
-    colocated = given.spec.resources.placement is Placement.COLOCATED
-    if given.spec.training.off_policy_steps and colocated:
-        path = "spec.training.offPolicySteps"
-        message = "rollouts cannot overlap training on the same processors"
-        remedy = "resources.placement: Disaggregated, or training.offPolicySteps: 0"
-        yield Violation(path, Reason.ASYNC_NEEDS_DISAGGREGATION, message, remedy)
+@spec_rule(
+    "spec",
+    field="training.offPolicySteps",
+    reason=Reason.ASYNC_NEEDS_DISAGGREGATION,
+    message="rollouts cannot overlap training on the same processors",
+    remedy="resources.placement: Disaggregated, or training.offPolicySteps: 0",
+    if_specified=("training.offPolicySteps",),
+    cel=f"self.training.offPolicySteps == 0 || {DISAGGREGATED}",
+)
+def async_needs_disaggregation(spec: JobSpec) -> bool:
+    """Reject overlap on shared processors, which cannot generate while they train."""
+    is_split = spec.resources.placement is Placement.DISAGGREGATED
+    return is_split or spec.training.off_policy_steps == 0
 
 
-def rollout_optimisations_stay_on(given: RuleInput) -> Iterator[Violation]:
-    """Warn when something is off that saves work on long RAG prompts."""
-    rollout = given.spec.rollout
+def rollout_optimizations_are_enabled(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn when an optimization for long RAG prompts is disabled."""
+    rollout = inputs.spec.rollout
     switches = {
         "enableChunkedPrefill": rollout.enable_chunked_prefill,
         "enablePrefixCaching": rollout.enable_prefix_caching,
     }
     for name, is_on in switches.items():
         if not is_on:
-            message = "off, which slows rollouts down"
+            message = "false slows rollouts down"
             remedy = f"rollout.{name}: true"
             yield warning(f"spec.rollout.{name}", Reason.ROLLOUT_OPTIMISATION_OFF, message, remedy)
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-    return max(each for each in range(1, limit + 1) if number % each == 0)

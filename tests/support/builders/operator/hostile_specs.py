@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raggrpo_api.schema.crd import job_schema
+from raggrpo_operator.crd import job_schema
 from support.builders.operator.jobs import make_raw_job
 
 SPEC = job_schema()["properties"]["spec"]

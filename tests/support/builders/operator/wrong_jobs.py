@@ -1,6 +1,6 @@
-"""Wrong jobs, each with what must be said about it: for the command and for the API server."""
+"""Invalid jobs and the reports they must get from the command and the API server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.builders.operator.jobs import REMOVED
@@ -17,7 +17,14 @@ def rewards(*functions: Mapping[str, object]) -> dict[str, object]:
     return {"spec.reward.functions": list(functions)}
 
 
-WRONG: Mapping[str, tuple[Mapping[str, Any], list[str]]] = {
+def make_volume(name: str, path: str, **more: object) -> dict[str, object]:
+    return {"name": name, "claimName": name, "mountPath": path, **more}
+
+
+Rows = Mapping[str, tuple[Mapping[str, Any], Sequence[str]]]
+"""Name of a mistake → (changes to a valid job, texts in the report of it)."""
+
+WRONG_FORMS: Rows = {
     "unknown field": ({"spec.data.trainBatchsize": 4},
         ["spec.data.trainBatchsize", "unknown field", "did you mean trainBatchSize?"]),
     "field of another block": ({"spec.training.temperature": 0.7},
@@ -34,21 +41,33 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], list[str]]] = {
         ["metadata.name", "lower-case letters, digits and hyphens, at most 44"]),
     "relative path": ({"spec.data.trainFiles": ["data/train.jsonl"]},
         ["spec.data.trainFiles[0]", "'data/train.jsonl'", "use an absolute path"]),
+    "URL with credentials": (prompt_mode(url="http://me:word@kb:8000/retrieve"),
+        ["endpoints[0].url", "the URL holds credentials", "secretKeyRef"]),
+    "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "give a full URL"]),
+}  # fmt: skip
+"""Texts of the command; the API server reports a violation of the schema in its own words."""
+
+WRONG_VALUES: Rows = {
     "checkpoint off the volumes": ({"spec.checkpoint.path": "/tmp/checkpoints"},
-        ["spec.checkpoint.path", "lies on no volume", "/mnt/runs/small"]),
-    "n is not groupSize": ({"spec.rollout.n": 5, "spec.algorithm.groupSize": 3},
-        ["spec.rollout.n", "5", "groupSize is 3", "make them equal"]),
+        ["spec.checkpoint.path", "not on a volume", "below the mountPath of a volume"]),
+    "n differs from groupSize": ({"spec.rollout.n": 5, "spec.algorithm.groupSize": 3},
+        ["spec.rollout.n", "differs from algorithm.groupSize", "make them equal"]),
     "group of one": ({"spec.rollout.n": 1}, ["spec.rollout.n", "rollout.n: 2 or more"]),
-    "bad divisibility": ({"spec.data.trainBatchSize": 128, "spec.training.miniBatchPrompts": 48},
-        ["spec.training.miniBatchPrompts", "48 prompts", "training.miniBatchPrompts: 32"]),
-    "too long for the engine": (
-        {"spec.rollout.maxNumBatchedTokens": 1024, "spec.data.maxPromptLength": 2048},
-        ["spec.rollout.maxNumBatchedTokens", "maxPromptLength + maxResponseLength", "or more"]),
-    "too long for a micro-batch": ({"spec.training.tokensPerMicroBatch": 100},
-        ["spec.training.tokensPerMicroBatch", "100 tokens", "or more"]),
-    "passages leave no room": ({**prompt_mode(topK=10), "spec.retrieval.maxPassageTokens": 256,
+    "mini-batch no divisor": (
+        {"spec.data.trainBatchSize": 128, "spec.training.miniBatchPrompts": 48},
+        ["spec.training.miniBatchPrompts", "does not divide data.trainBatchSize", "or a divisor"]),
+    "sequence exceeds engine step": (
+        {"spec.rollout.maxNumBatchedTokens": 1024, "spec.data.maxPromptLength": 2048,
+         "spec.data.maxResponseLength": 512},
+        ["spec.rollout.maxNumBatchedTokens", "data.maxPromptLength + data.maxResponseLength",
+         "rollout.maxNumBatchedTokens: 0"]),
+    "sequence exceeds micro-batch": (
+        {"spec.training.tokensPerMicroBatch": 100, "spec.data.maxPromptLength": 2048,
+         "spec.data.maxResponseLength": 512},
+        ["spec.training.tokensPerMicroBatch", "less than data.maxPromptLength", "increase it"]),
+    "passages fill the prompt": ({**prompt_mode(topK=10), "spec.retrieval.maxPassageTokens": 256,
             "spec.data.maxPromptLength": 1024},
-        ["spec.data.maxPromptLength", "10 passages × 256 tokens", "a lower topK"]),
+        ["spec.data.maxPromptLength", "leave no room for the question", "reduce topK"]),
     "neither totalSteps nor epochs": ({"spec.training": {}},
         ["spec.training.totalSteps", "neither totalSteps nor epochs", "training.epochs: 1"]),
     "keepLast 1": ({"spec.checkpoint.keepLast": 1},
@@ -61,19 +80,16 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], list[str]]] = {
         ["spec.training.offPolicySteps", "resources.placement: Disaggregated"]),
     "no GPU": ({"spec.resources.gpusPerNode": 0}, ["spec.resources.gpusPerNode", "device: CPU"]),
     "secret in plain env": ({"spec.env": [{"name": "HF_TOKEN", "value": "hf_abc"}]},
-        ["spec.env[0].value", "HF_TOKEN looks like a secret", "secretKeyRef"]),
+        ["spec.env[0].value", "the name looks like a secret", "secretKeyRef"]),
     "secret in a header": (prompt_mode(headers=[{"name": "Authorization", "value": "Bearer abc"}]),
-        ["endpoints[0].headers[0].value", "Authorization looks like a secret", "secretKeyRef"]),
-    "URL with credentials": (prompt_mode(url="http://me:word@kb:8000/retrieve"),
-        ["endpoints[0].url", "the URL holds credentials", "secretKeyRef"]),
-    "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "give a full URL"]),
+        ["endpoints[0].headers[0].value", "the name looks like a secret", "secretKeyRef"]),
     "endpoint with neither url nor managed": (
         {"spec.retrieval": {"mode": "Prompt", "endpoints": [{"name": "kb"}]}},
-        ["endpoints[0]", "endpoint kb has neither", "give exactly one of url and managed"]),
+        ["endpoints[0]", "exactly one of url and managed", "specify one of the two"]),
     "Prompt without a retriever": ({"spec.retrieval": {"mode": "Prompt"}},
-        ["spec.retrieval.endpoints", "there are 0", "role: Retriever"]),
+        ["spec.retrieval.endpoints", "exactly one endpoint with role Retriever", "SearchR1"]),
     "template without passages": ({**prompt_mode(), "spec.retrieval.promptTemplate": "{prompt}"},
-        ["spec.retrieval.promptTemplate", "misses {passages}", "write {passages} and {prompt}"]),
+        ["spec.retrieval.promptTemplate", "is missing", "write {passages} and {prompt}"]),
     "RagScore without endpoints": (
         {**rewards({"name": "RagScore"}), "spec.retrieval": {"mode": "Reward"}},
         ["spec.retrieval.endpoints", "role Reference", "{name, role: Reference"]),
@@ -82,7 +98,7 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], list[str]]] = {
          "spec.retrieval": {
              "mode": "Reward", "actorOutput": {"fields": ["rewritten_query"]},
              "endpoints": [ACTOR, ACTOR | {"name": "reference", "role": "Reference"}]}},
-        ["spec.retrieval.actorOutput.fields", "need user_profile", "fields: [rewritten_query, "]),
+        ["spec.retrieval.actorOutput.fields", "need user_profile", "fields: [user_profile, "]),
     "Python reward without function": (rewards({"name": "Python"}),
         ["spec.reward.functions[0].python", "python: package.module:function"]),
     "Http reward without url": (rewards({"name": "Http"}),
@@ -90,3 +106,4 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], list[str]]] = {
     "validation without files": ({"spec.validation.everySteps": 10},
         ["spec.data.validationFiles", "held_out.jsonl"]),
 }  # fmt: skip
+"""Texts of both the command and the API server."""

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.schema.crd import job_schema
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.importing.composition import compose
 from raggrpo_operator.core.importing.overrides import (
@@ -24,6 +23,7 @@ from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS
 from raggrpo_operator.core.spec.parse import field_path, parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
+from raggrpo_operator.crd import job_schema
 from support.builders.data.verl_scripts import ARRAYS, GSM8K, SEARCH
 from support.builders.data.verl_tree import FILES
 

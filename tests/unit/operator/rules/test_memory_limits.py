@@ -69,30 +69,28 @@ def test_activations_are_judged_only_where_there_is_room_at_all(
     assert (Reason.ACTIVATIONS_MAY_NOT_FIT in found(THREE, facts)) is is_told
 
 
-@pytest.mark.parametrize(
-    ("placement", "share"), [({}, "48.0 GiB for the engine"), (APART, "0 B for the engine")]
-)
+@pytest.mark.parametrize(("placement", "share"), [({}, "48.0 GiB"), (APART, "0 B")])
 def test_an_engine_apart_takes_nothing_from_the_training_state(
     placement: dict[str, Any], share: str
 ) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 70_000_000_000})
     told = found({"resources": GPUS8 | placement}, facts)[Reason.TRAINING_STATE_DOES_NOT_FIT]
-    assert f"are left of 80.0 GiB: {share}" in told.message
+    assert f"80.0 GiB minus {share} for the engine" in told.message
 
 
 @pytest.mark.parametrize(
     ("gib", "labelled", "whose"),
     [
-        (80, 0, "80.0 GiB:"),
-        (80, 24 * 1024, "80.0 GiB:"),
-        (0, 24 * 1024, "24.0 GiB as the nodes' labels say:"),
-        (0, 0, "268.2 GiB, the most that any GPU has:"),
+        (80, 0, "80.0 GiB"),
+        (80, 24 * 1024, "80.0 GiB"),
+        (0, 24 * 1024, "24.0 GiB (from the nodes' labels)"),
+        (0, 0, "268.2 GiB (the largest of any GPU)"),
     ],
 )
 def test_a_refusal_says_whose_memory_it_is(gib: int, labelled: int, whose: str) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labelled})
     told = found({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
-    assert f"are left of {whose}" in told[Reason.TRAINING_STATE_DOES_NOT_FIT].message
+    assert f"; {whose} minus " in told[Reason.TRAINING_STATE_DOES_NOT_FIT].message
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_70b_on_one_gpu_is_refused_with_its_terms_even_if_its_memory_is_unknown(
     job = make_job({"resources": {"gpusPerNode": 1}})
     found = {each.reason: each for each in violations(job, resolve(job, facts), facts)}
     refused = found[Reason.TRAINING_STATE_DOES_NOT_FIT]
-    assert "training needs 1052.0 GiB per GPU" in refused.message
+    assert "does not fit (1052.0 GiB per GPU" in refused.message
     assert "70,600,000,000 parameters over 1" in refused.message
-    assert "the most that any GPU has" in refused.message
+    assert "(the largest of any GPU)" in refused.message
     assert Reason.GPU_MEMORY_UNKNOWN in found

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.schema.crd import job_schema
 from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS, hint_for
 from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_job, parse_update
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
+from raggrpo_operator.crd import job_schema
 from support.builders.operator.jobs import REMOVED, make_raw_job
 from support.operator.reconciler_environment import make_running_status
 

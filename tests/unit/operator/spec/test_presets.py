@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_api.schema.crd import PRESET_FIELDS
 from raggrpo_api.spec.job_spec import Preset
 from raggrpo_api.spec.resources import Placement
 from raggrpo_operator.core.spec.presets import TABLE, preset_values
 from raggrpo_operator.core.spec.resolve import Origin, resolve
+from raggrpo_operator.crd import PRESET_FIELDS
 from support.builders.operator.jobs import make_job
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "presets.md"

@@ -1,4 +1,4 @@
-"""Generate the CRD from the models: `python -m raggrpo_api.schema.crd [--check]`.
+"""Generate the CRD from the models: `python -m raggrpo_operator.crd [--check]`.
 
 For development and CI only: it reads field descriptions from the source files.
 """
@@ -19,40 +19,18 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.schemas import FILE as SCHEMAS_FILE
 from raggrpo_api.trainer.schemas import with_release
+from raggrpo_operator.core.rules import validations
+from raggrpo_operator.core.spec.presets import TABLE
+from raggrpo_operator.core.spec.structural import Schema, structural
 
-from .cel import VALIDATIONS
-from .structural import Schema, structural
-
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 CRD_FILE = _ROOT / "crds" / "raggrpojobs.yaml"
 CHART_FILE = _ROOT / "helm" / "raggrpo-operator" / "files" / "raggrpojobs.yaml"
 """The chart's copy; Helm keeps it when a release is uninstalled."""
 KEEP = {"helm.sh/resource-policy": "keep"}
 
-PRESET_FIELDS = frozenset(
-    {
-        "algorithm.groupSize",
-        "data.maxPromptLength",
-        "data.maxResponseLength",
-        "data.maxSamples",
-        "data.numWorkers",
-        "data.trainBatchSize",
-        "monitoring.debug.modelOutput",
-        "monitoring.debug.ragCalls",
-        "monitoring.debug.scoring",
-        "monitoring.logLevel",
-        "monitoring.mode",
-        "rollout.enforceEager",
-        "rollout.gpuMemoryUtilization",
-        "rollout.n",
-        "rollout.temperature",
-        "training.compile",
-        "training.gradientCheckpointing",
-        "training.offPolicySteps",
-        "training.precision",
-    }
-)
-"""Fields that a preset fills in; a test keeps them in step with the operator's table."""
+PRESET_FIELDS = frozenset({row.path for row in TABLE} | {"algorithm.groupSize"})
+"""Fields that a preset sets; groupSize is coupled with rollout.n."""
 
 _UNITS = {"Seconds": "seconds", "Gib": "GiB", "maxTokens": "tokens"}
 """Parts of names → what `kubectl explain` calls the unit."""
@@ -155,8 +133,8 @@ def job_schema() -> Schema:
         _at(schema, place).update(
             {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
         )
-    for place, rules in VALIDATIONS.items():
-        _at(schema, place)["x-kubernetes-validations"] = [rule.manifest() for rule in rules]
+    for place, rules in validations().items():
+        _at(schema, place)["x-kubernetes-validations"] = rules
     return schema
 
 
@@ -169,7 +147,7 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the generated files, or with --check fail if one of them is out of date."""
-    parser = argparse.ArgumentParser(prog="python -m raggrpo_api.schema.crd", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m raggrpo_operator.crd", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only; fail on a difference")
     parser.add_argument("--output", type=Path, help="this file alone")
     options = parser.parse_args(arguments)
@@ -180,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not options.check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            raise SystemExit(f"{path} is out of date; run python -m raggrpo_api.schema.crd")
+            raise SystemExit(f"{path} is out of date; run python -m raggrpo_operator.crd")
 
 
 def _schemas() -> str:

@@ -1,4 +1,7 @@
-"""CEL rules that freeze the values a checkpoint depends on once there has been an attempt."""
+"""The rule that freezes values a checkpoint depends on after the first attempt.
+
+Only the API server evaluates it: it needs the previous spec.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,11 +16,12 @@ from raggrpo_api.trainer.resume import (
     RESUME_REWARD_FIELDS,
 )
 
-from .rule import CelRule, given, is_one_of, optional
+from .cel import is_one_of, optional, specified
+from .spec_rule import ServerRule
 
 _NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
-_FROZEN = "cannot change once an attempt was made, since checkpoints depend on it: "
-_REMEDY = "put it back, or make a new job with its own checkpoint.path"
+_FROZEN = "cannot change after the first attempt, because checkpoints depend on it: "
+_REMEDY = "revert it, or create a new job with its own checkpoint.path"
 
 
 def _names(fields: str, block: str = "") -> tuple[str, ...]:
@@ -35,40 +39,40 @@ ITEMS: Mapping[str, tuple[str, ...]] = {
         *_names(RESUME_JUDGE_FIELDS, "judge."),
     ),
 }
-"""Fields of list items; free JSON, which CEL cannot read, is left to the trainer's comparison."""
+"""Fields of list items; the trainer compares free JSON, which CEL cannot read."""
 
 
 def _same(path: str, of_value: str = "") -> str:
     """Return the condition that a value is unset before and after, or the same."""
-    new, old = given(path), given(path, of="oldSelf")
+    new, old = specified(path), specified(path, of="oldSelf")
     same = f"self.{path}{of_value} == oldSelf.{path}{of_value}"
     return f"({new} ? {old} && {same} : !{old})"
 
 
 def _same_items(path: str, fields: tuple[str, ...]) -> str:
     """Return the condition that the items of a list agree in these fields, in order."""
-    texts = (f"({given(name, of='e')} ? string(e.{name}) : '')" for name in fields)
+    texts = (f"({specified(name, of='e')} ? string(e.{name}) : '')" for name in fields)
     return _same(path, f".map(e, [{', '.join(texts)}])")
 
 
 _DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
 _FALL = (
-    "spec.training.decaySteps, or totalSteps or epochs where they stand for it (to go on after "
-    "the last step, write the old totalSteps into decaySteps)"
+    "spec.training.decaySteps, or totalSteps or epochs that it defaults to (to continue after "
+    "the last step, set decaySteps to the old totalSteps)"
 )
 
 
 def _decay_end(of: str) -> str:
-    """Return an expression for the last step of the learning rate's fall; 0: epochs tell it."""
+    """Return an expression for the last step of the learning rate's decay; 0: given by epochs."""
     decay, total = (f"{optional(f'spec.{path}', of)}.orValue(0)" for path in (_DECAY, _TOTAL))
     return f"({decay} > 0 ? {decay} : {total})"
 
 
 def _same_decay() -> str:
-    """Return the condition that the learning rate falls as before, where it falls.
+    """Return the condition that the learning rate decays as before, if it decays.
 
-    Writing down the step that totalSteps meant so far is no change: that is how a run whose rate
-    has fallen is continued.
+    Setting decaySteps to the old totalSteps is no change: a run whose rate has decayed is
+    continued that way.
     """
     falls = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
     ends = f"{_decay_end('self')} == {_decay_end('oldSelf')}"
@@ -77,7 +81,7 @@ def _same_decay() -> str:
 
 
 def _values() -> Iterator[tuple[str, str]]:
-    """Yield what is frozen, and the condition that it is the same."""
+    """Yield (frozen field, condition that it is unchanged)."""
     paths = ["preset", "checkpoint.path"]
     paths += [
         f"{block}.{to_camel(name)}"
@@ -93,16 +97,17 @@ def _values() -> Iterator[tuple[str, str]]:
 
 
 _AS_IT_WAS = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
-"""Equality does not see the order of a list whose items have a key."""
+"""Equality ignores the order of a list whose items have a key."""
 _VALUES = tuple(_values())
 _UNCHANGED = " && ".join(same for _, same in _VALUES)
 _CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _VALUES)
 
-FROZEN = CelRule(
-    # One rule, which an equal spec ends at once: it runs at each write of the status.
-    f"{_NO_ATTEMPT} || {_AS_IT_WAS} || ({_UNCHANGED})",
-    _FROZEN + _REMEDY,
-    ".spec",
+spec_is_frozen = ServerRule(
+    # One rule, which an equal spec short-circuits: it runs at each write of the status.
+    place="",
+    field="spec",
+    cel=f"{_NO_ATTEMPT} || {_AS_IT_WAS} || ({_UNCHANGED})",
+    message=_FROZEN + _REMEDY,
     message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
 )
-"""It stands at the root, the only place where CEL can read the status."""
+"""At the root, the only place where CEL can read the status."""

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 from raggrpo_api import limits
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.schema.cel import VALIDATIONS
-from raggrpo_api.schema.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.job_status import JobStatus, status_to_json
+from raggrpo_operator.core.rules import validations
 from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.crd import CRD_FILE, crd_manifest, crd_yaml, job_schema, main
 from support.builders.operator.jobs import REMOVED, SAMPLES, make_raw_job, make_sample
 
 VALIDATOR = OAS30Validator(job_schema())
@@ -41,7 +41,7 @@ METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matc
 
 @pytest.mark.row("B1")
 def test_the_committed_file_is_what_the_models_say() -> None:
-    assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_api.schema.crd"
+    assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_operator.crd"
     assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
 
 
@@ -205,24 +205,23 @@ def test_conditions_are_a_map_by_type_and_named_things_by_name() -> None:
         assert key in SCHEMA_PARTS[f"{place}[]"]["required"]
 
 
-def test_rules_stand_where_they_belong_and_point_at_fields_that_exist() -> None:
-    for place, rules in VALIDATIONS.items():
-        schema = SCHEMA_PARTS[place]
-        assert schema["x-kubernetes-validations"] == [rule.manifest() for rule in rules]
-        for rule in rules:
-            assert rule.message
-            target = f"{place}{rule.field_path}".removeprefix(".")
+def test_validations_report_fields_that_exist() -> None:
+    for place, entries in validations().items():
+        assert SCHEMA_PARTS[place]["x-kubernetes-validations"] == entries
+        for entry in entries:
+            assert entry.keys() & {"message", "messageExpression"}
+            target = f"{place}{entry.get('fieldPath', '')}".removeprefix(".")
             assert target in SCHEMA_PARTS, target
 
 
-def test_rules_guard_every_optional_field_they_read() -> None:
+def test_validations_guard_optional_fields() -> None:
+    conditions = [(place, entry["rule"]) for place, each in validations().items() for entry in each]
     clauses = [
         (place, clause)
-        for place, rules in VALIDATIONS.items()
-        for rule in rules  # what is frozen is compared value by value, each with its own guard
-        for clause in re.split(r" && (?=\(self\.\?spec)", rule.rule)
+        for place, condition in conditions  # frozen fields are compared one by one, each guarded
+        for clause in re.split(r" && (?=\(self\.\?spec)", condition)
     ]
-    assert len(clauses) > sum(map(len, VALIDATIONS.values())) + 40
+    assert len(clauses) > len(conditions) + 40
     for place, clause in clauses:
         for reference in set(re.findall(r"self((?:\.[a-zA-Z]+)+)", clause)):
             names = reference.strip(".").split(".")
@@ -282,7 +281,7 @@ def test_the_full_sample_gives_every_field() -> None:
 
 def test_the_generator_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "raggrpo_api.schema.crd", "--check"],
+        [sys.executable, "-m", "raggrpo_operator.crd", "--check"],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from raggrpo_api.schema.structural import Schema, structural
+from raggrpo_operator.core.spec.structural import Schema, structural
 
 
 class Inner(BaseModel):

@@ -1,1 +1,0 @@
-"""The CustomResourceDefinition, generated from the models, with its CEL rules."""

@@ -1,0 +1,36 @@
+"""Rules on the form of values that only the API server evaluates: in the operator `parse` does."""
+
+from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
+
+from .cel import if_specified, matches
+from .spec_rule import ServerRule
+
+_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+job_name_is_short = ServerRule(
+    place="",
+    field="",
+    cel=f"size(self.metadata.name) <= 44 && self.metadata.name.matches('{_NAME}')",
+    message="metadata.name: not a valid name → use lower-case letters, digits and hyphens, at most "
+    "44, beginning with a letter",
+)
+n_is_quoted = ServerRule(
+    place="spec.rollout",
+    field="",
+    cel="!has(self.__false__)",
+    message='rollout.n: YAML 1.1, which kubectl reads, takes a bare n for false → write "n": 3, or '
+    "specify algorithm.groupSize instead",
+)
+utilization_is_not_zero = ServerRule(  # the schema's minimum is 0 for a value that is an integer
+    place="spec.rollout",
+    field="gpuMemoryUtilization",
+    cel=if_specified(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
+    message="must be at least 0.05 → 0.6 is usual",
+)
+node_selector_keys_are_labels = ServerRule(
+    place="spec.scheduling",
+    field="nodeSelector",
+    cel="!has(self.nodeSelector) || self.nodeSelector.all(k, size(k) <= 253 && "
+    f"{matches('k', QUALIFIED_NAME)})",
+    message="a key is not valid → write a label's key such as nvidia.com/gpu.product",
+)

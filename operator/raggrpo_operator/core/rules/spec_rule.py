@@ -1,0 +1,139 @@
+"""`SpecRule`: a rule on specified values, evaluated by the operator and by the API server.
+
+The record holds everything about the rule: field, reason, message, remedy, predicate and CEL
+expression. The CRD's `x-kubernetes-validations` are generated from it, so that `raggrpo validate`
+and `kubectl apply` report the same violation in the same words.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
+
+from raggrpo_operator.core.spec.violation import Reason, Violation
+
+from . import cel
+from .rule_input import RuleInput
+
+Validation = dict[str, str]
+"""One entry of `x-kubernetes-validations`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpecRule:
+    """A rule on the values of one place in the spec."""
+
+    name: str
+    is_met: Callable[[Any], bool]
+    """Predicate of the resolved value at a place."""
+    places: tuple[str, ...]
+    """Where `self` is in the schema, such as `spec.env[]`; the predicate gets the same value."""
+    field: str
+    """Field to report, relative to the place; empty for the place itself."""
+    reason: Reason
+    message: str
+    remedy: str
+    cel: tuple[str, ...]
+    """Expressions that must all be true, one entry of the schema each."""
+    if_specified: tuple[str, ...] = ()
+    """Fields, relative to the place, without which the API server cannot evaluate the rule.
+
+    It does not know presets and derived values.
+    """
+    values: Callable[[Any], object] | None = None
+    """Resolved values that the operator appends to the message.
+
+    The API server shows the value of the field instead: it rejects a `messageExpression` with a
+    number, since it cannot bound the length of the text.
+    """
+    applies: Callable[[RuleInput], bool] = lambda _: True
+    as_specified: bool = False
+    """Evaluate the user's spec in place of the resolved one."""
+
+    def __call__(self, inputs: RuleInput) -> Iterator[Violation]:
+        """Yield a violation for each value that does not meet the rule."""
+        if not self.applies(inputs):
+            return
+        spec = inputs.job.spec if self.as_specified else inputs.spec
+        for place in self.places:
+            for path, value in values_at(spec, place):
+                if not self.is_met(value):
+                    target = f"{path}.{self.field}" if self.field else path
+                    values = f" ({self.values(value)})" if self.values else ""
+                    yield Violation(target, self.reason, self.message + values, self.remedy)
+
+    def validations(self) -> Iterator[tuple[str, Validation]]:
+        """Yield (place, entry of its `x-kubernetes-validations`)."""
+        guard = self.if_specified
+        for place in self.places:
+            for condition in self.cel:
+                rule = cel.if_specified(guard, condition) if guard else condition
+                yield place, _entry(rule, f"{self.message} → {self.remedy}", self.field)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerRule:
+    """A rule that only the API server evaluates."""
+
+    place: str
+    field: str
+    cel: str
+    message: str
+    message_expression: str = ""
+    """Used in place of `message`, which is the fallback if it fails."""
+
+    def __call__(self, _inputs: RuleInput) -> Iterator[Violation]:
+        """Yield nothing."""
+        yield from ()
+
+    def validations(self) -> Iterator[tuple[str, Validation]]:
+        """Yield (place, entry of its `x-kubernetes-validations`)."""
+        entry = _entry(self.cel, self.message, self.field)
+        if self.message_expression:
+            entry["messageExpression"] = self.message_expression
+        yield self.place, entry
+
+
+def spec_rule(
+    *places: str, cel: str | tuple[str, ...], field: str = "", **options: Any
+) -> Callable[[Callable[[Any], bool]], SpecRule]:
+    """Return a decorator that makes a predicate a `SpecRule`; options are the record's fields."""
+
+    def decorate(is_met: Callable[[Any], bool]) -> SpecRule:
+        return SpecRule(
+            name=is_met.__name__,
+            is_met=is_met,
+            places=places,
+            field=field,
+            cel=(cel,) if isinstance(cel, str) else cel,
+            **options,
+        )
+
+    return decorate
+
+
+def values_at(spec: BaseModel, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of a place such as `spec.env[]`; blocks that are None are skipped."""
+    root, *names = place.split(".")
+    yield from _walk(spec, root, names)
+
+
+def _walk(value: Any, path: str, names: list[str]) -> Iterator[tuple[str, Any]]:
+    if not names:
+        yield path, value
+        return
+    name, *rest = names
+    below = getattr(value, to_snake(name.removesuffix("[]")))
+    path = f"{path}.{name.removesuffix('[]')}"
+    if name.endswith("[]"):
+        for index, item in enumerate(below):
+            yield from _walk(item, f"{path}[{index}]", rest)
+    elif below is not None:
+        yield from _walk(below, path, rest)
+
+
+def _entry(rule: str, message: str, field: str) -> Validation:
+    entry = {"rule": rule, "message": message, "reason": "FieldValueInvalid"}
+    return entry | ({"fieldPath": f".{field}"} if field else {})

@@ -1,0 +1,52 @@
+"""How much text a value holds in UTF-8, in Python and as a CEL expression.
+
+etcd stores the job, and every pod has its environment.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from raggrpo_api.fields.json_values import FREE_JSON
+from raggrpo_operator.core.spec.structural import Schema
+
+
+def text_bytes(value: Any, is_free: bool = False) -> int:
+    """Return the bytes of all texts in a JSON value; keys count in free JSON alone."""
+    match value:
+        case str():
+            return len(value.encode())
+        case dict() if is_free:
+            return sum(len(key.encode()) + text_bytes(each, True) for key, each in value.items())
+        case dict():
+            return sum(text_bytes(each, key in FREE_JSON) for key, each in value.items())
+        case list():
+            return sum(text_bytes(each, is_free) for each in value)
+        case _:
+            return 0
+
+
+def cel_text_bytes(schema: Schema, place: str = "self") -> str:
+    """Return an expression for the bytes of all texts at a place; CEL cannot read free JSON."""
+    return " + ".join(_terms(schema, place, 0)) or "0"
+
+
+def _terms(schema: Schema, place: str, depth: int) -> Iterator[str]:
+    """Yield a term for each field that is optional, a list or a text."""
+    match schema.get("type"):
+        case "string" if "enum" not in schema:
+            yield f"size(bytes({place}))"
+        case "array":
+            item = f"e{depth}"
+            if terms := list(_terms(schema["items"], item, depth + 1)):
+                yield f"{place}.map({item}, {' + '.join(terms)}).sum()"
+        case "object" if "properties" in schema:
+            required = schema.get("required", [])
+            for name, field in schema["properties"].items():
+                at = f"{place}.{name}"
+                if terms := list(_terms(field, at, depth)):
+                    total = " + ".join(terms)
+                    yield total if name in required else f"(has({at}) ? {total} : 0)"
+        case "object":
+            key = f"e{depth}"
+            if terms := list(_terms(schema["additionalProperties"], f"{place}[{key}]", depth + 1)):
+                yield f"{place}.map({key}, {' + '.join(terms)}).sum()"
