@@ -326,7 +326,7 @@ def repeats(measured: dict[Case, dict[str, Any]]) -> Iterator[str]:
             yield f"{case.label}: {'bitwise equal' if same else 'different bits'}"
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run all rows, or those of one size in a subprocess."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -335,7 +335,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--rows-of", help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     if options.rows_of:
         rows_of(options.rows_of, options.model, options.device, profiled=options.profile)
         os._exit(0)  # skip the shutdown of the process group

@@ -38,10 +38,10 @@ def inputs(heads: int, groups: int, size: int, dtype: torch.dtype) -> list[Tenso
 def test_flash_attention_matches_exact_values_and_gradients(
     dtype: torch.dtype, heads: int, groups: int, size: int
 ) -> None:
-    given = inputs(heads, groups, size, dtype)
-    assert has_flash(*given)
-    ours = [x.clone().requires_grad_() for x in given]
-    exact = [x.double().requires_grad_() for x in given]
+    tensors = inputs(heads, groups, size, dtype)
+    assert has_flash(*tensors)
+    ours = [x.clone().requires_grad_() for x in tensors]
+    exact = [x.double().requires_grad_() for x in tensors]
     upstream = torch.randn(1, LENGTH, heads, size, device="cuda").to(dtype)
 
     actual = segment_attention(*ours, SCALING, SPANS)

@@ -282,9 +282,9 @@ async def running_operator(bench: Bench, namespaces: str = NAMESPACE) -> AsyncIt
         "KUBECONFIG": str(bench.server.kubeconfig),
         "HEADS": bench.ray.url,
     }
-    given = [f"{name}={value}" for name, value in settings.items()]
+    environment = [f"{name}={value}" for name, value in settings.items()]
     program = Program(
-        "operator", ["env", *given, sys.executable, str(RUNNER)], folder / "operator.log"
+        "operator", ["env", *environment, sys.executable, str(RUNNER)], folder / "operator.log"
     )
     operator = Operator(program, port)
     program.start()

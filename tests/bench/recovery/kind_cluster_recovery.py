@@ -276,8 +276,8 @@ def reaches(goal: int) -> Callable[[list[Record]], bool]:
 def prepared(limit: float, alone: bool) -> Iterator[Bench]:
     """Prepare cluster, images, operator and data; yield the benchmark in its own namespace."""
     cluster = kind_cluster.up()
-    made = images()
-    install(cluster, made, REPOSITORY, settings="")
+    built = images()
+    install(cluster, built, REPOSITORY, settings="")
     with (
         tempfile.TemporaryDirectory() as folder,
         cluster.namespace(f"bench-{uuid.uuid4().hex[:8]}", restricted=True) as namespace,
@@ -286,14 +286,16 @@ def prepared(limit: float, alone: bool) -> Iterator[Bench]:
         reader = with_claim(make_pod(READER, BASE_IMAGE, ["sleep", "infinity"]), CLAIM, MOUNT)
         cluster.apply(token_secret(), reader, namespace=namespace)
         cluster.kubectl("wait", f"pod/{READER}", "--for=condition=Ready", "-n", namespace)
-        yield Bench(cluster, namespace, made.trainer, limit, alone)
+        yield Bench(cluster, namespace, built.trainer, limit, alone)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="recovery of a RagGrpoJob and of a RayJob")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=600, help="seconds a recovery may take")
-    parser.add_argument("--ettr", action="store_true", help="also the share of kept time")
+    parser.add_argument(
+        "--ettr", action="store_true", help="also the effective training time ratio"
+    )
     parser.add_argument("--alone", action="store_true", help="without RayJob")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()

@@ -126,9 +126,9 @@ def retained_share(records: Sequence[Record]) -> float:
     step to the end of the last.
     """
     steps = steps_of(records)
-    kept = {each["step"]: each["step_seconds"] for each in steps}
-    lasted = moment(steps[-1]) - moment(steps[0]) + steps[0]["step_seconds"]
-    return float(sum(kept.values()) / lasted)
+    retained = {each["step"]: each["step_seconds"] for each in steps}
+    elapsed = moment(steps[-1]) - moment(steps[0]) + steps[0]["step_seconds"]
+    return float(sum(retained.values()) / elapsed)
 
 
 def summary(turns: Sequence[Turn], ettr: Mapping[str, float | None]) -> dict[str, Any]:

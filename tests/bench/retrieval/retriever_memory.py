@@ -31,7 +31,9 @@ def main() -> None:
     """Write model and corpus, load the index, search, and print estimate and peak."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--passages", type=int, default=2000)
-    parser.add_argument("--vectors", action="store_true", help="given instead of computed")
+    parser.add_argument(
+        "--vectors", action="store_true", help="supply vectors instead of computing them"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -47,8 +49,8 @@ def main() -> None:
                 text = " ".join(random.choice(WORDS, 100))
                 file.write(json.dumps({"id": str(number), "contents": text}) + "\n")
         if options.vectors:
-            given = random.standard_normal((options.passages, 768)).astype(np.float32)
-            np.save(folder / "vectors.npy", given)
+            vectors = random.standard_normal((options.passages, 768)).astype(np.float32)
+            np.save(folder / "vectors.npy", vectors)
         _measure(folder, options.passages, with_vectors=options.vectors)
 
 

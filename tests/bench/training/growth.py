@@ -151,16 +151,16 @@ def main() -> None:
         parser.error(f"--drift-steps: at least {2 * BLOCK}, which are two blocks of the bootstrap")
     base = replace(BASE, **TINY, warmup=1, steps=2) if options.quick else BASE
     charts = []
-    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as url:
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary, judge() as url:
         for number, curve in enumerate(curves(base)):
             seconds = []
             for value, work, ranks in curve.points:
-                folder = Path(made) / f"{number}-{value}"
+                folder = Path(temporary) / f"{number}-{value}"
                 history = run(work, url, folder, ranks)
                 seconds.append(statistics.median(seconds_between(history)[-work.steps :]))
                 print(f"{curve.title} {value}: {seconds[-1]:.3f} s/step", flush=True)
             charts.append(chart(curve, seconds))
-        table = drift(options.drift_steps, url, Path(made) / "drift", replace(BASE, **TINY))
+        table = drift(options.drift_steps, url, Path(temporary) / "drift", replace(BASE, **TINY))
     page = PAGE.format(
         cpus=len(os.sched_getaffinity(0)), table=table, steps=options.drift_steps,
         charts="\n".join(charts), parameters=parameters(base) / 1e6, base=base,

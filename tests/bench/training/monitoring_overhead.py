@@ -64,8 +64,8 @@ def main() -> None:
     size = TINY if options.quick else SMALL
     # One warm-up round, and one step after the last round, which ends it.
     work = Workload(warmup=len(MODES), steps=each * len(MODES) + 1, learning_rate=1e-6, **size)
-    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary:
+        folder = Path(temporary)
         parameters = write_model(work, folder / "model")
         write_prompts(work, folder / "train.jsonl")
         measured = asyncio.run(run_job(job_in(work, folder), folder))
@@ -133,9 +133,9 @@ def summary(work: Workload, parameters: int, measured: Mapping[str, Any]) -> dic
     the following step.
     """
     steps = measured["steps"]
-    lasted = [b["started"] - a["started"] for a, b in pairwise(steps)]
+    durations = [b["started"] - a["started"] for a, b in pairwise(steps)]
     by_mode: dict[str, dict[str, list[float]]] = {m: {"step": [], "call": []} for m in MODES}
-    for step, seconds in list(zip(steps, lasted, strict=False))[work.warmup - 1 :]:
+    for step, seconds in list(zip(steps, durations, strict=False))[work.warmup - 1 :]:
         by_mode[step["mode"]]["step"].append(seconds)
         by_mode[step["mode"]]["call"].append(step["in_call"])
     handled = Counter(step["mode"] for step in steps[work.warmup - 1 :])

@@ -56,8 +56,8 @@ def main() -> None:
         systems += [System("before, on policy", before, 0), System("before, one off", before, 1)]
     work = Workload(prompt_tokens=PASSAGE_TOKENS + QUESTION_TOKENS, warmup=2, steps=options.steps)
     results: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as reward:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary, judge() as reward:
+        folder = Path(temporary)
         write_model(work, folder / "model")
         write_prompts(replace(work, prompt_tokens=QUESTION_TOKENS), folder / "train.jsonl")
         for at_once in options.at_once:

@@ -86,8 +86,8 @@ def main() -> None:
     work = workload(options)
     runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
     bounds: list[Bounds] = []
-    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as made, judge() as url:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary, judge() as url:
+        folder = Path(temporary)
         parameters = write_model(work, folder / "model")
         write_prompts(work, folder / "train.jsonl")
         (folder / "workload.json").write_text(json.dumps(asdict(work)))

@@ -34,13 +34,13 @@ def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        said = json.loads(process.stdout.readline())
-        yield {**said, "run": process.pid}
+        announced = json.loads(process.stdout.readline())
+        yield {**announced, "run": process.pid}
     finally:
         process.kill()
         process.communicate()
-    shutil.rmtree(said["temp_dir"])
-    assert warden.sweep(said["mark"]) == []
+    shutil.rmtree(announced["temp_dir"])
+    assert warden.sweep(announced["mark"]) == []
 
 
 def listening(mark: str) -> set[str]:
@@ -61,7 +61,7 @@ def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
     wait_for(lambda: not warden.marked_processes(tree["mark"]))
 
     assert len(everything) > 9  # gcs, raylet, agents, workers, driver, keepers
-    # A dashboard agent that fails to start in time ends the head.
+    # A Ray client server that fails to start in time would end the head.
     assert not any("ray.util.client.server" in program for program in programs)
     assert not any("dashboard.py" in program for program in programs)
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}

@@ -36,7 +36,7 @@ class Counter:
         return self.count, os.getpid()
 
 counter = Counter.options(name="it", get_if_exists=True, lifetime="detached").remote()
-print("said", json.dumps(ray.get(counter.next.remote(), timeout=60)))
+print("count", json.dumps(ray.get(counter.next.remote(), timeout=60)))
 """
 
 
@@ -75,20 +75,20 @@ class TwoNodes:
     def count(self) -> list[int]:
         """Return the counter of an actor on the node, and its process id."""
         command = [sys.executable, "-c", COUNT]
-        ran = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == 0, ran.stderr
-        said: list[int] = json.loads(ran.stdout.rpartition("said ")[2])
-        return said
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        count: list[int] = json.loads(done.stdout.rpartition("count ")[2])
+        return count
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
     temp_dir = make_temp_dir()
-    made = TwoNodes(tmp_path, temp_dir)
+    nodes = TwoNodes(tmp_path, temp_dir)
     try:
-        yield made
+        yield nodes
     finally:
-        made.processes.terminate_all()
+        nodes.processes.terminate_all()
         remove_temp_dir(temp_dir)
 
 

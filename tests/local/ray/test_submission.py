@@ -44,11 +44,11 @@ print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeo
 
 def longest_text() -> str:
     """Return a text of exactly the maximum size, with all forms that might be expanded."""
-    given = {"text": REFERENCES + HOSTILE_TEXT}
+    config = {"text": REFERENCES + HOSTILE_TEXT}
     room = limits.MAX_CONFIG_BYTES - len(
-        json.dumps(given | {"more": ""}, ensure_ascii=False).encode()
+        json.dumps(config | {"more": ""}, ensure_ascii=False).encode()
     )
-    return json.dumps(given | {"more": "$" * room}, ensure_ascii=False)
+    return json.dumps(config | {"more": "$" * room}, ensure_ascii=False)
 
 
 @pytest.mark.row("E5")
@@ -72,7 +72,7 @@ async def test_submission_needs_token_and_preserves_configuration(
     try:
         await submit(jobs, seal(text) | {"FOLDER": str(tmp_path)})
         assert await jobs.ray_version() == version("ray")
-        kept = await jobs.environment(SUBMISSION)
+        stored_env = await jobs.environment(SUBMISSION)
         log = temp_dir / RAY / names.ray_driver_log(SUBMISSION)
         assert await wait_until_ended(jobs) is SubmissionStatus.SUCCEEDED, log.read_text()
         for token in ("", "guessed"):
@@ -94,8 +94,8 @@ async def test_submission_needs_token_and_preserves_configuration(
     assert len(text.encode()) == limits.MAX_CONFIG_BYTES
     for reader in ("driver", "worker"):
         assert (tmp_path / reader).read_bytes() == text.encode()
-    assert open_sealed(kept) == text
-    assert SECRET not in json.dumps(kept)
+    assert open_sealed(stored_env) == text
+    assert SECRET not in json.dumps(stored_env)
     assert not (tmp_path / "owned").exists()
 
 

@@ -26,7 +26,7 @@ def raggrpo(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
 
 
-def trained(
+def train(
     folder: Path, overrides: list[str], sets: list[str], script: Path | None = None
 ) -> dict[str, object]:
     """Import a verl script with overrides, validate and run the job; return its summary."""
@@ -68,7 +68,7 @@ def test_gsm8k_example_trains_on_its_parquet_files(tmp_path: Path) -> None:
     write_parquet(data / "train.parquet", rows)
     write_parquet(data / "test.parquet", rows[:4])
 
-    summary = trained(tmp_path, [], [])
+    summary = train(tmp_path, [], [])
 
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
 
@@ -86,7 +86,7 @@ def test_search_example_trains_with_system_prompt_and_answer_list(
         "data.val_files=null",
     ]
     retrieval = ["retrieval={mode: None}", f"data.chatTemplate={json.dumps(TEMPLATE)}"]
-    summary = trained(tmp_path, overrides, retrieval)
+    summary = train(tmp_path, overrides, retrieval)
 
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
 
@@ -102,13 +102,13 @@ def test_search_tool_script_trains_with_imported_service(
     passages = [{"id": word, "contents": f"{word} w1"} for word in WORDS]
     corpus.write_text("".join(json.dumps(each) + "\n" for each in passages))
     tools = "examples/lookup/config/tools/lookup.yaml"
-    there = FILES[tools].replace("http://retriever.rag:9000/retrieve", url)
-    script = write_tree(tmp_path / "verl", {tools: there})
+    tool = FILES[tools].replace("http://retriever.rag:9000/retrieve", url)
+    script = write_tree(tmp_path / "verl", {tools: tool})
 
     command = ("-m", "raggrpo_retriever", "--corpus", corpus, "--port", port)
     with subprocess.Popen([sys.executable, *map(str, command)]) as retriever:
         try:
-            summary = trained(
+            summary = train(
                 tmp_path,
                 [
                     "actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct",

@@ -42,9 +42,9 @@ async def head(tmp_path: Path, processes: Processes) -> AsyncIterator[RayHead]:
     address = tmp_path / RAY / "ray_current_cluster"
     address.parent.mkdir()
     address.write_text("127.0.0.1:1\n")
-    made = RayHead(1, child, tmp_path, port, {**os.environ, "RAY_AUTH_TOKEN": "token"})
-    yield made
-    await made.session.close()
+    ray_head = RayHead(1, child, tmp_path, port, {**os.environ, "RAY_AUTH_TOKEN": "token"})
+    yield ray_head
+    await ray_head.session.close()
 
 
 def make_driver(processes: Processes, head: RayHead, program: str) -> Driver:
@@ -61,7 +61,7 @@ def wait_until_ready(head: RayHead) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "status", "code", "said"),
+    ("program", "status", "code", "message"),
     [
         ("print('done')", SubmissionStatus.SUCCEEDED, 0, ""),
         ("print('a\\nb\\nc\\nd\\ne\\nf'); exit(3)", SubmissionStatus.FAILED, 3, "b\nc\nd\ne\nf"),
@@ -74,7 +74,7 @@ async def test_driver_exit_is_reported_with_last_log_lines(
     program: str,
     status: SubmissionStatus,
     code: int,
-    said: str,
+    message: str,
 ) -> None:
     observed = end_of(make_driver(processes, head, program))
 
@@ -82,7 +82,7 @@ async def test_driver_exit_is_reported_with_last_log_lines(
         3,
         status,
         code,
-        said,
+        message,
     )
 
 
@@ -124,7 +124,7 @@ async def test_driver_is_killed_when_stop_times_out(
 
 async def test_driver_exit_ends_its_descendants(head: RayHead, processes: Processes) -> None:
     program = (
-        "import subprocess; made = subprocess.Popen(['sleep', '1000'], env={}); print(made.pid)"
+        "import subprocess; child = subprocess.Popen(['sleep', '1000'], env={}); print(child.pid)"
     )
     end_of(make_driver(processes, head, program))
 

@@ -34,14 +34,14 @@ def test_run_recovers_from_driver_crash_and_lost_head(tmp_path: Path) -> None:
     assert all((job.dir / name).exists() for name in ("summary.json", "report.html", "job.yaml"))
     assert not temp_dir.exists()
 
-    again, said = job.run()
+    code, output = job.run()
 
-    assert again == 0
+    assert code == 0
     assert (
         "is complete (step 20 of 20). To continue training, increase spec.training.totalSteps"
-        in said
+        in output
     )
-    assert f"rm -r {job.dir} {job.checkpoints}" in said
+    assert f"rm -r {job.dir} {job.checkpoints}" in output
     assert len(job.attempts()) == 3
 
 
@@ -80,8 +80,8 @@ def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     job.wait_until_gone()
     assert code == 0, output
     causes = [cause for cause, _ in job.attempts()]
-    said = job.state["status"]["attempts"]
-    assert causes == ["Suspended", "HeadLost", "Suspended", "Succeeded"], said
-    last, _, dead, _ = job.state["status"]["attempts"]
+    attempts = job.state["status"]["attempts"]
+    assert causes == ["Suspended", "HeadLost", "Suspended", "Succeeded"], attempts
+    last, _, dead, _ = attempts
     assert last["fromStep"] == saved
     assert "`raggrpo run` was killed" in dead["message"]

@@ -33,9 +33,11 @@ class Owner:
             text=True,
         )
         assert self.process.stdout is not None
-        said = json.loads(self.process.stdout.readline())
-        self.mark, self.keeper, self.warden = said["mark"], said["keeper"], said["warden"]
-        self.nameless = said["nameless"]
+        announced = json.loads(self.process.stdout.readline())
+        self.mark = announced["mark"]
+        self.keeper = announced["keeper"]
+        self.warden = announced["warden"]
+        self.nameless = announced["nameless"]
 
     def is_gone(self) -> bool:
         return not warden.marked_processes(self.mark)

@@ -62,8 +62,13 @@ def _answers(url: str) -> bool:
 
 
 def rewards_by(url: str, **judge: object) -> Rewards:
-    given = {"model": "grader", "prompt": "{prompt} {completion} grade", "maxTokens": 8, **judge}
-    term = {"name": "Judge", "url": url, "judge": given}
+    judge_spec = {
+        "model": "grader",
+        "prompt": "{prompt} {completion} grade",
+        "maxTokens": 8,
+        **judge,
+    }
+    term = {"name": "Judge", "url": url, "judge": judge_spec}
     return Rewards(RewardSpec.model_validate({"functions": [term]}), RetrievalSpec())
 
 

@@ -133,7 +133,7 @@ class FakeKubeRay:
             return
         name = cluster["spec"]["authOptions"]["secretName"]
         secret = await self._api.get(self._path("v1", "secrets", name))
-        assert secret is not None, "the RayCluster came before its token"
+        assert secret is not None, "the RayCluster was created before its token"
         token = base64.b64decode(secret["data"]["auth_token"]).decode()
         self._ray.expect(cluster["metadata"]["name"], token)
 

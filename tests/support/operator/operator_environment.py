@@ -50,8 +50,8 @@ class OperatorEnvironment:
             }
         )
         raw["metadata"] = {"name": name}
-        made = await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
-        return Metadata.model_validate(made["metadata"])
+        created = await self.api.create(path_of(JOBS, "raggrpojobs", self.namespace), raw)
+        return Metadata.model_validate(created["metadata"])
 
     async def change(self, changes: Mapping[str, Any], name: str = "small") -> None:
         await self.api.patch(self.path_of_job(name), changes)
@@ -140,8 +140,8 @@ def make_operator(
         "HEADS": ray.url,
         **more,
     }
-    given = [f"{name}={value}" for name, value in settings.items()]
-    command = ["env", *given, sys.executable, str(RUNNER)]
+    environment = [f"{name}={value}" for name, value in settings.items()]
+    command = ["env", *environment, sys.executable, str(RUNNER)]
     name = settings.get("RAGGRPO_POD_NAME", "operator")
     return Program(name, command, folder / f"{name}.log")
 

@@ -72,7 +72,7 @@ def make_policy_config(
     weight_update_every_steps: int = 0,
     **training: Any,
 ) -> PolicyConfig:
-    given = {
+    defaults = {
         "precision": Precision.FP32,
         "tokens_per_micro_batch": 96,
         "learning_rate": 1e-2,
@@ -80,7 +80,7 @@ def make_policy_config(
     }
     return PolicyConfig(
         model=ModelSpec(path=str(model)),
-        training=TrainingSpec.model_validate(given | training),
+        training=TrainingSpec.model_validate(defaults | training),
         objective=objective or make_objective(),
         temperature=0.7,
         device="cpu",
@@ -99,7 +99,9 @@ def make_completion(random: Random, length: int, *, inserted: slice = slice(0)) 
     return Completion(
         token_ids=tuple(random.randrange(VOCABULARY) for _ in range(length)),
         sampled=tuple(sampled),
-        rollout_logprobs=tuple(-random.uniform(1, 5) if kept else 0.0 for kept in sampled),
+        rollout_logprobs=tuple(
+            -random.uniform(1, 5) if is_sampled else 0.0 for is_sampled in sampled
+        ),
     )
 
 

@@ -54,13 +54,13 @@ def make_fit_config(folder: Path, changes: Mapping[str, Any] | None = None) -> T
     if not model.exists():
         make_model_folder(model)
         write_rows(data, [{"prompt": f"question {n}", "answer": "A"} for n in range(20)])
-    given = {
+    defaults = {
         "model.path": str(model),
         "data.trainFiles": [str(data)],
         "data.trainBatchSize": 4,
         "resources.device": "CPU",
     }
-    return make_config(folder / "checkpoints", {**given, **(changes or {})})
+    return make_config(folder / "checkpoints", {**defaults, **(changes or {})})
 
 
 def check_of(result: PreflightResult, check_id: CheckId) -> Check:

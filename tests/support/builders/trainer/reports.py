@@ -20,8 +20,8 @@ _SAMPLES_FIELDS = {field.name for field in fields(SampleMetrics)}
 
 
 def make_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
-    given = {"checkpoint.path": str(folder), "training.totalSteps": 100}
-    return make_trainer_config(given | (changes or {}))
+    defaults = {"checkpoint.path": str(folder), "training.totalSteps": 100}
+    return make_trainer_config(defaults | (changes or {}))
 
 
 def make_step(step: int, **changes: Any) -> StepRecord:
