@@ -1,4 +1,4 @@
-"""Fixtures of the tier with a real API server."""
+"""Fixtures with a real API server."""
 
 import ssl
 import uuid
@@ -21,7 +21,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def http(api_server: ApiServer) -> Iterator[httpx.Client]:
-    """Ask the server itself, as an administrator: kubectl takes half a second for each question."""
+    """An HTTP client of the server, as administrator; kubectl takes half a second per call."""
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
     trusted = ssl.create_default_context(cafile=str(api_server.authority))
     with httpx.Client(
@@ -32,14 +32,14 @@ def http(api_server: ApiServer) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def namespace(api_server: ApiServer) -> Iterator[str]:
-    """A namespace of its own; that all of them end is seen when the session does."""
+    """A namespace for one test; the session waits for the deletion of all of them."""
     with api_server.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def operator_account(api_server: ApiServer) -> Iterator[Account]:
-    """The operator's account as the chart makes it for the whole cluster, policies included."""
+    """The operator's account, created by the chart with cluster-wide permissions and policies."""
     with api_server.namespace(f"operator-{uuid.uuid4().hex[:8]}") as name:
         helm = Helm(api_server, name, release="rights")
         helm.install_values({"crds.install": False, "replicas": 2})

@@ -1,4 +1,4 @@
-"""The tier itself: what the other tests of it rely on."""
+"""Properties of the API server that the other tests rely on."""
 
 from tools.kind.api_server import ApiServer
 
@@ -6,12 +6,12 @@ from tools.kind.api_server import ApiServer
 def test_service_account_has_no_permissions_and_is_audited(
     api_server: ApiServer, namespace: str
 ) -> None:
-    api_server.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
-    as_nobody = api_server.service_account_kubeconfig(namespace, "nobody")
-    ended = api_server.kubectl("get", "pods", "-n", namespace, check=False, kubeconfig=as_nobody)
+    api_server.kubectl("create", "serviceaccount", "unprivileged", "-n", namespace)
+    unprivileged = api_server.service_account_kubeconfig(namespace, "unprivileged")
+    ended = api_server.kubectl("get", "pods", "-n", namespace, check=False, kubeconfig=unprivileged)
 
     assert "Forbidden" in ended.stderr
-    user = f"system:serviceaccount:{namespace}:nobody"
+    user = f"system:serviceaccount:{namespace}:unprivileged"
     assert ("list", "pods", 403) in {
         (event["verb"], event["objectRef"].get("resource"), event["responseStatus"]["code"])
         for event in api_server.audit_events()

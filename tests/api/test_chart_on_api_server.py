@@ -151,7 +151,7 @@ def test_namespace_admin_can_install_chart(api_server: ApiServer, namespace: str
 
 
 def admin_of(server: ApiServer, *namespaces: str) -> Path:
-    """Return the kubeconfig of somebody who has the built-in role admin there and nothing else."""
+    """Return the kubeconfig of a user who has only the built-in role admin in these namespaces."""
     home = namespaces[0]
     server.kubectl("create", "serviceaccount", "installer", "-n", home)
     for each in namespaces:
@@ -163,7 +163,7 @@ def admin_of(server: ApiServer, *namespaces: str) -> Path:
 
 
 def wait_for_right(server: ApiServer, helm: Helm, verb: str, resource: str) -> None:
-    """Wait until the role admin has taken up a right that was added to it."""
+    """Wait until a permission is aggregated into the role admin."""
     kind, _, subresource = resource.partition("/")
     question = ("auth", "can-i", verb, kind, f"--subresource={subresource}", "-n", helm.namespace)
     deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""The CRD as a real API server takes it: what kubectl shows, and what cannot change."""
+"""The CRD on a real API server: output of kubectl, and fields that cannot change."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def create(server: ApiServer, namespace: str, changes: Mapping[str, Any] | None 
 
 
 def edited(server: ApiServer, namespace: str, changes: Mapping[str, Any]) -> str:
-    """Apply the small job with changes; return what was refused, empty when it was taken."""
+    """Apply the small job with changes; return the error, or "" if it was accepted."""
     raw = make_raw_job({"metadata": {"name": "small"}, **changes})
     ended = server.kubectl(
         "apply", "-n", namespace, "-f", "-", stdin=json.dumps(raw), check=False
@@ -103,7 +103,7 @@ RUNNING = {
 
 @pytest.mark.row("A9", "B15")
 def test_columns_show_running_job(api_server: ApiServer, namespace: str) -> None:
-    create(api_server, namespace)  # which says nothing about a preset
+    create(api_server, namespace)  # without a preset
     api_server.write_status("rgj", "small", RUNNING, namespace)
 
     header, row = api_server.kubectl("get", "rgj", "-n", namespace).stdout.splitlines()
@@ -270,7 +270,7 @@ FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSte
 
 
 @pytest.mark.parametrize(
-    ("begun", "edit", "refused"),
+    ("existing", "edit", "is_rejected"),
     [
         ({}, {"spec.training.totalSteps": 200}, True),
         ({}, {"spec.training.totalSteps": 200, "spec.training.decaySteps": 100}, False),
@@ -283,13 +283,13 @@ FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSte
     ],
 )
 def test_learning_rate_decay_end_is_frozen(
-    begun: Mapping[str, Any],
+    existing: Mapping[str, Any],
     edit: Mapping[str, Any],
-    refused: bool,
+    is_rejected: bool,
     api_server: ApiServer,
     namespace: str,
 ) -> None:
-    create(api_server, namespace, FALLS | begun)
+    create(api_server, namespace, FALLS | existing)
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     told = edited(api_server, namespace, FALLS | begun | edit)
     assert ("set decaySteps to the old totalSteps" in told) is refused

@@ -1,4 +1,4 @@
-"""Objects that are not a job's stay as they are, whatever their kind and whenever they appear."""
+"""Objects that a job does not own are left unchanged, of any kind and at any time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -67,12 +67,12 @@ def config_of(job: Metadata) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind that the operator writes: what it renders, and what writes it."""
+    """A kind that the operator writes, with the functions that render and write it."""
 
     render: Callable[[Metadata], Manifest]
     write: Callable[[Children, Metadata], Awaitable[None]]
     changes: dict[str, Any]
-    """What makes a job write one."""
+    """Changes of a job that make the operator write this kind."""
 
 
 KINDS = {
@@ -107,31 +107,31 @@ KINDS = {
         {},
     ),
 }
-EACH = pytest.mark.parametrize("kind", KINDS)
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 APPLIED = ("NetworkPolicy", "Service", "Deployment")
 
 
 def owners_of(job: Metadata, other: Metadata) -> dict[str, list[Manifest]]:
-    """Return the owners that a foreign object may have; all exist, or it would be collected."""
+    """Return owners of foreign objects; all exist, or the objects would be garbage collected."""
     return {
-        "nobody": [],
+        "no owner": [],
         "another job": [owner_reference(other)],
         "not the controller": [owner_reference(job) | {"controller": False}],
-        "beside the controller": [
+        "with another controller": [
             owner_reference(job) | {"controller": False},
             owner_reference(other),
         ],
     }
 
 
-def foreign(manifest: Manifest, owners: list[Manifest]) -> Manifest:
-    """Return an object that looks like the job's own in everything but its owner."""
+def make_foreign(manifest: Manifest, owners: list[Manifest]) -> Manifest:
+    """Return an object that differs from the job's own only in its owner."""
     metadata = manifest["metadata"] | {"ownerReferences": owners, "annotations": {FOREIGN: "yes"}}
     return manifest | {"metadata": metadata}
 
 
 class Cluster:
-    """The API server as the operator's client sees it, and a job in it."""
+    """The API server through the operator's client, and a job."""
 
     def __init__(self, environment: OperatorEnvironment, client: ApiServer) -> None:
         self.environment, self.client = environment, client
@@ -151,11 +151,11 @@ class Cluster:
             return None
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """Put this object in the place of one of the same name; return it as stored."""
+        """Replace an object of the same name; return the stored object."""
         while True:
             if (old := await self.read(manifest)) is not None:
                 await self.delete(old)
-            with suppress(AlreadyExists):  # an operator was faster
+            with suppress(AlreadyExists):  # the operator recreated it
                 return await self.client.create(manifest)
 
     async def delete(self, thing: Manifest) -> None:
@@ -169,15 +169,15 @@ class Cluster:
 async def cluster(
     api_server: Server, operator_account: Account, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Cluster]:
-    """Play a cluster; its operator does not run yet."""
+    """A simulated cluster whose operator is not running yet."""
     async with make_environment(api_server, operator_account, namespace, tmp_path) as environment:
         client = await connect_as_user(str(api_server.kubeconfig))
         yield Cluster(environment, client)
         await client.close()
 
 
-class Interposed:
-    """A client beside which somebody acts right before a call."""
+class RacingClient:
+    """A client with a concurrent change right before a call."""
 
     def __init__(self, client: KubeClient, verb: str, act: Callable[[Manifest], Awaitable[Any]]):
         self._client, self._verb, self._act = client, verb, act
@@ -187,29 +187,29 @@ class Interposed:
         if verb != self._verb:
             return call
 
-        async def interposed(*arguments: Any) -> Any:
+        async def call_after_change(*arguments: Any) -> Any:
             await self._act(arguments[0])
             return await call(*arguments)
 
-        return interposed
+        return call_after_change
 
 
 def children(client: Any) -> Children:
     return Children(client, SETTINGS, KEYS)
 
 
-async def two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
+async def apply_two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
     one = await cluster.environment.apply({"spec.retrieval": RETRIEVER})
     return one, await cluster.environment.apply(name="other")
 
 
 @pytest.mark.row("E1")
-@EACH
+@EACH_KIND
 async def test_existing_foreign_object_is_kept(cluster: Cluster, kind: str) -> None:
-    _, other = await two_jobs(cluster)
+    _, other = await apply_two_jobs(cluster)
     for number, whose in enumerate(owners_of(other, other)):
         job = await cluster.environment.apply(name=f"job-{number}")
-        theirs = foreign(KINDS[kind].render(job), owners_of(job, other)[whose])
+        theirs = make_foreign(KINDS[kind].render(job), owners_of(job, other)[whose])
         kept = await cluster.replace(theirs)
 
         for _ in range(2):
@@ -223,24 +223,25 @@ async def test_existing_foreign_object_is_kept(cluster: Cluster, kind: str) -> N
 
 
 @pytest.mark.row("E1")
-@EACH
+@EACH_KIND
 async def test_foreign_object_created_before_write_is_kept(cluster: Cluster, kind: str) -> None:
-    job, other = await two_jobs(cluster)
-    theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
+    job, other = await apply_two_jobs(cluster)
+    theirs = make_foreign(KINDS[kind].render(job), [owner_reference(other)])
+    stored = []
 
-    async def be_first(written: Manifest) -> None:
+    async def replace_first(written: Manifest) -> None:
         if written["kind"] == kind:
-            seen.append(await cluster.replace(theirs))
+            stored.append(await cluster.replace(theirs))
 
-    client = Interposed(cluster.client, "create", be_first)
+    client = RacingClient(cluster.client, "create", replace_first)
     with pytest.raises(NameTaken):
         await KINDS[kind].write(children(client), job)
 
-    assert await cluster.read(theirs) == seen[-1]
+    assert await cluster.read(theirs) == stored[-1]
 
 
-async def write_and_spoil(cluster: Cluster, kind: str, job: Metadata) -> None:
-    """Let the job have its own object, without the labels that an apply would give back."""
+async def write_without_labels(cluster: Cluster, kind: str, job: Metadata) -> None:
+    """Write the job's object, then remove the labels that the next apply would restore."""
     await KINDS[kind].write(children(cluster.client), job)
     ours = KINDS[kind].render(job)
     await cluster.replace(ours | {"metadata": ours["metadata"] | {"labels": {}}})
@@ -248,45 +249,46 @@ async def write_and_spoil(cluster: Cluster, kind: str, job: Metadata) -> None:
 
 @pytest.mark.parametrize("kind", APPLIED)
 async def test_foreign_object_created_before_apply_is_kept(cluster: Cluster, kind: str) -> None:
-    job, other = await two_jobs(cluster)
-    theirs, seen = foreign(KINDS[kind].render(job), [owner_reference(other)]), []
-    await write_and_spoil(cluster, kind, job)
+    job, other = await apply_two_jobs(cluster)
+    theirs = make_foreign(KINDS[kind].render(job), [owner_reference(other)])
+    stored = []
+    await write_without_labels(cluster, kind, job)
 
-    async def be_faster(written: Manifest) -> None:
+    async def replace_first(written: Manifest) -> None:
         if written["kind"] == kind:
-            seen.append(await cluster.replace(theirs))
+            stored.append(await cluster.replace(theirs))
 
-    client = Interposed(cluster.client, "apply", be_faster)
+    client = RacingClient(cluster.client, "apply", replace_first)
     with pytest.raises(Conflict):
         await KINDS[kind].write(children(client), job)
 
-    assert await cluster.read(theirs) == seen[-1]
+    assert await cluster.read(theirs) == stored[-1]
 
 
 @pytest.mark.parametrize("kind", APPLIED)
 async def test_object_deleted_before_apply_is_not_recreated(cluster: Cluster, kind: str) -> None:
-    job, _ = await two_jobs(cluster)
-    await write_and_spoil(cluster, kind, job)
+    job, _ = await apply_two_jobs(cluster)
+    await write_without_labels(cluster, kind, job)
 
     async def remove(written: Manifest) -> None:
         if written["kind"] == kind:
-            found = await cluster.read(written)
-            assert found is not None
-            await cluster.delete(found)
+            existing = await cluster.read(written)
+            assert existing is not None
+            await cluster.delete(existing)
 
     with pytest.raises(Conflict):
-        await KINDS[kind].write(children(Interposed(cluster.client, "apply", remove)), job)
+        await KINDS[kind].write(children(RacingClient(cluster.client, "apply", remove)), job)
     assert await cluster.read(KINDS[kind].render(job)) is None
 
 
 @pytest.mark.row("E1")
-@EACH
+@EACH_KIND
 async def test_foreign_replacement_is_kept(cluster: Cluster, kind: str) -> None:
-    job, other = await two_jobs(cluster)
+    job, other = await apply_two_jobs(cluster)
     await KINDS[kind].write(children(cluster.client), job)
     ours = await cluster.read(KINDS[kind].render(job))
     assert ours is not None
-    kept = await cluster.replace(foreign(KINDS[kind].render(job), [owner_reference(other)]))
+    kept = await cluster.replace(make_foreign(KINDS[kind].render(job), [owner_reference(other)]))
 
     await children(cluster.client).owned.delete(job, resource_of(ours), ours)
     with pytest.raises(NameTaken):
@@ -296,12 +298,12 @@ async def test_foreign_replacement_is_kept(cluster: Cluster, kind: str) -> None:
 
 
 async def test_drifted_own_object_is_repaired(cluster: Cluster) -> None:
-    job, _ = await two_jobs(cluster)
-    makes = children(cluster.client)
+    job, _ = await apply_two_jobs(cluster)
+    job_children = children(cluster.client)
     for _ in range(2):
-        await makes.start_retriever(job, START)
+        await job_children.start_retriever(job, START)
     before = {kind: await cluster.read(KINDS[kind].render(job)) for kind in APPLIED}
-    await makes.start_retriever(job, START)
+    await job_children.start_retriever(job, START)
     assert {kind: await cluster.read(KINDS[kind].render(job)) for kind in APPLIED} == before
 
     policy, service = KINDS["NetworkPolicy"].render(job), KINDS["Service"].render(job)
@@ -313,24 +315,24 @@ async def test_drifted_own_object_is_repaired(cluster: Cluster) -> None:
             drifted["metadata"]["name"],
         )
         await cluster.environment.api.patch(where, {"spec": spec})
-    await makes.start_retriever(job, START)
+    await job_children.start_retriever(job, START)
 
-    for wanted, field in ((policy, "ingress"), (service, "selector")):
-        found = await cluster.read(wanted)
-        assert found is not None
-        assert found["spec"][field] == wanted["spec"][field]
+    for expected, field in ((policy, "ingress"), (service, "selector")):
+        repaired = await cluster.read(expected)
+        assert repaired is not None
+        assert repaired["spec"][field] == expected["spec"][field]
 
 
 @pytest.mark.row("E1")
 async def test_existing_secret_is_neither_read_nor_changed(cluster: Cluster) -> None:
-    job, other = await two_jobs(cluster)
+    job, other = await apply_two_jobs(cluster)
     name = secret_name(KEYS.by_id["now"], job)
     guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
-    theirs = foreign(guessed, [owner_reference(other)])
+    theirs = make_foreign(guessed, [owner_reference(other)])
     kept = [await cluster.client.create(theirs)]
     await children(cluster.client).create_cluster(job, make_cluster(job))
-    # Only who may read the RayCluster knows the name, and by then the Secret is there.
-    replaced = foreign(render_token_secret(job, name=name, token="theirs"), [])
+    # The name can be read only from the RayCluster, which is created after the Secret.
+    replaced = make_foreign(render_token_secret(job, name=name, token="theirs"), [])
     kept.append(await cluster.replace(replaced))
 
     await children(cluster.client).create_cluster(job, make_cluster(job))
@@ -338,15 +340,15 @@ async def test_existing_secret_is_neither_read_nor_changed(cluster: Cluster) -> 
     assert [await cluster.read(each) for each in (theirs, replaced)] == kept
 
 
-def is_told(name: str) -> Callable[[Manifest], bool]:
-    """Return whether the status says that this name is taken."""
+def reports_conflict(name: str) -> Callable[[Manifest], bool]:
+    """Return a predicate: whether a status reports a conflict for `name`."""
 
-    def told(status: Mapping[str, Any]) -> bool:
-        trouble = condition(status, "Reconciling")
-        is_so = (trouble["status"], trouble["reason"]) == ("True", "NameConflict")
-        return is_so and name in trouble["message"]
+    def is_reported(status: Mapping[str, Any]) -> bool:
+        reconciling = condition(status, "Reconciling")
+        has_conflict = (reconciling["status"], reconciling["reason"]) == ("True", "NameConflict")
+        return has_conflict and name in reconciling["message"]
 
-    return told
+    return is_reported
 
 
 @pytest.mark.row("E1")
@@ -357,7 +359,7 @@ async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
     other = await environment.apply({"spec.suspend": True}, "other")
     for kind, about in KINDS.items():
         job = await environment.apply({"spec.suspend": True, **about.changes}, f"t-{kind.lower()}")
-        theirs[kind] = foreign(about.render(job), [owner_reference(other)])
+        theirs[kind] = make_foreign(about.render(job), [owner_reference(other)])
         kept[kind] = await cluster.client.create(theirs[kind])
 
     cluster.start_operator()
@@ -365,7 +367,7 @@ async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
         await environment.change({"spec": {"suspend": False}}, f"t-{kind.lower()}")
     for kind, each in theirs.items():
         place = f"{kind} {environment.namespace}/{each['metadata']['name']} exists"
-        await environment.until(is_told(place), f"t-{kind.lower()}")
+        await environment.until(reports_conflict(place), f"t-{kind.lower()}")
     await asyncio.sleep(4)  # several rounds
     assert {kind: await cluster.read(each) for kind, each in theirs.items()} == kept
 
@@ -375,7 +377,7 @@ async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
     for kind in freed:
         await cluster.delete(kept[kind])
         await environment.change(
-            {"metadata": {"annotations": {"look": "again"}}}, f"t-{kind.lower()}"
+            {"metadata": {"annotations": {"reconcile": "now"}}}, f"t-{kind.lower()}"
         )
     for kind in freed:
         status = await environment.until(is_phase("Succeeded"), f"t-{kind.lower()}")
@@ -392,10 +394,10 @@ async def test_replaced_attempt_record_is_reported_while_attempt_continues(
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     job, other = await environment.apply(), await environment.apply({"spec.suspend": True}, "other")
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
-    theirs = foreign(KINDS["ConfigMap"].render(job), [owner_reference(other)])
+    theirs = make_foreign(KINDS["ConfigMap"].render(job), [owner_reference(other)])
 
     kept = await cluster.replace(theirs)
-    await environment.until(is_told(theirs["metadata"]["name"]))
+    await environment.until(reports_conflict(theirs["metadata"]["name"]))
     environment.ray.may_continue = True
     await environment.until(is_phase("Succeeded"))
 
@@ -408,33 +410,33 @@ async def test_rejected_token_is_reported_with_its_secret(cluster: Cluster) -> N
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     job = await environment.apply()
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
-    environment.ray.expect(await environment.cluster_name(), "what somebody put into the Secret")
+    environment.ray.expect(await environment.cluster_name(), "another token")
 
-    def is_refused(status: Mapping[str, Any]) -> bool:
+    def is_rejected(status: Mapping[str, Any]) -> bool:
         return condition(status, "Reconciling")["reason"] == "AccessDenied"
 
-    message = condition(await environment.until(is_refused), "Reconciling")["message"]
+    message = condition(await environment.until(is_rejected), "Reconciling")["message"]
     assert f"Secret {job.namespace}/small-token-" in message
 
 
 async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
-    """They bear the operator's labels, some of them malformed; one even names the job."""
+    """They have the operator's labels, some malformed; the job owns some of them."""
     environment = cluster.environment
     cluster.start_operator()
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     job, other = await environment.apply(), await environment.apply({"spec.suspend": True}, "other")
-    owners = {"nobody": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
+    owners = {"no owner": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
     kept = []
     for whose, owner in owners.items():
         for kind, about in KINDS.items():
-            malformed = foreign(about.render(job), owner)
+            malformed = make_foreign(about.render(job), owner)
             metadata = malformed["metadata"]
             metadata["name"] = f"{kind.lower()}-{whose}"
             wrong = (names.LABEL_CLUSTER, names.LABEL_ATTEMPT, names.LABEL_SPEC_HASH)
             metadata["labels"] = {
                 names.LABEL_MANAGED_BY: names.MANAGER,
                 names.LABEL_JOB: job.name,
-                **(dict.fromkeys(wrong, "x1") if whose != "nobody" else {}),
+                **(dict.fromkeys(wrong, "x1") if whose != "no owner" else {}),
             }
             kept.append(await cluster.client.create(malformed))
 

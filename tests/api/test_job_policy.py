@@ -1,4 +1,4 @@
-"""`jobPolicy` of the chart on a real API server: what jobs may ask for, whoever writes them."""
+"""The chart's `jobPolicy` on a real API server: limits for all jobs."""
 
 import json
 import time
@@ -31,14 +31,14 @@ POLICY = {
 
 @dataclass(frozen=True)
 class Limited:
-    """A namespace with jobs, where the policy holds."""
+    """A namespace in which the policy applies."""
 
     server: ApiServer
     namespace: str
     operator: Account
 
     def refusal(self, changes: Mapping[str, Any], namespace: str = "") -> str:
-        """Return why a job is not admitted, empty when it is."""
+        """Return why a job is rejected, or "" if it is admitted."""
         raw = make_raw_job({"metadata": {"name": "small"}, **changes})
         ended = self.server.kubectl(
             "create", "--dry-run=server", "-n", namespace or self.namespace, "-f", "-",
@@ -64,7 +64,7 @@ def limited(api_server: ApiServer) -> Iterator[Limited]:
         helm("uninstall", helm.release)
         deadline = time.monotonic() + 60
         while "ValidatingAdmissionPolicy" in limited.refusal({}, "default"):
-            assert time.monotonic() < deadline  # the API server notices a little later
+            assert time.monotonic() < deadline  # policies take effect with a delay
             time.sleep(0.2)
 
 
@@ -141,7 +141,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         make_endpoint(url="https://rag.example.com.evil.example/"),
         "spec.retrieval.endpoints: every url must begin with",
     ),
-    "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions: every url must begin"),
+    "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions: every url must start"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),
 }  # fmt: skip
 
@@ -170,8 +170,8 @@ def test_existing_job_must_comply_on_next_change(limited: Limited) -> None:
     change = {"spec": {"suspend": True}}
     refused = limited.server.kubectl(*patch, json.dumps(change), check=False).stderr
     assert "spec.image is not allowed" in refused
-    mended = {"spec": {"suspend": True, "image": ""}}
-    limited.server.kubectl(*patch, json.dumps(mended))
+    fixed = {"spec": {"suspend": True, "image": ""}}
+    limited.server.kubectl(*patch, json.dumps(fixed))
 
 
 @pytest.mark.parametrize(

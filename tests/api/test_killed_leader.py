@@ -1,4 +1,4 @@
-"""A leader that is killed while many jobs begin loses none of them and does nothing twice."""
+"""Kill the leader while many jobs start: no job is lost and no action is repeated."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ async def test_leader_loss_during_many_starts_loses_and_repeats_nothing(
         statuses = [await environment.status(name) for name in names]
     await api.close()
 
-    assert running_then < NUM_JOBS, "all had begun before the leader was killed"
+    assert running_then < NUM_JOBS, "all jobs had started before the leader was killed"
     assert sorted(ray.submitted) == [f"{name}-a1" for name in names]
     assert {(each["attempt"], each["restarts"]["total"]) for each in statuses} == {(1, 0)}
     made = Counter(

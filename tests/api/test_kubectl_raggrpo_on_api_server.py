@@ -1,4 +1,4 @@
-"""`kubectl raggrpo` against a real API server: what it shows and how it refuses."""
+"""`kubectl raggrpo` against a real API server: output and errors."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -178,10 +178,10 @@ def make_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[st
 def test_plan_of_file_needs_no_job_and_no_extra_permissions(
     api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
-    nobody = make_user(api_server, namespace, "planner")
+    user = make_user(api_server, namespace, "planner")
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(make_cluster_job()))
-    shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=nobody)
+    shown = kubectl_raggrpo("plan", "-f", file, "-n", namespace, kubeconfig=user)
 
     assert shown.returncode == 0, shown.stderr
     assert "Model and data: not read yet" in shown.stdout
@@ -217,8 +217,8 @@ def test_missing_attempt_is_reported_with_existing_ones(
 
 
 def test_missing_permission_is_named(api_server: ApiServer, namespace: str) -> None:
-    nobody = make_user(api_server, namespace, "nobody")
-    ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=nobody)
+    user = make_user(api_server, namespace, "unprivileged")
+    ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=user)
     assert ended.returncode == 1
     assert 'cannot list resource "raggrpojobs"' in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -235,8 +235,8 @@ def test_unstartable_reader_pod_is_reported_and_deleted(
     status = {"containerStatuses": [{**container, "state": {"waiting": waiting}}]}
 
     def pods() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api_server.read("pods", "-n", namespace)["items"]
-        return found
+        pods: list[dict[str, Any]] = api_server.read("pods", "-n", namespace)["items"]
+        return pods
 
     def play_kubelet() -> None:
         wait_for(lambda: bool(pods()))
@@ -303,6 +303,6 @@ def make_operator_deployment() -> dict[str, Any]:
 
 
 def make_user(api_server: ApiServer, namespace: str, name: str) -> Path:
-    """Return the kubeconfig of somebody who may do nothing."""
+    """Return the kubeconfig of a user without permissions."""
     api_server.kubectl("create", "serviceaccount", name, "-n", namespace)
     return api_server.service_account_kubeconfig(namespace, name)

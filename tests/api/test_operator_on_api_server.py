@@ -39,14 +39,14 @@ from tools.kind.jobs import condition
 async def fake(
     api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
 ) -> AsyncIterator[OperatorEnvironment]:
-    """Play a cluster; its operator does not run yet and watches one namespace."""
+    """A simulated cluster whose operator watches one namespace and is not running yet."""
     async with make_environment(api_server, operator_account, namespace, tmp_path) as played:
         yield played
 
 
 @pytest.fixture
 def environment(fake: OperatorEnvironment) -> OperatorEnvironment:
-    """Play a cluster around a running operator."""
+    """A simulated cluster with a running operator."""
     fake.operator.start()
     return fake
 
@@ -67,15 +67,15 @@ async def test_applied_job_succeeds_and_frees_resources(
 
     await environment.until_true(clusters_are_gone)
     events = await environment.all_of("events.k8s.io/v1", "events")
-    told = [(each["reason"], each["note"]) for each in events]
-    assert len(told) == len(set(told)), told
-    assert ("TargetReached", "Complete: reached step 20") in told
+    notes = [(each["reason"], each["note"]) for each in events]
+    assert len(notes) == len(set(notes)), notes
+    assert ("TargetReached", "Complete: reached step 20") in notes
 
 
 async def test_job_start_takes_twelve_writes(
     fake: OperatorEnvironment, operator_account: Account, api_server: ApiServer, tmp_path: Path
 ) -> None:
-    # What changes the progress alone is written once a minute, and this job has begun by then.
+    # Progress is written once a minute; by then this job has started.
     fake.operator = make_operator(
         operator_account, tmp_path, fake.ray, fake.namespace, RAGGRPO_STATUS_SECONDS="60"
     )
@@ -84,10 +84,10 @@ async def test_job_start_takes_twelve_writes(
     await fake.apply()
     status = await fake.until(is_phase("Running"))
 
-    async def has_told() -> bool:
+    async def has_reported() -> bool:
         return len(await fake.all_of("events.k8s.io/v1", "events")) >= 2
 
-    await fake.until_true(has_told)
+    await fake.until_true(has_reported)
     assert not status.get("warnings"), "each is an Event, too"
     writes = Counter(
         f"{each['verb']} {each['objectRef']['resource']}"
@@ -145,7 +145,7 @@ async def test_failed_driver_is_resubmitted_on_warm_cluster(
 async def test_baseline_is_reset_with_the_attempt(
     environment: OperatorEnvironment,
 ) -> None:
-    """Server-side apply makes null of a map that is emptied, unless it is one value."""
+    """Server-side apply turns an emptied map into null unless the map is atomic."""
     environment.ray.scripts["small-a1"] = Script(waits_at=15, fails_at=17)
     await environment.apply()
     await environment.until(lambda status: bool(baseline(status).get("secondsByStage")))
@@ -156,8 +156,8 @@ async def test_baseline_is_reset_with_the_attempt(
 
 
 def baseline(status: Manifest) -> Manifest:
-    found: Manifest = status.get("restartState", {}).get("baseline", {})
-    return found
+    baseline: Manifest = status.get("restartState", {}).get("baseline", {})
+    return baseline
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
@@ -368,7 +368,7 @@ async def test_suspension_saves_frees_pods_and_resumes(
 async def test_invalid_job_reports_all_violations_and_creates_nothing(
     environment: OperatorEnvironment,
 ) -> None:
-    # What is wrong shows only beside the preset's values, which the API server does not know.
+    # Violates a rule only together with the preset's values, which the API server does not know.
     await environment.apply(
         {
             "spec.data": {"trainFiles": ["/mnt/runs/train.jsonl"]},
@@ -476,7 +476,7 @@ async def test_worker_oom_is_the_cause_after_pod_deletion(
 async def test_job_waits_for_kuberay_and_continues(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
-    # Watches the whole cluster: only then can a kind that appears later be noticed.
+    # Watches the whole cluster; otherwise a kind that is added later is not discovered.
     operator = make_operator(operator_account, tmp_path, fake.ray, "")
     fake.operator = operator
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
@@ -549,7 +549,7 @@ async def test_kueue_preemption_spends_no_budget(
         await kueue.preempt(name)
         status = await environment.until(is_phase("Queued"))
         assert condition(status, "Ready")["status"] == "False"
-        # Kueue needs longer than this to admit a workload again.
+        # Kueue takes longer than this to readmit a workload.
         await environment.until(lambda status: [a["number"] for a in status["attempts"]] == [2, 1])
         await kueue.admit(name)
         await environment.until(lambda status: status.get("progress", {}).get("step") == 12)
@@ -572,12 +572,12 @@ async def test_kueue_preemption_spends_no_budget(
 
 
 def is_of_ray(pod: Manifest) -> bool:
-    """Tell whether it is a pod of a RayCluster."""
+    """Return whether a pod belongs to a RayCluster."""
     return "ray.io/cluster" in pod["metadata"]["labels"]
 
 
 def writes_of_operator(server: ApiServer, resource: str, namespace: str) -> list[str]:
-    """Return the verbs that changed objects of a kind, except the players' and what was refused."""
+    """Return the successful write verbs for a kind, without those of the simulated cluster."""
     return [
         each["verb"]
         for each in changes_by_operator(server, namespace)
@@ -590,5 +590,5 @@ async def is_gone(api: Api, path: str) -> bool:
 
 
 def time_ahead() -> str:
-    """Return a time after the attempt was recorded, in whole seconds as the kubelet gives it."""
+    """Return a time after the attempt was recorded, in whole seconds like the kubelet's."""
     return (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Kubernetes' own scheduler between a node that failed and others; the nodes are only told of."""
+"""Kubernetes' scheduler with a failed node and others; the nodes are Node objects only."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -38,25 +38,25 @@ def scheduler(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest_asyncio.fixture
 async def api(api_server: ApiServer) -> AsyncIterator[Api]:
-    """Return a client; two nodes are there while it is open, the failed one with the image."""
-    found = Api(api_server.kubeconfig)
+    """A client and two nodes, of which the failed one has the image."""
+    api = Api(api_server.kubeconfig)
     for name in ("failed", "other"):
-        await found.create(NODES, {"metadata": {"name": name}})
-        # Nobody watches over nodes here, who would take this taint off.
-        await found.patch(f"{NODES}/{name}", {"spec": {"taints": []}})
+        await api.create(NODES, {"metadata": {"name": name}})
+        # No node controller runs here that would remove this taint.
+        await api.patch(f"{NODES}/{name}", {"spec": {"taints": []}})
         images = [{"names": [IMAGE], "sizeBytes": 10 * 1024**3}] if name == "failed" else []
         room = {"cpu": str(CPUS), "memory": "64Gi", "pods": "10"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         status = {"capacity": room, "allocatable": room, "conditions": [ready], "images": images}
-        await found.patch(f"{NODES}/{name}/status", {"status": status})
-    yield found
+        await api.patch(f"{NODES}/{name}/status", {"status": status})
+    yield api
     for name in ("failed", "other"):
-        await found.delete(f"{NODES}/{name}")
-    await found.close()
+        await api.delete(f"{NODES}/{name}")
+    await api.close()
 
 
 def make_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
-    """Return a pod that is placed as those of a job that avoids these nodes."""
+    """Return a pod with the affinity of a job that avoids these nodes."""
     job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, IMAGE, size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=avoided)
@@ -65,7 +65,7 @@ def make_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
     resources = {"requests": {"cpu": str(cpus), "memory": "1Gi"}}
     container = {"name": "ray", "image": IMAGE, "resources": resources}
     spec = {"containers": [container], "affinity": template.get("affinity", {})}
-    spec["terminationGracePeriodSeconds"] = 0  # no kubelet would ever end it
+    spec["terminationGracePeriodSeconds"] = 0  # no kubelet would terminate it
     return {"metadata": {"name": name}, "spec": spec}
 
 
@@ -74,8 +74,8 @@ async def placed(api: Api, namespace: str, pod: Manifest) -> str:
     await api.create(path, pod)
     async with asyncio.timeout(30):
         while True:
-            found = await api.get(f"{path}/{pod['metadata']['name']}")
-            if found is not None and (node := found["spec"].get("nodeName")):
+            stored = await api.get(f"{path}/{pod['metadata']['name']}")
+            if stored is not None and (node := stored["spec"].get("nodeName")):
                 return str(node)
             await asyncio.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""What somebody who has the operator's token can do with it: tried on a real API server.
+"""What a holder of the operator's token can do, on a real API server.
 
 What RBAC leaves open, the chart's admission policies close; the last test sees it open without.
 """
@@ -31,7 +31,7 @@ FORBIDDEN = 403
 
 @pytest.fixture(scope="module")
 def target(api_server: ApiServer, operator_account: Account) -> Iterator[Target]:
-    """Make objects of somebody else, and a job whose objects the operator would render."""
+    """Create objects of another owner, and a job whose objects the operator would render."""
     with api_server.namespace("stolen-token") as namespace:
         raw = {**RagGrpoJob.manifest(make_sample(SAMPLE)), "metadata": {"name": "demo"}}
         api_server.apply(raw, *foreign_objects(), namespace=namespace)
@@ -90,10 +90,10 @@ def test_objects_of_missing_job_are_garbage_collected(
     method, path, body = create(
         "", POD, in_owner(uid="00000000-0000-0000-0000-000000000000")
     ).request(target)
-    body["metadata"]["name"] = "of-nobody"
+    body["metadata"]["name"] = "without-job"
     assert target.attacker.call(method, path, body).status_code == 201
     api_server.kubectl(
-        "wait", "--for=delete", "pod/of-nobody", "-n", target.namespace, "--timeout=60s"
+        "wait", "--for=delete", "pod/without-job", "-n", target.namespace, "--timeout=60s"
     )
 
 
@@ -108,7 +108,7 @@ def test_policy_expressions_use_existing_fields(api_server: ApiServer, target: T
 
 @pytest.mark.row("E9")
 def test_rbac_alone_allows_most_stolen_token_cases(api_server: ApiServer, target: Target) -> None:
-    """Else the tests above would pass for another reason."""
+    """Otherwise the tests above could pass for another reason."""
     with api_server.namespace("without-policies") as name:
         helm = Helm(api_server, name, release="bare")
         helm.install_values({"crds.install": False, "admissionPolicies.enabled": False})

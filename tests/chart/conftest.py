@@ -1,4 +1,4 @@
-"""Fixtures of the chart's tier: Helm, built from its Go module once for each version."""
+"""Fixtures of the chart tests; Helm is built from its Go module once per version."""
 
 from pathlib import Path
 
@@ -10,5 +10,5 @@ from tools.kind.go_programs import tool_folder
 
 @pytest.fixture(scope="session")
 def chart() -> Chart:
-    """The chart as this repository's Helm renders it."""
+    """The chart, rendered by Helm."""
     return Chart(helm=tool_folder("helm") / "helm", folder=Path("helm/raggrpo-operator").resolve())

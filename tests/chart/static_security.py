@@ -1,8 +1,8 @@
-"""Runs checkov on what the chart and the operator render; a finding is fixed or has its reason.
+"""Run checkov on the manifests of the chart and the operator; findings are fixed or excused.
 
-`make checkov` installs it into an environment of its own. Objects of the chart carry their reasons
-as checkov's annotations, so that they hold wherever the chart is scanned; `checkov.yaml` beside
-this file has all others. A reason that excuses nothing fails too.
+`make checkov` installs it into a separate environment. Objects of the chart have their reasons as
+annotations of checkov, which apply wherever the chart is scanned; `checkov.yaml` in this folder has
+all others. A reason without a failure is an error, too.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from tools.kind.go_programs import tool_folder
 
 CHART = Path("helm/raggrpo-operator").resolve()
 ALONE = {"CKV_SKIP_PACKAGE_UPDATE_CHECK": "true"}
-"""Nothing is asked for on the network."""
+"""Disables network access."""
 NOT_CHECKED = {"raycluster", "networkpolicy"}
-"""It has no checks of their own: a RayCluster's pods lie beside it, policies count for pods."""
+"""Kinds without checks; pods of RayClusters are written separately."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A check that an object does not pass, and why that may be."""
+    """A check that an object may fail, and the reason."""
 
     check: str
     says: str
@@ -44,20 +44,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Why objects, named by patterns, may fail a check."""
+    """Reason why objects that match patterns may fail a check."""
 
     check: str
     objects: tuple[str, ...]
     reason: str
 
     def covers(self, finding: Finding) -> bool:
-        """Say whether it is this check on one of these objects."""
+        """Return whether a failure is this check on one of these objects."""
         name = str(finding.file.with_suffix(""))
         return finding.check == self.check and any(fnmatch(name, each) for each in self.objects)
 
 
 def main() -> None:
-    """Check everything; end with a message when something is not excused."""
+    """Run all checks; exit with a message if a failure is not excused."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkov", type=Path, help="its executable")
     checkov = parser.parse_args().checkov.resolve()
@@ -84,13 +84,13 @@ def read_excuses(path: Path) -> list[Excuse]:
 
 
 def write_objects(folder: Path) -> None:
-    """Write every rendering of the chart, and every object of every sample job."""
+    """Write all renderings of the chart and all objects of the sample jobs."""
     chart = Chart(helm=tool_folder("helm") / "helm", folder=CHART)
     for case, values in MATRIX.items():
         name = case.replace(" ", "-")
         path = folder / "chart" / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)
-        # Releases of different names: the policy of one does not count for the pods of another.
+        # Different release names, so that a policy does not count for pods of another rendering.
         path.write_text(yaml.safe_dump_all(chart.render(values, release=name)))
     for sample in SAMPLES:
         own = folder / "jobs" / sample.stem
@@ -100,7 +100,7 @@ def write_objects(folder: Path) -> None:
 
 
 def run(checkov: Path, folder: Path) -> dict[str, Any]:
-    """Return checkov's report on a folder. Raises SystemExit when it did not read all of it."""
+    """Return checkov's report on a folder. Raises SystemExit if it did not read all files."""
     ended = subprocess.run(
         [
             checkov, "--directory", ".", "--framework", "kubernetes", "--output", "json",
@@ -138,14 +138,14 @@ def findings(report: Mapping[str, Any], kind: str) -> list[Finding]:
 
 
 def excused(finding: Finding, excuses: Sequence[Excuse]) -> bool:
-    """Say whether a row of the file covers it."""
+    """Return whether an entry of the file covers a failure."""
     return any(each.covers(finding) for each in excuses)
 
 
 def complaints_about(
     failed: Sequence[Finding], annotated: Sequence[Finding], excuses: Sequence[Excuse]
 ) -> list[str]:
-    """Return what has no reason, and reasons for nothing."""
+    """Return failures without a reason, and reasons without a failure."""
     lines = [
         f"{each.check} {each.says}: {each.file}, {each.resource}"
         for each in failed

@@ -116,13 +116,13 @@ def test_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
-    assert len(yaml.safe_dump(crd)) < 512 * 1024  # the release's Secret holds at most 1 MiB
+    assert len(yaml.safe_dump(crd)) < 512 * 1024  # the Secret of a release is limited to 1 MiB
 
 
 @pytest.mark.row("B1")
 def test_oldest_kubernetes_accepts_crd_and_rule_costs(chart: Chart, tmp_path: Path) -> None:
-    told = yaml.safe_load((chart.folder / "Chart.yaml").read_text())["kubeVersion"]
-    assert told == f">={OLDEST_API.replace('v0', '1')}-0"
+    version = yaml.safe_load((chart.folder / "Chart.yaml").read_text())["kubeVersion"]
+    assert version == f">={OLDEST_API.replace('v0', '1')}-0"
     program = tool_folder("crd-check") / "crd-check"
 
     def objections(file: Path) -> str:
@@ -133,12 +133,12 @@ def test_oldest_kubernetes_accepts_crd_and_rule_costs(chart: Chart, tmp_path: Pa
     assert objections(CRD_FILE) == ""
     crd = yaml.safe_load(CRD_FILE.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    dear = (
+    expensive = (
         "self.spec.volumes.all(v, self.spec.volumes.all(w, [v, w].map(x, x.name).join('') != ''))"
     )
-    schema["x-kubernetes-validations"] += [{"rule": dear, "message": "costs too much"}]
-    (tmp_path / "dear.yaml").write_text(json.dumps(crd))
-    assert "exceeds budget" in objections(tmp_path / "dear.yaml")
+    schema["x-kubernetes-validations"] += [{"rule": expensive, "message": "costs too much"}]
+    (tmp_path / "expensive.yaml").write_text(json.dumps(crd))
+    assert "exceeds budget" in objections(tmp_path / "expensive.yaml")
 
 
 def rules_of(manifests: list[Manifest], *kinds: str) -> Iterator[tuple[str, str, str]]:
@@ -166,12 +166,12 @@ def test_operator_roles_have_needed_permissions_only(chart: Chart, values: dict[
         assert {(group, plural, "list"), (group, plural, "watch")} <= rules
     touched = {(group_of(each.api_version), each.plural) for each in BY_KIND.values()}
     touched.add(("raggrpo.io", "raggrpojobs/status"))
-    found = {(group, resource) for group, resource, _ in rules}
+    resources = {(group, resource) for group, resource, _ in rules}
     to_find_kuberay = {("apiextensions.k8s.io", "customresourcedefinitions")}
     to_see_gpus = {("", "nodes")}
-    assert found - touched == (set() if values else to_find_kuberay | to_see_gpus)
+    assert resources - touched == (set() if values else to_find_kuberay | to_see_gpus)
     assert {verb for _, resource, verb in rules if resource == "nodes"} <= {"list"}
-    assert touched <= found
+    assert touched <= resources
     assert not [rule for rule in rules if "*" in rule]
     assert {verb for _, resource, verb in rules if resource == "secrets"} == {"create"}
     assert not {verb for _, _, verb in rules} & {"escalate", "bind", "impersonate", "update"}
@@ -287,7 +287,7 @@ def test_deployment_strategy_depends_on_replicas(chart: Chart) -> None:
 
 
 def environment_of(manifests: list[Manifest]) -> dict[str, str]:
-    """Return the operator's environment as its container sees it."""
+    """Return the environment of the operator's container."""
     [container] = one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     by_field = {"metadata.name": "operator-0", "metadata.namespace": NAMESPACE}
     return {
@@ -299,14 +299,14 @@ def environment_of(manifests: list[Manifest]) -> dict[str, str]:
 
 
 class Recorded(dict[str, str]):
-    """An environment that knows what it was asked for."""
+    """An environment that records which variables were read."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         super().__init__(values)
-        self.asked: set[str] = set()
+        self.read_names: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(key)
+        self.read_names.add(key)
         return super().get(key, default)
 
 
@@ -321,9 +321,9 @@ def test_operator_parses_chart_environment(
     settings = read_settings(environment)
 
     ours = {name for name in environment if name.startswith(PREFIX)}
-    assert ours <= environment.asked
-    fixed = {"RAGGRPO_DASHBOARD_PORT", "RAGGRPO_PROGRESS_PORT"}  # the same in all clusters
-    assert environment.asked - ours <= fixed | {"KUBERNETES_SERVICE_HOST"}  # from Kubernetes
+    assert ours <= environment.read_names
+    fixed = {"RAGGRPO_DASHBOARD_PORT", "RAGGRPO_PROGRESS_PORT"}  # fixed
+    assert environment.read_names - ours <= fixed | {"KUBERNETES_SERVICE_HOST"}  # from Kubernetes
     assert settings.own_namespace == NAMESPACE
     assert settings.namespaces == tuple(values.get("watchNamespaces", ()))
     assert settings.leader_election is (values.get("replicas", 1) > 1)
@@ -361,13 +361,14 @@ def test_settings_reach_operator(chart: Chart, tmp_path: Path) -> None:
 
 @pytest.mark.row("E12")
 @pytest.mark.parametrize(
-    ("policy", "is_told"),
+    ("policy", "is_reported"),
     [({}, True), ({"apiServer": ["192.0.2.10/32"]}, False), ({"restrictEgress": False}, False)],
 )
 def test_notes_warn_about_missing_api_server_addresses(
-    chart: Chart, policy: dict[str, Any], is_told: bool
+    chart: Chart, policy: dict[str, Any], is_reported: bool
 ) -> None:
-    assert ("networkPolicy.apiServer is empty" in chart.notes({"networkPolicy": policy})) is is_told
+    notes = chart.notes({"networkPolicy": policy})
+    assert ("networkPolicy.apiServer is empty" in notes) is is_reported
 
 
 def test_job_network_policies_select_operator_pods(chart: Chart) -> None:
@@ -433,7 +434,7 @@ def test_releases_do_not_collide(chart: Chart) -> None:
 
 
 def series() -> set[str]:
-    """Return the names of all series that operator and trainers show."""
+    """Return the names of all series of operator and trainers."""
     calls = CallSummary(answered=1, failures={}, p50=0.1, p95=0.1, p99=0.1)
     progress = Progress(attempt=1, stage=Stage.TRAINING)
     trainer = PrometheusText("demo").render(progress, make_step(1, retrieval={"kb": calls}), {}, 0)
@@ -448,11 +449,11 @@ def test_alerts_and_panels_use_existing_series(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     rules = one(manifests, "PrometheusRule")["spec"]["groups"]
     board = yaml.safe_load(one(manifests, "ConfigMap")["data"]["raggrpo.json"])
-    asked = [rule["expr"] for group in rules for rule in group["rules"]]
-    asked += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    asked += [variable["query"] for variable in board["templating"]["list"]]
+    queries = [rule["expr"] for group in rules for rule in group["rules"]]
+    queries += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [variable["query"] for variable in board["templating"]["list"]]
 
-    names = {name for text in asked for name in re.findall(r"\braggrpo_[a-z0-9_]+", text)}
+    names = {name for text in queries for name in re.findall(r"\braggrpo_[a-z0-9_]+", text)}
     assert len(names) > 15
     in_panels = " ".join(t["expr"] for panel in board["panels"] for t in panel["targets"])
     for name in ("effective_training_time_ratio", "lost_steps", "restarts_by_cause"):
