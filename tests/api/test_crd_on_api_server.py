@@ -39,28 +39,28 @@ def test_crd_is_established_and_structural(api_server: ApiServer) -> None:
 
 
 def test_explain_shows_descriptions(api_server: ApiServer) -> None:
-    said = " ".join(api_server.kubectl("explain", "rgj.spec.rollout.n").stdout.split())
-    assert "FIELD: n <integer>" in said
-    assert "Completions per prompt; equals algorithm.groupSize. Default: from preset." in said
+    output = " ".join(api_server.kubectl("explain", "rgj.spec.rollout.n").stdout.split())
+    assert "FIELD: n <integer>" in output
+    assert "Completions per prompt" in output
 
 
 def test_explain_names_choices(api_server: ApiServer) -> None:
-    said = " ".join(api_server.kubectl("explain", "rgj.spec", "--recursive").stdout.split())
-    assert "enum: Fast, MaxPerformance, MemoryLimited, Debug" in said
-    assert "maxPromptLength <integer>" in said
+    output = " ".join(api_server.kubectl("explain", "rgj.spec", "--recursive").stdout.split())
+    assert "enum: Fast, MaxPerformance, MemoryLimited, Debug" in output
+    assert "maxPromptLength <integer>" in output
 
 
 @pytest.mark.parametrize(
     ("field", "unit"),
     [
-        ("data.maxPromptLength", "Tokens of the whole prompt"),
+        ("data.maxPromptLength", "Maximum tokens per prompt"),
         ("recovery.deadlines.preflightSeconds", "Default: 900 seconds."),
         ("resources.gpuMemoryGib", "GiB"),
     ],
 )
 def test_explain_names_units(field: str, unit: str, api_server: ApiServer) -> None:
-    said = api_server.kubectl("explain", f"rgj.spec.{field}").stdout
-    assert unit in " ".join(said.partition("DESCRIPTION:")[2].split())
+    output = api_server.kubectl("explain", f"rgj.spec.{field}").stdout
+    assert unit in " ".join(output.partition("DESCRIPTION:")[2].split())
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

@@ -114,7 +114,7 @@ APPLIED = ("NetworkPolicy", "Service", "Deployment")
 def owners_of(job: Metadata, other: Metadata) -> dict[str, list[Manifest]]:
     """Return owners of foreign objects; all exist, or the objects would be garbage collected."""
     return {
-        "no owner": [],
+        "unowned": [],
         "another job": [owner_reference(other)],
         "not the controller": [owner_reference(job) | {"controller": False}],
         "with another controller": [
@@ -425,7 +425,7 @@ async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
     cluster.start_operator()
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     job, other = await environment.apply(), await environment.apply({"spec.suspend": True}, "other")
-    owners = {"no owner": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
+    owners = {"unowned": [], "other": [owner_reference(other)], "small": [owner_reference(job)]}
     kept = []
     for whose, owner in owners.items():
         for kind, about in KINDS.items():
@@ -436,7 +436,7 @@ async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
             metadata["labels"] = {
                 names.LABEL_MANAGED_BY: names.MANAGER,
                 names.LABEL_JOB: job.name,
-                **(dict.fromkeys(wrong, "x1") if whose != "no owner" else {}),
+                **(dict.fromkeys(wrong, "x1") if whose != "unowned" else {}),
             }
             kept.append(await cluster.client.create(malformed))
 

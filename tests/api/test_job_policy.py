@@ -108,11 +108,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "image": ({"spec.image": "elsewhere/trainer:1"}, "spec.image is not allowed"),
     "image of a longer name": (
         {"spec.image": "mirror.example.com/raggrpo-theirs/trainer:1"},
-        "begin it with mirror.example.com/raggrpo/",
+        "use one that starts with mirror.example.com/raggrpo/",
     ),
     "priority class": (
         {"spec.scheduling": {"priorityClassName": "urgent"}},
-        "spec.scheduling.priorityClassName is not allowed: leave it out or choose research",
+        "spec.scheduling.priorityClassName is not allowed: omit it or use research",
     ),
     "toleration": (
         tolerating(key="node-role.kubernetes.io/control-plane"),
@@ -135,11 +135,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "endpoint": (
         make_endpoint(url="http://169.254.169.254/latest"),
-        "spec.retrieval.endpoints: every url must begin with https://rag.example.com/",
+        "spec.retrieval.endpoints: every url must start with https://rag.example.com/",
     ),
     "endpoint of a longer name": (
         make_endpoint(url="https://rag.example.com.evil.example/"),
-        "spec.retrieval.endpoints: every url must begin with",
+        "spec.retrieval.endpoints: every url must start with",
     ),
     "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions: every url must start"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),

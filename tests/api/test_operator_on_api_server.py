@@ -213,7 +213,7 @@ async def test_restarted_operator_waits_for_all_caches(
 
         await fake.until_true(is_waiting)
         fake.ray.may_continue = True
-        await asyncio.sleep(4)  # of what must not happen nothing tells
+        await asyncio.sleep(4)  # nothing signals that it did not happen
         assert (await fake.status()) == before
         proxy.release()
         status = await fake.until(is_phase("Succeeded"))
