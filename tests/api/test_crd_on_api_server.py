@@ -291,9 +291,9 @@ def test_learning_rate_decay_end_is_frozen(
 ) -> None:
     create(api_server, namespace, FALLS | existing)
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
-    told = edited(api_server, namespace, FALLS | begun | edit)
-    assert ("set decaySteps to the old totalSteps" in told) is refused
-    assert bool(told) is refused
+    error = edited(api_server, namespace, FALLS | existing | edit)
+    assert ("set decaySteps to the old totalSteps" in error) is is_rejected
+    assert bool(error) is is_rejected
 
 
 ALLOWED: Mapping[str, Mapping[str, Any]] = {
