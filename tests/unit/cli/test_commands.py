@@ -63,13 +63,13 @@ def test_samples_are_valid(path: Path) -> None:
     assert "is valid" in result.output
 
 
-def test_setting_can_make_a_job_invalid(tmp_path: Path) -> None:
+def test_validate_reports_invalid_override(tmp_path: Path) -> None:
     result = raggrpo("validate", make_job_file(tmp_path), "--set", "rollout.n=1")
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
 
 
-def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
+def test_plan_shows_origins(tmp_path: Path) -> None:
     result = raggrpo("plan", make_job_file(tmp_path), "--set", "rollout.n=4")
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
@@ -77,7 +77,7 @@ def test_plan_shows_where_values_come_from(tmp_path: Path) -> None:
     assert ["algorithm.groupSize", "coupled", "4"] in lines
 
 
-def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
+def test_plan_json_has_trainer_config(tmp_path: Path) -> None:
     found = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
     assert found["config"]["rollout"]["n"] == 3
     assert found["origins"]["rollout.n"] == "preset"
@@ -85,7 +85,7 @@ def test_plan_as_json_holds_the_trainers_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("B4")
-def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
+def test_plan_prints_manifests(tmp_path: Path) -> None:
     result = raggrpo("plan", make_job_file(tmp_path), "--manifests")
 
     assert result.exit_code == 0
@@ -96,7 +96,7 @@ def test_plan_shows_the_manifests_as_yaml(tmp_path: Path) -> None:
     assert {each["metadata"]["namespace"] for each in manifests.values()} == {"default"}
 
 
-def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Path) -> None:
+def test_plan_of_invalid_job_shows_problems_without_manifests(tmp_path: Path) -> None:
     result = raggrpo("plan", make_job_file(tmp_path), "--manifests", "--set", "rollout.n=1")
     assert result.exit_code == 2
     assert "spec.rollout.n: " in result.output
@@ -104,7 +104,7 @@ def test_a_wrong_job_has_a_plan_with_its_problems_and_no_manifests(tmp_path: Pat
 
 
 @pytest.mark.row("A16")
-def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -> None:
+def test_diff_shows_changed_fields_of_attempt(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
     for number, size in ((1, 4096), (2, 2048)):
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
@@ -118,7 +118,7 @@ def test_diff_shows_what_an_attempt_was_configured_differently(tmp_path: Path) -
     assert (result.exit_code, same.exit_code) == (0, 0)
 
 
-def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
+def test_diff_reports_missing_attempts(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path, JobStatus(attempt=2))
     nowhere, never, lost = (
         raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
@@ -130,7 +130,7 @@ def test_diff_names_what_cannot_be_compared(tmp_path: Path) -> None:
     assert "the configuration of attempt 1 cannot be read" in lost.output
 
 
-def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
+def test_status_shows_progress_and_attempts(tmp_path: Path) -> None:
     result = raggrpo("status", "--dir", make_recorded_job(tmp_path))
 
     assert result.exit_code == 0
@@ -141,7 +141,7 @@ def test_status_tells_progress_and_attempts(tmp_path: Path) -> None:
     assert "            at dawn" in result.output
 
 
-def test_status_as_json_is_the_whole_status(tmp_path: Path) -> None:
+def test_status_json_is_complete(tmp_path: Path) -> None:
     found = json.loads(raggrpo("status", "--dir", make_recorded_job(tmp_path), "--json").output)
     assert found["restarts"]["total"] == 1
 
@@ -155,17 +155,17 @@ def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "report"])
-def test_folder_without_a_job_is_named(verb: str, tmp_path: Path) -> None:
+def test_status_rejects_folder_without_job(verb: str, tmp_path: Path) -> None:
     result = raggrpo(verb, "--dir", tmp_path)
     assert result.exit_code == 2
     assert f"{tmp_path} is not a job folder: create it with `raggrpo run" in result.output
 
 
-def test_neither_file_nor_folder_is_answered_with_both() -> None:
+def test_status_requires_file_or_folder() -> None:
     assert "specify JOB.yaml, or its folder with --dir" in raggrpo("status").output
 
 
-def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
+def test_damaged_state_is_reported_with_remedy(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     (folder / "state.json").write_text('{"status": ')
     result = raggrpo("status", "--dir", folder)
@@ -175,7 +175,7 @@ def test_damaged_state_is_answered_with_a_remedy(tmp_path: Path) -> None:
     assert "remove it to start a new job" in result.output
 
 
-def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
+def test_logs_print_newest_or_requested_attempt(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     for number in (1, 2, 10):
         log = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "driver.log"
@@ -187,7 +187,7 @@ def test_logs_are_of_the_newest_attempt_or_of_the_asked(tmp_path: Path) -> None:
     assert "attempts with logs: 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
 
 
-def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:
+def test_logs_of_running_attempt_are_live(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     place = JobFolder(folder)
     state = place.load()
@@ -200,26 +200,26 @@ def test_log_of_the_running_attempt_is_its_drivers_own(tmp_path: Path) -> None:
     assert raggrpo("logs", "--dir", folder).output == "live\n"
 
 
-def test_job_without_logs_says_where_else_to_look(tmp_path: Path) -> None:
+def test_logs_without_attempt_name_log_folder(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     result = raggrpo("logs", "--dir", folder)
     assert result.exit_code == 2
     assert str(folder / "logs") in result.output
 
 
-def test_crd_is_printed_whole() -> None:
+def test_crd_prints_complete_crd() -> None:
     found = yaml.safe_load(raggrpo("crd").output)
     assert found["metadata"]["name"] == "raggrpojobs.raggrpo.io"
 
 
-def test_run_names_missing_mount_before_anything_else(tmp_path: Path) -> None:
+def test_run_reports_missing_mount_first(tmp_path: Path) -> None:
     result = raggrpo("run", make_job_file(tmp_path), "--dir", tmp_path / "job")
     assert result.exit_code == 2
     assert "--mount work=/path/to/folder" in result.output
     assert not (tmp_path / "job").exists()
 
 
-def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> None:
+def test_run_reports_variable_of_missing_secret(tmp_path: Path) -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
     job = make_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "job")
@@ -227,7 +227,7 @@ def test_run_names_the_variable_that_stands_in_for_a_secret(tmp_path: Path) -> N
     assert "export RAGGRPO_SECRET_WANDB_API_KEY=..." in result.output
 
 
-def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_run_rejects_unwritable_job_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     job = make_job_file(tmp_path, **{"spec.resources": {"device": "CPU"}})
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "file" / "job")
@@ -252,11 +252,13 @@ def test_run_refuses_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         (JobStatus(phase=Phase.RUNNING), False, 130),
     ],
 )
-def test_exit_codes(status: JobStatus, suspended_by_spec: bool, code: int) -> None:
+def test_run_exit_code_matches_status(
+    status: JobStatus, suspended_by_spec: bool, code: int
+) -> None:
     assert exit_code(status, suspended_by_spec=suspended_by_spec) == code
 
 
-def test_help_lists_every_verb() -> None:
+def test_help_lists_all_commands() -> None:
     verbs = (
         "run",
         "validate",
@@ -275,7 +277,7 @@ def test_help_lists_every_verb() -> None:
     assert all(verb in output for verb in verbs)
 
 
-def test_command_line_imports_nothing_heavy() -> None:
+def test_cli_imports_no_heavy_modules() -> None:
     heavy = "{'torch', 'vllm', 'ray', 'transformers', 'numpy', 'kopf', 'kubernetes'}"
     code = f"import sys, raggrpo_cli.main; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

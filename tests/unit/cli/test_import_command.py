@@ -15,7 +15,7 @@ CLI = CliRunner()
 
 
 @pytest.mark.row("B30")
-def test_an_imported_script_is_a_job_that_validates(tmp_path: Path) -> None:
+def test_imported_script_is_valid_job(tmp_path: Path) -> None:
     script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
     script.write_text(GSM8K)
 
@@ -31,7 +31,7 @@ def test_an_imported_script_is_a_job_that_validates(tmp_path: Path) -> None:
     assert validated.exit_code == 0, validated.output
 
 
-def test_a_hydra_configuration_is_printed_when_no_file_is_named(tmp_path: Path) -> None:
+def test_import_prints_job_without_output_file(tmp_path: Path) -> None:
     config = tmp_path / "search.yaml"
     config.write_text(SEARCH)
     done = CLI.invoke(app, ["import", "verl", str(config)])
@@ -40,7 +40,7 @@ def test_a_hydra_configuration_is_printed_when_no_file_is_named(tmp_path: Path) 
 
 
 @pytest.mark.row("D5")
-def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_path: Path) -> None:
+def test_import_reads_config_defaults_and_tools_of_script(tmp_path: Path) -> None:
     script, job = write_tree(tmp_path), tmp_path / "job.yaml"
 
     done = CLI.invoke(app, ["import", "verl", str(script), "data.seed=5", "-o", str(job)])
@@ -56,7 +56,7 @@ def test_a_scripts_configuration_its_defaults_and_its_tools_are_followed(tmp_pat
     assert CLI.invoke(app, ["validate", str(job)]).exit_code == 0
 
 
-def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: Path) -> None:
+def test_import_reports_missing_files_and_reads_config_path(tmp_path: Path) -> None:
     script = write_tree(tmp_path / "verl")
     alone = tmp_path / "elsewhere" / "run.sh"
     alone.parent.mkdir()
@@ -72,7 +72,7 @@ def test_files_that_are_not_at_hand_are_named_and_found_by_the_option(tmp_path: 
     assert "trainBatchSize: 64" in found.output
 
 
-def test_what_the_script_does_not_set_is_listed_and_given_by_an_override(tmp_path: Path) -> None:
+def test_import_lists_unset_values_and_applies_overrides(tmp_path: Path) -> None:
     script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
     script.write_text(GSM8K.replace("data.train_batch_size=1024", "data.train_batch_size=$BATCH"))
 
@@ -86,7 +86,7 @@ def test_what_the_script_does_not_set_is_listed_and_given_by_an_override(tmp_pat
     assert "trainBatchSize: 64" in job.read_text()
 
 
-def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Path) -> None:
+def test_import_rejects_unreadable_file(tmp_path: Path) -> None:
     script = write_tree(tmp_path)
     (tmp_path / "examples/lookup/config/tools/lookup.yaml").write_bytes(b"\xff\xfe\xff")
     done = CLI.invoke(app, ["import", "verl", str(script)])
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path: Pat
         ),
     ],
 )
-def test_what_cannot_be_imported_is_refused_without_a_traceback(
+def test_import_rejects_invalid_configuration(
     text: str, overrides: list[str], expected: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.yaml"

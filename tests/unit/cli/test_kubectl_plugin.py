@@ -13,7 +13,7 @@ def plugin(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_under_the_plugins_name_the_command_is_about_a_cluster() -> None:
+def test_plugin_executable_runs_kubectl_commands() -> None:
     shown = kubectl_raggrpo("--help")
     assert shown.returncode == 0, shown.stderr
     assert "Usage: kubectl raggrpo" in shown.stdout
@@ -22,7 +22,7 @@ def test_under_the_plugins_name_the_command_is_about_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("verb", [["status"], ["logs", "small"], ["plan", "small"], ["diff", "a"]])
-def test_without_a_kubeconfig_the_places_to_name_one_are_told(
+def test_missing_kubeconfig_is_reported_with_options(
     verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
@@ -53,7 +53,7 @@ def test_without_a_kubeconfig_the_places_to_name_one_are_told(
         ),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_named(content: str, tmp_path: Path) -> None:
+def test_invalid_kubeconfig_is_reported(content: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(content)
     result = plugin("status", "--kubeconfig", file)
@@ -63,7 +63,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(content: str, tmp_path: Path)
     assert file.read_text() == content
 
 
-def test_an_unknown_context_is_named_with_where_to_find_the_others(tmp_path: Path) -> None:
+def test_unknown_context_is_reported_with_remedy(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(
         yaml.safe_dump(
@@ -83,7 +83,7 @@ def test_an_unknown_context_is_named_with_where_to_find_the_others(tmp_path: Pat
     assert "`kubectl config get-contexts`" in result.output
 
 
-def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
+def test_plan_requires_exactly_one_job(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(make_raw_job()))
     for arguments in ((), ("small", "-f", file)):
@@ -93,7 +93,7 @@ def test_a_plan_is_of_one_job(tmp_path: Path) -> None:
         assert "NAME in the cluster, or -f JOB.yaml" in result.output
 
 
-def test_a_file_with_a_mistake_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
+def test_plan_rejects_invalid_file_before_connecting(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(make_raw_job({"spec.rollout": {"n": "eight"}})))
     result = plugin("plan", "-f", file, "--kubeconfig", tmp_path / "nowhere")

@@ -38,7 +38,7 @@ def make_cluster_job() -> RagGrpoJob:
     )
 
 
-def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
+def test_mounts_move_paths_on_volumes() -> None:
     spec = apply_mounts(make_cluster_job(), MOUNTS, nowhere).spec
 
     assert dict(path_fields(spec)) == {
@@ -54,17 +54,17 @@ def test_every_path_below_a_volume_is_moved_to_its_folder() -> None:
     }
 
 
-def test_moving_changes_no_origin() -> None:
+def test_mounts_keep_origins() -> None:
     job = make_cluster_job()
     assert resolve(apply_mounts(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
-def test_volume_that_exists_here_needs_no_mount() -> None:
+def test_existing_volume_needs_no_mount() -> None:
     job = make_cluster_job()
     assert apply_mounts(job, {}, lambda _: True) == job
 
 
-def test_inner_volume_stays_while_the_outer_is_moved() -> None:
+def test_inner_volume_is_kept_when_outer_is_moved() -> None:
     exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
     mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
     assert (
@@ -73,7 +73,7 @@ def test_inner_volume_stays_while_the_outer_is_moved() -> None:
     )
 
 
-def test_missing_mounts_come_with_the_exact_flags() -> None:
+def test_missing_mounts_are_reported_with_flags() -> None:
     with pytest.raises(InvalidOptions) as caught:
         apply_mounts(make_cluster_job(), {"special": "/home/s"}, nowhere)
 
@@ -84,13 +84,13 @@ def test_missing_mounts_come_with_the_exact_flags() -> None:
     )
 
 
-def test_volume_that_no_path_uses_needs_no_mount() -> None:
+def test_unused_volume_needs_no_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
     job = make_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
     assert apply_mounts(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
 
 
-def test_wrong_claim_is_answered_with_the_right_one() -> None:
+def test_unknown_claim_is_reported_with_suggestion() -> None:
     with pytest.raises(InvalidOptions) as caught:
         apply_mounts(make_cluster_job(), {**MOUNTS, "dataset": "/home/x"}, nowhere)
 
@@ -100,41 +100,41 @@ def test_wrong_claim_is_answered_with_the_right_one() -> None:
     )
 
 
-def test_mount_of_a_job_without_volumes_is_refused() -> None:
+def test_mount_is_rejected_for_job_without_volumes() -> None:
     with pytest.raises(InvalidOptions, match="the job has no volumes; omit the option"):
         apply_mounts(make_job({"volumes": []}), {"x": "/home/x"}, nowhere)
 
 
-def test_folder_that_does_not_exist_is_refused() -> None:
+def test_mount_of_missing_folder_is_rejected() -> None:
     with pytest.raises(InvalidOptions, match="mkdir -p /home/d"):
         apply_mounts(make_cluster_job(), MOUNTS, {"/home/s", "/home/c"}.__contains__)
 
 
-def test_folder_with_a_path_that_no_job_may_hold_is_refused() -> None:
+def test_mount_of_invalid_path_is_rejected() -> None:
     mounts = MOUNTS | {"datasets": "/home/a\nb"}
     with pytest.raises(InvalidOptions, match="control characters") as caught:
         apply_mounts(make_cluster_job(), mounts, nowhere)
     assert all(problem.isprintable() for problem in caught.value.problems)
 
 
-def test_options_become_absolute_folders() -> None:
+def test_mount_options_become_absolute_folders() -> None:
     assert read_mounts(["work=data"], lambda folder: f"/here/{folder}") == {"work": "/here/data"}
 
 
 @pytest.mark.parametrize("option", ["work", "work=", "=x"])
-def test_malformed_option_shows_the_form(option: str) -> None:
+def test_malformed_mount_is_reported_with_syntax(option: str) -> None:
     with pytest.raises(InvalidOptions, match="expected --mount CLAIM=DIR"):
         read_mounts([option], str)
 
 
-def test_claim_given_twice_is_refused() -> None:
+def test_duplicate_claim_is_rejected() -> None:
     with pytest.raises(InvalidOptions, match="claim w is specified twice"):
         read_mounts(["w=/a", "w=/b"], str)
 
 
 @pytest.mark.row("B32")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
+def test_samples_are_valid_with_mounts(path: Path) -> None:
     job = make_sample(path)
     mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
     here = apply_mounts(job, mounts, nowhere)
@@ -152,7 +152,7 @@ def test_samples_run_here_with_their_claims_mounted(path: Path) -> None:
         ({"resources.device": "CPU", "resources.nodes": 2}, 0, ["--set resources.nodes=1"]),
     ],
 )
-def test_what_the_machine_lacks_comes_with_the_flag(
+def test_machine_problems_name_flags(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
     found = machine_problems(resolve(make_job(changes)).spec, num_gpus)

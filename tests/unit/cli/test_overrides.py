@@ -19,7 +19,7 @@ def job_with(*sets: str) -> RagGrpoJob:
     return job
 
 
-def test_values_are_typed_as_yaml_types_them() -> None:
+def test_set_parses_values_as_yaml() -> None:
     spec = job_with(
         "resources.device=CPU",
         "spec.training.learningRate=1e-6",
@@ -35,17 +35,17 @@ def test_values_are_typed_as_yaml_types_them() -> None:
     assert spec.data.validation_files == ["/a.jsonl", "/b.jsonl"]
 
 
-def test_name_of_the_job_can_be_set() -> None:
+def test_set_changes_job_name() -> None:
     assert job_with("metadata.name=other").metadata.name == "other"
 
 
-def test_the_given_job_stays_as_it_was() -> None:
+def test_overrides_do_not_modify_input() -> None:
     raw = make_raw_job()
     apply_options(raw, ["resources.device=CPU"], [])
     assert raw == make_raw_job()
 
 
-def test_unknown_path_names_the_nearest_field() -> None:
+def test_unknown_path_suggests_nearest_field() -> None:
     found = parse_job(apply_options(make_raw_job(), ["resources.devise=CPU"], []))
     assert isinstance(found, tuple)
     assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
@@ -65,7 +65,7 @@ def test_unknown_path_names_the_nearest_field() -> None:
         ("model.path=[", "quote the value"),
     ],
 )
-def test_wrong_settings_are_named(text: str, says: str) -> None:
+def test_invalid_set_options_are_reported(text: str, says: str) -> None:
     with pytest.raises(InvalidOptions) as caught:
         apply_options(make_raw_job(), [text], [])
     [problem] = caught.value.problems
@@ -73,7 +73,7 @@ def test_wrong_settings_are_named(text: str, says: str) -> None:
     assert says in problem
 
 
-def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
+def test_endpoint_option_replaces_managed_retriever() -> None:
     raw = make_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
     result = apply_options(raw, [], ["kb=http://127.0.0.1:8000/retrieve"])
 
@@ -91,26 +91,26 @@ def test_endpoint_gets_a_url_and_is_no_longer_managed() -> None:
         ("kb", "expected --endpoint NAME=URL"),
     ],
 )
-def test_wrong_endpoint_is_named(option: str, says: str) -> None:
+def test_unknown_endpoint_is_reported(option: str, says: str) -> None:
     raw = make_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
     with pytest.raises(InvalidOptions) as caught:
         apply_options(raw, [], [option])
     assert says in caught.value.problems[0]
 
 
-def test_endpoint_of_a_job_without_any_is_named() -> None:
+def test_endpoint_option_is_rejected_for_job_without_endpoints() -> None:
     with pytest.raises(InvalidOptions, match="the job has no endpoints"):
         apply_options(make_raw_job(), [], ["kb=http://x"])
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_option_problems_are_reported() -> None:
     with pytest.raises(InvalidOptions) as caught:
         apply_options(make_raw_job(), ["x", "y"], ["z"])
     assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
-def test_what_is_no_job_is_left_to_the_parser(raw: object) -> None:
+def test_overrides_ignore_documents_that_are_not_mappings(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
     result = apply_options(raw, sets, [])
     assert isinstance(parse_job(result), tuple)

@@ -45,7 +45,7 @@ class Cluster:
         (AccessDenied("no"), "its Events is not permitted"),
     ],
 )
-async def test_a_reader_pod_that_does_not_start_in_time_is_deleted_and_says_why(
+async def test_reader_pod_is_deleted_with_reason_when_start_times_out(
     events: "list[Manifest] | AccessDenied", said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.05)

@@ -47,7 +47,7 @@ def make_old_status() -> JobStatus:
     return status
 
 
-def test_nothing_prints_but_through_the_door() -> None:
+def test_cli_prints_only_through_terminal_module() -> None:
     package = Path(terminal.__file__).parent
     printing = {
         path.name
@@ -60,7 +60,7 @@ def test_nothing_prints_but_through_the_door() -> None:
 
 @pytest.mark.row("E12")
 @pytest.mark.parametrize("err", [False, True])
-def test_what_is_shown_holds_no_control_characters(err: bool) -> None:
+def test_show_removes_control_characters(err: bool) -> None:
     app = typer.Typer()
     app.command()(lambda: terminal.show(HOSTILE, err=err))
 
@@ -72,7 +72,7 @@ def test_what_is_shown_holds_no_control_characters(err: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [Terminal, TextIOWrapper])
-def test_a_log_is_made_printable_on_a_terminal_only(
+def test_log_printer_removes_control_characters_on_terminal(
     kind: type[TextIOWrapper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "a\tb\n\x1b[31mred\x1b[0m \u202e\u6f22\r\n\x00end".encode()
@@ -92,7 +92,7 @@ def test_a_log_is_made_printable_on_a_terminal_only(
         assert written == log
 
 
-def test_a_status_of_an_earlier_release_is_shown_printable() -> None:
+def test_stored_status_is_printed_without_control_characters() -> None:
     job = make_job().model_copy(update={"status": make_old_status()})
     metadata = job.metadata.model_copy(update={"creation_timestamp": "2026-11-21T12:00:00Z"})
     job = job.model_copy(update={"metadata": metadata})
@@ -102,7 +102,7 @@ def test_a_status_of_an_earlier_release_is_shown_printable() -> None:
     assert len(lines) == 2
 
 
-def test_the_display_of_a_run_says_nothing_raw() -> None:
+def test_progress_display_removes_control_characters() -> None:
     output = StringIO()
     with ProgressDisplay("small", Console(file=output)) as display:
         display.show(JobStatus())
@@ -113,7 +113,7 @@ def test_the_display_of_a_run_says_nothing_raw() -> None:
 
 
 @pytest.mark.row("E12")
-def test_a_line_of_the_operators_log_holds_nothing_raw_and_nothing_escaped() -> None:
+def test_operator_log_has_neither_control_nor_escape_sequences() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (HOSTILE,), None)
 
     line = JsonFormatter().format(record)

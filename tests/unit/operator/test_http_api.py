@@ -36,9 +36,7 @@ OF_SUCCESS = ("no content", "invalid UTF-8")
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_what_no_honest_server_says_counts_as_silence(
-    name: str, session: ClientSession
-) -> None:
+async def test_hostile_answers_are_unreachable(name: str, session: ClientSession) -> None:
     async with adversarial_server(ANSWERS[name]) as url:
         http = HttpApi(session, url, "s3cret", SHORT)
         for call in (
@@ -60,11 +58,11 @@ async def test_what_no_honest_server_says_counts_as_silence(
             await ProgressClient(http).dump_stacks()
 
 
-async def test_the_bomb_is_small_enough_to_be_sent_and_large_enough_to_hurt() -> None:
+async def test_compression_bomb_is_small_and_expands() -> None:
     assert len(BOMB) < 2 * MIB
 
 
-async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
+async def test_many_hostile_heads_use_bounded_memory(
     session: ClientSession,
 ) -> None:
     async def read(name: str) -> None:
@@ -76,7 +74,7 @@ async def test_many_hostile_heads_at_once_stay_within_the_same_memory(
             group.create_task(read(name))
 
 
-async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) -> None:
+async def test_answer_of_maximum_size_is_accepted(session: ClientSession) -> None:
     async def answer(send: Send) -> None:
         await send(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
 
@@ -86,7 +84,7 @@ async def test_an_answer_may_be_as_large_as_the_limit(session: ClientSession) ->
     assert (found.status, len(found.body)) == (200, MOST)
 
 
-async def test_a_redirect_leads_nowhere(session: ClientSession) -> None:
+async def test_redirect_is_not_followed(session: ClientSession) -> None:
     async def answer(send: Send) -> None:
         await send(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
 
@@ -94,7 +92,7 @@ async def test_a_redirect_leads_nowhere(session: ClientSession) -> None:
         assert (await HttpApi(session, url).call("GET", "/", seconds=10)).status == 302
 
 
-async def test_what_a_refusal_says_is_cut_and_cleaned(session: ClientSession) -> None:
+async def test_access_denied_excerpt_is_short_and_printable(session: ClientSession) -> None:
     async def answer(send: Send) -> None:
         body = b"\x1b]0;owned\x07\x1b[2J" + b"no " * 1000
         await send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -83,13 +83,13 @@ async def test_submission_carries_environment_and_metadata(session: ClientSessio
     }
 
 
-async def test_submitting_twice_submits_once(session: ClientSession) -> None:
+async def test_repeated_submission_is_idempotent(session: ClientSession) -> None:
     async with make_head(knows("RUNNING")) as head:
         await RayJobs(HttpApi(session, head.url)).submit("j-a1", "exec true", {}, {})
     assert [method for method, _ in head.calls] == ["GET"]
 
 
-async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> None:
+async def test_status_reports_driver_exit_code(session: ClientSession) -> None:
     message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
     async with make_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
@@ -99,7 +99,7 @@ async def test_exit_code_of_the_driver_is_reported(session: ClientSession) -> No
     assert found.message == "failed, last available logs:\n(Rank pid=7) boom"
 
 
-async def test_of_a_driver_that_ray_killed_for_memory_that_line_is_told(
+async def test_status_reports_ray_memory_kill(
     session: ClientSession,
 ) -> None:
     line = "1 worker(s) were killed due to the node running low on memory. Memory was 22.44GB"
@@ -111,7 +111,7 @@ async def test_of_a_driver_that_ray_killed_for_memory_that_line_is_told(
     assert (found.is_out_of_memory, found.message) == (True, line)
 
 
-async def test_unknown_submission_is_none(session: ClientSession) -> None:
+async def test_status_of_unknown_submission_is_none(session: ClientSession) -> None:
     async with make_head(unknown) as head:
         found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
     assert found is None
@@ -125,7 +125,7 @@ async def test_unknown_submission_is_none(session: ClientSession) -> None:
         ((404, "not found"), ""),
     ],
 )
-async def test_the_version_of_ray_is_told_where_the_head_tells_it(
+async def test_ray_version_is_read_from_head(
     session: ClientSession, answer: Answer, version: str
 ) -> None:
     async with make_head(lambda method, path: answer) as head:
@@ -133,13 +133,13 @@ async def test_the_version_of_ray_is_told_where_the_head_tells_it(
     assert head.calls == [("GET", "/api/version")]
 
 
-async def test_stopping_what_is_not_there_is_done(session: ClientSession) -> None:
+async def test_stop_of_unknown_submission_succeeds(session: ClientSession) -> None:
     async with make_head(lambda method, path: (404, "")) as head:
         await RayJobs(HttpApi(session, head.url)).stop("j-a1")
     assert head.calls == [("POST", "/api/jobs/j-a1/stop")]
 
 
-async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: ClientSession) -> None:
+async def test_token_is_sent_and_rejection_raises_access_denied(session: ClientSession) -> None:
     async with make_head(lambda method, path: (401, "no")) as head:
         jobs = RayJobs(HttpApi(session, head.url, "s3cret"))
         with pytest.raises(AccessDenied, match="401") as caught:
@@ -150,7 +150,7 @@ async def test_token_is_sent_and_its_refusal_is_no_ordinary_trouble(session: Cli
 
 
 @pytest.mark.parametrize("verb", ["submit", "status", "stop"])
-async def test_error_of_the_head_is_told_in_its_words(verb: str, session: ClientSession) -> None:
+async def test_error_quotes_head_answer(verb: str, session: ClientSession) -> None:
     async with make_head(lambda method, path: (500, "no available agent")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -162,14 +162,14 @@ async def test_error_of_the_head_is_told_in_its_words(verb: str, session: Client
             await calls[verb]()
 
 
-async def test_answer_that_is_no_json_is_trouble(session: ClientSession) -> None:
+async def test_invalid_json_is_unreachable(session: ClientSession) -> None:
     async with make_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         with pytest.raises(OperatorError, match="Invalid JSON"):
             await jobs.status("j-a1", 1)
 
 
-async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None:
+async def test_missing_head_is_unreachable(session: ClientSession) -> None:
     async with make_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))
@@ -177,7 +177,7 @@ async def test_head_that_is_not_there_is_trouble(session: ClientSession) -> None
         await jobs.status("j-a1", 1)
 
 
-def test_message_is_cut_to_its_last_lines() -> None:
+def test_message_has_last_lines_of_log() -> None:
     assert last_lines("\n".join(map(str, range(9)))).splitlines() == ["4", "5", "6", "7", "8"]
     assert len(last_lines("x" * 5000)) == 300
 
@@ -185,21 +185,23 @@ def test_message_is_cut_to_its_last_lines() -> None:
 @pytest.mark.parametrize(
     "answer", [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)]
 )
-async def test_progress_that_cannot_be_read_is_none(answer: Answer, session: ClientSession) -> None:
+async def test_unreadable_progress_is_none(answer: Answer, session: ClientSession) -> None:
     async with make_head(lambda method, path: answer) as head:
         found = await ProgressClient(HttpApi(session, head.url)).read()
     assert found is None
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_a_refused_token_is_no_unreadable_progress(code: int, session: ClientSession) -> None:
+async def test_progress_with_rejected_token_raises_access_denied(
+    code: int, session: ClientSession
+) -> None:
     async with make_head(lambda method, path: (code, {})) as head:
         client = ProgressClient(HttpApi(session, head.url, "old"))
         with pytest.raises(AccessDenied, match=f"/progress: HTTP {code}"):
             await client.read()
 
 
-async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSession) -> None:
+async def test_progress_ignores_unknown_fields(session: ClientSession) -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
     async with make_head(lambda method, path: (200, body)) as head:
         found = await ProgressClient(HttpApi(session, head.url, "t")).read()
@@ -209,7 +211,7 @@ async def test_progress_is_read_whatever_newer_fields_it_has(session: ClientSess
     assert head.tokens == ["Bearer t"]
 
 
-async def test_stack_dump_of_a_dead_server_is_best_effort(session: ClientSession) -> None:
+async def test_stack_dump_failure_is_ignored(session: ClientSession) -> None:
     async with make_head(unknown) as head:
         pass
     await ProgressClient(HttpApi(session, head.url)).dump_stacks()

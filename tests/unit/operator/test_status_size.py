@@ -37,7 +37,7 @@ RETRIEVING = {"retrieval": {"mode": "Search", "endpoints": ENDPOINTS}}
     length=st.integers(0, 1024),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_status_fits_whatever_its_texts_hold(
+def test_status_fits_size_limit(
     letter: str, attempts: int, details: int, entries: int, length: int
 ) -> None:
     text = letter * length
@@ -85,7 +85,7 @@ def test_a_status_fits_whatever_its_texts_hold(
 
 
 @pytest.mark.parametrize(("conditions", "left"), [(0, 32), (2, 16), (10, 8)])
-def test_a_full_status_keeps_the_first_warnings(conditions: int, left: int) -> None:
+def test_full_status_keeps_first_warnings(conditions: int, left: int) -> None:
     long = "\U0001f600" * 1000
     told = [
         Condition(type=kind, status="True", reason="R", message=long)
@@ -100,7 +100,7 @@ def test_a_full_status_keeps_the_first_warnings(conditions: int, left: int) -> N
     assert fitted.warning_count == 32
 
 
-def test_a_status_of_just_the_limit_stays_whole() -> None:
+def test_status_at_size_limit_is_unchanged() -> None:
     full = ["x" * 256] * 16
 
     def with_letters(count: int) -> JobStatus:
@@ -114,7 +114,7 @@ def test_a_status_of_just_the_limit_stays_whole() -> None:
     assert within_limit(fitting) == fitting
 
 
-def test_an_older_attempts_details_go_before_the_newest_ones() -> None:
+def test_details_of_old_attempts_are_cut_first() -> None:
     newest = AttemptRecord(number=10, message="short", in_place=["kept"])
     older = AttemptRecord(number=9, message="also kept", in_place=["x" * 256] * 16)
     status = JobStatus(attempts=[newest, *[older] * 9])

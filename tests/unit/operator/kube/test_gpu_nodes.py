@@ -28,7 +28,7 @@ def seen(
 
 
 @pytest.mark.row("D11")
-def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
+def test_smallest_candidate_gpu_is_returned() -> None:
     small = make_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
     large = make_node(H100 | {"pool": "large"})
     assert seen(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
@@ -37,7 +37,7 @@ def test_the_smallest_gpu_that_a_pod_may_get_counts() -> None:
     )
 
 
-def test_nodes_with_too_few_gpus_or_none_do_not_count() -> None:
+def test_nodes_without_enough_gpus_are_ignored() -> None:
     assert seen(make_node(H100, gpus="4"), gpus=8) is None
     assert seen({"metadata": {"labels": H100}}) is None
 
@@ -53,7 +53,7 @@ def test_nodes_with_too_few_gpus_or_none_do_not_count() -> None:
         ("NVIDIA-L4", 22, 8),
     ],
 )
-def test_a_product_alone_tells_memory_and_capability(product: str, gib: int, major: int) -> None:
+def test_product_label_yields_memory_and_capability(product: str, gib: int, major: int) -> None:
     device = seen(make_node({"nvidia.com/gpu.product": product}))
     assert device is not None
     assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
@@ -75,7 +75,7 @@ WHOLE = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memo
         ("nvidia.com/gpu.shared", WHOLE | {"nvidia.com/gpu.replicas": "2"}, 40960),
     ],
 )
-def test_a_slice_or_a_share_has_its_own_memory(
+def test_mig_slices_and_replicas_divide_memory(
     resource: str, labels: dict[str, str], mib: int
 ) -> None:
     node = {"metadata": {"labels": labels}, "status": {"allocatable": {resource: "8"}}}
@@ -86,5 +86,5 @@ def test_a_slice_or_a_share_has_its_own_memory(
 
 
 @pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
-def test_labels_that_are_no_numbers_say_nothing(memory: str) -> None:
+def test_invalid_number_labels_are_ignored(memory: str) -> None:
     assert seen(make_node({"nvidia.com/gpu.memory": memory})) is None

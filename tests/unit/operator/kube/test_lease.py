@@ -37,7 +37,7 @@ def holder(kube: FakeKube) -> str:
     return str(kube.objects[LEASES.plural, "here", "operator"]["spec"]["holderIdentity"])
 
 
-async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old() -> None:
+async def test_second_replica_waits_until_lease_expires() -> None:
     kube, clock = FakeKube(), Clock()
     await make_lease(kube, clock, "one").acquire()
     begun = clock.now
@@ -47,7 +47,7 @@ async def test_the_first_one_leads_and_the_second_waits_until_the_lease_is_old()
     assert DURATION_SECONDS <= clock.now - begun <= 20
 
 
-async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
+async def test_renewed_lease_blocks_other_replicas() -> None:
     kube, clock = FakeKube(), Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
@@ -58,7 +58,7 @@ async def test_a_lease_that_is_renewed_keeps_others_out() -> None:
         assert not await second._acquire_or_renew()
 
 
-async def test_a_released_lease_is_free_at_once() -> None:
+async def test_released_lease_can_be_acquired_immediately() -> None:
     kube, clock = FakeKube(), Clock()
     first = make_lease(kube, clock, "one")
     await first.acquire()
@@ -70,7 +70,7 @@ async def test_a_released_lease_is_free_at_once() -> None:
     assert holder(kube) == "two"
 
 
-async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+async def test_leader_stops_before_unrenewed_lease_expires() -> None:
     kube, clock = FakeKube(), Clock()
     lease = make_lease(kube, clock, "one")
     await lease.acquire()
@@ -81,7 +81,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
     assert clock.now - renewed < DURATION_SECONDS
 
 
-async def test_a_short_trouble_costs_nothing() -> None:
+async def test_leader_survives_transient_renewal_errors() -> None:
     kube, clock = FakeKube(), Clock()
     lease = make_lease(kube, clock, "one")
     await lease.acquire()
@@ -104,7 +104,7 @@ async def test_a_short_trouble_costs_nothing() -> None:
     keeping.cancel()
 
 
-async def test_a_leader_that_was_replaced_notices_it() -> None:
+async def test_leader_stops_when_replaced() -> None:
     kube, clock = FakeKube(), Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
@@ -117,7 +117,7 @@ async def test_a_leader_that_was_replaced_notices_it() -> None:
     assert holder(kube) == "two"
 
 
-async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
+async def test_concurrent_acquisition_has_one_winner() -> None:
     kube, clock = FakeKube(), Clock()
     await make_lease(kube, clock, "gone").acquire()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
@@ -133,7 +133,7 @@ async def test_of_two_that_take_an_old_lease_at_once_one_wins() -> None:
 
 
 @pytest.mark.parametrize("transitions", [1, 2])
-async def test_transitions_are_counted(transitions: int) -> None:
+async def test_lease_counts_transitions(transitions: int) -> None:
     kube, clock = FakeKube(), Clock()
     for number in range(transitions):
         await make_lease(kube, clock, f"replica-{number}").acquire()

@@ -78,7 +78,7 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
 
 @pytest.mark.row("B17")
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_pod_tells_why_it_is_lost(case: str) -> None:
+def test_loss_has_cause_and_message(case: str) -> None:
     pod, was_deleted, cause, words = LOSSES[case]
     found = loss(pod, NOW, was_deleted=was_deleted)
     assert (found.cause if found else None) == cause
@@ -99,7 +99,7 @@ BLAMED = {
 
 @pytest.mark.row("B24")
 @pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_is_laid_to_its_node_unless_a_limit_a_queue_or_user_took_the_pod(case: str) -> None:
+def test_loss_is_attributed_to_node_only_for_node_failures(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
     found = loss(pod, NOW, was_deleted=was_deleted)
@@ -133,7 +133,7 @@ STARTS: dict[str, tuple[Manifest, bool | None]] = {
 
 
 @pytest.mark.parametrize("case", STARTS)
-def test_a_pod_that_does_not_start_is_told_in_its_own_words(case: str) -> None:
+def test_start_problem_quotes_pod_status(case: str) -> None:
     status, is_final = STARTS[case]
     found = start_problem(make_pod(status))
     assert (found.is_final if found else None) == is_final
@@ -144,7 +144,7 @@ def make_book() -> EvidenceStore:
     return EvidenceStore(timedelta(seconds=120))
 
 
-def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion() -> None:
+def test_first_evidence_is_retained_after_pod_deletion() -> None:
     book = make_book()
     book.record(KEY, make_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.record(KEY, make_pod(), NOW, was_deleted=True)
@@ -152,7 +152,7 @@ def test_evidence_outlives_the_pod_and_the_first_account_outlives_its_deletion()
     assert found.cause is Cause.HOST_OUT_OF_MEMORY
 
 
-def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
+def test_heaviest_loss_comes_first() -> None:
     book = make_book()
     book.record(KEY, make_pod(name="w0"), NOW, was_deleted=True)
     book.record(
@@ -161,7 +161,7 @@ def test_the_weightiest_loss_of_a_cluster_comes_first() -> None:
     assert [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)] == ["w1", "w0"]
 
 
-def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() -> None:
+def test_losses_before_attempt_are_ignored() -> None:
     book, since = make_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
     book.record(KEY, make_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
     assert book.losses(KEY, CLUSTER_UID, since) == []
@@ -171,14 +171,14 @@ def test_a_loss_before_the_attempt_says_nothing_about_it_and_a_later_one_does() 
     assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
 
 
-def test_a_pod_that_only_bears_the_clusters_name_is_no_loss_of_it() -> None:
+def test_pod_without_controller_is_not_a_loss() -> None:
     book = make_book()
     for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
         book.record(KEY, make_pod(owner=owner), NOW, was_deleted=True)
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
-def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> None:
+def test_losses_are_separate_by_cluster_and_job() -> None:
     book = make_book()
     book.record(KEY, make_pod(), NOW, was_deleted=True)
     assert book.losses(KEY, "another uid", LONG_AGO) == []
@@ -188,7 +188,7 @@ def test_pods_of_other_clusters_and_jobs_do_not_count_and_can_be_forgotten() -> 
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
-def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
+def test_start_failure_is_final_after_grace_period() -> None:
     book, pods = make_book(), [make_pod(waiting("CreateContainerConfigError"))]
     early, is_final_early = book.start_problem(KEY, pods, NOW)
     _, is_final_late = book.start_problem(KEY, pods, NOW + timedelta(seconds=121))
@@ -198,7 +198,7 @@ def test_a_start_that_fails_is_final_only_after_the_grace() -> None:
     assert is_final_late
 
 
-def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
+def test_grace_period_restarts_after_recovery() -> None:
     book, failing = make_book(), [make_pod(waiting("ImagePullBackOff"))]
     book.start_problem(KEY, failing, NOW)
     assert book.start_problem(KEY, [make_pod()], NOW + timedelta(seconds=60)) == (None, False)
@@ -206,7 +206,7 @@ def test_a_start_that_was_mended_begins_its_grace_anew() -> None:
     assert not is_final
 
 
-def test_an_unschedulable_pod_never_becomes_final() -> None:
+def test_unschedulable_pod_is_never_final() -> None:
     book, pods = make_book(), [make_pod(unscheduled("no node"))]
     for seconds in (0, 10_000):
         found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
@@ -214,7 +214,7 @@ def test_an_unschedulable_pod_never_becomes_final() -> None:
         assert not is_final
 
 
-def test_of_pods_that_do_not_start_those_that_want_most_are_told_first() -> None:
+def test_start_problems_of_gpu_pods_come_first() -> None:
     said = unscheduled("no node")
     roles = ("head", "rollout", "proxy", "trainer")
     pods = [make_pod(said, role=role, name=role) for role in roles]
@@ -235,9 +235,7 @@ def test_of_pods_that_do_not_start_those_that_want_most_are_told_first() -> None
     "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
 )
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
-    time: str | None, reason: str
-) -> None:
+def test_exit_with_invalid_time_is_dated_now(time: str | None, reason: str) -> None:
     found = loss(make_pod(container(ended(reason, at=time))), NOW)
     disruption = disrupted("DeletionByPodGC")
     disruption["conditions"][0]["lastTransitionTime"] = time
@@ -257,12 +255,12 @@ def test_an_end_without_a_time_that_can_be_read_is_one_of_now(
         {"phase": "Running", "reason": None, "message": None},
     ],
 )
-def test_a_part_that_is_null_is_none(status: Manifest) -> None:
+def test_null_sections_are_empty(status: Manifest) -> None:
     assert loss(make_pod(status), NOW) is None
     assert start_problem(make_pod(status)) is None
 
 
-def test_what_a_pod_says_is_one_short_printable_line() -> None:
+def test_messages_are_one_short_printable_line() -> None:
     said = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
     problem = start_problem(make_pod(waiting("ErrImagePull", said)))
     lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)

@@ -42,7 +42,7 @@ def what_is_told(caches: Caches) -> list[tuple[str, str]]:
     return told
 
 
-def test_they_are_filled_when_every_kind_was_listed_to_its_end_in_every_namespace() -> None:
+def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
     caches = Caches(2)
     paths = [(kind, namespace) for kind in KINDS for namespace in ("team", "other")]
     for kind, namespace in paths:
@@ -53,7 +53,7 @@ def test_they_are_filled_when_every_kind_was_listed_to_its_end_in_every_namespac
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
+def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
     caches = Caches(1)
     for other in KINDS:
         if other is not kind:
@@ -67,7 +67,7 @@ def test_a_list_that_has_another_page_is_waited_for(kind: Resource) -> None:
 
 
 @pytest.mark.parametrize("is_told_last", [True, False])
-def test_a_kind_that_is_not_served_is_not_waited_for(is_told_last: bool) -> None:
+def test_unserved_kind_is_not_required(is_told_last: bool) -> None:
     caches = Caches(1)
     if not is_told_last:
         caches.mark_unserved("RayCluster")
@@ -82,7 +82,7 @@ def test_a_kind_that_is_not_served_is_not_waited_for(is_told_last: bool) -> None
     assert caches.filled.is_set()
 
 
-def test_objects_are_found_by_the_job_they_belong_to() -> None:
+def test_objects_are_grouped_by_job() -> None:
     caches = Caches(1)
     take(caches, PODS, make_body("1"), make_body("2", B), make_body("3"))
     take(caches, JOBS, make_body("4", kind=names.KIND, spec={"model": {}}))
@@ -94,7 +94,7 @@ def test_objects_are_found_by_the_job_they_belong_to() -> None:
     assert list(caches.objects.jobs) == [A]
 
 
-def test_a_watch_changes_removes_and_moves_what_was_listed() -> None:
+def test_watch_events_update_move_and_remove_objects() -> None:
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, make_body("1"), make_body("2"))
     told = what_is_told(caches)
@@ -112,7 +112,7 @@ def test_a_watch_changes_removes_and_moves_what_was_listed() -> None:
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
 
 
-def test_what_is_told_of_is_in_the_cache_by_then() -> None:
+def test_listener_sees_updated_cache() -> None:
     caches = Caches(1)
     seen: list[list[str]] = []
     caches.on_event = lambda *_: seen.append(uids(caches))
@@ -123,7 +123,7 @@ def test_what_is_told_of_is_in_the_cache_by_then() -> None:
     assert seen == [["1"], []]
 
 
-def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
+def test_listener_error_does_not_stop_events(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caches = Caches(1)
@@ -141,7 +141,7 @@ def test_a_listener_that_fails_at_one_object_is_told_of_the_next(
     assert "event of a Pod failed" in caplog.text
 
 
-def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_told_once() -> None:
+def test_vanished_objects_are_removed_after_next_list() -> None:
     caches, path = Caches(2), PODS.path("team")
     elsewhere = make_body("9", JobKey("other", "a"))
     take(caches, PODS, make_body("1"), make_body("2"), namespace="team")
@@ -160,7 +160,7 @@ def test_what_vanished_while_nobody_watched_is_dropped_with_the_next_list_and_to
     assert len(told) == 4
 
 
-def test_a_list_that_broke_off_is_no_reason_to_drop_or_to_keep_anything() -> None:
+def test_aborted_list_changes_nothing() -> None:
     caches, path = Caches(1), PODS.path("")
     take(caches, PODS, make_body("1"), make_body("2"))
     told = what_is_told(caches)
@@ -173,7 +173,7 @@ def test_a_list_that_broke_off_is_no_reason_to_drop_or_to_keep_anything() -> Non
     assert uids(caches) == ["2"]
 
 
-async def test_a_kind_that_nobody_lists_is_named_instead_of_waited_for_without_end() -> None:
+async def test_unlisted_kind_raises_list_timeout() -> None:
     caches = Caches(1)
     for kind in (JOBS, PODS, CONFIG_MAPS):
         take(caches, kind)
@@ -182,7 +182,7 @@ async def test_a_kind_that_nobody_lists_is_named_instead_of_waited_for_without_e
         await caches.wait_until_filled(page_seconds=0.01)
 
 
-async def test_lists_that_go_on_are_waited_for_however_long_they_take() -> None:
+async def test_slow_list_with_pages_does_not_time_out() -> None:
     caches = Caches(1)
     waiting = asyncio.create_task(caches.wait_until_filled(page_seconds=0.2))
     for _ in range(8):

@@ -85,7 +85,7 @@ async def connected(
 
 
 @pytest.mark.row("E10")
-async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
+async def test_list_fills_caches_and_is_empty_for_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as to:
@@ -101,7 +101,7 @@ async def test_a_list_goes_into_the_caches_and_kopf_is_left_nothing_of_it(
     assert to.told == [("ADDED", "0"), ("LISTED", "1"), ("LISTED", "2"), ("VANISHED", "0")]
 
 
-async def test_a_list_that_was_begun_again_forgets_what_the_first_try_found(
+async def test_restarted_list_replaces_first_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lists = iter([["1"], ["2"], ["2"]])
@@ -118,7 +118,9 @@ async def test_a_list_that_was_begun_again_forgets_what_the_first_try_found(
     assert to.told[-1] == ("VANISHED", "1")
 
 
-async def test_lists_of_others_are_kopfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_lists_are_passed_to_kopf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as to:
         listed = await to.read("/TheirList")
 
@@ -126,7 +128,7 @@ async def test_lists_of_others_are_kopfs(tmp_path: Path, monkeypatch: pytest.Mon
     assert to.told == []
 
 
-async def test_an_object_that_cannot_be_read_ends_no_list(
+async def test_malformed_object_does_not_abort_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def odd_pods(request: web.Request) -> web.Response:
@@ -139,7 +141,7 @@ async def test_an_object_that_cannot_be_read_ends_no_list(
     assert to.told == [("LISTED", "1"), ("LISTED", "2")]
 
 
-async def test_an_error_without_a_body_is_kopfs_to_judge(
+async def test_error_answer_is_passed_to_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(request: web.Request) -> web.Response:
@@ -150,7 +152,7 @@ async def test_an_error_without_a_body_is_kopfs_to_judge(
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("ConfigMapList", True), ("TheirList", False)])
-async def test_events_go_into_the_caches_and_kopf_is_told_how_far_it_has_read(
+async def test_events_fill_caches_and_become_bookmarks(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -168,7 +170,7 @@ async def test_events_go_into_the_caches_and_kopf_is_told_how_far_it_has_read(
     assert to.told == ([("ADDED", "7")] * 2 if is_ours else []) + [("ADDED", "8")]
 
 
-async def test_without_credentials_kopf_says_so(
+async def test_missing_credentials_are_left_to_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)

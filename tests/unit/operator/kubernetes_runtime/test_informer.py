@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_a_pod_in_the_cache_tells_as_much_of_its_loss_as_the_whole_pod(reason: str) -> None:
+def test_trimmed_pod_has_same_loss(reason: str) -> None:
     pod = make_pod(container(ended(reason)), spec={"nodeName": "node-1"})
 
     assert loss(trim_child(pod), NOW) == loss(pod, NOW)
@@ -28,7 +28,7 @@ def test_a_pod_in_the_cache_tells_as_much_of_its_loss_as_the_whole_pod(reason: s
 
 @pytest.mark.row("E10")
 @pytest.mark.parametrize("kind", ["Pod", "RayCluster", "ConfigMap", "Deployment", "RagGrpoJob"])
-def test_what_only_takes_memory_is_not_kept(kind: str) -> None:
+def test_trimming_removes_unused_fields(kind: str) -> None:
     huge = "x" * 100_000
     body: Manifest = {
         "kind": kind,
@@ -52,7 +52,7 @@ def test_what_only_takes_memory_is_not_kept(kind: str) -> None:
     assert kept["metadata"]["labels"] == {names.LABEL_JOB: "small"}
 
 
-def test_a_ray_cluster_in_the_cache_is_observed_like_the_whole_one() -> None:
+def test_trimmed_ray_cluster_is_observed_equally() -> None:
     def seen(ray_cluster: Manifest) -> ClusterObserved:
         return observed_cluster(
             1,
@@ -85,7 +85,7 @@ def nested(depth: int) -> Any:
         ({"x": [[{"": 0}] * 1_000] * 13}, "more than 2000 values"),
     ],
 )
-def test_of_a_spec_far_too_large_only_the_reason_is_kept(spec: Manifest, why: str) -> None:
+def test_oversized_spec_is_replaced_by_reason(spec: Manifest, why: str) -> None:
     kept = trim_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
 
     assert len(json.dumps(kept)) < 1000
@@ -93,7 +93,7 @@ def test_of_a_spec_far_too_large_only_the_reason_is_kept(spec: Manifest, why: st
     assert trim_job(kept) == kept
 
 
-def test_of_a_pods_containers_the_first_ones_limit_is_kept() -> None:
+def test_trimmed_pod_keeps_first_container_limit() -> None:
     resources = {"limits": {"memory": "1Gi", "theirs.example/x": "9" * 1000}}
     body: Manifest = {
         "kind": "Pod",
@@ -128,9 +128,7 @@ class Listening:
 @pytest.mark.parametrize(
     ("event_type", "losses"), [("DELETED", 1), ("VANISHED", 0), ("LISTED", 0), ("MODIFIED", 0)]
 )
-def test_only_a_deletion_that_was_watched_is_evidence_of_when_a_pod_was_lost(
-    event_type: str, losses: int
-) -> None:
+def test_vanished_pod_is_not_evidence(event_type: str, losses: int) -> None:
     listening, pod = Listening(), trim_child(make_pod(kind="head"))
 
     listening.told(event_type, pod)
@@ -148,9 +146,7 @@ def test_only_a_deletion_that_was_watched_is_evidence_of_when_a_pod_was_lost(
         ("VANISHED", "7", True),
     ],
 )
-def test_what_the_operator_wrote_itself_is_no_news_unless_the_job_is_gone(
-    event_type: str, version: str, is_news: bool
-) -> None:
+def test_own_writes_do_not_requeue(event_type: str, version: str, is_news: bool) -> None:
     listening, key = Listening(), JobKey("default", "small")
     metadata = {"name": key.name, "namespace": key.namespace, "uid": "1", "generation": 1}
     job = {"kind": names.KIND, "metadata": metadata | {"resourceVersion": "7"}}

@@ -14,7 +14,7 @@ def make_record(**more: Any) -> logging.LogRecord:
     return record
 
 
-def test_a_line_says_what_it_is_about_and_nothing_of_what_kopf_adds() -> None:
+def test_log_line_has_context_without_kopf_fields() -> None:
     with about(job="team-a/demo", reconcileID="f00"), about(attempt=2):
         line = JsonFormatter().format(make_record(k8s_ref={"uid": "1"}, settings=object()))
 
@@ -29,14 +29,14 @@ def test_a_line_says_what_it_is_about_and_nothing_of_what_kopf_adds() -> None:
     }
 
 
-def test_what_is_logged_afterwards_is_not_about_it_any_more() -> None:
+def test_log_context_is_reset() -> None:
     with about(job="team-a/demo"):
         pass
 
     assert "job" not in json.loads(JsonFormatter().format(make_record()))
 
 
-def test_an_exception_is_one_line_with_its_traceback() -> None:
+def test_exception_is_logged_on_one_line() -> None:
     try:
         raise ValueError("no such step")
     except ValueError:

@@ -16,7 +16,7 @@ def make_lateness() -> tuple[Lateness, Clock]:
     return Lateness(clock), clock
 
 
-def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> None:
+def test_lateness_is_time_after_due() -> None:
     lateness, clock = make_lateness()
     assert lateness.of(KEY) == 0
 
@@ -26,7 +26,7 @@ def test_a_look_is_late_by_what_it_comes_after_the_time_it_was_asked_for() -> No
     assert lateness.of(KEY) == 500
 
 
-def test_a_look_that_nobody_asked_for_is_not_late() -> None:
+def test_reconcile_without_requeue_is_not_late() -> None:
     lateness, clock = make_lateness()
     lateness.record_success(KEY, 5.0)
     lateness.record_success(KEY, None)
@@ -35,7 +35,7 @@ def test_a_look_that_nobody_asked_for_is_not_late() -> None:
     assert lateness.of(KEY) == 0
 
 
-def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> None:
+def test_failed_reconcile_keeps_lateness() -> None:
     lateness, clock = make_lateness()
     lateness.record_success(KEY, 0.0)
     clock.now = 500.0
@@ -45,7 +45,7 @@ def test_one_look_that_fails_takes_nothing_from_the_lateness_of_the_next() -> No
     assert lateness.of(KEY) == 500
 
 
-def test_hours_of_looks_that_fail_are_no_lateness() -> None:
+def test_retry_intervals_are_not_lateness() -> None:
     lateness, clock = make_lateness()
     lateness.record_success(KEY, 0.0)
     for minute in range(120):

@@ -11,11 +11,11 @@ from raggrpo_operator.kubernetes_runtime.process.settings import (
 )
 
 
-def test_nothing_given_means_the_defaults() -> None:
+def test_settings_default_without_variables() -> None:
     assert read_settings({}) == Settings()
 
 
-def test_what_is_given_is_read() -> None:
+def test_settings_are_read_from_variables() -> None:
     settings = read_settings(
         {
             "RAGGRPO_WATCH_NAMESPACES": "a, b,a",
@@ -40,11 +40,11 @@ def test_what_is_given_is_read() -> None:
     assert settings.egress == ({"ports": [{"port": 9000}]},)
 
 
-def test_an_api_server_that_kubernetes_tells_by_name_is_no_network() -> None:
+def test_service_host_name_is_not_a_network() -> None:
     assert read_settings({"KUBERNETES_SERVICE_HOST": "api.example.com"}).api_server_networks == ()
 
 
-def test_every_wrong_variable_is_named_with_a_remedy() -> None:
+def test_invalid_variables_are_all_reported() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(
             {
@@ -70,14 +70,14 @@ def test_every_wrong_variable_is_named_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"short"])
-def test_a_missing_or_short_key_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_missing_or_short_key_is_rejected(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "current").write_bytes(content)
     with pytest.raises(SettingsError, match="at least 16 bytes"):
         read_keys(tmp_path)
 
 
-def test_a_running_cluster_keeps_the_key_it_was_made_with(tmp_path: Path) -> None:
+def test_previous_key_derives_same_token(tmp_path: Path) -> None:
     old, new = b"the first key, long enough", b"the second key, long enough"
     (tmp_path / "current").write_bytes(old)
     before = read_keys(tmp_path)
@@ -92,6 +92,6 @@ def test_a_running_cluster_keeps_the_key_it_was_made_with(tmp_path: Path) -> Non
         before.token(after.current_id, "uid")
 
 
-def test_keys_are_not_shown(tmp_path: Path) -> None:
+def test_keys_are_not_in_repr(tmp_path: Path) -> None:
     (tmp_path / "current").write_bytes(b"the first key, long enough")
     assert "first" not in repr(read_keys(tmp_path))

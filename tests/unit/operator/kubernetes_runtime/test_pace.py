@@ -11,19 +11,19 @@ def with_busy_jobs(count: int) -> Pace:
     return pace
 
 
-def test_few_jobs_are_asked_and_written_as_the_settings_say() -> None:
+def test_intervals_match_settings_for_few_jobs() -> None:
     pace = with_busy_jobs(100)
 
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (5, 10)
 
 
-def test_many_jobs_share_twenty_polls_and_ten_writes_a_second() -> None:
+def test_intervals_grow_with_busy_jobs() -> None:
     pace = with_busy_jobs(1000)
 
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (50, 100)
 
 
-def test_jobs_that_have_ended_leave_their_turns_to_the_others() -> None:
+def test_intervals_shrink_when_jobs_settle() -> None:
     pace = with_busy_jobs(1000)
 
     for number in range(950):
@@ -32,7 +32,7 @@ def test_jobs_that_have_ended_leave_their_turns_to_the_others() -> None:
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (5, 10)
 
 
-def test_a_namespace_with_many_jobs_slows_down_its_own() -> None:
+def test_busy_namespace_slows_only_its_jobs() -> None:
     pace, neighbour = with_busy_jobs(2000), JobKey("other", "job")
     pace.set_busy(neighbour, is_busy=True)
 

@@ -71,13 +71,13 @@ class OperatorEnvironment:
         return "; ".join(self.health.problems())
 
 
-def test_a_process_whose_loop_turns_is_healthy() -> None:
+def test_process_with_heartbeat_is_healthy() -> None:
     environment = OperatorEnvironment()
     environment.now, environment.health.heartbeat = 100.0, 99.0
     assert environment.problems() == ""
 
 
-def test_a_loop_that_stands_still_a_round_without_end_and_deaf_watches_are_problems() -> None:
+def test_blocked_loop_endless_round_and_stale_caches_are_problems() -> None:
     environment = OperatorEnvironment(round_seconds=601.0)
     environment.now, environment.health.behind_since = 1000.0, 800.0
     assert "event loop was blocked for 999 s" in environment.problems()
@@ -100,7 +100,7 @@ async def test_probes_answer_over_http() -> None:
         await client.aclose()
 
 
-async def test_a_resync_looks_at_the_jobs_in_the_caches_even_at_those_that_are_gone() -> None:
+async def test_resync_requeues_cached_and_deleted_jobs() -> None:
     environment = OperatorEnvironment()
     environment.put_job()
     await environment.resync.look()
@@ -113,7 +113,7 @@ async def test_a_resync_looks_at_the_jobs_in_the_caches_even_at_those_that_are_g
     assert environment.changed == [JobKey("default", "gone")]
 
 
-async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_arrives() -> None:
+async def test_missed_change_marks_caches_stale_until_it_arrives() -> None:
     environment = OperatorEnvironment(now=10.0)
     job = environment.put_job()
     await environment.resync.look()
@@ -126,7 +126,7 @@ async def test_a_change_that_the_watches_miss_is_noticed_and_forgotten_when_it_a
     assert environment.health.behind_since is None
 
 
-async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
+async def test_unfilled_caches_are_not_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment()
@@ -150,7 +150,7 @@ async def test_caches_that_fill_after_the_first_look_are_no_reason_to_restart(
     assert not any("missed" in found for found in problems)
 
 
-async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_watch() -> None:
+async def test_delayed_changes_of_busy_job_are_not_stale() -> None:
     environment = OperatorEnvironment()
     seen = environment.put_job()
     for second in range(0, 1000, 100):
@@ -161,7 +161,7 @@ async def test_a_busy_job_whose_every_change_arrives_a_little_late_is_no_deaf_wa
         assert "missed" not in environment.problems()
 
 
-async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
     await environment.resync.look()
     await environment.resync.look()
@@ -173,7 +173,7 @@ async def test_a_missing_kuberay_is_told_once(caplog: pytest.LogCaptureFixture) 
     assert b"raggrpo_operator_kuberay_available 0.0" in environment.metrics.text()
 
 
-async def test_an_operator_that_does_not_know_of_kuberay_soon_asks_again(
+async def test_missing_kuberay_is_probed_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment(kube=Kube(is_down=True))
@@ -191,7 +191,7 @@ async def test_an_operator_that_does_not_know_of_kuberay_soon_asks_again(
     assert environment.now < 30
 
 
-async def test_a_namespaced_operator_restarts_when_kuberay_appears() -> None:
+async def test_namespaced_operator_restarts_when_kuberay_appears() -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False), namespaces=("default",))
     await environment.resync.look()
     environment.kube.has_kuberay = True
@@ -199,7 +199,7 @@ async def test_a_namespaced_operator_restarts_when_kuberay_appears() -> None:
         await environment.resync.look()
 
 
-async def test_a_cluster_wide_operator_goes_on_when_kuberay_appears() -> None:
+async def test_cluster_wide_operator_continues_when_kuberay_appears() -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
     await environment.resync.look()
     environment.kube.has_kuberay = True
@@ -207,7 +207,7 @@ async def test_a_cluster_wide_operator_goes_on_when_kuberay_appears() -> None:
     assert b"raggrpo_operator_kuberay_available 1.0" in environment.metrics.text()
 
 
-async def test_jobs_that_wait_for_kuberay_go_on_seconds_after_it_is_there(
+async def test_waiting_jobs_continue_when_kuberay_appears(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))

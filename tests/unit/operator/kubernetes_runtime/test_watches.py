@@ -9,7 +9,7 @@ from raggrpo_operator.kubernetes_runtime.operator_process import (
 )
 
 
-async def test_watches_that_are_asked_to_end_are_no_failure() -> None:
+async def test_canceled_watches_are_not_a_failure() -> None:
     begun = asyncio.Event()
     begun.set()
     watches = asyncio.create_task(asyncio.sleep(60), name=WATCHES)
@@ -24,7 +24,7 @@ async def test_watches_that_are_asked_to_end_are_no_failure() -> None:
 
 
 @pytest.mark.row("E7")
-async def test_an_operator_whose_watches_have_failed_ends() -> None:
+async def test_operator_exits_when_watch_fails() -> None:
     async def fail() -> None:
         await asyncio.sleep(0.05)
         raise TypeError("of one watch")

@@ -42,7 +42,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_key_is_worked_on_once_for_many_additions() -> None:
+async def test_repeated_additions_are_processed_once() -> None:
     done: list[str] = []
 
     async def work(key: str) -> None:
@@ -57,7 +57,7 @@ async def test_a_key_is_worked_on_once_for_many_additions() -> None:
     assert done == ["a", "b"]
 
 
-async def test_a_key_added_while_it_is_worked_on_is_worked_on_once_more_afterwards() -> None:
+async def test_key_added_while_running_is_processed_again() -> None:
     begun: list[str] = []
     go_on = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_a_key_added_while_it_is_worked_on_is_worked_on_once_more_afterwar
     assert begun == ["a", "a"]
 
 
-async def test_trouble_is_retried_until_it_is_over() -> None:
+async def test_operator_error_is_retried() -> None:
     tries: list[str] = []
 
     async def work(key: str) -> None:
@@ -94,7 +94,7 @@ async def test_trouble_is_retried_until_it_is_over() -> None:
         await until(lambda: not queue._failures)  # the next trouble begins with the first delay
 
 
-async def test_a_mistake_in_the_work_stops_neither_the_queue_nor_the_key() -> None:
+async def test_unexpected_error_stops_neither_queue_nor_key() -> None:
     tries: Counter[str] = Counter()
 
     async def work(key: str) -> None:
@@ -108,7 +108,7 @@ async def test_a_mistake_in_the_work_stops_neither_the_queue_nor_the_key() -> No
         await until(lambda: tries == {"a": 2, "b": 1})
 
 
-async def test_delays_grow_up_to_a_limit() -> None:
+async def test_backoff_grows_to_maximum() -> None:
     queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1, group=str)
 
     delays = [queue._retry_delay("a", retryable=True) for _ in range(12)]
@@ -118,13 +118,13 @@ async def test_delays_grow_up_to_a_limit() -> None:
     assert all(48 <= delay <= 72 for delay in delays[8:])
 
 
-async def test_what_cannot_be_mended_by_trying_waits_the_longest_delay() -> None:
+async def test_permanent_error_uses_maximum_delay() -> None:
     queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1, group=str)
 
     assert queue._retry_delay("a", retryable=False) >= 48
 
 
-async def test_the_earlier_of_two_delays_counts_and_an_addition_ends_it() -> None:
+async def test_earlier_delay_wins_and_addition_cancels_it() -> None:
     done: list[str] = []
 
     async def work(key: str) -> None:
@@ -140,7 +140,7 @@ async def test_the_earlier_of_two_delays_counts_and_an_addition_ends_it() -> Non
         assert not queue._timers
 
 
-async def test_the_result_of_the_work_is_the_time_until_the_next_look() -> None:
+async def test_result_of_work_is_requeue_delay() -> None:
     done: list[str] = []
 
     async def work(key: str) -> float | None:
@@ -153,7 +153,7 @@ async def test_the_result_of_the_work_is_the_time_until_the_next_look() -> None:
         assert not queue._timers
 
 
-async def test_no_more_keys_than_workers_are_worked_on_at_once() -> None:
+async def test_concurrency_is_limited_to_workers() -> None:
     now, most = 0, 0
 
     async def work(key: str) -> None:
@@ -189,9 +189,7 @@ class Stalling:
 
 @pytest.mark.row("E4")
 @pytest.mark.parametrize(("namespaces", "held"), [(1, 4), (2, 6), (4, 7)])
-async def test_namespaces_whose_work_never_ends_leave_a_worker_for_others(
-    namespaces: int, held: int
-) -> None:
+async def test_saturating_namespaces_leave_worker_free(namespaces: int, held: int) -> None:
     work = Stalling()
     async with running(work, workers=8, group=namespace_of, clock=lambda: 0.0) as queue:
         for number in range(200):
@@ -205,7 +203,7 @@ async def test_namespaces_whose_work_never_ends_leave_a_worker_for_others(
 
 
 @pytest.mark.row("E4")
-async def test_slow_work_gives_its_worker_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_work_releases_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
     work = Stalling()
     async with running(work, workers=8, group=namespace_of) as queue:
@@ -214,7 +212,7 @@ async def test_slow_work_gives_its_worker_back(monkeypatch: pytest.MonkeyPatch) 
         await until(lambda: len(work.begun) == 20)
 
 
-async def test_slow_work_is_limited_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_work_in_progress_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
     work = Stalling()
     async with running(work, workers=1, group=namespace_of) as queue:
@@ -226,7 +224,7 @@ async def test_slow_work_is_limited_as_well(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(work.begun) == IN_PROGRESS_PER_WORKER
 
 
-async def test_namespaces_are_served_in_turn() -> None:
+async def test_namespaces_are_served_round_robin() -> None:
     begun: list[str] = []
 
     async def work(key: str) -> None:
@@ -240,7 +238,7 @@ async def test_namespaces_are_served_in_turn() -> None:
     assert begun == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
 
 
-async def test_the_observer_is_told_depth_waits_and_results() -> None:
+async def test_observer_receives_depth_and_results() -> None:
     class Told(QueueObserver):
         depths: list[int] = []
         results: list[str] = []
@@ -274,7 +272,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_a_key_never_runs_twice_at_once_and_every_addition_is_followed_by_a_run(
+def test_key_never_runs_concurrently_and_additions_are_processed(
     steps: list[tuple[str, str]], workers: int
 ) -> None:
     async def scenario() -> None:

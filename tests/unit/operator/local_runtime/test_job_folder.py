@@ -33,7 +33,7 @@ def make_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) 
 BEGUN = JobStatus(phase=Phase.SUSPENDED, attempt=1)
 
 
-def test_new_folder_gives_the_job_an_identity_of_its_own(tmp_path: Path) -> None:
+def test_new_folder_creates_uid(tmp_path: Path) -> None:
     first, state = prepare(JobFolder(tmp_path / "a"), make_job())
     second, _ = prepare(JobFolder(tmp_path / "b"), make_job())
 
@@ -42,7 +42,7 @@ def test_new_folder_gives_the_job_an_identity_of_its_own(tmp_path: Path) -> None
     assert first.metadata.generation == 1
 
 
-def test_identity_and_status_are_those_of_the_last_run(tmp_path: Path) -> None:
+def test_prepare_restores_uid_and_status(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=BEGUN)
 
     job, _ = prepare(folder, make_job())
@@ -51,7 +51,7 @@ def test_identity_and_status_are_those_of_the_last_run(tmp_path: Path) -> None:
     assert job.status == BEGUN
 
 
-def test_the_night_after_a_killed_run_counts_towards_no_deadline(tmp_path: Path) -> None:
+def test_time_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     spent = SpentTime(counted_since=noon, counted_seconds=20)
     watch = WatchState(looked=noon + timedelta(seconds=90))
@@ -63,7 +63,7 @@ def test_the_night_after_a_killed_run_counts_towards_no_deadline(tmp_path: Path)
     assert (spent.counted_since, spent.counted_seconds) == (None, 110)
 
 
-def test_changed_spec_is_a_new_generation(tmp_path: Path) -> None:
+def test_changed_spec_increments_generation(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=BEGUN)
 
     job, _ = prepare(folder, make_job({"training.totalSteps": 2000}))
@@ -71,7 +71,7 @@ def test_changed_spec_is_a_new_generation(tmp_path: Path) -> None:
     assert job.metadata.generation == 2
 
 
-def test_failed_job_is_begun_again_with_a_new_annotation(tmp_path: Path) -> None:
+def test_failed_job_is_retried_with_new_annotation(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=JobStatus(phase=Phase.FAILED), retry=2)
 
     job, state = prepare(folder, make_job())
@@ -82,13 +82,13 @@ def test_failed_job_is_begun_again_with_a_new_annotation(tmp_path: Path) -> None
     assert again.metadata.annotations[ANNOTATION_RETRY] == "4"
 
 
-def test_other_jobs_keep_their_annotation(tmp_path: Path) -> None:
+def test_unfailed_job_keeps_retry_annotation(tmp_path: Path) -> None:
     job, _ = prepare(make_folder(tmp_path, status=BEGUN, retry=2), make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
 
 
-def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path) -> None:
+def test_changed_checkpoint_values_are_all_reported(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=BEGUN)
     changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
 
@@ -103,7 +103,7 @@ def test_changed_values_that_checkpoints_depend_on_are_all_named(tmp_path: Path)
     assert not caught.value.retryable
 
 
-def test_everything_may_change_before_the_first_attempt(tmp_path: Path) -> None:
+def test_spec_may_change_before_first_attempt(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=JobStatus(phase=Phase.FAILED))
 
     job, _ = prepare(folder, make_job({"rollout.temperature": 1.0}))
@@ -112,7 +112,7 @@ def test_everything_may_change_before_the_first_attempt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"uid": "x"}', '{"status": {"phase": "Odd"}}'])
-def test_damaged_state_is_named_with_a_remedy(text: str, tmp_path: Path) -> None:
+def test_damaged_state_file_is_reported_with_remedy(text: str, tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (folder.path / "state.json").write_text(text)
 
@@ -120,7 +120,7 @@ def test_damaged_state_is_named_with_a_remedy(text: str, tmp_path: Path) -> None
         folder.load()
 
 
-def test_state_survives_the_round_trip(tmp_path: Path) -> None:
+def test_state_round_trip_is_lossless(tmp_path: Path) -> None:
     state = State(uid="u", generation=3, retry=1, spec={"a": 1}, mark="m", temp_dir="/t")
     state.status = BEGUN
     folder = JobFolder(tmp_path)
@@ -130,7 +130,7 @@ def test_state_survives_the_round_trip(tmp_path: Path) -> None:
     assert folder.load() == state
 
 
-def test_second_run_is_refused_with_the_process_that_holds_the_folder(tmp_path: Path) -> None:
+def test_second_run_is_rejected_with_process_id(tmp_path: Path) -> None:
     first, second = JobFolder(tmp_path), JobFolder(tmp_path)
     first.acquire()
 
@@ -142,7 +142,7 @@ def test_second_run_is_refused_with_the_process_that_holds_the_folder(tmp_path: 
     second.release()
 
 
-def test_lock_ends_with_its_process(tmp_path: Path) -> None:
+def test_lock_is_released_on_exit(tmp_path: Path) -> None:
     code = (
         "import sys, os; from pathlib import Path\n"
         "from raggrpo_operator.local_runtime.job_folder import JobFolder\n"
@@ -155,7 +155,7 @@ def test_lock_ends_with_its_process(tmp_path: Path) -> None:
     folder.release()
 
 
-def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.json"
 
     write_atomically(path, "old")
@@ -167,14 +167,14 @@ def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [child.name for child in path.parent.iterdir()] == ["file.json"]
 
 
-def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(OperatorError, match="cannot be written"):
         write_atomically(tmp_path / "file" / "state.json", "")
 
 
-def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
+def test_job_is_saved_as_adapted(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
 
     folder.save_job(make_job())
@@ -182,7 +182,7 @@ def test_job_is_kept_as_it_runs_here(tmp_path: Path) -> None:
     assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
 
 
-def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: Path) -> None:
+def test_incomplete_copy_of_driver_log_is_replaced(tmp_path: Path) -> None:
     live = tmp_path / "temp" / "driver-2.log"
     kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
     for path, text in ((live, "first lines, last lines"), (kept, "first lines")):
@@ -195,7 +195,7 @@ def test_what_a_killed_driver_has_not_copied_of_its_log_is_completed(tmp_path: P
     assert kept.read_text() == "first lines, last lines"
 
 
-def test_drivers_log_is_kept_once_the_attempt_has_ended(tmp_path: Path) -> None:
+def test_driver_log_is_copied_after_attempt(tmp_path: Path) -> None:
     live = tmp_path / "temp" / "driver-2.log"
     live.parent.mkdir(parents=True)
     live.write_text("half")

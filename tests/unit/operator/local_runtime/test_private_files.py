@@ -22,7 +22,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_everything_in_a_new_job_folder_is_the_users_alone(tmp_path: Path) -> None:
+def test_new_job_folder_is_private(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "jobs" / "small")
     folder.acquire()
     folder.save(State(uid="u1"))
@@ -38,7 +38,7 @@ def test_everything_in_a_new_job_folder_is_the_users_alone(tmp_path: Path) -> No
     assert len(found) == 7
 
 
-def test_a_file_that_others_could_read_is_not_written_to(tmp_path: Path) -> None:
+def test_state_replaces_readable_file(tmp_path: Path) -> None:
     draft = tmp_path / "state.json.tmp"
     draft.write_text("left by a killed run")
     with draft.open() as opened_by_another:
@@ -48,7 +48,7 @@ def test_a_file_that_others_could_read_is_not_written_to(tmp_path: Path) -> None
     assert mode_of(tmp_path / "state.json") == 0o600
 
 
-def test_a_log_that_others_could_read_becomes_the_users_alone(tmp_path: Path) -> None:
+def test_readable_log_becomes_private(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     log.write_text("of an earlier release")
     processes = Processes()
@@ -58,7 +58,7 @@ def test_a_log_that_others_could_read_becomes_the_users_alone(tmp_path: Path) ->
     assert mode_of(log) == 0o600
 
 
-def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_as_log_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "child.log").symlink_to(tmp_path / "theirs")
 
     with pytest.raises(TransientError, match="symbolic links"):
@@ -66,7 +66,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "theirs").exists()
 
 
-def test_a_folder_the_user_has_opened_stays_open(tmp_path: Path) -> None:
+def test_mode_of_existing_folder_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "small"
     path.mkdir(mode=0o755)
 
@@ -78,7 +78,7 @@ def test_a_folder_the_user_has_opened_stays_open(tmp_path: Path) -> None:
     assert mode_of(folder.logs) == 0o700
 
 
-def test_a_folder_in_which_everybody_may_write_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_world_writable_folder_is_rejected_with_remedy(tmp_path: Path) -> None:
     path = tmp_path / "small"
     path.mkdir(mode=0o777)
 
@@ -92,9 +92,7 @@ def test_a_folder_in_which_everybody_may_write_is_refused_with_a_remedy(tmp_path
     JobFolder(path).acquire()
 
 
-def test_a_folder_in_which_another_group_may_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_writable_folder_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small"
     path.mkdir(mode=0o770)
     JobFolder(path).acquire()  # of the user's own group
@@ -104,7 +102,7 @@ def test_a_folder_in_which_another_group_may_write_is_refused(
         JobFolder(path).acquire()
 
 
-def test_a_folder_of_another_user_is_refused_with_a_remedy(
+def test_folder_of_another_user_is_rejected_with_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "small").mkdir(mode=0o755)

@@ -9,7 +9,7 @@ HEADERS = [{"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "tok
 ENDPOINTS = [{"name": "kb", "url": "http://kb", "headers": HEADERS}]
 
 
-def test_variables_stand_in_for_secrets() -> None:
+def test_trainer_env_reads_secrets_from_variables() -> None:
     spec = make_job({"env": ENV}).spec
 
     env = trainer_env(spec, {"HOME": "/h", "RAGGRPO_SECRET_WANDB_KEY": "s3"})
@@ -18,7 +18,7 @@ def test_variables_stand_in_for_secrets() -> None:
     assert (env["PLAIN"], env["HOME"]) == ("x", "/h")
 
 
-def test_every_missing_secret_is_named_with_its_variable() -> None:
+def test_missing_secrets_are_reported_with_variables() -> None:
     spec = make_job({"env": ENV, "retrieval.endpoints": ENDPOINTS}).spec
 
     assert missing_secrets(spec, {}) == [
@@ -29,7 +29,7 @@ def test_every_missing_secret_is_named_with_its_variable() -> None:
     ]
 
 
-def test_given_secrets_are_not_missing() -> None:
+def test_set_secrets_are_not_missing() -> None:
     spec = make_job({"env": ENV}).spec
 
     assert missing_secrets(spec, {"RAGGRPO_SECRET_WANDB_KEY": ""}) == []

@@ -57,7 +57,7 @@ A_SEARCH_SERVER = {
 }
 
 
-def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
+def test_job_without_endpoints_reaches_dns_and_own_pods() -> None:
     dns, own = egress({})
     assert dns == {"ports": [{"protocol": p, "port": 53} for p in ("UDP", "TCP")]}
     assert own == {"to": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]}
@@ -83,7 +83,7 @@ def test_a_job_that_calls_nobody_reaches_names_and_its_own_pods() -> None:
         ("http://rag:99999/x", []),
     ],
 )
-def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[str]) -> None:
+def test_endpoint_opens_matching_peer(url: str, expected: list[str]) -> None:
     assert opened(egress(named(url))) == expected
 
 
@@ -95,11 +95,11 @@ def test_an_endpoint_opens_what_a_policy_can_say_of_it(url: str, expected: list[
      "[64:ff9b::10.96.0.1]", "[64:ff9b::169.254.169.254]", "[2002:a9fe:a9fe::1]",
      "[::10.96.0.1]", "[64:ff9b:1::169.254.169.254]"],
 )  # fmt: skip
-def test_neither_api_server_nor_node_credentials_can_be_named(host: str) -> None:
+def test_api_server_and_metadata_addresses_are_denied(host: str) -> None:
     assert opened(egress(named(f"https://{host}/x", f"https://{host}:6443/x"))) == []
 
 
-def test_what_is_open_everywhere_is_closed_at_the_api_server() -> None:
+def test_external_rule_excludes_api_server() -> None:
     [*_, outside] = egress(named("https://a.example.com/x", "https://b.example.com:6443/x"))
 
     assert [each["port"] for each in outside["ports"]] == [443, 6443]
@@ -129,11 +129,11 @@ def test_what_is_open_everywhere_is_closed_at_the_api_server() -> None:
         ({"env": [{"name": "LEVEL", "value": "debug"}]}, ""),
     ],
 )
-def test_whatever_else_the_spec_calls_is_reached(changes: dict[str, Any], expected: str) -> None:
+def test_rewards_proxies_and_backups_are_reachable(changes: dict[str, Any], expected: str) -> None:
     assert (opened(egress(changes)) or [""])[0] == expected
 
 
-def test_the_installation_may_add_rules_or_restrict_nothing() -> None:
+def test_settings_add_rules_or_disable_restriction() -> None:
     further = {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}]}
     assert egress({}, replace(API_SERVER, egress=(further,)))[-1] == further
     assert egress({}, replace(API_SERVER, restrict_egress=False)) == [{}]

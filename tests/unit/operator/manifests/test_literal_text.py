@@ -24,17 +24,17 @@ REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"
     [("$(A)", "x"), ("$$(A)", "$(A)"), ("$$$(A)", "$x"), ("$(B)", "$(B)"), ("$(A", "$(A"),
      ("$A $ $", "$A $ $"), ("$$", "$"), ("$()", "$()"), ("$(A)$(A))", "xx)")],
 )  # fmt: skip
-def test_the_kubelet_here_expands_as_documented(given: str, found: str) -> None:
+def test_fake_kubelet_expands_variables(given: str, found: str) -> None:
     assert expanded(given, {"A": "x"}) == found
 
 
 @pytest.mark.row("E5")
 @given(st.text("A$(){} ", max_size=12) | st.text(max_size=12))
-def test_literal_text_survives_the_kubelet(text: str) -> None:
+def test_literal_text_is_not_expanded(text: str) -> None:
     assert expanded(literal(text), {"A": "x", "": "y"}) == text
 
 
-def test_template_environment_and_paths_reach_every_container_as_written() -> None:
+def test_template_env_and_paths_reach_containers_literally() -> None:
     template = "{passages} {prompt} " + REFERENCES + HOSTILE_TEXT
     corpus = f"/mnt/kb/{REFERENCES}.jsonl"
     job = make_clustered_job(
@@ -77,5 +77,5 @@ def test_template_environment_and_paths_reach_every_container_as_written() -> No
     assert f"--query-prefix={REFERENCES}" in command
 
 
-def test_the_configuration_of_the_preflight_cannot_be_given_by_the_job() -> None:
+def test_job_env_cannot_override_preflight_config() -> None:
     assert {names.ENV_CONFIG, names.ENV_CONFIG_SHA256} <= names.RESERVED_ENV

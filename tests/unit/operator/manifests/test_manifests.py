@@ -161,7 +161,7 @@ def test_manifests_of_samples(path: Path, golden: Golden) -> None:
 
 
 @EACH_SAMPLE
-def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
+def test_manifests_match_kubernetes_schemas(path: Path) -> None:
     job = make_clustered_job(make_sample(path), KNOWN_7B)
 
     assert violations_of_schemas(objects_of(job).values()) == []
@@ -175,7 +175,7 @@ def test_objects_match_the_schemas_of_kubernetes(path: Path) -> None:
         ({"gpusPerNode": 4, "placement": "Disaggregated", "rolloutGpus": 4}, ["10", "3"]),
     ],
 )
-def test_ray_may_run_each_rank_and_engine_and_two_tasks_more(
+def test_logical_cpus_fit_ranks_engines_and_spares(
     resources: dict[str, Any], cpus: list[str]
 ) -> None:
     found = all_manifests(make_clustered_job(make_job({"resources": resources})))
@@ -183,7 +183,7 @@ def test_ray_may_run_each_rank_and_engine_and_two_tasks_more(
     assert [each["rayStartParams"]["num-cpus"] for each in groups] == cpus
 
 
-def test_every_mount_is_of_a_volume_of_its_pod_and_only_who_scores_has_reward_code() -> None:
+def test_mounts_have_volumes_and_reward_code_is_restricted() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     retrieval = {"mode": "Prompt", "endpoints": [kb]}
     job = make_job({"retrieval": retrieval, "reward.codeFrom": {"configMap": "code"}})
@@ -199,7 +199,7 @@ def test_every_mount_is_of_a_volume_of_its_pod_and_only_who_scores_has_reward_co
     assert with_code == {PodRole.HEAD, PodRole.PREFLIGHT}
 
 
-def test_a_managed_retriever_is_found_by_its_service() -> None:
+def test_retriever_service_selects_deployment() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     job = make_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}})
     found = all_manifests(make_clustered_job(job))
@@ -223,7 +223,7 @@ def test_a_managed_retriever_is_found_by_its_service() -> None:
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_pods_are_restricted_and_carry_no_service_account_token(job: RagGrpoJob) -> None:
+def test_pods_are_restricted_without_service_account_token(job: RagGrpoJob) -> None:
     for template, _ in pods_with_sizing(job):
         assert violations_of_restricted(template["spec"]) == []
         assert template["spec"]["automountServiceAccountToken"] is False
@@ -233,7 +233,7 @@ def test_pods_are_restricted_and_carry_no_service_account_token(job: RagGrpoJob)
 @pytest.mark.row("B5")
 @settings(max_examples=40)
 @given(job=jobs())
-def test_requests_are_what_status_says_and_memory_is_guaranteed(job: RagGrpoJob) -> None:
+def test_requests_match_sizing_and_memory_is_guaranteed(job: RagGrpoJob) -> None:
     for template, sizing in pods_with_sizing(job):
         resources = container_of(template)["resources"]
         gpus = {job.spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
@@ -243,7 +243,7 @@ def test_requests_are_what_status_says_and_memory_is_guaranteed(job: RagGrpoJob)
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_every_object_ends_with_its_job_and_says_whose_it_is(job: RagGrpoJob) -> None:
+def test_objects_have_owner_and_job_labels(job: RagGrpoJob) -> None:
     for manifest in all_manifests(job).values():
         metadata = manifest["metadata"]
         [owner] = metadata["ownerReferences"]
@@ -268,7 +268,7 @@ def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_lists_that_the_api_server_merges_by_name_hold_no_name_twice(job: RagGrpoJob) -> None:
+def test_lists_merged_by_name_have_unique_names(job: RagGrpoJob) -> None:
     for template, _ in pods_with_sizing(job):
         container = container_of(template)
         for items, key in (
@@ -286,7 +286,7 @@ def test_lists_that_the_api_server_merges_by_name_hold_no_name_twice(job: RagGrp
 @pytest.mark.row("A5")
 @settings(max_examples=40)
 @given(job=jobs())
-def test_shared_memory_is_ours_and_rays_store_lies_within_it(job: RagGrpoJob) -> None:
+def test_shared_memory_volume_fits_object_store(job: RagGrpoJob) -> None:
     for template, sizing in pods_with_sizing(job):
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         if not sizing.shm:
@@ -302,7 +302,7 @@ def test_shared_memory_is_ours_and_rays_store_lies_within_it(job: RagGrpoJob) ->
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_ray_finds_room_for_every_rank_and_engine(job: RagGrpoJob) -> None:
+def test_ray_resources_fit_ranks_and_engines(job: RagGrpoJob) -> None:
     cluster = all_manifests(job)["raycluster"]["spec"]
 
     world = trainer_config(job, resolve(job), number=1).world
@@ -329,7 +329,7 @@ def test_ray_finds_room_for_every_rank_and_engine(job: RagGrpoJob) -> None:
 @pytest.mark.row("B22")
 @settings(max_examples=40)
 @given(job=jobs())
-def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
+def test_queue_label_is_on_ray_cluster_only(job: RagGrpoJob) -> None:
     queue = job.spec.scheduling.queue_name
     for manifest in all_manifests(job).values():
         own = manifest["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "")
@@ -340,7 +340,7 @@ def test_the_queue_is_named_on_the_ray_cluster_only(job: RagGrpoJob) -> None:
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> None:
+def test_ray_token_is_required(job: RagGrpoJob) -> None:
     cluster = all_manifests(job)["raycluster"]
 
     auth = cluster["spec"]["authOptions"]
@@ -350,7 +350,7 @@ def test_ray_asks_for_a_token_and_nothing_switches_that_off(job: RagGrpoJob) -> 
 
 
 @pytest.mark.row("B24")
-def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out() -> None:
+def test_avoided_nodes_are_preferred_not_required() -> None:
     job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, "trainer:1", size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=("gpu-7", "gpu-9"))
@@ -373,7 +373,7 @@ def test_nodes_that_failed_often_come_last_for_ray_pods_and_are_never_ruled_out(
         }
 
 
-def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> None:
+def test_token_is_derived_from_uid_and_key() -> None:
     job = make_clustered_job(make_job())
     token = job_token(b"key", UID)
 
@@ -387,7 +387,7 @@ def test_the_token_is_derived_from_the_jobs_uid_and_the_installations_key() -> N
     assert job_token(b"Jefe", "what do ya want for nothing?").startswith("5bdcc146bf60754e")
 
 
-def test_nobody_without_the_key_can_tell_the_name_of_the_tokens_secret() -> None:
+def test_secret_name_depends_on_key() -> None:
     job = make_clustered_job(make_job()).metadata
     other = job.model_copy(update={"uid": UID[:-1]})
     found = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
@@ -397,7 +397,7 @@ def test_nobody_without_the_key_can_tell_the_name_of_the_tokens_secret() -> None
     assert not {name[-16:] for name in found} & {job_token(b"key", UID)[:16]}
 
 
-def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
+def test_header_secrets_reach_driver_only() -> None:
     ref = {"name": "rag", "key": "token"}
     job = make_clustered_job(
         make_job(
@@ -431,7 +431,7 @@ def test_secrets_are_named_and_header_secrets_stay_with_the_driver() -> None:
     }
 
 
-def test_the_jobs_environment_wins_over_ours() -> None:
+def test_job_env_overrides_defaults() -> None:
     job = make_clustered_job(make_job({"env": [{"name": "RAY_DEDUP_LOGS", "value": "1"}]}))
     [head, _] = pod_templates(all_manifests(job)["raycluster"])
 
@@ -440,7 +440,7 @@ def test_the_jobs_environment_wins_over_ours() -> None:
     assert env["RAY_JOB_STOP_WAIT_TIME_S"] == "30"
 
 
-def test_pods_outlive_the_save_that_their_hook_waits_for() -> None:
+def test_grace_period_exceeds_hook_timeout() -> None:
     job = make_clustered_job(make_job())
     for template in pod_templates(all_manifests(job)["raycluster"]):
         command = container_of(template)["lifecycle"]["preStop"]["exec"]["command"][-1]
@@ -448,7 +448,7 @@ def test_pods_outlive_the_save_that_their_hook_waits_for() -> None:
         assert template["spec"]["terminationGracePeriodSeconds"] > 30
 
 
-def test_reward_code_reaches_the_driver_and_the_preflight_only() -> None:
+def test_reward_code_reaches_driver_and_preflight_only() -> None:
     job = make_clustered_job(make_job({"reward.codeFrom": {"configMap": "tone"}}))
     roles = set()
     for template, _ in pods_with_sizing(job):
@@ -461,7 +461,7 @@ def test_reward_code_reaches_the_driver_and_the_preflight_only() -> None:
     assert roles == {"head", "preflight"}
 
 
-def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
+def test_image_prefers_job_then_pinned_then_operator() -> None:
     def image(job: RagGrpoJob) -> str:
         return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
 
@@ -477,7 +477,7 @@ def test_the_image_is_the_jobs_then_the_pinned_one_then_the_operators() -> None:
 
 
 @pytest.mark.row("C13")
-def test_ray_is_told_in_the_version_that_the_image_has() -> None:
+def test_ray_version_matches_image() -> None:
     plain = make_clustered_job(make_job())
     read = plain.status.preflight.facts.model_copy(update={"ray_version": "2.61.1"})
     status = replace(plain.status, preflight=replace(plain.status.preflight, facts=read))
@@ -496,7 +496,7 @@ USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSched
         ({"resources.device": "CPU", "scheduling": {"nodeSelector": {"zone": "a"}}}, set()),
     ],
 )
-def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
+def test_gpu_taint_is_tolerated_by_gpu_and_pinned_pods(
     changes: dict[str, Any], tolerating: set[str]
 ) -> None:
     job = make_clustered_job(make_job(changes))
@@ -509,7 +509,7 @@ def test_the_usual_taint_of_gpu_nodes_is_tolerated_where_pods_may_land_there(
     assert found == tolerating
 
 
-def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_port() -> None:
+def test_policy_admits_job_operator_and_scrapers() -> None:
     own, operator, scrapers = all_manifests(make_clustered_job(make_job()))["networkpolicy"][
         "spec"
     ]["ingress"]
@@ -524,7 +524,7 @@ def test_the_policy_lets_in_the_job_the_operator_and_scrapers_on_the_metrics_por
 
 
 @pytest.mark.row("E11")
-def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
+def test_url_queries_are_not_recorded() -> None:
     kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
     endpoint = {
         "name": "kb",
@@ -552,7 +552,7 @@ def test_queries_of_urls_reach_the_attempt_and_no_record() -> None:
 
 
 @pytest.mark.row("E11")
-def test_headers_and_bodies_of_calls_reach_the_attempt_and_no_record() -> None:
+def test_headers_and_bodies_are_not_recorded() -> None:
     """Also of a job that was admitted before a rule knew how its secret looks."""
     kb = {
         "name": "kb",
@@ -612,7 +612,7 @@ DENSE = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": {"path": 
         (DENSE | {"indexPath": "/mnt/runs/shared/i/"}, [("/mnt/runs/shared/i", "shared/i")]),
     ],
 )
-def test_a_retriever_may_write_its_index_and_nothing_else_of_a_volume(
+def test_retriever_mounts_only_index_writable(
     given: dict[str, Any], writable: list[tuple[str, str]]
 ) -> None:
     changes = {

@@ -11,7 +11,7 @@ VOLUMES = [
 ]
 
 
-def test_a_reader_is_restricted_and_writes_to_no_volume_of_the_job() -> None:
+def test_reader_is_restricted_and_mounts_read_only() -> None:
     pod = render_reader_pod(make_job({"volumes": VOLUMES}), "small-reader-1", "trainer:1")
 
     [container] = pod["spec"]["containers"]
@@ -21,7 +21,7 @@ def test_a_reader_is_restricted_and_writes_to_no_volume_of_the_job() -> None:
     assert (mounts["/mnt/runs"], mounts["/mnt/data"]) == (True, True)
 
 
-def test_a_reader_gets_none_of_the_jobs_environment() -> None:
+def test_reader_has_no_job_env() -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
 
     pod = render_reader_pod(make_job({"env": env}), "small-reader-1", "trainer:1")
@@ -29,7 +29,7 @@ def test_a_reader_gets_none_of_the_jobs_environment() -> None:
     assert "wandb" not in str(pod)
 
 
-def test_a_reader_ends_by_itself_with_its_job_and_is_none_of_the_jobs_pods() -> None:
+def test_reader_has_deadline_and_owner_but_no_job_label() -> None:
     pod = render_reader_pod(make_job(), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["activeDeadlineSeconds"] == 600
@@ -39,7 +39,7 @@ def test_a_reader_ends_by_itself_with_its_job_and_is_none_of_the_jobs_pods() -> 
 
 
 @pytest.mark.parametrize(("own", "image"), [("mine:2", "mine:2"), ("", "trainer:1")])
-def test_the_jobs_image_comes_first(own: str, image: str) -> None:
+def test_reader_prefers_image_of_job(own: str, image: str) -> None:
     pod = render_reader_pod(make_job({"image": own}), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["containers"][0]["image"] == image

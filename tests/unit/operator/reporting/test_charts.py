@@ -38,7 +38,7 @@ def titles(svg: str) -> list[str]:
     return [e.text or "" for e in drawn(svg).iter("title")]
 
 
-def test_a_line_goes_up_where_its_values_do() -> None:
+def test_line_follows_values() -> None:
     svg = line_chart([1, 2, 3], [Series("reward", [0.0, 0.5, 1.0], "s1")])
     (_, y1), (_, y2), (_, y3) = points(paths(svg, "line")[0])
     assert y1 > y2 > y3
@@ -49,7 +49,7 @@ def test_a_line_goes_up_where_its_values_do() -> None:
     "values",
     [[0.0, 0.0], [5.0], [-2.0, -1.0], [1e-9, 3e-9], [1e12, -1e12], [3.0, 3.0, 3.0], [0.07, 0.31]],
 )
-def test_every_point_lies_inside_the_axes(values: list[float]) -> None:
+def test_points_are_inside_axes(values: list[float]) -> None:
     svg = line_chart(list(range(1, len(values) + 1)), [Series("x", values, "s1")])
 
     assert 2 <= len(labels(svg, "y")) <= 9
@@ -59,12 +59,12 @@ def test_every_point_lies_inside_the_axes(values: list[float]) -> None:
         assert 0 <= y <= HEIGHT
 
 
-def test_a_missing_value_interrupts_the_line() -> None:
+def test_missing_value_breaks_line() -> None:
     svg = line_chart([1, 2, 3, 4], [Series("x", [1.0, None, 2.0, 3.0], "s1")])
     assert paths(svg, "line")[0].count("M") == 2
 
 
-def test_a_log_scale_spaces_decades_evenly_and_leaves_zero_out() -> None:
+def test_log_scale_spaces_decades_evenly_and_omits_zero() -> None:
     series = [Series("gap", [1e-6, 1e-5, 1e-4, 0.0], "s1")]
     svg = line_chart([1, 2, 3, 4], series, log=True)
 
@@ -74,19 +74,19 @@ def test_a_log_scale_spaces_decades_evenly_and_leaves_zero_out() -> None:
     assert labels(svg, "y") == ["1e-6", "1e-5", "0.0001"]
 
 
-def test_a_new_attempt_is_marked_between_its_first_step_and_the_one_before() -> None:
+def test_attempt_mark_is_before_first_step() -> None:
     svg = line_chart([1, 2, 3], [Series("x", [1.0, 1.0, 1.0], "s1")], marks=[3])
     [mark] = paths(svg, "mark")
     (_, _), (x2, _), (x3, _) = points(paths(svg, "line")[0])
     assert x2 < float(mark[1:].split()[0]) < x3
 
 
-def test_the_pointer_reads_step_and_values() -> None:
+def test_tooltip_shows_step_and_values() -> None:
     svg = line_chart([7, 8], [Series("a<b", [0.25, None], "s1"), Series("other", [1, 2], "s2")])
     assert titles(svg) == ["step 7\na<b 0.25\nother 1", "step 8\nother 2"]
 
 
-def test_long_runs_are_drawn_as_means_of_equally_many_steps() -> None:
+def test_long_runs_are_averaged() -> None:
     values = [float(step % 2) for step in range(1000)]
     svg = line_chart(range(1, 1001), [Series("x", values, "s1")])
     assert len(points(paths(svg, "line")[0])) == 250 <= MAX_POINTS
@@ -94,7 +94,7 @@ def test_long_runs_are_drawn_as_means_of_equally_many_steps() -> None:
     assert titles(svg)[-1] == "step 1000\nx 0.5"
 
 
-def test_layers_lie_on_top_of_each_other() -> None:
+def test_layers_are_stacked() -> None:
     svg = stacked_chart([1, 2], [Series("a", [1.0, 1.0], "s1"), Series("b", [2.0, 4.0], "s2")])
 
     low, high = [
@@ -106,7 +106,7 @@ def test_layers_lie_on_top_of_each_other() -> None:
 
 
 @pytest.mark.parametrize("chart", [line_chart, stacked_chart])
-def test_without_values_a_chart_says_so(chart: Any) -> None:
+def test_chart_without_values_says_no_data(chart: Any) -> None:
     assert "no data yet" in chart([], [])
     assert "no data yet" in line_chart([1], [Series("x", [None], "s1")])
 
@@ -116,16 +116,16 @@ def test_without_values_a_chart_says_so(chart: Any) -> None:
     [(0.0, "0"), (0.1234, "0.123"), (2.0, "2"), (4.15e-7, "4.15e-7"), (12345.6, "12346"),
      (999.6, "1e3"), (2.5e9, "2.5e9"), (-0.5, "-0.5")],
 )  # fmt: skip
-def test_numbers_are_short(value: float, text: str) -> None:
+def test_number_format_is_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_the_moving_mean_leaves_gaps_out() -> None:
+def test_moving_mean_ignores_gaps() -> None:
     assert moving_mean([1.0, None, 3.0, 8.0], 2) == [1.0, 1.0, 3.0, 5.5]
     assert moving_mean([None, 2.0], 3) == [None, 2.0]
 
 
-def test_the_moving_mean_forgets_what_is_older_than_its_window() -> None:
+def test_moving_mean_uses_window() -> None:
     means = moving_mean([100.0, *[1.0] * 20], 10)
     assert means[-1] is not None
     assert math.isclose(means[-1], 1.0)

@@ -42,17 +42,17 @@ def make_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobSt
 
 
 @pytest.mark.row("A9")
-def test_line_says_what_the_practice_prints() -> None:
+def test_progress_line_has_step_time_and_eta() -> None:
     line = progress_line(make_status(12), NOW)
     assert line == ("Step 12/60, 18 s elapsed, 1.2 s/step, ETA 58 s, reward 0.531, stage Training")
 
 
-def test_clock_stops_with_the_attempt() -> None:
+def test_elapsed_time_stops_with_attempt() -> None:
     ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
     assert "11 s elapsed" in progress_line(make_status(12, attempts=[ended]), NOW)
 
 
-def test_line_leaves_out_what_is_not_known() -> None:
+def test_progress_line_omits_unknown_values() -> None:
     assert progress_line(JobStatus(), NOW) == "Step 0/0"
 
 
@@ -60,11 +60,11 @@ def test_line_leaves_out_what_is_not_known() -> None:
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (3540, "59 min"), (7500, "2 h 5 min")],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_has_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_restart_is_told_with_cause_tier_and_step() -> None:
+def test_restart_line_has_cause_tier_and_step() -> None:
     ended = AttemptRecord(
         number=1, cause=Cause.ROLLOUT_ENGINE_LOST, message="engine 0 died", to_step=7
     )
@@ -95,11 +95,11 @@ def test_restart_is_told_with_cause_tier_and_step() -> None:
     ]
 
 
-def test_nothing_new_is_nothing_told() -> None:
+def test_unchanged_status_has_no_lines() -> None:
     assert list(status_changes(make_status(3), make_status(4))) == []
 
 
-def test_an_outage_is_told_once_when_it_begins_and_when_it_ends() -> None:
+def test_outage_start_and_end_are_shown_once() -> None:
     def at(value: bool, reason: str, message: str = "") -> JobStatus:
         kind = ConditionType.WAITING_FOR_ENDPOINT
         return set_condition(make_status(3), kind, value, reason, message, NOW)
@@ -126,7 +126,7 @@ def plain(*statuses: JobStatus, seconds_apart: float = 10.0) -> list[str]:
     return text.getvalue().splitlines()
 
 
-def test_without_a_terminal_there_are_lines() -> None:
+def test_display_without_terminal_prints_lines() -> None:
     lines = plain(
         JobStatus(phase=Phase.PREFLIGHT),
         make_status(0, stage="LoadingModel"),
@@ -139,7 +139,7 @@ def test_without_a_terminal_there_are_lines() -> None:
     assert [line.split(",")[0] for line in lines[4:]] == ["Step 1/60", "Step 2/60"]
 
 
-def test_lines_keep_a_distance_but_the_last_is_always_there() -> None:
+def test_progress_lines_are_rate_limited_except_last() -> None:
     lines = plain(*(make_status(step) for step in (1, 2, 3, 60)), seconds_apart=1.0)
     assert [line.split(",")[0] for line in lines] == ["Step 1/60", "Step 60/60"]
 

@@ -79,7 +79,7 @@ def make_status(**changes: Any) -> JobStatus:
 
 
 @pytest.mark.row("A35")
-def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
+def test_report_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     write_steps(
         tmp_path, 1, range(1, 26), {"reward_mean": 0.125}, [make_validation("before", 0, 0.1)]
     )
@@ -99,7 +99,7 @@ def test_the_page_shows_results_attempts_and_charts(tmp_path: Path) -> None:
     assert any("logprob" in text for text in page.texts)
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_report_is_self_contained(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
     path = write_report(tmp_path, tmp_path, make_status())
     assert read(path).addresses == []
@@ -107,7 +107,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in path.read_text()
 
 
-def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) -> None:
+def test_report_escapes_user_text(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>"
     attempts = [AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, message=attack)]
     path = write_report(tmp_path, tmp_path, JobStatus(attempts=attempts), name=attack)
@@ -116,12 +116,12 @@ def test_what_users_and_services_wrote_is_shown_and_never_run(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("status", [JobStatus(), make_status()])
-def test_a_job_without_history_has_a_page_too(tmp_path: Path, status: JobStatus) -> None:
+def test_report_works_without_history(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
     assert "no data yet" in page.texts
 
 
-def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Path) -> None:
+def test_report_shows_origins_and_sizing_terms(tmp_path: Path) -> None:
     resolved = resolve(make_job({"rollout.n": 7}))
     status = make_status(sizing=size(resolved.spec, KNOWN_7B))
     texts = read(write_report(tmp_path, tmp_path, status, resolved=resolved)).texts
@@ -133,14 +133,14 @@ def test_values_come_with_their_origin_and_amounts_with_their_terms(tmp_path: Pa
     assert "rayObjectStore" in texts
 
 
-def test_a_prolonged_run_shows_the_newest_measurement_as_its_result(tmp_path: Path) -> None:
+def test_report_of_extended_run_shows_newest_validation(tmp_path: Path) -> None:
     events = [make_validation("before", 0, 0.1), make_validation("after", 30, 0.5)]
     write_steps(tmp_path, 1, range(1, 31), events=events)
     write_steps(tmp_path, 2, range(31, 61), events=[make_validation("after", 60, 0.9)])
     assert "0.1 → 0.9" in read(write_report(tmp_path, tmp_path, make_status())).texts
 
 
-def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path: Path) -> None:
+def test_report_has_retrieval_table_when_calls_exist(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 3))
     assert "Retrieval" not in read(write_report(tmp_path, tmp_path, make_status())).texts
     calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
@@ -153,7 +153,7 @@ def test_calls_of_retrieval_endpoints_are_a_table_where_there_are_some(tmp_path:
     assert texts[place + 5 : place + 10] == ["other", "0", "DnsFailure 4", "–", "–"]
 
 
-def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
+def test_report_has_memory_chart_when_measured(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 4))
     assert "Host memory" not in read(write_report(tmp_path, tmp_path, make_status())).texts
 
@@ -164,7 +164,7 @@ def test_memory_has_a_chart_only_where_it_was_measured(tmp_path: Path) -> None:
     assert "Host memory" in read(write_report(tmp_path, tmp_path, make_status())).texts
 
 
-def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None:
+def test_report_command_writes_page_and_prints_path(tmp_path: Path) -> None:
     folder = make_job_folder(tmp_path / "job", make_status())
     write_steps(log_dir_of(folder), 1, range(1, 31))
     result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
@@ -175,7 +175,7 @@ def test_report_renders_a_job_folder_and_prints_the_path(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_a_folder_without_job_is_refused_with_remedy(tmp_path: Path, arguments: list[str]) -> None:
+def test_report_command_rejects_folder_without_job(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
     assert result.exit_code == 2
     assert "is not a job folder" in result.stderr
@@ -206,7 +206,7 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A16")
-def test_compare_of_equal_configurations_says_so(tmp_path: Path) -> None:
+def test_compare_reports_equal_configurations(tmp_path: Path) -> None:
     one, two = (make_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
     assert result.stdout.splitlines()[-2:] == ["Different fields", "none"]
