@@ -68,7 +68,7 @@ def test_lost_drivers_rank_and_engine_change_no_parameter(
     steps = [each["step"] for each in read_history(tmp_path / "run" / "checkpoints" / "logs")]
     assert steps == list(range(1, STEPS + 1))
     logs = [log.read_text() for log in (tmp_path / "run").rglob("driver.log")]
-    assert sum("the ranks hold step" in log for log in logs) == 3, logs
+    assert sum("resuming from the ranks' state" in log for log in logs) == 3, logs
     assert outcome.weights == undisturbed.weights
     assert best(outcome) == best(undisturbed)
     assert outcome.left_over == []

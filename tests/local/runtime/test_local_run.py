@@ -25,7 +25,7 @@ def test_run_recovers_from_driver_crash_and_lost_head(tmp_path: Path) -> None:
         ("HeadLost", "WarmCluster"),
         ("Succeeded", "NewCluster"),
     ]
-    assert "Attempt 1 ended: RolloutEngineLost after step 7" in output
+    assert "Attempt 1 ended at step 7 (RolloutEngineLost)" in output
     assert "gcs_server with signal 9 (SIGKILL)" in output
     assert "complete, step 20 of 20, 2 restarts" in output
     assert sorted(path.name for path in attempts.iterdir()) == ["1", "2", "3"]

@@ -89,7 +89,7 @@ def test_unknown_command_is_named_in_log(processes: Processes, tmp_path: Path) -
 
 def test_unwritable_log_folder_raises(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OperatorError, match="starting probe"):
+    with pytest.raises(OperatorError, match="probe cannot be started"):
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
 
 
