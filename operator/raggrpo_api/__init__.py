@@ -1,4 +1,4 @@
-"""The contract between the job file, the operator and the trainer: pydantic models and constants.
+"""Interface between job file, operator and trainer: pydantic models and constants.
 
-Both images ship this package. It imports neither kopf nor torch and does no I/O.
+Part of both images. Must not import kopf or torch; does no I/O.
 """

@@ -1,4 +1,4 @@
-"""`RagGrpoJob`: the user's resource, exactly as written in YAML."""
+"""`RagGrpoJob`: the custom resource."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from .status.job_status import JobStatus
 
 
 class Metadata(BaseModel):
-    """The part of Kubernetes metadata that we read; the rest is ignored."""
+    """Kubernetes metadata, limited to the fields in use."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
@@ -29,7 +29,7 @@ class Metadata(BaseModel):
 
 
 class RagGrpoJob(ApiModel):
-    """A declarative, retrieval-augmented GRPO post-training job."""
+    """A retrieval-augmented GRPO post-training job."""
 
     api_version: Literal["raggrpo.io/v1alpha1"] = names.API_VERSION
     kind: Literal["RagGrpoJob"] = names.KIND
@@ -38,5 +38,5 @@ class RagGrpoJob(ApiModel):
     status: JobStatus = JobStatus()
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the user wrote, unset fields left out, as a dict for YAML or JSON."""
+        """Return the specified fields as a dict for YAML or JSON, without defaults and status."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})

@@ -37,7 +37,7 @@ LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
 """On a RayCluster; value: id of the installation key that its token is derived from."""
 ANNOTATION_HEAD_RETURNS: Final = "raggrpo.io/head-returns"
-"""On a RayCluster whose Ray head stores its state on a volume, so that a new head can restore it."""
+"""On a RayCluster whose Ray head stores its state on a volume for its successor."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 
 # --- Environment variables

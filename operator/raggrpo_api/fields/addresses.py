@@ -1,4 +1,4 @@
-"""Addresses of services and of backups: their form, and how people may see them."""
+"""URLs of services and backups: patterns, validation, and display without secrets."""
 
 import re
 from typing import Annotated, Final
@@ -12,7 +12,7 @@ HTTP_URL: Final = (
     rf"^(https?://({_HOST}(\.{_HOST})*\.?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{{0,4}})?"
     "([/?][!-?A-~]*)?)?$"
 )
-"""Printable ASCII without @, so that every program reads the same host from it."""
+"""Printable ASCII without @, so that every client parses the same host."""
 BACKUP_URL: Final = rf"^((s3|gs)://[A-Za-z0-9][-A-Za-z0-9._]*(/{_FOLDER})?|file:///{_FOLDER})?$"
 MAX_URL: Final = 1024
 MAX_HOST: Final = 253
@@ -26,28 +26,28 @@ BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_
 
 
 def display_url(url: str) -> str:
-    """Return a URL for messages and records, without the query, where some services want a key."""
+    """Return a URL for messages and records, without its query, which may contain a key."""
     return re.split("[?#]", url, maxsplit=1)[0]
 
 
 def without_queries(text: str) -> str:
-    """Return a text whose URLs have lost their queries, with all that stands up to a space."""
+    """Return a text with queries and fragments of URLs removed, up to the next space."""
     return re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1", text)
 
 
 def url_problem(url: str) -> str:
-    """Return why no program could use a URL, empty if one can; never repeats the URL."""
+    """Return why a URL is unusable, or "" if it is valid; never contains the URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError:  # an IPv6 address or a port that is none; the message would hold the URL
+    except ValueError:  # invalid IPv6 address or port; str(error) would contain the URL
         return "its host or port is not valid"
     if port is not None and not 1 <= port <= MAX_PORT:
         return f"its port is not within 1 to {MAX_PORT}"
     if parts.scheme in ("http", "https") and not host:
-        return "it names no host"
+        return "it has no host"
     if len(host) > MAX_HOST:
         return f"its host has more than {MAX_HOST} characters"
     if parts.scheme == "file" and ".." in parts.path.split("/"):
-        return "it leads out of its folder with .."
-    return "it names two addresses, joined by ::" if "::" in parts.path else ""
+        return "it leaves its folder with .."
+    return "it has two addresses, joined by ::" if "::" in parts.path else ""

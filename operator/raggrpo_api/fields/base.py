@@ -1,4 +1,4 @@
-"""`ApiModel` and `api_dataclass`, the two kinds of contract types, and their shared field types."""
+"""`ApiModel` and `api_dataclass`, the base types of the API, and shared field types."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class ApiModel(BaseModel):
-    """Frozen, closed (unknown fields are errors) and camelCase on the wire.
+    """Frozen model that rejects unknown fields; camelCase in JSON.
 
-    `model_fields_set` records what the user set, from which `core.spec.resolve` derives every
-    value's origin. The CRD therefore carries no defaults: they would look set by the user.
+    `core.spec.resolve` derives the origin of each value from `model_fields_set`. The CRD therefore
+    has no defaults: they would appear as specified by the user.
     """
 
     model_config = ConfigDict(
@@ -39,7 +39,7 @@ class ApiModel(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy; pydantic itself would take a misspelt name and lose it at the dump."""
+        """Return a copy. Raises TypeError for unknown names, which pydantic accepts."""
         if unknown := sorted((update or {}).keys() - type(self).model_fields.keys()):
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
         return super().model_copy(update=update, deep=deep)
@@ -51,12 +51,12 @@ DATACLASS_CONFIG.pop("frozen")  # an argument of the decorator
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def api_dataclass(cls: type[T]) -> type[T]:
-    """Make a type that the operator edits: `dataclasses.replace` checks names, types and limits."""
+    """Make a validated dataclass: `dataclasses.replace` checks names, types and limits."""
     return cast(type[T], dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG)(cls))
 
 
 def format_time(time: datetime | None) -> str:
-    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it; none is empty."""
+    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it, or "" for None."""
     return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -65,7 +65,7 @@ def _read_time(value: object) -> datetime | None:
         return None
     time = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(time, datetime) or time.tzinfo is None:
-        raise ValueError("a time is RFC 3339 text with a time zone")
+        raise ValueError("a time must be RFC 3339 with a time zone")
     return time.astimezone(UTC).replace(microsecond=0)
 
 
@@ -75,11 +75,11 @@ Time = Annotated[
     PlainSerializer(format_time, return_type=str),
     WithJsonSchema({"type": "string"}),
 ]
-"""A time in whole seconds, None for none; on the wire a text, empty for none."""
+"""A time in whole seconds or None; in JSON a string, "" for None."""
 
 
 class PathMarker:
-    """Marks a field as a file-system path, so that `--mount` can map it to a local folder."""
+    """Marks a field as a file system path, so that `--mount` can map it to a local folder."""
 
 
 CONTROLS: Final = r"\x00-\x1f\x7f-\x9f"
@@ -90,20 +90,20 @@ _PART: Final = rf"({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)"
 _PATH: Final = f"/({_PART}(/{_PART})*/?)?"
 ABSOLUTE_PATH: Final = f"^{_PATH}$"
 OPTIONAL_PATH: Final = f"^({_PATH})?$"
-"""Without empty parts, `.` and `..`, so that a path has one spelling and stays where it seems."""
+"""Without empty components, `.` and `..`, so that a path has only one spelling."""
 MAX_PATH: Final = 512
 MAX_CHECKPOINT_PATH: Final = 480
-"""Leaves room for what we add to it; the default log folder must still be a path."""
+"""Leaves room for the suffixes of derived paths, such as the default log folder."""
 
 AbsolutePath = Annotated[
     str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_PATH), PathMarker()
 ]
-"""An absolute path inside the pods, or on this machine for a local run."""
+"""An absolute path in the pods, or on the host in a local run."""
 
 OptionalPath = Annotated[
     str, StringConstraints(pattern=OPTIONAL_PATH, max_length=MAX_PATH), PathMarker()
 ]
-"""An absolute path, or empty for the default."""
+"""An absolute path, or "" for the default."""
 
 CheckpointPath = Annotated[
     str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_CHECKPOINT_PATH), PathMarker()
@@ -118,16 +118,16 @@ Name = Annotated[
 JobName = Annotated[
     str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=44)
 ]
-"""A DNS label that begins with a letter, as KubeRay requires; 44 leaves room for our suffixes."""
+"""A DNS label that starts with a letter, as KubeRay requires; 44 leaves room for suffixes."""
 
 CPU: Final = r"^([0-9]{1,5}(\.[0-9]{1,3})?|[0-9]{1,8}m)?$"
 MEMORY: Final = r"^([0-9]{1,15}|[0-9]{1,12}(\.[0-9]{1,3})?(k|Ki|M|Mi|G|Gi|T|Ti))?$"
 
 Cpu = Annotated[str, StringConstraints(pattern=CPU, max_length=16)]
-"""An amount of CPUs such as `16` or `500m`; empty: sized by the operator."""
+"""An amount of CPUs such as `16` or `500m`; empty: computed by the operator."""
 
 Memory = Annotated[str, StringConstraints(pattern=MEMORY, max_length=24)]
-"""An amount of memory such as `64Gi`; empty: sized by the operator."""
+"""An amount of memory such as `64Gi`; empty: computed by the operator."""
 
 EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128)
@@ -137,17 +137,17 @@ AttemptNumber = NewType("AttemptNumber", int)
 ClusterNumber = NewType("ClusterNumber", int)
 """Number of a Ray cluster within its job, from 1; several attempts may share a cluster."""
 Count = Annotated[int, Field(ge=0, le=10**9)]
-"""How many of something, as a pod reports it; times a Duration it stays within int64."""
+"""A number reported by a pod; multiplied by a Duration it fits into int64."""
 Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]
-"""Seconds, as a pod reports them."""
+"""Seconds reported by a pod."""
 Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class SecretKeyRef(ApiModel):
-    """One key of a Secret in the job's namespace; the value never enters the job or its status."""
+    """A key of a Secret in the job's namespace; its value is never stored in the job."""
 
     name: ObjectName
     """Name of the Secret."""
     key: DataKey
-    """Key inside the Secret; locally the variable RAGGRPO_SECRET_<NAME>_<KEY> stands in for it."""
+    """Key within the Secret; local runs read the variable RAGGRPO_SECRET_<NAME>_<KEY>."""

@@ -1,7 +1,7 @@
-"""JSON values of any shape in a job: their limits, paths into them, templates inside them. Pure.
+"""JSON values in a job: size limits, paths and templates. Pure.
 
-A path is names joined by dots, `[0]` for one item of a list and `[*]` for all; `$` is the whole
-value: `payload.hits`, `groups[*].docs`, `choices[0].message.content`.
+A path consists of names joined by dots, `[0]` for an item of a list and `[*]` for all items; `$` is
+the whole value: `payload.hits`, `groups[*].docs`, `choices[0].message.content`.
 """
 
 import json
@@ -16,7 +16,7 @@ MAX_VALUES: Final = 512
 MAX_TEXT: Final = 16_384
 MAX_NAME: Final = 256
 FREE_JSON: Final = ("body", "extraBody")
-"""The fields of a job that hold any JSON."""
+"""Fields of a job with arbitrary JSON."""
 _NAME: Final = "[A-Za-z0-9_@:-]+"
 JSON_PATH: Final = (
     rf"^((\$|(\$[.])?{_NAME}|\$?\[([*]|[0-9]{{1,4}})\])([.]{_NAME}|\[([*]|[0-9]{{1,4}})\])*)?$"
@@ -27,22 +27,24 @@ _PLACEHOLDER: Final = re.compile(
 )
 
 JsonPath = Annotated[str, StringConstraints(pattern=JSON_PATH, max_length=256)]
-"""A path such as `payload.hits`, or empty."""
+"""A path such as `payload.hits`, or ""."""
 
 
 def size_problem(value: object, max_depth: int, max_values: int) -> str:
-    """Return what of a value is too much, empty if nothing is.
+    """Return how a value exceeds the limits, or "" if it does not.
 
-    By a loop: the API server takes objects ten times as deep as Python recurses, and YAML has
-    aliases of themselves.
+    Iterative, because the API server accepts objects nested deeper than Python's recursion limit
+    and YAML aliases may be circular.
     """
-    depth = number = 0
+    depth = 0
+    count = 0
     level = [value]
     while level:
-        depth, number = depth + 1, number + len(level)
+        depth += 1
+        count += len(level)
         if depth > max_depth:
             return f"it is nested more than {max_depth} deep"
-        if number > max_values:
+        if count > max_values:
             return f"it has more than {max_values} values"
         level = [
             inner
@@ -54,29 +56,31 @@ def size_problem(value: object, max_depth: int, max_values: int) -> str:
 
 
 def _within_limits(value: Any) -> Any:
-    """Return a value from JSON. Raises ValueError if it is too deep, too large or no JSON."""
-    number = 0
-    waiting = [(value, 1)]
-    while waiting:
-        each, depth = waiting.pop()
-        number += 1
-        if depth > MAX_DEPTH or number > MAX_VALUES:
+    """Return a JSON value. Raises ValueError if it exceeds the limits or is not JSON."""
+    count = 0
+    pending = [(value, 1)]
+    while pending:
+        each, depth = pending.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_VALUES:
             raise ValueError(f"at most {MAX_DEPTH} levels and {MAX_VALUES} values")
         match each:
             case dict():
                 if not all(isinstance(key, str) and len(key) <= MAX_NAME for key in each):
-                    raise ValueError(f"a name is no text, or longer than {MAX_NAME} characters")
-                waiting += [(item, depth + 1) for item in each.values()]
+                    raise ValueError(
+                        f"a name is not a string, or longer than {MAX_NAME} characters"
+                    )
+                pending += [(item, depth + 1) for item in each.values()]
             case list():
-                waiting += [(item, depth + 1) for item in each]
+                pending += [(item, depth + 1) for item in each]
             case str():
                 if len(each) > MAX_TEXT:
-                    raise ValueError(f"a text has more than {MAX_TEXT} characters")
+                    raise ValueError(f"a string has more than {MAX_TEXT} characters")
             case None | bool() | int() | float():
                 if each is not None and not -1e308 <= each <= 1e308:
                     raise ValueError("a number is too large")
             case _:
-                raise ValueError(f"{type(each).__name__} is no JSON value")
+                raise ValueError(f"{type(each).__name__} is not a JSON value")
     return value
 
 
@@ -92,25 +96,27 @@ JsonTemplate = Annotated[
         }
     ),
 ]
-"""Any JSON value; `{name}` in its texts is a placeholder, `{{name}}` the same text as it stands."""
+"""Any JSON value; `{name}` in its strings is a placeholder, `{{name}}` a literal `{name}`."""
 
 
 def values_at(path: str, value: Any) -> list[Any]:
-    """Return what a path leads to: one value, several with `[*]`, none if it leads nowhere."""
-    found = [value]
+    """Return the values at a path: several with `[*]`, none if the path does not exist."""
+    matches = [value]
     for step in _STEP.findall(path.removeprefix("$")):
         if step == "[*]":
-            found = [item for each in found if isinstance(each, list) for item in each]
+            matches = [item for each in matches if isinstance(each, list) for item in each]
         elif step.startswith("["):
-            at = int(step[1:-1])
-            found = [each[at] for each in found if isinstance(each, list) and at < len(each)]
+            index = int(step[1:-1])
+            matches = [
+                each[index] for each in matches if isinstance(each, list) and index < len(each)
+            ]
         else:
-            found = [each[step] for each in found if isinstance(each, dict) and step in each]
-    return found
+            matches = [each[step] for each in matches if isinstance(each, dict) and step in each]
+    return matches
 
 
 def iter_texts(value: Any, place: str, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (place, nearest name, text) of every text and number in a JSON value."""
+    """Yield (path, nearest name, text) of every string and number in a JSON value."""
     match value:
         case dict():
             for key, item in value.items():
@@ -125,7 +131,7 @@ def iter_texts(value: Any, place: str, name: str = "") -> Iterator[tuple[str, st
 
 
 def placeholders(template: Any) -> set[str]:
-    """Return the names of all placeholders in a JSON value's texts and names."""
+    """Return the names of all placeholders in the strings of a JSON value."""
     match template:
         case str():
             return {name for _, name in _PLACEHOLDER.findall(template) if name}
@@ -140,8 +146,8 @@ def placeholders(template: Any) -> set[str]:
 def render_template(template: Any, values: Mapping[str, Any]) -> Any:
     """Return a template with its placeholders replaced. Raises KeyError with a missing name.
 
-    A text that is one placeholder and nothing else becomes the value itself, so that `"{top_k}"`
-    is sent as a number. Elsewhere a value that is no text is written as JSON.
+    A string that is a single placeholder becomes the value itself, so that `"{top_k}"` is sent as
+    a number. Within longer strings, values other than strings are written as JSON.
     """
     match template:
         case str():
@@ -158,12 +164,12 @@ def render_template(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """Return a text with its placeholders replaced. Raises KeyError with a missing name."""
+    """Return a string with its placeholders replaced. Raises KeyError with a missing name."""
 
-    def replaced(found: re.Match[str]) -> str:
-        if literal := found.group(1):
+    def replace(match: re.Match[str]) -> str:
+        if literal := match.group(1):
             return f"{{{literal}}}"
-        value = values[found.group(2)]
+        value = values[match.group(2)]
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    return _PLACEHOLDER.sub(replaced, template)
+    return _PLACEHOLDER.sub(replace, template)

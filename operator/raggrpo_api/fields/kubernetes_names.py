@@ -1,7 +1,7 @@
-"""Forms that Kubernetes requires of names, labels and images, as field types.
+"""Field types for names, labels and images as Kubernetes requires them.
 
-What the API server or the kubelet would refuse in a pod is refused in the job. The patterns are
-valid in RE2, Rust and Python, and go into the CRD.
+Values that the API server or the kubelet would reject in a pod are rejected in the job. The
+patterns are valid in RE2, Rust and Python, and are part of the CRD.
 """
 
 import re
@@ -16,7 +16,7 @@ _HOST: Final = _LABEL.replace("a-z", "a-zA-Z")
 _REPOSITORY: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 
 NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""To be matched as a whole."""
+"""For `fullmatch`."""
 OBJECT_NAME: Final = f"^{_SUBDOMAIN}$"
 OPTIONAL_OBJECT_NAME: Final = f"^({_SUBDOMAIN})?$"
 QUALIFIED_NAME: Final = f"^({_SUBDOMAIN}/)?{_NAME_PART}$"
@@ -29,20 +29,20 @@ IMAGE: Final = (
     r"(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@sha256:[0-9a-f]{64})?)?$"
 )
 BARE_DIGEST: Final = "^[0-9a-f]{64}$"
-"""What looks like an image but is refused by the kubelet."""
+"""Matches IMAGE, but is rejected by the kubelet."""
 MAX_IMAGE: Final = 255 - 18
-"""The kubelet counts the name with what it adds to a short one."""
+"""The kubelet limits the name after adding registry and `library/` to a short one."""
 NATIVE_RESOURCES: Final = "kubernetes.io/"
 QUOTA_RESOURCES: Final = "requests."
-"""Parts of resource names that Kubernetes keeps to itself."""
+"""Prefixes of resource names that Kubernetes reserves."""
 SYSTEM_PRIORITY: Final = "system-"
-"""Prefix of priority classes that belong to the cluster."""
+"""Prefix of priority classes reserved for the cluster."""
 
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]
 """Name of an object, such as a Secret: a DNS subdomain."""
 
 OptionalObjectName = Annotated[str, StringConstraints(pattern=OPTIONAL_OBJECT_NAME, max_length=253)]
-"""Name of an object, or empty."""
+"""Name of an object, or ""."""
 
 QualifiedName = Annotated[
     str, StringConstraints(pattern=QUALIFIED_NAME, min_length=1, max_length=253)
@@ -52,16 +52,16 @@ QualifiedName = Annotated[
 OptionalQualifiedName = Annotated[
     str, StringConstraints(pattern=OPTIONAL_QUALIFIED_NAME, max_length=253)
 ]
-"""Key of a taint, or empty."""
+"""Key of a taint, or ""."""
 
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63)]
-"""Value of a label, or empty."""
+"""Value of a label, or ""."""
 
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME, max_length=128)]
 """Name of an extended resource, such as `nvidia.com/gpu`."""
 
 DataKey = Annotated[str, StringConstraints(pattern=DATA_KEY, min_length=1, max_length=253)]
-"""Key inside a Secret."""
+"""Key within a Secret."""
 
 Image = Annotated[str, StringConstraints(pattern=IMAGE, max_length=MAX_IMAGE)]
-"""Reference to a container image, or empty."""
+"""Reference to a container image, or ""."""

@@ -1,4 +1,4 @@
-"""Text from pods, servers and users made safe to show: no control characters, a limited length."""
+"""Sanitized text from pods, servers and users: printable, of limited length."""
 
 import re
 from typing import Annotated
@@ -6,14 +6,13 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[ -~])", re.DOTALL)
-"""Terminals' escape sequences: colours and cursor, titles and other strings, single letters."""
+"""Terminal escape sequences: colors and cursor, titles and other strings, single letters."""
 
 
 def printable(text: str) -> str:
-    """Return the text without escape sequences and control characters; line breaks and tabs stay.
+    """Return the text without escape sequences and control characters except newlines and tabs.
 
-    What reorders text (bidirectional overrides) and what cannot be encoded (lone surrogates) goes
-    as well.
+    Bidirectional overrides and lone surrogates are removed as well.
     """
     shown = _ESCAPES.sub("", text)
     return "".join(
@@ -23,7 +22,7 @@ def printable(text: str) -> str:
 
 def lines(text: str, limit: int) -> str:
     """Return printable lines of at most `limit` characters in all."""
-    shown = printable(text[: 4 * limit])  # cleaning costs time in proportion
+    shown = printable(text[: 4 * limit])  # bounds the time
     return "\n".join(line.rstrip() for line in shown.splitlines())[:limit]
 
 
@@ -37,6 +36,6 @@ def _cleaned(limit: int) -> AfterValidator:
 
 
 ShortText = Annotated[str, _cleaned(256)]
-"""A short text from a pod, cleaned and cut on reading."""
+"""Text of at most 256 characters from a pod, sanitized when parsed."""
 Message = Annotated[str, _cleaned(1024)]
-"""A longer one."""
+"""Text of at most 1,024 characters from a pod, sanitized when parsed."""

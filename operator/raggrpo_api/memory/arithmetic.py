@@ -1,4 +1,4 @@
-"""Memory arithmetic shared by the operator's sizing and the trainer; in bytes."""
+"""Memory arithmetic shared by the operator's sizing and the trainer, in bytes."""
 
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.resources import Device, ResourcesSpec
@@ -9,21 +9,21 @@ MIB = 2**20
 GIB = 2**30
 
 BF16_COMPUTE_MAJOR = 8
-"""CUDA's major compute capability from which GPUs compute in BF16."""
+"""Minimum major compute capability for BF16."""
 LOGIT_CHUNK = 2**25
-"""Logits that a rank holds at once: 128 MiB in fp32, whatever the vocabulary."""
+"""Logits per chunk on CPU: 128 MiB in fp32."""
 GPU_LOGIT_CHUNK = 2**27
-"""On a GPU: 512 MiB. Each chunk rewrites the head's gradient, which smaller ones do more often."""
+"""Logits per chunk on GPU: 512 MiB in fp32. Every chunk updates the whole LM head gradient."""
 WEIGHT_CHUNK_BYTES = GIB
-"""Of the weights that a GPU holds whole while they are sent; a single tensor may be larger."""
+"""Unsharded weights per tensor chunk of a weight sync; a single tensor may be larger."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """fp32 parameters and AdamW's two moments."""
 EXPORT_BYTES_PER_PARAMETER = 4
-"""At most: an export has the data type of the starting model."""
+"""Upper bound: an export has the data type of the initial model."""
 LOADING_BYTES_PER_PARAMETER = 4
-"""Of host memory while a rank reads the model, which it holds whole and in fp32 until sharded."""
+"""Host memory of a rank that loads the model, which is unsharded fp32 at first."""
 MAX_WEIGHT_FILES = 2
-"""Weights files in /dev/shm: an engine may still read the newest while the next is written."""
+"""Weight files in /dev/shm: an engine may read one while the next is written."""
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
@@ -37,7 +37,7 @@ def ranks_per_pod(resources: ResourcesSpec) -> int:
 
 
 def element_bytes(precision: Precision) -> int:
-    """Return bytes per number in forward passes; Auto counts as the larger."""
+    """Return the bytes per element in forward passes; 4 for Auto."""
     return 2 if precision in (Precision.BF16, Precision.FP16) else 4
 
 

@@ -1,8 +1,8 @@
-"""Estimates what must fit into one GPU: training state, activations, weights and KV cache.
+"""Estimates of GPU memory: training state, activations, weights and KV cache.
 
-Everything is in bytes; N is the number of parameters, S the number of ranks, TP the
-tensor-parallel size, b the bytes per number of the forward pass. One table serves rules, plan,
-status and the check of measured devices. Decides nothing.
+All values are in bytes; N is the number of parameters, S the number of ranks, TP the
+tensor-parallel size, b the bytes per element of the forward pass. Rules, plan, status and the
+check of measured devices share these estimates.
 """
 
 from raggrpo_api.memory import arithmetic as memory
@@ -23,32 +23,32 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Facts
 
 MemoryInputs = JobSpec | TrainerConfig
-"""Both have the blocks that the arithmetic reads."""
+"""Both have the sections that the estimates read."""
 
 STATE_BYTES_PER_PARAMETER = 16
 """FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
 REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
-"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term), of a model
-whose MLP is not known."""
+"""Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term), for models
+with an unknown MLP."""
 NORM_BYTES = 16
-"""The same for a layer's two norms, whose input is kept in fp32 as well."""
+"""Per token, hidden unit and layer: input of the two norms, also saved in fp32."""
 ATTENTION_HEAD_BYTES = 4
-"""Per token, layer and unit of the queries and of the attention's output, or of keys and values."""
+"""Per token, layer and unit of attention heads: queries and output, or keys and values."""
 MLP_BYTES = 8
-"""Per token, layer and unit of a gated MLP: gate, its activation, up and their product."""
+"""Per token, layer and unit of a gated MLP: gate, activation, up projection and product."""
 SCORE_BYTES = 5
-"""Per token, head and position that it attends to: scores, softmax and dropout in bf16."""
+"""Per token, attention head and attended position: scores, softmax and dropout in bf16."""
 ENGINE_OVERHEAD = 2 * GIB
 """vLLM's CUDA graphs and activations."""
 MAX_GPU_BYTES = 288 * 10**9
-"""Of any GPU today (B300, MI355X): what does not fit into this one fits nowhere."""
+"""Largest memory of a GPU (B300, MI355X)."""
 USABLE_SHARE = 0.92
-"""Share of a GPU's memory; the rest goes to the CUDA context and fragmentation."""
+"""Share of a GPU's memory; the rest is for the CUDA context and fragmentation."""
 
 
 def training_state(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what one rank holds permanently: 16·N/S, or 20·N/S with a reference model."""
+    """Return the persistent state of a rank: 16·N/S, or 20·N/S with a reference model."""
     per_parameter = STATE_BYTES_PER_PARAMETER
     if spec.algorithm.kl_coefficient > 0:
         per_parameter += REFERENCE_BYTES_PER_PARAMETER
@@ -56,25 +56,25 @@ def training_state(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the activations per token: those of all layers, or 2·h·L + one's if recomputed.
+    """Return the activations per token: of all layers, or 2·h·L plus one layer if recomputed.
 
-    Eager attention adds 5·a·s to each layer, the others never hold all scores (arXiv 2205.14135).
+    Eager attention adds 5·a·s per layer; other implementations never materialize all scores
+    (arXiv 2205.14135).
     """
     scale = element_bytes(spec.training.precision) / 2
     layers, in_layer = facts.layers, _layer_bytes_per_token(facts)
-    if spec.model.attention is Attention.EAGER:  # it keeps the scores of each head
+    if spec.model.attention is Attention.EAGER:  # saves the scores of each attention head
         in_layer += SCORE_BYTES * facts.heads * spec.data.max_sequence_length
-    kept = in_layer * layers
+    saved = in_layer * layers
     if spec.training.gradient_checkpointing:
-        kept = 2 * facts.hidden_size * layers + in_layer
-    return int(kept * scale)
+        saved = 2 * facts.hidden_size * layers + in_layer
+    return int(saved * scale)
 
 
 def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what FSDP holds whole in a pass: b·(V·h + 2·layer), and the largest in fp32.
+    """Return the unsharded parameters of a pass: b·(V·h + 2·layer), plus the largest in fp32.
 
-    The embedding stays gathered, the next layer is fetched while one computes, and gradients are
-    reduced in fp32.
+    The embedding stays gathered, the next layer is prefetched, and gradients are reduced in fp32.
     """
     embedding = facts.vocabulary * facts.hidden_size
     layer = max(0, facts.parameters - embedding) // max(1, facts.layers)
@@ -83,24 +83,24 @@ def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def weight_sync_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what leaves for the engines at once: a part, packed as well, and the next tensor."""
+    """Return the memory of a weight sync: a tensor chunk, its packed copy, and the next tensor."""
     largest = element_bytes(spec.training.precision) * facts.vocabulary * facts.hidden_size
     part = max(largest, min(WEIGHT_CHUNK_BYTES, weights_bytes(spec, facts)))
     return 2 * part + largest
 
 
 def activations(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the activations of one micro-batch plus one chunk of logits."""
+    """Return the activations of a micro-batch plus a chunk of logits."""
     return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
 
 
 def max_micro_batch_tokens(room: int, spec: MemoryInputs, facts: Facts) -> int:
-    """Return the largest micro-batch whose activations take at most `room`."""
+    """Return the tokens of the largest micro-batch whose activations fit into `room`."""
     return max(0, room - _logits(spec, facts)) // max(1, activation_bytes_per_token(spec, facts))
 
 
 def micro_batch_tokens(spec: MemoryInputs) -> int:
-    """Return the tokens of the largest micro-batch: the budget, or all that an update has."""
+    """Return the tokens of the largest micro-batch: the budget, or all tokens of an update."""
     data, rollout = spec.data, spec.rollout
     rows = spec.training.mini_batch_prompts or data.train_batch_size
     tokens_per_prompt = rollout.n * data.max_sequence_length
@@ -110,17 +110,17 @@ def micro_batch_tokens(spec: MemoryInputs) -> int:
 
 
 def engine_weights(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the engine's weights on one GPU: 2·N/TP, or 4·N/TP in FP32."""
+    """Return an engine's weights per GPU: 2·N/TP, or 4·N/TP in FP32."""
     return weights_bytes(spec, facts) // spec.rollout.tensor_parallel_size
 
 
 def weights_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the whole weights that engines are given: 2·N, or 4·N in FP32."""
+    """Return the unsharded weights of an engine: 2·N, or 4·N in FP32."""
     return element_bytes(spec.training.precision) * facts.parameters
 
 
 def kv_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache of one token on one GPU: 2·L·kvHeads·headSize·bytes/TP."""
+    """Return the KV cache per token and GPU: 2·L·kvHeads·headSize·bytes/TP."""
     whole = memory.kv_bytes_per_token(
         facts.layers, facts.kv_heads, facts.head_size, spec.training.precision
     )
@@ -128,48 +128,48 @@ def kv_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def cpu_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the CPU engine's cache for all concurrent sequences."""
+    """Return the KV cache of a CPU engine for all concurrent sequences."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     tokens = sequences * spec.data.max_sequence_length
     return memory.cpu_kv_cache(tokens, kv_bytes_per_token(spec, facts))
 
 
 def kv_cache(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what is left for an engine's KV cache; negative if its weights do not fit."""
+    """Return the memory available for an engine's KV cache; negative if weights do not fit."""
     return engine_share(spec, facts) - engine_weights(spec, facts) - ENGINE_OVERHEAD
 
 
 def full_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache of all sequences that an engine decodes together, at full length."""
+    """Return the KV cache of all concurrent sequences of an engine at maximum length."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     return sequences * spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
 
 
 def device_memory(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the memory of one GPU: as given, else as the nodes' labels say; 0 if unknown."""
+    """Return the memory of one GPU: as specified, else from node labels; 0 if unknown."""
     return spec.resources.gpu_memory_gib * GIB or facts.gpu_memory_mib * MIB
 
 
 def assumed_memory(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the memory of one GPU; while it is unknown, that of the largest there is."""
+    """Return the memory of one GPU, or MAX_GPU_BYTES if unknown."""
     return device_memory(spec, facts) or MAX_GPU_BYTES
 
 
 def engine_share(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the bytes of one GPU that vLLM takes."""
+    """Return the memory of one GPU that vLLM takes."""
     return int(assumed_memory(spec, facts) * spec.rollout.gpu_memory_utilization)
 
 
 def usable_memory(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the bytes of one GPU that are available for use."""
+    """Return the usable memory of one GPU."""
     return int(assumed_memory(spec, facts) * USABLE_SHARE)
 
 
 def training_room(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what a rank may hold permanently, which excludes the share of a colocated engine.
+    """Return the memory for the training state of a rank, without the share of a colocated engine.
 
-    A colocated engine sleeps while the rank trains, so activations may use its share. It is awake
-    while weights are sent.
+    Activations may use that share, because the engine sleeps during training. It is awake during a
+    weight sync.
     """
     room = usable_memory(spec, facts) - weight_sync_bytes(spec, facts)
     if spec.resources.placement is Placement.DISAGGREGATED:
@@ -178,24 +178,24 @@ def training_room(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def activation_room(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what a step has for activations and logits while it trains."""
-    held = training_state(spec, facts) + unsharded_bytes(spec, facts)
-    return usable_memory(spec, facts) - held
+    """Return the memory for activations and logits during training."""
+    persistent = training_state(spec, facts) + unsharded_bytes(spec, facts)
+    return usable_memory(spec, facts) - persistent
 
 
 def training_state_excess(spec: MemoryInputs, facts: Facts) -> int:
-    """Return by how much the training state exceeds its room; at most 0: it fits."""
+    """Return training state minus available memory; if positive, it does not fit."""
     return training_state(spec, facts) - training_room(spec, facts)
 
 
 def engine_excess(spec: MemoryInputs, facts: Facts) -> int:
-    """Return what an engine lacks for the KV cache of one sequence; at most 0: it fits."""
+    """Return the KV cache of one sequence minus available memory; if positive, it does not fit."""
     one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
     return one - kv_cache(spec, facts)
 
 
 def _layer_bytes_per_token(facts: Facts) -> int:
-    """Return what a layer keeps for its backward pass in bf16, without attention scores."""
+    """Return the activations that a layer saves in bf16, without attention scores."""
     if not facts.mlp_size:
         return ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
     heads = (facts.heads + facts.kv_heads) * facts.head_size
@@ -205,7 +205,7 @@ def _layer_bytes_per_token(facts: Facts) -> int:
 
 
 def _logits(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the size of the fp32 copies of one chunk of logits: two, on a GPU at times three."""
+    """Return the fp32 copies of a chunk of logits: two on CPU, up to three on GPU."""
     on_cpu = spec.resources.device is Device.CPU
     chunk, copies = (LOGIT_CHUNK, 2) if on_cpu else (GPU_LOGIT_CHUNK, 3)
     return copies * 4 * min(chunk, micro_batch_tokens(spec) * facts.vocabulary)

@@ -1,8 +1,8 @@
-"""Facts about model families that a configuration tells without building the model. Pure.
+"""Properties of model families that can be read from config.json. Pure.
 
-What decides how a family is trained is an experiment with a small copy of it (the trainer's
-`layout_check`). The families named here were measured with every option that they have, so their
-preflight can do without; docs/reference/models.md has the measurements of all.
+The row layout of a family is determined by an experiment with a small copy of the model (the
+trainer's `layout_check`). MEASURED_ARCHITECTURES do not need it; docs/reference/models.md lists
+the measurements.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,44 +12,44 @@ from typing import Any, Final
 MEASURED_ARCHITECTURES: Final = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 )
-"""Exact in shared-prefix rows whatever their configuration says; only their windows vary."""
+"""Exact with shared-prefix rows in every configuration; only their windows vary."""
 ATTENTION_LAYERS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
-"""Kinds of layers (`layer_types`) that keep nothing from one position to the next."""
+"""`layer_types` without recurrent state."""
 _WINDOWS: Final = (
     "sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "index_topk",
     "local_attention_window",
 )  # fmt: skip
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CHANGING_POSITIONS: Final = frozenset({"dynamic", "longrope", "su"})
-"""Rotary embeddings whose angles depend on the longest row of a batch."""
-_ROPE_TYPES: Final = _CHANGING_POSITIONS | {"default", "linear", "yarn", "llama3"}
-"""Rotary embeddings that both transformers and vLLM have."""
+_LENGTH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope", "su"})
+"""Types of rotary embeddings whose angles depend on the longest row of a batch."""
+_ROPE_TYPES: Final = _LENGTH_DEPENDENT_ROPE | {"default", "linear", "yarn", "llama3"}
+"""Types of rotary embeddings that both transformers and vLLM implement."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """What a model's config.json says about how it can be trained."""
+    """Properties of a model's config.json that matter for training."""
 
     architecture: str
-    """Class name in transformers and vLLM; "" if the file names none."""
+    """Class name in transformers and vLLM, or ""."""
     window: int | None
-    """The fewest earlier tokens that some layer sees; None: all see all."""
+    """Smallest attention window of a layer in tokens; None: unlimited."""
     state_layers: tuple[str, ...]
-    """Kinds of layers that are no attention, in alphabetical order."""
+    """Types of layers with recurrent state, sorted."""
     num_experts: int
-    """Of a mixture; 0 for a dense model."""
+    """Number of experts; 0 for a dense model."""
     positions_change_at: int | None
-    """Length beyond which a row changes the positions of the rows beside it; None: never."""
+    """Row length above which a row changes the positions of other rows; None: never."""
     is_measured: bool
-    """Whether nothing in it is beyond what the measurements of such families covered."""
+    """Whether the measurements of its family cover this configuration."""
     activation: str
-    """Of its feed-forward layers; "" if it names none."""
+    """Activation function of the MLPs, or ""."""
     head_size: int
-    """Of its attention heads; 0: not one number, as with latent attention."""
+    """Size of an attention head; 0 if not uniform, as with latent attention."""
 
 
 def model_family(config: Mapping[str, Any]) -> ModelFamily:
-    """Read a config.json."""
+    """Return the properties of a config.json."""
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
     named = config.get("architectures")
@@ -68,7 +68,7 @@ def model_family(config: Mapping[str, Any]) -> ModelFamily:
 
 
 def _windows(config: Mapping[str, Any]) -> Iterator[int]:
-    if config.get("use_sliding_window") is False:  # Qwen names a window that it does not use
+    if config.get("use_sliding_window") is False:  # Qwen configures a window that is unused
         return
     kinds = _kinds(config.get("layer_types"))
     for name in _WINDOWS:
@@ -78,7 +78,7 @@ def _windows(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _positions_change_at(config: Mapping[str, Any]) -> int | None:
-    if _rope_type(config) not in _CHANGING_POSITIONS:
+    if _rope_type(config) not in _LENGTH_DEPENDENT_ROPE:
         return None
     rope = _rope(config)
     name = "original_max_position_embeddings"

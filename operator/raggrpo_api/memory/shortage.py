@@ -1,21 +1,21 @@
-"""`Shortage`: which memory ran out. Decides what is changed for the next attempt."""
+"""`Shortage`: which memory ran out; selects the mitigation of the next attempt."""
 
 from enum import StrEnum
 
 
 class Shortage(StrEnum):
-    """The term of the memory table that was short."""
+    """Memory that ran out."""
 
     ENGINE = "Engine"
-    """A device's memory, while an engine started or ran on it."""
+    """GPU memory, while an engine was starting or running."""
     KV_CACHE = "KvCache"
-    """The engine's share of a device: no room for the KV cache beside its weights."""
+    """The engine's share of a GPU: too small for weights and KV cache."""
     TRAINING_STATE = "TrainingState"
-    """A device's memory, while a rank built its model."""
+    """GPU memory, while a rank was building its model."""
     STEP = "Step"
-    """A device's memory, while a rank trained or computed log-probabilities."""
+    """GPU memory, while a rank was training or computing logprobs."""
     HEAD_HOST = "HeadHost"
-    """Host memory of the pod with the driver."""
+    """Host memory of the head pod, which runs the driver."""
     TRAINER_HOST = "TrainerHost"
     """Host memory of a pod with ranks."""
     ROLLOUT_HOST = "RolloutHost"

@@ -1,4 +1,4 @@
-"""Which placeholders a job's request templates have, and which of them are columns of its data."""
+"""Placeholders of request templates, and the data columns that they require."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,18 +8,18 @@ from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, Retrieval
 from raggrpo_api.spec.reward import RewardSpec
 
 SHARED_PLACEHOLDERS: Final = frozenset({"top_k", "score_threshold", "message_id"})
-"""What belongs to no one sample."""
+"""Placeholders that do not depend on a sample."""
 CALL_PLACEHOLDERS: Final = SHARED_PLACEHOLDERS | {"question", "context"}
-"""What every call to an endpoint knows; with role Actor also the fields that the actor wrote."""
+"""Placeholders of endpoint calls; with role Actor also the fields that the policy wrote."""
 JUDGE_PLACEHOLDERS: Final = frozenset(
     {"prompt", "question", "completion", "answer", "context", "passages", "message_id"}
 )
-"""What a judge's prompt may name; in mode Reward also the fields that the actor wrote."""
+"""Placeholders of judge prompts; in mode Reward also the fields that the policy wrote."""
 
 
 def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> Mapping[str, str]:
-    """Return the columns that templates name, each with the place of a template that does."""
-    found: dict[str, str] = {}
+    """Return the columns that templates require, with the path of one such template."""
+    columns: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
     for index, endpoint in enumerate(retrieval.endpoints):
         known = CALL_PLACEHOLDERS
@@ -31,15 +31,15 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
             parts = {"body": endpoint.body, "url": endpoint.url}
         for field, template in parts.items():
             for name in sorted(placeholders(template) - known):
-                found.setdefault(name, f"{place}.{field}")
+                columns.setdefault(name, f"{place}.{field}")
     if reward is not None:
         for place, name in _of_judges(reward, JUDGE_PLACEHOLDERS | actor_fields):
-            found.setdefault(name, place)
-    return found
+            columns.setdefault(name, place)
+    return columns
 
 
 def needs_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
-    """Return whether a template names {context}, which is read from data.columns.context."""
+    """Return whether a template contains {context}, the column data.columns.context."""
     endpoints = [[e.extra_body, e.body, e.url] for e in retrieval.endpoints]
     judges = [[j.prompt, j.system, j.extra_body] for _, j in reward.judges] if reward else []
     return "context" in placeholders([*endpoints, *judges])

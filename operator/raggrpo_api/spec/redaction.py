@@ -1,4 +1,4 @@
-"""What records show in place of values that may be secrets."""
+"""Redaction of values that may be secrets."""
 
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ HIDDEN: Final = "(hidden)"
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """Return a JSON value without what looks secret by name or value, and URLs without queries."""
+    """Return a JSON value without possible secrets, by name or value, and without URL queries."""
     if value and is_secret_name(name):
         return HIDDEN
     match value:

@@ -1,17 +1,17 @@
-"""Which names of variables, headers and fields look like secrets. Never looks at values."""
+"""Names of variables, headers and fields that look like secrets. Does not inspect values."""
 
 import re
 from typing import Final
 
 _WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
-"""Secret as a word of their own: DB_PW, x-key-id."""
+"""Secret as a separate word: DB_PW, x-key-id."""
 _LAST_WORDS: Final = "(pass|auth)"
-"""Secret as the last word, perhaps with a number: DB_PASS_1, but not AUTH_MODE.
+"""Secret as the last word, optionally with a number: DB_PASS_1, but not AUTH_MODE.
 
-So is a last `token`, also within a word; elsewhere it is not: eos_token_id.
+The same holds for `token`, also as the end of a word, but not for eos_token_id.
 """
 _PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
-"""Secret at the beginning of a word: AUTH_HEADER."""
+"""Secret at the start of a word: AUTH_HEADER."""
 _ANYWHERE: Final = (
     "((api|auth|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
@@ -19,11 +19,11 @@ _ANYWHERE: Final = (
     "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook)"
 )
 _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
-"""Secret as a word of a name in camel case: dbPass, but not maxTokens."""
+"""Secret as a word of a camelCase name: dbPass, but not maxTokens."""
 
 
 def _pattern(begin: str, other: str, end: str) -> str:
-    """Return a pattern for a name between two patterns; `other` is a character of a name."""
+    """Return a pattern for names between `begin` and `end`; `other` matches one character."""
     word = f"{begin}({other}*[_.-])?"
     return (
         f"(?i:{word}{_WORDS}([_.-]{other}*)?{end}|{word}{_LAST_WORDS}[_.-]?[0-9]*{end}"
@@ -34,17 +34,17 @@ def _pattern(begin: str, other: str, end: str) -> str:
 
 
 SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
-"""For RE2, which is linear; must not match TOKENIZERS_PARALLELISM or max_tokens."""
+"""For RE2; must not match TOKENIZERS_PARALLELISM or max_tokens."""
 SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
-"""Matches a URL whose query or fragment has a value for such a name; for RE2, too."""
+"""For RE2; matches a URL whose query or fragment has a value for such a name."""
 
 
 def has_secret_query(url: str) -> bool:
-    """Return whether SECRET_QUERY_PATTERN matches, which would take Python quadratic time."""
+    """Return whether SECRET_QUERY_PATTERN would match; in linear time, unlike `re`."""
     pairs = (part.partition("=") for part in re.split("[?&;#]", url)[1:])
     return any(value and is_secret_name(name) for name, _, value in pairs)
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a literal value under this name must be refused."""
+    """Return whether a literal value with this name must be rejected."""
     return re.search(SECRET_NAME_PATTERN, name) is not None

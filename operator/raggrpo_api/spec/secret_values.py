@@ -1,4 +1,4 @@
-"""Which values are secrets whatever they are called: credentials in URLs, tokens, webhooks."""
+"""Values that look like secrets regardless of name: credentials in URLs, tokens, webhooks."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _ASSIGNED: Final = (
     r"(?i:(^|[;,&?\s])[-a-z._]{0,40}(password|passwd|pwd|accountkey|(api|access)[-_]?key"
     r"|sharedaccess(key|signature))\s*=\s*[^;,\s]|authorization\s*[:=]\s*[a-z0-9])"
 )
-"""In connection strings and command lines."""
+"""Assignments in connection strings and command lines."""
 _WEBHOOKS: Final = (
     r"(?i:hooks\.slack\.com/(services|workflows|triggers)/|/hooks/[a-z0-9]{20}"
     r"|discord(app)?\.com/api/(v[0-9]+/)?webhooks/|(webhook\.office\.com|office\.com/webhook)/"
@@ -30,14 +30,14 @@ _TOKENS: Final = (
     r"|^(?i:(bearer|basic)\s+[A-Za-z0-9+/._~=-]{12,}|token\s+[A-Za-z0-9+/._~=-]{16,})$"
 )
 SECRET_VALUE_PATTERNS: Final = (f"{_CREDENTIALS_IN_URL}|{_ASSIGNED}|{_WEBHOOKS}", _TOKENS)
-"""Valid in Python and in RE2; no part can match at many lengths, so that they are fast in both.
+"""Valid in Python and RE2, without expensive backtracking.
 
-They are two because the API server limits what one rule may cost.
+Two patterns, because the API server limits the cost of a rule.
 """
 
 
 def has_secret(value: str) -> bool:
-    """Return whether a literal value must be refused under any name."""
+    """Return whether a literal value must be rejected under any name."""
     if any(re.search(pattern, value) for pattern in SECRET_VALUE_PATTERNS):
         return True
     return "://" in value and has_secret_query(unquote_plus(value))

@@ -1,4 +1,4 @@
-"""Records of a job's attempts, and counters over all of them."""
+"""Attempts of a job and restart counts."""
 
 from dataclasses import field
 from enum import StrEnum
@@ -13,7 +13,7 @@ from .cause import Cause
 
 
 class Tier(StrEnum):
-    """How an attempt was begun."""
+    """Recovery tier: how an attempt was started."""
 
     FIRST = "First"
     WARM_CLUSTER = "WarmCluster"
@@ -22,37 +22,37 @@ class Tier(StrEnum):
 
 @api_dataclass
 class AttemptRecord:
-    """One finished or running attempt."""
+    """A running or ended attempt."""
 
     number: AttemptNumber
     tier: Tier = Tier.FIRST
     cluster: ClusterNumber = ClusterNumber(1)
     cause: Cause | None = None
-    """Why it ended; none while it runs."""
+    """Why the attempt ended; null while it is running."""
     message: Annotated[str, Field(max_length=1024)] = ""
     from_step: int | None = None
     to_step: int = 0
     lost_steps: int = 0
-    """Steps done that the next attempt had to repeat."""
+    """Completed steps that the next attempt had to repeat."""
     started: Time = None
     seconds: int = 0
     waiting_seconds: int = 0
-    """Time it waited for services that were down."""
+    """Seconds that the attempt waited for unavailable services."""
     mitigation: str = ""
     config_hash: str = ""
     skipped_checkpoints: Annotated[list[ShortText], Field(max_length=16)] = field(
         default_factory=list
     )
     in_place: Annotated[list[ShortText], Field(max_length=16)] = field(default_factory=list)
-    """Recoveries that did not end the attempt, as `Cause: what happened`."""
+    """In-place recoveries, each as `Cause: message`."""
 
 
 @api_dataclass
 class RestartCounts:
-    """Failures, all of them and since the last new checkpoint."""
+    """Numbers of failures, in total and since the last new checkpoint."""
 
     total: int = 0
     since_progress: int = 0
     by_cause: dict[str, int] = field(default_factory=dict)
     lost_steps: int = 0
-    """Steps of all attempts that were done and had to be repeated."""
+    """Lost steps of all attempts."""

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why an attempt ended: the closed set that users grep for."""
+    """Why an attempt ended."""
 
     CONFIG_ERROR = "ConfigError"
     """The configuration is invalid. Fix the field that the message names."""

@@ -1,4 +1,4 @@
-"""Conditions, the phase derived from them, and warnings."""
+"""Conditions, phase and warnings."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -10,7 +10,7 @@ from raggrpo_api.fields.text import Message, ShortText
 
 
 class Phase(StrEnum):
-    """One word for people; decisions read conditions instead."""
+    """Summary of the conditions for display; logic must read conditions."""
 
     PENDING = "Pending"
     PREFLIGHT = "Preflight"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """Conditions, kstatus' three among them."""
+    """Condition types, including those of kstatus."""
 
     ACCEPTED = "Accepted"
     """The spec is valid."""
@@ -80,11 +80,11 @@ class Condition:
 
 @api_dataclass
 class JobWarning:
-    """Something that does not stop the job but is probably not what its author wants."""
+    """A warning about the specification; does not stop the job."""
 
     path: Annotated[ShortText, Field(max_length=128)]
     """Field of the specification."""
     reason: Annotated[ShortText, Field(max_length=64)]
     """CamelCase, from a closed set."""
     message: Annotated[Message, Field(max_length=512)] = ""
-    """What is unusual → what to write instead."""
+    """Problem → remedy."""

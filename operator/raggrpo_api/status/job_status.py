@@ -36,10 +36,10 @@ from .restart_state import RestartState
 from .sizing import Sizing
 
 
-def _otherwise(value: Any) -> WrapValidator:
-    """Read what an earlier release stored of a pod's words as this, if it is beyond today's limits.
+def _fallback(value: Any) -> WrapValidator:
+    """Replace a stored value that exceeds the limits, as an earlier release may have stored it.
 
-    A status that cannot be read would keep its job from being suspended.
+    A status that cannot be parsed would prevent the job from being suspended.
     """
 
     def read(stored: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -53,12 +53,12 @@ def _otherwise(value: Any) -> WrapValidator:
 
 @api_dataclass
 class ProgressStatus:
-    """Progress as kubectl shows it (field names as in Kubeflow's trainer status)."""
+    """Progress for display (field names as in Kubeflow's trainer status)."""
 
     step: int = 0
     total_steps: int = 0
     step_of_total: str = ""
-    """`120/400`, as kubectl's column shows it: a column cannot join two fields."""
+    """Column of kubectl, such as `120/400`."""
     progress_percentage: int = 0
     estimated_remaining_seconds: int | None = None
     stage: str = ""
@@ -69,16 +69,16 @@ class ProgressStatus:
 
 @api_dataclass
 class PreflightStatus:
-    """Named checks and facts of the last preflight."""
+    """Checks and facts of the last preflight."""
 
     spec_hash: str = ""
-    """Hash of the part of the spec that it judged; another one repeats it."""
+    """Hash of the spec fields that preflight depends on; a change repeats preflight."""
     checks: Annotated[list[Check], Field(max_length=32)] = field(default_factory=list)
-    facts: Annotated[Facts, _otherwise(Facts())] = Facts()
+    facts: Annotated[Facts, _fallback(Facts())] = Facts()
 
     @property
     def known_facts(self) -> Facts | None:
-        """The facts, None before any were read."""
+        """The facts, or None before they are known."""
         return self.facts if self.facts.parameters else None
 
 
@@ -92,11 +92,14 @@ class ClusterStatus:
 
 @dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG | {"extra": "ignore"})
 class Pinned:
-    """Decided once and kept; unknown keys from other releases are ignored."""
+    """Values that the first attempt resolved and later attempts reuse.
+
+    Unknown keys from other releases are ignored.
+    """
 
     image: Message = ""
     image_id: Message = ""
-    """What the head of the first attempt ran: `name@sha256:…`, or a bare digest."""
+    """Image of the first attempt's Ray head: `name@sha256:…`, or a digest only."""
     ray_version: ShortText = ""
     precision: ShortText = ""
     attention: ShortText = ""
@@ -108,68 +111,68 @@ class Pinned:
 
 @api_dataclass
 class JobStatus:
-    """Everything `decide` needs after a restart of the operator is here or can be observed."""
+    """State of the job as last observed by the operator."""
 
     observed_generation: int = 0
     phase: Phase = Phase.PENDING
     preset: str = ""
-    """The job's, as kubectl's column shows it: the spec may leave it to the default."""
+    """Column of kubectl: preset in use."""
     conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
     warnings: Annotated[list[JobWarning], Field(max_length=32)] = field(default_factory=list)
     warning_count: int = 0
-    """How many warnings there are, as kubectl's column shows it; may exceed those listed."""
+    """Column of kubectl: number of warnings, including those not listed."""
     progress: ProgressStatus = ProgressStatus()
-    checkpoint: Annotated[CheckpointRef | None, _otherwise(None)] = None
+    checkpoint: Annotated[CheckpointRef | None, _fallback(None)] = None
     best_step: int | None = None
     best_score: Annotated[str, Field(max_length=64)] = ""
-    """What the best checkpoint was judged by, and its score: `ValidationExactMatch 0.8125`."""
+    """Metric and score of the best checkpoint: `ValidationExactMatch 0.8125`."""
     attempt: AttemptNumber = AttemptNumber(0)
-    """Number of the newest attempt; written before it is submitted."""
+    """Number of the newest attempt, written before its submission."""
     restarts: RestartCounts = RestartCounts()
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)
     sizing: Sizing = Sizing()
     effective_training_time_ratio: str = ""
-    """Share of the time, but for suspension, queue, outages, that went into kept steps: `0.93`."""
+    """Share of time spent on retained steps, excluding suspension, queues and outages: `0.93`."""
     waiting_time_ratio: str = ""
-    """Share of the time, but for suspension and queue, spent waiting for services: `0.02`."""
+    """Share of time spent waiting for services, excluding suspension and queues: `0.02`."""
     preflight: PreflightStatus = PreflightStatus()
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})
     ] = Pinned()
-    """Image and its digest, Ray version, precision, attention: decided once, kept."""
+    """Image, digest, Ray version, precision and attention, resolved once for all attempts."""
     cluster: ClusterStatus = ClusterStatus()
     restart_state: RestartState = RestartState()
     config_hash: str = ""
     resume_hash: str = ""
     retry: ShortText = ""
-    """Value of the annotation raggrpo.io/retry that was honoured last."""
+    """Last processed value of the annotation raggrpo.io/retry."""
     start_time: Time = None
     completion_time: Time = None
 
     @property
     def unlisted_warnings(self) -> int:
-        """How many warnings have no room in the list."""
+        """Number of warnings that are not listed."""
         return max(0, self.warning_count - len(self.warnings))
 
     @property
     def ray_version(self) -> str:
-        """The Ray version that the attempts so far ran with; empty before the first."""
-        began_with = self.pinned.ray_version or self.preflight.facts.ray_version
-        return began_with if self.attempt else ""
+        """Ray version of the attempts; "" before the first one."""
+        version = self.pinned.ray_version or self.preflight.facts.ray_version
+        return version if self.attempt else ""
 
 
 _STATUS = TypeAdapter(JobStatus)
 
 
 def status_from_json(raw: Any) -> JobStatus:
-    """Return the status that JSON carries; raises ValidationError."""
+    """Return the status from JSON. Raises ValidationError."""
     return _STATUS.validate_python(raw)
 
 
 def status_to_json(status: JobStatus, *, with_nulls: bool = True) -> dict[str, Any]:
-    """Return the status as JSON; a cluster takes none with nulls."""
-    found: dict[str, Any] = _STATUS.dump_python(status, mode="json", by_alias=True)
-    return found if with_nulls else _without_nulls(found)
+    """Return the status as JSON; the API server requires it without nulls."""
+    values: dict[str, Any] = _STATUS.dump_python(status, mode="json", by_alias=True)
+    return values if with_nulls else _without_nulls(values)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`status.restartState`: what `decide` stores between two rounds; not an interface for users."""
+"""`status.restartState`: state of `decide` between two rounds; not an interface for users."""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
@@ -23,106 +23,108 @@ from .cause import Cause
 
 @api_dataclass
 class Baseline:
-    """The beginning of an attempt, which its later steps are compared with."""
+    """Baseline of an attempt, taken after its first steps."""
 
     step: int = 0
-    """When it was taken; 0: not yet."""
+    """Step at which the baseline was taken; 0: not yet."""
     seconds: float = 0.0
-    """Median step."""
+    """Median step time in seconds."""
     seconds_by_stage: dict[str, float] = field(default_factory=dict)
     host_memory: int = 0
-    """Bytes of the head pod."""
+    """Memory of the head pod in bytes."""
     rank_memory: int = 0
-    """Bytes of the trainer pod that held most."""
+    """Memory of the largest trainer pod in bytes."""
 
 
 @api_dataclass
 class RetryState:
-    """Why the running attempt is being stopped, and what delays the next one."""
+    """Intent to stop the running attempt, and delay of the next one."""
 
     next_retry_time: Time = None
     intent: Cause | None = None
-    """Why the running attempt is being stopped; written before it is done."""
+    """Why the running attempt is being stopped; written before the action."""
     warm_failures_in_a_row: int = 0
     preflight_losses: int = 0
-    """Preflights in a row that ended without a result."""
+    """Consecutive preflights without a result."""
     ends_in_a_row: int = 0
-    """Attempts in a row that ended without a new checkpoint, counted or not; sets the delay."""
+    """Consecutive attempts without a new checkpoint, also if not counted as failures; sets the
+    delay."""
     saved_step: int = 0
-    """Highest checkpoint that attempts which have ended left; one beyond it is progress."""
+    """Newest checkpoint of ended attempts; a newer one counts as progress."""
 
 
 @api_dataclass
 class Remedies:
-    """What the next attempts do differently because of the failures so far."""
+    """Changes of the next attempts in response to failures."""
 
     mitigations: Annotated[list[str], Field(max_length=16)] = field(default_factory=list)
     skipped_steps: Annotated[list[int], Field(max_length=64)] = field(default_factory=list)
-    """Steps whose prompts are left out: their loss was not finite twice."""
+    """Steps whose batch is skipped because its loss was not finite twice."""
     rejected_checkpoints: Annotated[list[Message], Field(max_length=64)] = field(
         default_factory=list
     )
-    """Folders that no attempt resumes from again."""
+    """Checkpoint folders that no attempt may resume from."""
     failures_by_node: Annotated[dict[str, int], Field(max_length=64)] = field(default_factory=dict)
-    """How often a pod or its node failed there, less what time and progress have taken off."""
+    """Failures by node, reduced over time and with progress."""
     node_failed_at: Time = None
-    """When a failure was last blamed on a node; each day since then takes one off every count."""
+    """Time of the last failure attributed to a node; counts decrease by one per day."""
     node_failed_step: int = 0
-    """Newest checkpoint at that time; every ten more take one off every count."""
+    """Newest checkpoint at that time; counts decrease by one per ten checkpoints."""
 
 
 @api_dataclass
 class SpentTime:
-    """Where the job's time went."""
+    """Time accounting of the job."""
 
     active_seconds: int = 0
-    """Of all ended attempts together."""
+    """Total duration of all ended attempts."""
     down_seconds: int = 0
-    """Between an attempt's end and the next one's begin, unless the job was held back."""
+    """Time between attempts, excluding suspension and queues."""
     waiting_seconds: int = 0
-    """Of all ended attempts, for services that were down."""
+    """Time that ended attempts waited for unavailable services."""
     kept_seconds: float = 0.0
-    """Of the ended attempts' steps that were not lost."""
+    """Time of retained steps of ended attempts."""
     counted_since: Time = None
-    """Since when activeDeadlineSeconds has been counting; none while a user or queue holds back."""
+    """Start of the current period that counts toward activeDeadlineSeconds; null while suspended or
+    queued."""
     counted_seconds: int = 0
-    """What it had counted before."""
+    """Seconds counted in earlier periods."""
 
 
 @api_dataclass
 class LaunchState:
-    """How far the next attempt has come before it runs."""
+    """Progress of starting the next attempt."""
 
     cluster_since: Time = None
-    """When the newest attempt was recorded; bounds provisioning and submission."""
+    """Time at which the newest attempt was recorded; start of the provisioning deadline."""
     tries: int = 0
-    """How often its cluster or its submission was asked for: every time is written down first."""
+    """Number of requests to create its cluster or submit it, each written in advance."""
     waiting_since: Time = None
-    """When preflight or managed retrievers were last started, or preflight found a service down."""
+    """Time of the last start of preflight or managed retrievers, or of a preflight outage."""
 
 
 @api_dataclass
 class WatchState:
-    """When the job was observed, and since when nothing has moved."""
+    """Observation times, and timers of stage and outage."""
 
     looked: Time = None
-    """Last look at the job while it was under way, to the half minute."""
+    """Time of the last reconcile of the running job, rounded to half a minute."""
     watched_since: Time = None
-    """Since when no look was missed; deadlines count from here at the earliest."""
+    """Start of uninterrupted observation; deadlines do not count earlier time."""
     unread_since: Time = None
-    """First failed read of /progress since the last one that succeeded."""
+    """First failed read of /progress since the last successful one."""
     stage: str = ""
     step_seen: int = 0
     still_since: Time = None
-    """Since when neither stage nor step has moved, as far as /progress was read."""
+    """Time of the last change of stage or step, as read from /progress."""
     outage_since: Time = None
-    """Since when a service that is down has kept the job from going on."""
+    """Start of the current outage."""
     outage_step: int = 0
-    """Finished steps when the wait began; one more ends its clock."""
+    """Completed steps at the start of the outage; the next one resets the timer."""
     outage_seconds: float = 0.0
-    """Waited for services before `outageSince` without finishing that step."""
+    """Seconds of earlier outages without completing that step."""
     reads_since_step: int = 0
-    """Successful reads of /progress since the step last moved, counted to 2."""
+    """Successful reads of /progress since the step last changed, at most 2."""
 
 
 Group = RetryState | Remedies | SpentTime | LaunchState | WatchState
@@ -130,21 +132,21 @@ Group = RetryState | Remedies | SpentTime | LaunchState | WatchState
 
 @api_dataclass
 class RestartState:
-    """What `decide` must remember between two rounds."""
+    """State of `decide` between two rounds."""
 
-    # In groups here; flat on the wire and in the CRD, as every release reads and writes it.
+    # Grouped in Python; flat in JSON and in the CRD.
     retry: RetryState = RetryState()
     remedies: Remedies = Remedies()
     spent: SpentTime = SpentTime()
     launch: LaunchState = LaunchState()
     watch: WatchState = WatchState()
     slowest_save_seconds: float = 0.0
-    """Of all attempts; sizes the grace of the next cluster's pods."""
+    """Longest save of all attempts; determines the grace period of the next cluster's pods."""
     baseline: Baseline = Baseline()
-    """Of the running attempt."""
+    """Baseline of the running attempt."""
 
     def with_group(self, group: Group) -> "RestartState":
-        """Return the state with this group in place of the one of its type."""
+        """Return the state with the group of the same type replaced."""
         changed: dict[str, Any] = {
             name: group for name, kind in _GROUPS.items() if isinstance(group, kind)
         }
@@ -153,7 +155,7 @@ class RestartState:
     @model_validator(mode="before")
     @classmethod
     def _grouped(cls, wire: Any) -> Any:
-        if not isinstance(wire, dict):  # made in Python
+        if not isinstance(wire, dict):  # constructed in Python
             return wire
         grouped = {key: value for key, value in wire.items() if key not in _GROUP_OF}
         for key in wire.keys() & _GROUP_OF.keys():
@@ -182,7 +184,7 @@ _GROUPS: dict[str, Any] = {
 
 
 _GROUP_OF = {to_camel(each.name): name for name in _GROUPS for each in fields(_GROUPS[name])}
-"""Name on the wire → the group that holds it."""
+"""JSON name → group that contains the field."""
 
 
 def _ungrouped(grouped: Mapping[str, Any]) -> dict[str, Any]:

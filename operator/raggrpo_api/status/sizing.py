@@ -1,4 +1,4 @@
-"""Computed resources of each kind of pod, with the terms they are the sum of."""
+"""Computed resources of each kind of pod, as sums of named terms."""
 
 from dataclasses import field
 from enum import StrEnum
@@ -10,7 +10,7 @@ from raggrpo_api.fields.base import api_dataclass
 
 
 class PodRole(StrEnum):
-    """Kinds of pods; also the value of the label raggrpo.io/role."""
+    """Kind of a pod; value of the label raggrpo.io/role."""
 
     HEAD = "head"
     TRAINER = "trainer"
@@ -21,10 +21,10 @@ class PodRole(StrEnum):
 
 @api_dataclass
 class SizingTerm:
-    """One named part of a sized amount."""
+    """A named term of a computed amount."""
 
     resource: str
-    """memory, shm and gpu of a trainer pod, headMemory, rolloutShm and so on of the others."""
+    """memory, shm or gpu for a trainer pod; headMemory, rolloutShm and so on for other pods."""
     name: str
     bytes: int
     reason: str
@@ -32,29 +32,29 @@ class SizingTerm:
 
 @api_dataclass
 class PodSizing:
-    """Requests of one kind of pod; memory is the limit too."""
+    """Resource requests of one kind of pod; memory is also the limit."""
 
     role: PodRole
     name: str = ""
-    """Endpoint of a managed retriever."""
+    """Endpoint name of a managed retriever."""
     replicas: int = 1
     gpus: int = 0
     cpu: str = ""
     memory: str = ""
     shm: str = ""
-    """Size of /dev/shm; empty: none of its own."""
+    """Size of /dev/shm; empty: the default."""
     object_store: int = 0
-    """Bytes of Ray's object store, which lies in /dev/shm."""
+    """Bytes of Ray's object store in /dev/shm."""
 
 
 @api_dataclass
 class Sizing:
-    """What was sized, with its terms."""
+    """Computed resources with their terms."""
 
     gpus: int = 0
     cpu: str = ""
     memory: str = ""
     shm: str = ""
     pods: Annotated[list[PodSizing], Field(max_length=16)] = field(default_factory=list)
-    """Requests of every kind of pod; the amounts above are those of a trainer pod."""
+    """Requests of each kind of pod; the amounts above are those of a trainer pod."""
     terms: Annotated[list[SizingTerm], Field(max_length=64)] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""`TrainerConfig`: the resolved configuration of one attempt.
+"""`TrainerConfig`: the resolved configuration of an attempt.
 
-It is built from the same blocks as the spec, so that a setting is declared only once. It names the
-digest of its JSON schema, because operator and image may be of different versions.
+It shares its sections with the spec, so that each field is declared only once. It contains the
+digest of its JSON schema, because operator and image may have different versions.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from .schemas import drop_unknown, known_schemas
 
 
 class AttemptIdentity(ApiModel):
-    """Identifies an attempt."""
+    """Identity of an attempt."""
 
     job_name: str
     namespace: str = "default"
@@ -44,7 +44,7 @@ class AttemptIdentity(ApiModel):
 
 
 class World(ApiModel):
-    """How many processes of each kind there are, and what each may use."""
+    """Numbers of ranks and engines, and the resources of each."""
 
     num_ranks: int = 1
     num_engines: int = 1
@@ -53,13 +53,13 @@ class World(ApiModel):
     cpus_per_engine: float = 1.0
     gpus_per_engine: float = 0.0
     threads_per_rank: Annotated[int, Field(ge=1)] = 1
-    """OpenMP threads; the same in all attempts, or results differ in the last bits."""
+    """OpenMP threads; must be equal in all attempts for bitwise reproducible results."""
     threads_per_engine: Annotated[int, Field(ge=1)] = 1
     """OpenMP threads."""
 
 
 class TrainerConfig(ApiModel):
-    """Everything the driver needs to know about the job."""
+    """Configuration of an attempt, as passed to the driver."""
 
     schema_digest: str
     attempt: AttemptIdentity
@@ -76,26 +76,26 @@ class TrainerConfig(ApiModel):
     resources: ResourcesSpec
     world: World
     facts: Facts = Facts()
-    """What preflight found; the ranks hold what they measure against it."""
+    """Preflight facts; the ranks compare their measurements with them."""
     skipped_steps: list[int] = []
-    """Steps that train on the batch after their own, whose loss was non-finite twice."""
+    """Steps whose batch is skipped because its loss was not finite twice."""
     rejected_checkpoints: list[str] = []
     """Checkpoint folders that must not be resumed from."""
 
     def record(self) -> str:
-        """Return the configuration for people to read, without what may be a secret.
+        """Return the configuration for display, without secrets.
 
-        URLs are without their queries. Headers are hidden, and in bodies what looks secret: the
-        job may have been admitted before a rule knew how.
+        URL queries, header values and everything in bodies that looks like a secret are hidden,
+        because the job may predate the rule that rejects it.
         """
         return json.dumps(_recorded(self.values()), indent=1, sort_keys=True)
 
     def to_json(self) -> str:
-        """Return the canonical JSON handed to the attempt, in the schema named by the digest."""
+        """Return the canonical JSON for the driver, in the schema of `schema_digest`."""
         return json.dumps(self.values(), sort_keys=True)
 
     def values(self) -> dict[str, Any]:
-        """Return what `to_json` writes."""
+        """Return the values that `to_json` serializes."""
         values = self.model_dump(mode="json", by_alias=True)
         known: dict[str, Any] = drop_unknown(values, known_schemas().get(self.schema_digest))
         return known
@@ -103,7 +103,7 @@ class TrainerConfig(ApiModel):
 
 @cache
 def schema_digest() -> str:
-    """Return the digest of TrainerConfig's JSON schema, descriptions excluded."""
+    """Return the digest of TrainerConfig's JSON schema without descriptions."""
     schema = _without_descriptions(TrainerConfig.model_json_schema(by_alias=True))
     return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of the driver, each named like the cause that the operator reports for it."""
+    """Exit code of the driver; the names match the causes that the operator reports."""
 
     DONE = 0
     PROGRAM_ERROR = 1

@@ -1,7 +1,7 @@
-"""The training history on disk, `<log dir>/metrics.e<epoch>.jsonl`; standard library only.
+"""The training history on disk, `<log dir>/metrics.e<epoch>.jsonl`.
 
 Each attempt writes its own file. A line is a step (`step` and numbers) or an event (`event` and
-its fields); both carry `time`, `epoch` and `attempt`.
+its fields), with `time`, `epoch` and `attempt`. Imports only the standard library.
 """
 
 import json
@@ -20,24 +20,24 @@ def history_file(log_dir: Path, epoch: int) -> Path:
 
 
 def read_history(log_dir: Path) -> list[Record]:
-    """Return each step once, in order; the newest epoch's record of a repeated step wins."""
+    """Return one record per step, in order; for a repeated step, that of the newest epoch."""
     steps = {r["step"]: r for r in _records(log_dir) if "event" not in r}
     return [steps[step] for step in sorted(steps)]
 
 
 def read_events(log_dir: Path) -> list[Record]:
-    """Return all attempts' events: starts, stages, resumes, checkpoints, validations, ends."""
+    """Return the events of all attempts, such as starts, resumes, checkpoints and ends."""
     return [r for r in _records(log_dir) if "event" in r]
 
 
 def _records(log_dir: Path) -> list[Record]:
-    found = [(int(m[1]), path) for path in log_dir.glob("*") if (m := _NAME.fullmatch(path.name))]
-    lines = [line for _, path in sorted(found) for line in path.read_bytes().split(b"\n")]
+    files = [(int(m[1]), path) for path in log_dir.glob("*") if (m := _NAME.fullmatch(path.name))]
+    lines = [line for _, path in sorted(files) for line in path.read_bytes().split(b"\n")]
     return [record for line in lines if (record := _parsed(line)) is not None]
 
 
 def _parsed(line: bytes) -> Record | None:
-    """Return a line's record, or None for a line cut short when its writer was killed."""
+    """Return the record of a line, or None for a truncated line of a killed writer."""
     try:
         record = json.loads(line)
     except ValueError:

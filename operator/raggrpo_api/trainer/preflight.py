@@ -1,4 +1,4 @@
-"""`PreflightResult`: named checks and model facts as JSON of at most 4 KiB."""
+"""`PreflightResult`: checks and facts, as JSON of at most MAX_PREFLIGHT_BYTES."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -11,7 +11,7 @@ from raggrpo_api.spec.training import RowLayout
 
 
 class CheckId(StrEnum):
-    """The launch check-list; every one is a named result."""
+    """Name of a preflight check."""
 
     PATHS = "Paths"
     MODEL_READABLE = "ModelReadable"
@@ -34,24 +34,24 @@ class CheckState(StrEnum):
 
     PASSED = "Passed"
     WARNED = "Warned"
-    """Passed, but with something that is probably not what the job's author wants."""
+    """Passed, but the job is probably not what its author intended."""
     FAILED = "Failed"
     NOT_EVALUATED = "NotEvaluated"
 
 
 class Check(ApiModel):
-    """One named result."""
+    """Result of a check."""
 
     id: CheckId
     state: CheckState
     evidence: Annotated[Message, Field(max_length=512)] = ""
-    """What was seen: file, column, endpoint, numbers."""
+    """Observation: file, column, endpoint, numbers."""
 
 
 class Facts(ApiModel):
-    """What sizing and the rules need to know about model and data.
+    """Facts about model and data, for sizing and rules.
 
-    The image that reports them is the tenant's: the limits keep every product of them within int64.
+    They are reported by an untrusted image; the limits keep every product within int64.
     """
 
     parameters: Annotated[int, Field(ge=0, le=10_000_000_000_000)] = 0
@@ -61,36 +61,36 @@ class Facts(ApiModel):
     kv_heads: Annotated[int, Field(ge=0, le=2_000)] = 0
     head_size: Annotated[int, Field(ge=0, le=10_000)] = 0
     mlp_size: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Units of a layer's MLP that a token passes; of a mixture, those of the experts it visits."""
+    """Active MLP units per layer and token; for a mixture of experts, of the active experts."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     row_layout: RowLayout | None = None
-    """The rows in which the model trains exactly; none if unknown."""
+    """Row layout in which the model trains exactly; null if unknown."""
     rows: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
-    """Rows of the training files after maxSamples."""
+    """Rows of the training files, at most data.maxSamples."""
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0
-    """Bytes of the managed retrievers' corpora."""
+    """Total size of the corpora of managed retrievers, in bytes."""
     corpus_passages: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
-    """Passages of the managed retrievers' corpora."""
+    """Total passages in the corpora of managed retrievers."""
     embedding_parameters: Annotated[int, Field(ge=0, le=10_000_000_000_000)] = 0
-    """Parameters of the largest embedding model of a managed retriever."""
+    """Parameters of the largest embedding model of the managed retrievers."""
     embedding_dimension: Annotated[int, Field(ge=0, le=200_000)] = 0
-    """Numbers in the longest vector of a managed retriever."""
+    """Largest embedding dimension of the managed retrievers."""
     gpu_memory_mib: Annotated[int, Field(ge=0, le=1_048_576)] = 0
-    """Memory of one GPU: the operator reads it from node labels, a rank measures it; 0: unknown."""
+    """Memory of one GPU in MiB, from node labels or measured by a rank; 0: unknown."""
     gpu_compute_major: Annotated[int, Field(ge=0, le=99)] = 0
-    """Major compute capability of the GPUs; 0: unknown. BF16 needs 8."""
+    """Major compute capability of the GPUs; 0: unknown. BF16 requires 8."""
     gpu_product: Annotated[ShortText, Field(max_length=64)] = ""
     ray_version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]*$", max_length=32)] = ""
     schema_digest: Annotated[ShortText, Field(max_length=64)] = ""
 
 
 class PreflightResult(ApiModel):
-    """Facts come first, so that even a truncated message can size the job."""
+    """Result of preflight. Facts come first, so that they survive truncation."""
 
     facts: Facts = Facts()
     checks: Annotated[list[Check], Field(max_length=32)] = []
     truncated: bool = False
-    """Evidence was shortened to fit 4 KiB."""
+    """Whether evidence was shortened to fit the size limit."""
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """The failure's exit code: 2 to 5, or 15 if only services are down; 0: every check passed."""
+    """Exit code: 2 to 5, or 15 if only services are down; 0: all checks passed."""

@@ -1,6 +1,6 @@
-"""`Progress`: what the trainer reports at GET /progress, at most 64 KiB.
+"""`Progress`: response of the trainer to GET /progress.
 
-The image that answers is the tenant's: every value has a range, and texts are cleaned on reading.
+The image is untrusted: values are limited, and text is sanitized when parsed.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from raggrpo_api.fields.text import Message, ShortText
 
 
 class Stage(StrEnum):
-    """What an attempt is doing."""
+    """Stage of an attempt."""
 
     CONNECTING = "Connecting"
     LOADING_MODEL = "LoadingModel"
@@ -25,7 +25,7 @@ class Stage(StrEnum):
     VALIDATING = "Validating"
     EXPORTING = "Exporting"
     WAITING_FOR_ENDPOINT = "WaitingForEndpoint"
-    """A retrieval or reward service is down; the stage it interrupted goes on afterwards."""
+    """A retrieval or reward service is down; the interrupted stage resumes afterwards."""
     FINISHED = "Finished"
 
 
@@ -36,101 +36,101 @@ class CheckpointRef(ApiModel):
     """A complete checkpoint."""
 
     step: Count
-    """Steps done when it was saved."""
+    """Completed steps."""
     path: Message
-    """Its folder."""
+    """Folder."""
     time: ShortText = ""
-    """When it became complete (RFC 3339)."""
+    """Time of completion (RFC 3339)."""
     world_size: Count = 0
-    """Trainer ranks that wrote it."""
+    """Number of ranks that wrote it."""
 
 
 class SkippedCheckpoint(ApiModel):
-    """A checkpoint that was not used for resuming."""
+    """A checkpoint that the attempt did not resume from."""
 
     path: Message
     reason: ShortText
 
 
 class Metric(ApiModel):
-    """A named number, as text (same shape as Kubeflow's trainer status)."""
+    """A metric; the value is text, as in Kubeflow's trainer status."""
 
     name: Annotated[ShortText, Field(max_length=64)]
     value: Annotated[ShortText, Field(max_length=64)]
 
 
 class EndpointOutage(ApiModel):
-    """A service that an attempt waits for."""
+    """A service that the attempt is waiting for."""
 
     name: Annotated[ShortText, Field(max_length=128)]
     """`endpoint NAME`, or `reward Http URL`."""
     since: Annotated[ShortText, Field(max_length=64)] = ""
-    """When it was first found down (RFC 3339)."""
+    """Time of the first failed call (RFC 3339)."""
     cause: ShortText = ""
-    """What happened to the call that found it down."""
+    """Error of that call."""
 
 
 class Failure(ApiModel):
-    """Why the attempt is ending, in terms a user can act on."""
+    """Why the attempt is ending."""
 
     exit_code: Annotated[int, Field(ge=-255, le=255)]
     message: Message
     short_of: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{0,32}$")] = ""
-    """Which memory ran out, a `Shortage`; empty: none did."""
+    """Memory that ran out, a `Shortage`, or ""."""
 
 
 class Progress(ApiModel):
-    """State of one attempt; readers must check `attempt` before trusting anything else.
+    """Progress of an attempt; readers must check `attempt` first.
 
-    Unknown fields are ignored: the trainer of a running job may be newer than its reader.
+    Unknown fields are ignored, because the trainer may be newer than the reader.
     """
 
     model_config = ConfigDict(extra="ignore")
 
     attempt: Count
-    """Number of the attempt being reported."""
+    """Number of the attempt."""
     epoch: Count = 0
     """Fencing epoch of the attempt."""
     stage: Stage
     stage_seconds: Duration = 0.0
-    """Time spent in this stage so far."""
+    """Time since the start of the stage, in seconds."""
     step: Count = 0
-    """Steps of the job completed so far."""
+    """Completed steps of the job."""
     total_steps: Count = 0
-    """The job's target step."""
+    """Target step of the job."""
     started_from_step: Count | None = None
-    """Step of the checkpoint it resumed from, 0 for a fresh start, None until known."""
+    """Step of the checkpoint that the attempt resumed from, 0 without one; None until known."""
     seconds_per_step: Duration = 0.0
-    """Median over recent steps."""
+    """Median step time in seconds."""
     seconds_by_stage: Annotated[dict[StageName, Duration], Field(max_length=16)] = {}
-    """What recent steps spent their time waiting for (medians); the rest is `other`."""
+    """Median time per stage of a step, in seconds; the rest is `other`."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
-    """Latest values, such as reward_mean."""
+    """Latest metrics, such as reward_mean."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint."""
     best_step: Count | None = None
-    """Step of the best checkpoint that is kept."""
+    """Step of the best retained checkpoint."""
     best_score: Annotated[ShortText, Field(max_length=64)] = ""
-    """What it was judged by and its score: `ValidationExactMatch 0.8125`."""
+    """Metric and score of the best checkpoint: `ValidationExactMatch 0.8125`."""
     backup_step: Count | None = None
-    """Step of this attempt's newest complete backup."""
+    """Step of the newest complete backup of this attempt."""
     backup_failure: Message = ""
-    """Why the latest backup failed; empty if it succeeded."""
+    """Why the latest backup failed, or ""."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
-    """Checkpoints that could not be used, and why."""
+    """Checkpoints that could not be used, with reasons."""
     in_place: Annotated[list[ShortText], Field(max_length=16)] = []
-    """Replacements made without ending the attempt, each as `Cause: what happened`."""
+    """In-place recoveries, each as `Cause: message`."""
     pinned: Annotated[
         dict[ShortText, Annotated[ShortText, Field(max_length=32)]], Field(max_length=16)
     ] = {}
-    """What Auto chose in this attempt: precision, attention."""
+    """Choices of Auto in this attempt: precision, attention."""
     save_seconds: Duration = 0.0
-    """Duration of the last save; determines the grace period of the next cluster's pods."""
+    """Duration of the last save in seconds; determines the grace period of the next cluster."""
     waiting_for: Annotated[list[EndpointOutage], Field(max_length=16)] = []
-    """Services that keep the attempt from going on."""
+    """Services that the attempt is waiting for."""
     waited_seconds: Duration = 0.0
-    """How long this attempt has waited for services in all."""
+    """Total time that this attempt has waited for services, in seconds."""
     failure: Failure | None = None
-    """Set before the driver exits with a non-zero code."""
+    """Set before the driver exits with a nonzero code."""
     time: ShortText = ""
-    """When this was written (RFC 3339)."""
+    """Time of this report (RFC 3339)."""

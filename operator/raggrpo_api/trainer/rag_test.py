@@ -1,10 +1,10 @@
-"""Results of `raggrpo rag-test`, written by a trainer process and shown by the command."""
+"""Results of `raggrpo rag-test`, written by a trainer process."""
 
 from raggrpo_api.fields.base import ApiModel
 
 
 class Variant(ApiModel):
-    """One call whose body differs from the job's in a single point."""
+    """A call whose body differs from the job's in one field."""
 
     name: str
     passages: int = 0
@@ -13,14 +13,14 @@ class Variant(ApiModel):
 
 
 class LoadLevel(ApiModel):
-    """A few seconds at a fixed number of calls in flight, without batching, retries or caching."""
+    """A measurement with a fixed number of concurrent calls, without batching, retries or cache."""
 
     in_flight: int
     answered: int
     per_second: float
-    """Answered calls."""
+    """Successful calls per second."""
     p50: float | None
-    """Latency of answered calls in seconds, like the other percentiles; None if there are none."""
+    """Percentiles of the latency of successful calls, in seconds; None without such calls."""
     p95: float | None
     p99: float | None
     failures: dict[str, int]
@@ -28,7 +28,7 @@ class LoadLevel(ApiModel):
 
 
 class StepTest(ApiModel):
-    """All queries of one training step, issued the way training issues them."""
+    """All queries of a training step, called as in training."""
 
     questions: int
     seconds: float
@@ -37,7 +37,7 @@ class StepTest(ApiModel):
 
 
 class EndpointTest(ApiModel):
-    """One endpoint; if the first call fails, everything after it is skipped."""
+    """Results of an endpoint; if the first call fails, the other measurements are skipped."""
 
     name: str
     url: str
@@ -47,11 +47,11 @@ class EndpointTest(ApiModel):
     variants: list[Variant] = []
     levels: list[LoadLevel] = []
     saturates_at: int = 0
-    """Calls in flight beyond which throughput no longer grows; 0: not reached."""
+    """Number of concurrent calls at which throughput stops growing; 0: not reached."""
     step: StepTest | None = None
 
 
 class RagTest(ApiModel):
-    """All endpoints the operator does not run itself."""
+    """Results of all endpoints that are not managed."""
 
     endpoints: list[EndpointTest]

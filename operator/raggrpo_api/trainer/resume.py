@@ -1,7 +1,7 @@
-"""`resume_values`: the settings a checkpoint depends on, by field path.
+"""`resume_values`: the fields that a checkpoint depends on.
 
-Left out on purpose, because they do not change results: targets, intervals, logging, recovery,
-memory mitigations, row layout, precision, and the addresses, headers and limits of services.
+Excludes fields that do not change results: targets, intervals, logging, recovery, memory
+mitigations, row layout, precision, and addresses, headers and limits of services.
 """
 
 import json
@@ -36,7 +36,7 @@ RESUME_JUDGE_FIELDS: Final = (
     "model prompt system score_pattern score_path lowest highest temperature max_tokens"
 )
 FREE_JSON_FIELDS: Final = "extra_body body"
-"""What a service is sent besides; admission cannot look into it, and records hide its secrets."""
+"""Arbitrary JSON sent to services; stored with secrets redacted."""
 ADDED_LATER: Final = frozenset(
     {
         "data.systemPrompt",
@@ -50,16 +50,16 @@ ADDED_LATER: Final = frozenset(
         "training.minLearningRateRatio",
     }
 )
-"""What older checkpoints do not know: a default counts as absent, as it does there."""
+"""Fields that older checkpoints lack; a default value is treated as absent."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 _BEFORE: Final = 20
 
 
 def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
-    """Return every value a checkpoint depends on, by path: {"rollout.temperature": 1.0}.
+    """Return the values that a checkpoint depends on, by path: {"rollout.temperature": 1.0}.
 
-    Training may resume from a checkpoint only if all of them are equal.
+    Training resumes from a checkpoint only if all of them are equal.
     """
     values: dict[str, Any] = {}
     for block, fields in RESUME_FIELDS.items():
@@ -70,7 +70,7 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two sets of values: "reward.functions[0].weight: 1.0 → 2.0"."""
+    """Return the differences of two sets of values: "reward.functions[0].weight: 1.0 → 2.0"."""
     return list(_changes("", old, new))
 
 
@@ -87,7 +87,7 @@ def _of_reward(function: RewardFunction) -> dict[str, Any]:
 
 
 def _known_to_all(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
-    """Return values by path, without those that older checkpoints lack and that change nothing."""
+    """Return values by path, without defaults of fields in ADDED_LATER."""
     values, used = {}, _used(model, fields)
     for name, value in _part(model, fields).items():
         path = f"{place}.{name}"
@@ -103,7 +103,7 @@ def _part(model: ApiModel, fields: str) -> dict[str, Any]:
 
 
 def _used(model: ApiModel, fields: str) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, as older checkpoints do not know them."""
+    """Return the fields that differ from their defaults; older checkpoints may lack them."""
     names = set(fields.split())
     return model.model_dump(mode="json", by_alias=True, include=names, exclude_defaults=True)
 
@@ -127,7 +127,7 @@ def _changes(place: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _shown(old: Any, new: Any) -> list[str]:
-    """Return two values as JSON, long ones from where they begin to differ."""
+    """Return two values as JSON; long ones are cut to the first difference."""
     texts = ["(unset)" if v is _UNSET else json.dumps(v, ensure_ascii=False) for v in (old, new)]
     if max(map(len, texts)) <= _SHOWN:
         return texts

@@ -1,8 +1,8 @@
-"""The fields of every release's TrainerConfig, keyed by schema digest.
+"""Fields of `TrainerConfig` in each release, by schema digest.
 
-An upgraded operator keeps each job on the image it began with, so it must leave out the fields
-that image does not know. `make generate` writes this release's entry; keep those of earlier
-releases for as long as their jobs must be able to continue.
+A running job keeps its image when the operator is upgraded, so the operator omits fields that the
+image does not support. `make generate` writes the entry of this release; keep earlier entries for
+as long as their jobs must be able to resume.
 """
 
 import json
@@ -14,17 +14,17 @@ from typing import Any
 FILE = Path(__file__).with_name("schemas.json")
 
 Fields = dict[str, Any]
-"""Field name → nested fields; None where any value is allowed."""
+"""Field name → nested fields; None if any value is allowed."""
 
 
 @cache
 def known_schemas() -> Mapping[str, Fields]:
-    """Return the fields of every known schema, keyed by digest."""
+    """Return the fields of each known schema, by digest."""
     return {each["digest"]: each["fields"] for each in json.loads(FILE.read_text()).values()}
 
 
 def drop_unknown(value: Any, fields: Fields | None) -> Any:
-    """Return a JSON value without anything that is not in `fields`."""
+    """Return a JSON value without fields that are not in `fields`."""
     if isinstance(value, list):
         return [drop_unknown(item, fields) for item in value]
     if not isinstance(value, dict) or fields is None:
@@ -47,12 +47,12 @@ def unknown_paths(value: Any, fields: Fields | None, path: str) -> Iterator[str]
 
 
 def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fields | None:
-    """Return the fields described by a JSON schema."""
+    """Return the fields of a JSON schema."""
     if "$ref" in schema:
         return fields_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     for either in schema.get("anyOf", []):
-        if (found := fields_of(either, definitions)) is not None:
-            return found
+        if (fields := fields_of(either, definitions)) is not None:
+            return fields
     if "items" in schema:
         return fields_of(schema["items"], definitions)
     if "properties" not in schema:
@@ -61,7 +61,7 @@ def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fiel
 
 
 def with_release(text: str, version: str, digest: str, schema: Mapping[str, Any]) -> str:
-    """Return the file's text with this release's entry added or replaced."""
+    """Return the file's text with the entry of this release added or replaced."""
     releases = json.loads(text)
     fields = fields_of(schema, schema.get("$defs", {}))
     releases[version] = {"digest": digest, "fields": fields}

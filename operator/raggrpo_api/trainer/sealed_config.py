@@ -1,7 +1,7 @@
-"""The configuration as environment variables that nothing on the way can alter unnoticed.
+"""The configuration as environment variables with an integrity check.
 
-Ray expands `$NAME` in a submission's variables, the kubelet `$(NAME)` in a container's. Base64 has
-no `$`, and the hash reveals any other change.
+Ray expands `$NAME` in the variables of a submission, the kubelet `$(NAME)` in those of a container.
+Base64 contains no `$`, and the hash detects other changes.
 """
 
 import base64
@@ -11,35 +11,33 @@ from collections.abc import Mapping
 from raggrpo_api.names import ENV_CONFIG, ENV_CONFIG_SHA256
 
 REMEDY = (
-    "the operator and `raggrpo run job.yaml` set both variables; start the job through one of "
-    "them, with the image that belongs to its version"
+    "the operator and `raggrpo run job.yaml` set both variables; start the job with one of them, "
+    "and with an image of the same version"
 )
 
 
 class BrokenSeal(ValueError):
-    """The environment holds no configuration, or another one than was sealed."""
+    """The environment has no configuration, or a modified one."""
 
 
 def seal(text: str) -> dict[str, str]:
-    """Return the variables that carry a configuration's JSON."""
-    given = text.encode()
+    """Return the environment variables for a configuration's JSON."""
+    raw = text.encode()
     return {
-        ENV_CONFIG: base64.b64encode(given).decode(),
-        ENV_CONFIG_SHA256: hashlib.sha256(given).hexdigest(),
+        ENV_CONFIG: base64.b64encode(raw).decode(),
+        ENV_CONFIG_SHA256: hashlib.sha256(raw).hexdigest(),
     }
 
 
 def open_sealed(environ: Mapping[str, str]) -> str:
-    """Return the JSON that was sealed, byte by byte; raises BrokenSeal."""
+    """Return the sealed JSON. Raises BrokenSeal if it is missing or was modified."""
     for name in (ENV_CONFIG, ENV_CONFIG_SHA256):
         if not environ.get(name):
             raise BrokenSeal(f"{name} is not set: {REMEDY}")
     try:
-        given = base64.b64decode(environ[ENV_CONFIG], validate=True)
+        raw = base64.b64decode(environ[ENV_CONFIG], validate=True)
     except ValueError as error:
         raise BrokenSeal(f"{ENV_CONFIG} is not base64: {REMEDY}") from error
-    if hashlib.sha256(given).hexdigest() != environ[ENV_CONFIG_SHA256]:
-        raise BrokenSeal(
-            f"{ENV_CONFIG} was changed on the way, {ENV_CONFIG_SHA256} is not its hash: {REMEDY}"
-        )
-    return given.decode()
+    if hashlib.sha256(raw).hexdigest() != environ[ENV_CONFIG_SHA256]:
+        raise BrokenSeal(f"{ENV_CONFIG} was modified: {ENV_CONFIG_SHA256} does not match: {REMEDY}")
+    return raw.decode()

@@ -37,7 +37,7 @@ def test_driver_and_preflight_reject_altered_configuration(program: str) -> None
     )
 
     assert process.returncode == ExitCode.CONFIG_ERROR
-    assert "RAGGRPO_CONFIG was changed on the way" in process.stderr
+    assert "RAGGRPO_CONFIG was modified" in process.stderr
     assert "Traceback" not in process.stderr
 
 
