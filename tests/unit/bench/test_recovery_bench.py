@@ -62,9 +62,9 @@ def history(
     lines = JsonLines(file, {"epoch": epoch, "attempt": 1})
     for seconds, what in events:
         event = {"event": "start"} if what == "start" else {"event": "stage", "stage": what}
-        lines.event(at(seconds), {**event, "step": 0})
+        lines.write_event(at(seconds), {**event, "step": 0})
     for step, seconds in steps.items():
-        lines.step(at(seconds), make_step(step, step_seconds=step_seconds), {})
+        lines.write_step(at(seconds), make_step(step, step_seconds=step_seconds), {})
     return parsed(file.read_text())
 
 

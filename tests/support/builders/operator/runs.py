@@ -22,9 +22,9 @@ def write_steps(
     """Write the history of one attempt with the trainer's own sink."""
     lines = JsonLines(history_file(log_dir, epoch), {"epoch": epoch, "attempt": epoch})
     for event in events:
-        lines.event("2026-01-01T00:00:00+00:00", event)
+        lines.write_event("2026-01-01T00:00:00+00:00", event)
     for step in steps:
-        lines.step("2026-01-01T00:00:00+00:00", make_step(step, **(changes or {})), {})
+        lines.write_step("2026-01-01T00:00:00+00:00", make_step(step, **(changes or {})), {})
 
 
 def make_job_folder(
