@@ -38,7 +38,7 @@ def load_corpus(path: Path) -> list[Passage]:
         case ".parquet":
             records = _parquet_records(path)
         case _:
-            raise CorpusError(f"{path}: unknown kind of file; name it .jsonl or .parquet")
+            raise CorpusError(f"{path}: unsupported file type; use .jsonl or .parquet")
     passages = list(_unique_passages(path, records))
     if not passages:
         raise CorpusError(f"{path}: holds no passage; add one line {SHAPE} for each passage")

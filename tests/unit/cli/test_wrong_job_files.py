@@ -249,9 +249,9 @@ def make_job_with_long_rows(folder: Path) -> Path:
 
 PREFLIGHTS: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] = {
     "no files": (make_job_with_missing_files, DATA,
-        {"missing model folder": ["model.path /nowhere/model", "mount it, or mend the path"],
-            "unknown kind of file": ["table.csv: unsupported file type", "use .parquet or .jsonl"],
-            "missing data file": ["/nowhere/train.jsonl", "mount it, or mend the path"],
+        {"missing model folder": ["model.path /nowhere/model", "mount it, or correct the path"],
+            "unsupported file": ["table.csv: unsupported file type", "use .parquet or .jsonl"],
+            "missing data file": ["/nowhere/train.jsonl", "mount it, or correct the path"],
             "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "the service is running"],
             "reward": ["no_such_module", "check reward.functions[].python"]}),

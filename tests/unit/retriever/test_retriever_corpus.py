@@ -44,7 +44,7 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
         ("c.jsonl", GOOD + GOOD, "line 2: id '1' stands on line 1 too; make every id unique"),
         ("c.jsonl", b"\n", ": holds no passage; add one line {"),
         ("c.parquet", b"PAR1 and no more", ": not readable as parquet ("),
-        ("c.csv", GOOD, ": unknown kind of file; name it .jsonl or .parquet"),
+        ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],
 )
 def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(

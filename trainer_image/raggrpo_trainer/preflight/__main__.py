@@ -1,4 +1,4 @@
-"""`python -m raggrpo_trainer.preflight`: exits 0 if a result was written, whatever it says.
+"""`python -m raggrpo_trainer.preflight`: run the checks; exit with 0 if a result was written.
 
 Reads the configuration from RAGGRPO_CONFIG. Writes the result to the file named by
 RAGGRPO_PREFLIGHT_OUTPUT (in a pod, the termination message) or else to standard output.
@@ -26,7 +26,7 @@ def main(env: Mapping[str, str] = os.environ) -> int:
     result = to_bytes(asyncio.run(run_checks(config, env)))
     output = env.get(names.ENV_PREFLIGHT_OUTPUT, "")
     if output:
-        # In place: a pod's termination message is a mounted file.
+        # Written in place: the termination message of a pod is a mounted file.
         with open(output, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(result)
     else:

@@ -1,6 +1,6 @@
 """Check EmbeddingReadable: embedding models and corpora of managed retrievers.
 
-Must not read any tensors or embed anything; the retriever itself does, before any GPU is taken.
+Must not read tensors or embed text; the retriever does, before a GPU is allocated.
 """
 
 import json
@@ -22,7 +22,7 @@ from .model import load_folder_tokenizer
 from .weights import Unreadable, count_parameters, read_json, weight_shapes
 
 POOLING_FILE = "1_Pooling/config.json"
-"""Where sentence-transformers writes how a model pools."""
+"""Pooling configuration in the format of sentence-transformers."""
 POOLING_FLAGS = {
     "pooling_mode_mean_tokens": Pooling.MEAN,
     "pooling_mode_cls_token": Pooling.CLS,
@@ -34,8 +34,8 @@ _BLOCK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings:
-    """What was found of all managed retrievers."""
+class EmbeddingCheck:
+    """The finding, and facts about all managed retrievers: sums of passages, maxima of models."""
 
     finding: Finding
     passages: int
@@ -43,10 +43,10 @@ class Embeddings:
     dimension: int
 
 
-def check_embeddings(config: TrainerConfig) -> Embeddings:
-    """Check every model and count every corpus, so that all problems are reported at once."""
+def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
+    """Check all models and count all corpora, so that all problems are reported at once."""
     problems: list[str] = []
-    told: list[str] = []
+    evidence: list[str] = []
     passages = parameters = dimension = 0
     for number, endpoint in enumerate(config.retrieval.endpoints):
         managed = endpoint.managed
@@ -61,22 +61,25 @@ def check_embeddings(config: TrainerConfig) -> Embeddings:
         passages += count
         if not managed.embeds or managed.embedding is None:
             continue
-        of_model = list(_problems(managed.embedding, place))
-        shape = 0, 0
-        if not of_model:
-            shape = _shape(managed.embedding)
-            told.append(f"{endpoint.name}: {shape[0]:,} parameters, {count:,} × {shape[1]}")
-            of_model += _problems_of_vectors(Path(managed.vectors), place, shape[1])
-        problems += of_model
-        parameters, dimension = max(parameters, shape[0]), max(dimension, shape[1])
-    finding = finding_for(CheckId.EMBEDDING_READABLE, problems, "; ".join(told))
-    if not problems and not told:
-        finding = not_evaluated(CheckId.EMBEDDING_READABLE, "no managed retriever embeds")
-    return Embeddings(finding, passages, parameters, dimension)
+        model_problems = list(_model_problems(managed.embedding, place))
+        model_parameters = model_dimension = 0
+        if not model_problems:
+            model_parameters, model_dimension = _model_size(managed.embedding)
+            evidence.append(
+                f"{endpoint.name}: {model_parameters:,} parameters, {count:,} × {model_dimension}"
+            )
+            model_problems += _vector_problems(Path(managed.vectors), place, model_dimension)
+        problems += model_problems
+        parameters = max(parameters, model_parameters)
+        dimension = max(dimension, model_dimension)
+    finding = finding_for(CheckId.EMBEDDING_READABLE, problems, "; ".join(evidence))
+    if not problems and not evidence:
+        finding = not_evaluated(CheckId.EMBEDDING_READABLE, "no managed retriever with embeddings")
+    return EmbeddingCheck(finding, passages, parameters, dimension)
 
 
 def count_passages(corpus: Path) -> int:
-    """Return the lines or rows of a corpus; 0 if it is not there, which check Paths tells."""
+    """Return the number of lines or rows of a corpus; 0 if it is missing (check Paths fails)."""
     if not corpus.is_file():
         return 0
     try:
@@ -91,91 +94,95 @@ def count_passages(corpus: Path) -> int:
                 last = block
             return lines + (not last.endswith(b"\n"))
     except (OSError, pa.ArrowException) as error:
-        said = " ".join(str(error).split())
-        raise Unreadable(f"{corpus} cannot be read ({said}): write it again") from error
+        reason = " ".join(str(error).split())
+        raise Unreadable(f"{corpus} cannot be read ({reason}): write it again") from error
 
 
-def _problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
-    path, place = Path(embedding.path), f"{place}.embedding"
+def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
+    path = Path(embedding.path)
+    place = f"{place}.embedding"
     if not path.is_dir():
-        yield f"{place}.path: {path} is no folder, give a Hugging Face model's"
+        yield f"{place}.path: {path} is not a folder: use the folder of a Hugging Face model"
         return
     try:
         if read_json(path / "config.json").get("is_encoder_decoder"):
-            yield f"{place}.path: {path} has encoder and decoder, give a model with one of them"
-        _shape(embedding)
+            yield f"{place}.path: {path} is an encoder-decoder model: use an encoder or a decoder"
+        _model_size(embedding)
     except Unreadable as error:
         yield f"{place}.path: {error}"
     try:
         load_folder_tokenizer(path)
-    except Exception as error:  # tokenizers raise whatever they like
+    except Exception as error:  # tokenizers raise exceptions of any type
         yield f"{place}.path: the tokenizer in {path} cannot be loaded: {error}"
     try:
         if (path / POOLING_FILE).is_file():
-            yield from _problems_of_pooling(embedding, read_json(path / POOLING_FILE), place)
-        if more := _other_modules(path / MODULES_FILE):
-            yield f"{place}.path: {path}/{MODULES_FILE} has {more}, which the retriever leaves out"
+            yield from _pooling_problems(embedding, read_json(path / POOLING_FILE), place)
+        if modules := _other_modules(path / MODULES_FILE):
+            problem = f"{path}/{MODULES_FILE} has {modules}"
+            yield f"{place}.path: {problem}, which the retriever does not support"
     except Unreadable as error:
         yield f"{place}.path: {error}"
 
 
-def _problems_of_pooling(
+def _pooling_problems(
     embedding: EmbeddingModel, declared: dict[str, Any], place: str
 ) -> Iterator[str]:
-    """Yield an objection if the model's own folder says that it pools in another way."""
+    """Yield a problem if the model folder specifies a different pooling."""
     flags = [name for name, value in declared.items() if name.startswith("pooling_mode_") and value]
     if not flags:
         return
-    ways = [POOLING_FLAGS.get(flag) for flag in flags]
+    poolings = [POOLING_FLAGS.get(flag) for flag in flags]
     source = f"{embedding.path}/{POOLING_FILE}"
-    if len(ways) > 1 or ways[0] is None:
-        yield f"{place}.path: {source} says {', '.join(flags)}, which no pooling does"
-    elif ways[0] is not embedding.pooling:
-        said = f"{source} says {ways[0]}, the job {embedding.pooling}"
-        yield f"{place}.pooling: {said}: pooling: {ways[0]}"
+    if len(poolings) > 1 or poolings[0] is None:
+        yield f"{place}.path: {source} has {', '.join(flags)}, which is not supported"
+    elif poolings[0] is not embedding.pooling:
+        problem = f"{embedding.pooling} differs from {poolings[0]} in {source}"
+        yield f"{place}.pooling: {problem}: set pooling: {poolings[0]}"
 
 
 def _other_modules(file: Path) -> str:
-    """Return what sentence-transformers would compute besides what we do. Raises Unreadable."""
+    """Return the modules of sentence-transformers that are not supported. Raises Unreadable."""
     if not file.is_file():
         return ""
     try:
         kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(file.read_bytes())]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unreadable(f"{file} is not as sentence-transformers writes it: {error}") from error
+        raise Unreadable(
+            f"{file} is not in the format of sentence-transformers: {error}"
+        ) from error
     return ", ".join(sorted(set(kinds) - KNOWN_MODULES))
 
 
-def _shape(embedding: EmbeddingModel) -> tuple[int, int]:
-    """Return parameters and dimension. Raises Unreadable."""
+def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
+    """Return the number of parameters and the dimension. Raises Unreadable."""
     path = Path(embedding.path)
     config = read_json(path / "config.json")
     config = config.get("text_config", config)
     size = next((config[key] for key in ("hidden_size", "d_model", "dim") if key in config), None)
     if not isinstance(size, int):
-        raise Unreadable(f"{path}/config.json has no hidden_size: it is no text model's")
+        raise Unreadable(f"{path}/config.json has no hidden_size: it is not a text model")
     return count_parameters(weight_shapes(path)), size
 
 
-def _problems_of_vectors(file: Path, place: str, dimension: int) -> Iterator[str]:
-    if not file.is_file():  # none given, or check Paths tells that it is not there
+def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
+    if not file.is_file():  # none specified, or missing (check Paths fails)
         return
     try:
         shape = np.load(file, mmap_mode="r", allow_pickle=False).shape
     except (OSError, ValueError, EOFError) as error:
-        yield f"{place}.vectors: {file} is no .npy file ({error}): write it with numpy.save"
+        yield f"{place}.vectors: {file} is not a .npy file ({error}): write it with numpy.save"
         return
     if len(shape) != 2 or shape[1] != dimension:
         yield (
-            f"{place}.vectors: {file} has shape {list(shape)}, the model's vectors have "
-            f"{dimension} numbers: embed the corpus with that model"
+            f"{place}.vectors: {file} has shape {list(shape)}, but the dimension of the model "
+            f"is {dimension}: embed the corpus with this model"
         )
 
 
-def corpus_facts(found: Embeddings) -> dict[str, int]:
-    """Return the fields of Facts that these checks know."""
+def corpus_facts(check: EmbeddingCheck) -> dict[str, int]:
+    """Return the fields of Facts that this check provides."""
     return {
-        "corpus_passages": found.passages,
-        "embedding_parameters": found.parameters,
-        "embedding_dimension": found.dimension,
+        "corpus_passages": check.passages,
+        "embedding_parameters": check.parameters,
+        "embedding_dimension": check.dimension,
     }

@@ -1,6 +1,6 @@
-"""Check ModelFamily: in which rows the model trains exactly, and whether the engine has it.
+"""Check ModelFamily: the row layout in which training is exact, and support by the engine.
 
-An experiment on the CPU answers the first, in a process of its own, because it imports torch.
+The layout is determined by an experiment on the CPU, in a separate process because it uses torch.
 """
 
 import ast
@@ -24,31 +24,35 @@ from raggrpo_api.trainer.preflight import CheckId
 from .finding import Finding, finding_for, not_evaluated
 
 EXPERIMENT_SECONDS = 240
-_TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
-"""Of vLLM's registry: what generates text."""
-_LIST = "docs/reference/models.md lists the families that train"
+_REGISTRY_TABLES = (
+    "_TEXT_GENERATION_MODELS",
+    "_MULTIMODAL_MODELS",
+    "_TRANSFORMERS_SUPPORTED_MODELS",
+)
+"""Tables of text generation models in vLLM's registry."""
+_REMEDY = "docs/reference/models.md lists the families that train"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The rows in which the model trains exactly."""
+    """The row layout in which training is exact."""
 
     row_layout: RowLayout | None
-    """None: in none."""
-    why: str
-    """Why not in shared-prefix rows, or in none; "" for shared-prefix rows."""
+    """None if there is none."""
+    reason: str
+    """Why not shared-prefix rows, or none at all; "" for shared-prefix rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """The check's outcome."""
+    """The finding, and the row layout as a fact."""
 
     finding: Finding
     row_layout: RowLayout | None
 
 
 def check_family(config: TrainerConfig) -> FamilyCheck:
-    """Decide from config.json; without a readable one another check has failed."""
+    """Check the family in config.json. If the file cannot be read, ModelReadable fails."""
     folder = Path(config.model.path)
     try:
         raw = json.loads((folder / "config.json").read_bytes())
@@ -58,11 +62,13 @@ def check_family(config: TrainerConfig) -> FamilyCheck:
         return _not_evaluated("config.json is not a JSON object")
     family = model_family(raw)
     if not family.architecture:
-        problem = f"{folder}/config.json names no architecture: save the model with its class"
+        problem = (
+            f"{folder}/config.json has no architectures: save the model with save_pretrained()"
+        )
         return FamilyCheck(finding_for(CheckId.MODEL_FAMILY, [problem], ""), None)
     layout = best_layout(family, folder, config.data.max_sequence_length)
     on_cpu = config.resources.device is Device.CPU
-    problems = [*_unusable(family, layout), *engine_problems(family, on_cpu=on_cpu)]
+    problems = [*_layout_problems(family, layout), *engine_problems(family, on_cpu=on_cpu)]
     evidence = family_evidence(family, layout, config.training.row_layout)
     return FamilyCheck(finding_for(CheckId.MODEL_FAMILY, problems, evidence), layout.row_layout)
 
@@ -71,24 +77,24 @@ def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
     """Return the best layout that is exact for rows of up to `longest_row` tokens."""
     limit = family.positions_change_at
     if limit is not None and longest_row > limit:
-        why = (
-            f"its rotary positions depend on the batch beyond {limit} tokens, and a row may have "
-            f"{longest_row}: shorten data.maxPromptLength or maxResponseLength"
+        reason = (
+            f"its rotary positions depend on the batch beyond {limit} tokens, and rows may have "
+            f"{longest_row}: decrease data.maxPromptLength or maxResponseLength"
         )
-        return Layout(None, why)
+        return Layout(None, reason)
     if family.architecture in MEASURED_ARCHITECTURES and family.is_measured:
-        found = Layout(RowLayout.SHARED_PREFIX, "")
+        layout = Layout(RowLayout.SHARED_PREFIX, "")
     else:
-        found = layout_from_experiment(family, experiment(folder))
-    is_hidden = family.window is not None and family.window < longest_row
-    if found.row_layout is RowLayout.SHARED_PREFIX and is_hidden:
-        why = f"some layers see {family.window} tokens, and a row may have {longest_row}"
-        return Layout(RowLayout.PADDED, why)
-    return found
+        layout = layout_from_experiment(family, run_layout_check(folder))
+    is_windowed = family.window is not None and family.window < longest_row
+    if layout.row_layout is RowLayout.SHARED_PREFIX and is_windowed:
+        reason = f"attention window of {family.window} tokens, and rows may have {longest_row}"
+        return Layout(RowLayout.PADDED, reason)
+    return layout
 
 
-def experiment(folder: Path) -> dict[str, Any]:
-    """Run `layout_check` on the model's configuration and return what it wrote."""
+def run_layout_check(folder: Path) -> dict[str, Any]:
+    """Run `layout_check` on the configuration of the model and return its result."""
     command = [sys.executable, "-m", "raggrpo_trainer.policy.layout_check", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     try:
@@ -96,102 +102,104 @@ def experiment(folder: Path) -> dict[str, Any]:
             command, capture_output=True, text=True, env=env, timeout=EXPERIMENT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return {"problem": f"a small copy of it took more than {EXPERIMENT_SECONDS} s"}
+        return {"problem": f"the check with a small copy took more than {EXPERIMENT_SECONDS} s"}
     try:
-        found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+        result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"problem": f"this image's transformers cannot build it: {last[:200]}"}
-    return found
+        return {"problem": f"transformers in this image cannot build it: {last[:200]}"}
+    return result
 
 
-def layout_from_experiment(family: ModelFamily, found: Mapping[str, Any]) -> Layout:
-    """Choose the layout by what was measured (pure)."""
-    if found["problem"]:
-        return Layout(None, found["problem"])
-    shared, padded = (found["layouts"][layout] for layout in RowLayout)
+def layout_from_experiment(family: ModelFamily, result: Mapping[str, Any]) -> Layout:
+    """Return the layout for a result of `layout_check`. Pure."""
+    if result["problem"]:
+        return Layout(None, result["problem"])
+    shared, padded = (result["layouts"][layout] for layout in RowLayout)
     if shared["is_exact"]:
         return Layout(RowLayout.SHARED_PREFIX, "")
     if not padded["is_exact"]:
-        return Layout(None, f"not exact in padded rows either: {_measured(padded)}")
+        return Layout(None, f"not exact in padded rows either: {_error(padded)}")
     if shared["problem"]:
-        why = f"its attention cannot be computed in shared-prefix rows: {_measured(shared)}"
-        return Layout(RowLayout.PADDED, why)
+        reason = f"its attention does not support shared-prefix rows: {_error(shared)}"
+        return Layout(RowLayout.PADDED, reason)
     if family.state_layers:
         kinds = ", ".join(family.state_layers)
-        return Layout(RowLayout.PADDED, f"{kinds} layers carry state: {_measured(shared)}")
-    return Layout(RowLayout.PADDED, f"not exact in shared-prefix rows: {_measured(shared)}")
+        return Layout(RowLayout.PADDED, f"{kinds} layers have state: {_error(shared)}")
+    return Layout(RowLayout.PADDED, f"not exact in shared-prefix rows: {_error(shared)}")
 
 
-def family_evidence(family: ModelFamily, layout: Layout, wanted: RowLayout) -> str:
-    """Return the check's evidence: what status says about the rows."""
-    rows = layout.row_layout or wanted
+def family_evidence(family: ModelFamily, layout: Layout, specified: RowLayout) -> str:
+    """Return the evidence of the check: architecture, row layout, experts, engine."""
+    rows = layout.row_layout or specified
     text = f"{family.architecture}: {rows} rows"
-    if layout.why:
-        text += f" ({layout.why})"
+    if layout.reason:
+        text += f" ({layout.reason})"
     if family.num_experts:
-        text += f"; {family.num_experts} experts, trained without the router's auxiliary loss"
-    return f"{text}; {_engine()} has it"
+        text += f"; {family.num_experts} experts, trained without the auxiliary loss of the router"
+    return f"{text}; supported by {_engine()}"
 
 
 def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
-    """Yield why the rollout engine cannot run the model, read without importing vLLM."""
+    """Yield why the rollout engine cannot run the model. Does not import vLLM."""
     if family.architecture not in engine_architectures():
-        yield f"{family.architecture}: {_engine()}, which generates completions, lacks it; {_LIST}"
+        engine = f"the rollout engine, {_engine()}"
+        yield f"{family.architecture} is not supported by {engine}; {_REMEDY}"
     if family.architecture in MEASURED_ARCHITECTURES and family.activation not in ("", "silu"):
-        yield f"hidden_act {family.activation}: {_engine()} computes this family with silu alone"
+        yield f"hidden_act {family.activation}: {_engine()} supports only silu for this family"
     if on_cpu:
         yield from _cpu_engine_problems(family)
 
 
 def _cpu_engine_problems(family: ModelFamily) -> Iterator[str]:
-    remedy = "take another model, or resources.device: GPU"
+    remedy = "use another model, or set resources.device: GPU"
     if family.state_layers:
         kinds = ", ".join(family.state_layers)
-        yield f"its {kinds} layers: {_engine()} has them for GPUs; {remedy}"
+        yield f"{kinds} layers: {_engine()} supports them only on GPUs; {remedy}"
     if family.head_size and family.head_size not in (sizes := cpu_head_sizes()):
         known = ", ".join(map(str, sorted(sizes)))
-        yield f"heads of size {family.head_size}: on CPUs {_engine()} knows {known}; {remedy}"
+        yield f"head size {family.head_size}: {_engine()} supports {known} on CPUs; {remedy}"
 
 
 def engine_architectures() -> frozenset[str]:
-    """Return the classes in vLLM's registry."""
-    found: set[str] = set()
-    for node in _parsed("model_executor/models/registry.py").body:
+    """Return the architectures in vLLM's registry."""
+    architectures: set[str] = set()
+    for node in _parse_vllm_module("model_executor/models/registry.py").body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
-        if any(isinstance(name, ast.Name) and name.id in _TABLES for name in node.targets):
+        if any(isinstance(name, ast.Name) and name.id in _REGISTRY_TABLES for name in node.targets):
             keys = (key.value for key in node.value.keys if isinstance(key, ast.Constant))
-            found |= {str(key) for key in keys}
-    return frozenset(found)
+            architectures |= {str(key) for key in keys}
+    return frozenset(architectures)
 
 
 def cpu_head_sizes() -> frozenset[int]:
-    """Return the head sizes of vLLM's attention kernels for CPUs."""
-    body = ast.walk(_parsed("v1/attention/backends/cpu_attn.py"))
+    """Return the head sizes that vLLM's attention kernels for CPUs support."""
+    body = ast.walk(_parse_vllm_module("v1/attention/backends/cpu_attn.py"))
     functions = (node for node in body if isinstance(node, ast.FunctionDef))
     [sizes] = [each for each in functions if each.name == "get_supported_head_sizes"]
-    [answer] = [node.value for node in ast.walk(sizes) if isinstance(node, ast.Return)]
-    assert answer is not None
-    return frozenset(ast.literal_eval(answer))
+    [value] = [node.value for node in ast.walk(sizes) if isinstance(node, ast.Return)]
+    assert value is not None
+    return frozenset(ast.literal_eval(value))
 
 
-def _parsed(file: str) -> ast.Module:
-    """Return a module of vLLM without importing it, which would take 8 s and much memory."""
+def _parse_vllm_module(file: str) -> ast.Module:
+    """Return the syntax tree of a vLLM module; importing it would take 8 s and much memory."""
     spec = importlib.util.find_spec("vllm")
     [root] = (spec and spec.submodule_search_locations) or [""]
     return ast.parse((Path(root) / file).read_text())
 
 
-def _unusable(family: ModelFamily, layout: Layout) -> Iterator[str]:
+def _layout_problems(family: ModelFamily, layout: Layout) -> Iterator[str]:
     if layout.row_layout is None:
-        yield f"{family.architecture} cannot be trained: {layout.why}; {_LIST}"
+        yield f"{family.architecture} cannot be trained: {layout.reason}; {_REMEDY}"
 
 
-def _measured(layout: Mapping[str, Any]) -> str:
+def _error(layout: Mapping[str, Any]) -> str:
     if layout["problem"]:
         return str(layout["problem"])[:200]
-    return f"{layout['nats']:.2g} nats off, gradient {100 * layout['gradient_error']:.2g} %"
+    gradients = f"gradients by {100 * layout['gradient_error']:.2g} %"
+    return f"logprobs differ by {layout['nats']:.2g} nats, {gradients}"
 
 
 def _engine() -> str:
@@ -199,5 +207,5 @@ def _engine() -> str:
     return f"vLLM {importlib.metadata.version(names[0])}"
 
 
-def _not_evaluated(why: str) -> FamilyCheck:
-    return FamilyCheck(not_evaluated(CheckId.MODEL_FAMILY, why), None)
+def _not_evaluated(reason: str) -> FamilyCheck:
+    return FamilyCheck(not_evaluated(CheckId.MODEL_FAMILY, reason), None)

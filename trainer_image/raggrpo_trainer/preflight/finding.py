@@ -1,4 +1,4 @@
-"""`Finding`: the outcome of one check, before its evidence is shortened for the result."""
+"""`Finding`: the outcome of one check, before its evidence is truncated for the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from raggrpo_api.trainer.preflight import CheckId, CheckState
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and the exit code if it failed."""
+    """The outcome of a check, and the exit code if it failed."""
 
     id: CheckId
     state: CheckState
@@ -25,15 +25,15 @@ def finding_for(
     *,
     is_unusual: bool = False,
 ) -> Finding:
-    """Return a failure listing every problem, or success with its evidence.
+    """Return a failure with all problems, or else success with `evidence`.
 
-    The evidence of what `is_unusual` is told as a warning.
+    With `is_unusual`, success is reported as a warning.
     """
     if problems:
         return Finding(check, CheckState.FAILED, "; ".join(problems), exit_code)
     return Finding(check, CheckState.WARNED if is_unusual else CheckState.PASSED, evidence)
 
 
-def not_evaluated(check: CheckId, why: str) -> Finding:
-    """Return the finding of a check that could not be made or had nothing to check."""
-    return Finding(check, CheckState.NOT_EVALUATED, why)
+def not_evaluated(check: CheckId, reason: str) -> Finding:
+    """Return the finding of a check that could not run or had nothing to check."""
+    return Finding(check, CheckState.NOT_EVALUATED, reason)

@@ -1,6 +1,6 @@
 """Check ModelReadable: the model folder's configuration, weights and tokenizer.
 
-The facts come from config.json and the safetensors headers; must not read any tensors.
+Facts come from config.json and the safetensors headers. Must not read tensors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,15 @@ from .weights import (
 )
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Of generation_config.json. Requests give temperature and top_p themselves, and vLLM takes only
-the end tokens from the file, so the others stay off in the engine as they are in the trainer."""
+"""Fields of generation_config.json that the engine ignores, as the trainer does.
+
+Requests specify temperature and top_p, and vLLM reads only the end tokens from the file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What was found in the model folder."""
+class ModelCheck:
+    """The finding, and what the model folder contains."""
 
     finding: Finding
     facts: Facts
@@ -36,16 +38,17 @@ class Model:
     """None if it cannot be loaded."""
 
 
-def check_model(path: Path) -> Model:
-    """Check everything, so that all problems are reported at once."""
+def check_model(path: Path) -> ModelCheck:
+    """Check the whole folder, so that all problems are reported at once."""
     if not path.is_dir():
-        problem = f"{path} is no folder: model.path names a Hugging Face model's folder"
-        return Model(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
+        problem = f"{path} is not a folder: set model.path to the folder of a Hugging Face model"
+        return ModelCheck(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
     problems = []
-    facts, config = Facts(), dict[str, Any]()
+    facts = Facts()
+    config: dict[str, Any] = {}
     try:
         config = read_json(path / "config.json")
-        facts = _shape(path / "config.json", config)
+        facts = _facts(path / "config.json", config)
     except Unreadable as error:
         problems.append(str(error))
     try:
@@ -55,71 +58,73 @@ def check_model(path: Path) -> Model:
     else:
         facts = facts.model_copy(update={"parameters": count_parameters(shapes)})
         if config:
-            problems += _untrainable(path, config, shapes)
+            problems += _weight_problems(path, config, shapes)
     tokenizer = None
     try:
         tokenizer = load_folder_tokenizer(path)
-    except Exception as error:  # tokenizers raise whatever they like
+    except Exception as error:  # tokenizers raise exceptions of any type
         problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
     else:
-        problems += _another_models(tokenizer, facts)
-    ignored = ""
+        problems += _tokenizer_problems(tokenizer, facts)
+    note = ""
     try:
-        ignored = _ignored_sampling(path / "generation_config.json")
+        note = _ignored_sampling(path / "generation_config.json")
     except Unreadable as error:
         problems.append(str(error))
     evidence = (
         f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
-        f"context {facts.context_length}, tokenizer loads{ignored}"
+        f"context {facts.context_length}, tokenizer loaded{note}"
     )
-    return Model(finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
+    return ModelCheck(finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
 
 
-def _untrainable(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
-    """Yield why weights that can be read are not those of a whole model in full precision."""
-    if quantisation := config.get("quantization_config"):
-        kind = quantisation.get("quant_method") if isinstance(quantisation, dict) else quantisation
+def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
+    """Yield why the weights are not those of a complete model in full precision."""
+    if quantization := config.get("quantization_config"):
+        kind = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         yield (
-            f"{path}/config.json says that the weights are quantised ({kind}), and those cannot "
-            "be trained: give the model in full precision"
+            f"the weights in {path} are quantized ({kind}) and cannot be trained: use the model in "
+            "full precision"
         )
     elif (path / "adapter_config.json").exists():
-        yield f"{path} is an adapter: merge it into its model, and give the folder of the result"
-    elif lacking := missing_tensors(config, shapes):
-        named = f"{lacking[0]} and {len(lacking) - 1:,} more" if lacking[1:] else lacking[0]
+        yield f"{path} is an adapter: merge it into its model and use the folder of the result"
+    elif missing := missing_tensors(config, shapes):
+        names = f"{missing[0]} and {len(missing) - 1:,} more" if missing[1:] else missing[0]
         yield (
-            f"{path} lacks {named}, which its config.json asks for: save the whole model with "
-            "save_pretrained(), without a wrapper's prefix"
+            f"{path} lacks {names}, which config.json requires: save the whole model with "
+            "save_pretrained(), without the prefix of a wrapper"
         )
 
 
-def _another_models(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
-    known = getattr(tokenizer, "vocab_size", 0)  # without what was added, such as image tokens
-    if 0 < facts.vocabulary < known:
+def _tokenizer_problems(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
+    size = getattr(tokenizer, "vocab_size", 0)  # without added tokens, such as image tokens
+    if 0 < facts.vocabulary < size:
         yield (
-            f"the tokenizer has {known:,} tokens and the model {facts.vocabulary:,}: they do not "
-            "belong together"
+            f"the tokenizer has {size:,} tokens, the model {facts.vocabulary:,}: use the tokenizer "
+            "of the model"
         )
 
 
 def _ignored_sampling(path: Path) -> str:
-    """Name the model's own sampling defaults; rollout.temperature and topP count instead."""
+    """Return a note on the sampling defaults of the model, which are not used."""
     config = read_json(path) if path.exists() else {}
-    given = [f"{name} {config[name]}" for name in SAMPLING_DEFAULTS if config.get(name) is not None]
-    if not given:
+    defaults = [
+        f"{name} {config[name]}" for name in SAMPLING_DEFAULTS if config.get(name) is not None
+    ]
+    if not defaults:
         return ""
-    return f"; {path.name}'s {', '.join(given)} not used: rollout.temperature and topP count"
+    return f"; {path.name}: {', '.join(defaults)} not used, see rollout.temperature and topP"
 
 
-def _shape(path: Path, whole: Mapping[str, Any]) -> Facts:
+def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
     config = whole.get("text_config") or whole
     if not isinstance(config, dict):
-        raise Unreadable(f"{path}: text_config is no JSON object")
+        raise Unreadable(f"{path}: text_config is not a JSON object")
 
     def number(*keys: str, default: int | None = None) -> int:
         value = next((config[key] for key in keys if config.get(key) is not None), default)
         if not isinstance(value, int) or value < 1:
-            raise Unreadable(f"{path} has no {keys[0]}: it is not a causal language model's")
+            raise Unreadable(f"{path} has no {keys[0]}: it is not a causal language model")
         return value
 
     heads = number("num_attention_heads", "n_head")
@@ -137,10 +142,10 @@ def _shape(path: Path, whole: Mapping[str, Any]) -> Facts:
 
 
 def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
-    """Return the units of the MLP that a token passes in a layer; 0 if they are not told.
+    """Return the MLP units that a token uses in a layer, or 0 if config.json does not specify them.
 
-    Of a mixture, those of the experts that it visits, its copies for them (as much memory as half
-    the hidden units each) and of the experts that all tokens share.
+    For a mixture of experts: the units of the routed experts, the copies of the token for them
+    (half the hidden units each), and the units of the shared experts.
     """
 
     def units(*keys: str) -> int:
@@ -152,21 +157,21 @@ def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
         return 0
 
     dense = units("intermediate_size_mlp", "intermediate_size", "n_inner")
-    visited = units("num_experts_per_tok", "num_experts_per_token", "moe_topk")
-    if not visited:
+    routed = units("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    if not routed:
         return dense
-    one = units("moe_intermediate_size", "intermediate_size")
-    shared = units("n_shared_experts", "num_shared_experts", "num_shared_expert") * one
+    expert = units("moe_intermediate_size", "intermediate_size")
+    shared = units("n_shared_experts", "num_shared_experts", "num_shared_expert") * expert
     shared = shared or units("shared_expert_intermediate_size", "shared_intermediate_size")
-    mixture = visited * (one + hidden // 2) + shared
+    mixture = routed * (expert + hidden // 2) + shared
     return max(mixture, units("intermediate_size_mlp"))
 
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of a model's folder. Raises whatever tokenizers raise."""
+    """Return the tokenizer of a model folder. Raises exceptions of any type."""
     if not (path / "tokenizer.json").exists():
         return load_tokenizer(str(path))
-    # Unlike AutoTokenizer, this avoids importing torch, which would take half of preflight's time.
+    # AutoTokenizer would import torch, which takes half of the time of preflight.
     from transformers import PreTrainedTokenizerFast
 
     tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(path)

@@ -1,4 +1,4 @@
-"""Checks RetrievalReachable and RewardCode: the services and code the job calls."""
+"""Checks RetrievalReachable and RewardCode: the services and the user code of the job."""
 
 import asyncio
 import os
@@ -27,28 +27,28 @@ from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 from .finding import Finding, finding_for, not_evaluated
 
 RETRY = RetryPolicy(retries=1)
-"""One retry: reports a refusing endpoint within seconds, yet lets a cold one be slow once."""
+"""One retry: reports a failing endpoint within seconds, but allows for a cold start."""
 REMEDIES: Final = {
-    RewardKind.JUDGE: "check that the judge runs, its url, model and headers",
-    RewardKind.HTTP: 'check that it runs, its url, and that it answers {"score": number}',
+    RewardKind.JUDGE: "check that the judge is running, its url, model and headers",
+    RewardKind.HTTP: 'check that it is running, its url, and that it returns {"score": number}',
 }
 JUDGE_REMEDY: Final = "check judge.prompt, scorePattern and scorePath"
 EMPTY_RESULT_REMEDY: Final = (
-    "nothing was found for the data's first row; check that the service has documents, "
-    "and its scoreThreshold and filters"
+    "no passages for the first row of the data; check that the service has documents, and "
+    "its scoreThreshold and filters"
 )
 SERVICES: Final = REMEDIES.keys()
-"""Rewards that are asked over the network."""
+"""Rewards that are services."""
 
 
 async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Make one real call to every external endpoint, all at the same time."""
+    """Call all external endpoints once, concurrently."""
     spec = config.retrieval
     endpoints = spec.external
     if not endpoints:
         managed = ", ".join(endpoint.name for endpoint in spec.endpoints)
-        why = f"{managed}: started after preflight" if managed else "no endpoint"
-        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, why)
+        reason = f"{managed}: started after preflight" if managed else "no endpoint"
+        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, reason)
     spec = spec.model_copy(update={"endpoints": endpoints})
     try:
         headers = endpoint_headers(spec, env)
@@ -57,41 +57,43 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
     row = await asyncio.to_thread(_first_row, config)
     if row is None:
-        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates need the data")
+        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates require the data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
-        answers = await asyncio.gather(*(_call(client, e, fields, row) for e in endpoints))
-    problems = [answer.told for answer in answers if answer.failure is not None]
-    evidence = "; ".join(answer.told for answer in answers)
-    failures = [answer.failure for answer in answers if answer.failure is not None]
+        outcomes = await asyncio.gather(*(_call(client, e, fields, row) for e in endpoints))
+    problems = [each.evidence for each in outcomes if each.failure is not None]
+    evidence = "; ".join(each.evidence for each in outcomes)
+    failures = [each.failure for each in outcomes if each.failure is not None]
     is_outage = all(is_outage_failure(failure) for failure in failures)
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
-    is_unusual = any(answer.is_empty for answer in answers)
+    is_unusual = any(each.is_empty for each in outcomes)
     return finding_for(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
 
 
 def is_outage_failure(failure: CallFailed) -> bool:
-    """Return whether the service is down rather than wrong; a name nobody knows is a typing error.
+    """Return whether the service is down, rather than wrongly specified.
 
-    Only a preflight asks: for a service that has answered before, an unknown name is an outage too.
+    In preflight, an unknown host name is a mistake in the spec; for a service that has responded
+    before, it would be an outage.
     """
     return failure.transient and failure.cause is not FailureCause.DNS_FAILURE
 
 
 async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Import every Python reward, in its own process because it is user code; ask every service."""
+    """Import all Python rewards, in separate processes as they are user code; call all services."""
     spec = config.reward
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
-    services = [place for place, term in enumerate(spec.functions) if term.name in SERVICES]
+    services = [index for index, term in enumerate(spec.functions) if term.name in SERVICES]
     if not targets and not services:
-        return not_evaluated(CheckId.REWARD_CODE, "neither a Python reward nor a service")
+        return not_evaluated(CheckId.REWARD_CODE, "no Python reward and no service")
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
-    is_outage = not problems  # so far; a service that is down is waited for, wrong code is not
+    is_outage = not problems  # so far: an outage is waited for, an import error is not
     if services:
-        asked = await _ask_services(config, services, env)
-        problems, evidence = problems + asked.problems, evidence + asked.evidence
-        is_outage = is_outage and asked.is_outage_failure
+        called = await _call_services(config, services, env)
+        problems += called.problems
+        evidence += called.evidence
+        is_outage = is_outage and called.is_outage
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
     if any(outcomes):
         code = ExitCode.REWARD_CODE_ERROR
@@ -99,27 +101,27 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
 
 
 @dataclass
-class _Asked:
-    """What came of asking the reward services."""
+class _ServiceOutcomes:
+    """The outcomes of calling the reward services."""
 
     problems: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
-    is_outage_failure: bool = True
-    """Whether all that went wrong is that services are down."""
+    is_outage: bool = True
+    """Whether outages are the only problems."""
 
 
-async def _ask_services(
-    config: TrainerConfig, places: Sequence[int], env: Mapping[str, str]
-) -> _Asked:
-    """Have every judge and HTTP service score the first row's own answer, or a stand-in.
+async def _call_services(
+    config: TrainerConfig, indices: Sequence[int], env: Mapping[str, str]
+) -> _ServiceOutcomes:
+    """Let each judge and HTTP service score the answer of the first row, or a placeholder.
 
-    To a stand-in a judge may well reply without a grade, so that does not fail the check.
+    A judge may reply to a placeholder without a grade; this does not fail the check.
     """
-    asked = _Asked()
+    outcomes = _ServiceOutcomes()
     row = await asyncio.to_thread(_first_row, config)
     if row is None:
-        asked.evidence.append("judges are not asked: their prompts need the data")
-        return asked
+        outcomes.evidence.append("judges were not called: their prompts require the data")
+        return outcomes
     sample = RewardSample(
         "preflight",
         row.text,
@@ -128,38 +130,37 @@ async def _ask_services(
         row.context,
         columns=row.columns,
     )
-    is_stand_in = sample.completion == WARM_UP_TEXT
-    for place in places:
-        term = config.reward.functions[place]
-        alone = config.reward.model_copy(update={"functions": [term]})
-        what = f"judge {term.judge.model}" if term.judge else "service"
-        at = f"reward.functions[{place}] ({what} at {display_url(term.url)})"
+    is_placeholder = sample.completion == WARM_UP_TEXT
+    for index in indices:
+        term = config.reward.functions[index]
+        reward = config.reward.model_copy(update={"functions": [term]})
+        kind = f"judge {term.judge.model}" if term.judge else "service"
+        place = f"reward.functions[{index}] ({kind} at {display_url(term.url)})"
         try:
-            headers = judge_headers(alone, env)
-            async with Rewards(alone, config.retrieval, RETRY, headers) as rewards:
+            headers = judge_headers(reward, env)
+            async with Rewards(reward, config.retrieval, RETRY, headers) as rewards:
                 score = await rewards.score(sample)
         except TrainerError as error:
-            asked.problems.append(f"{at}: {error}")
-            asked.is_outage_failure = False
+            outcomes.problems.append(f"{place}: {error}")
+            outcomes.is_outage = False
         except RewardFailed as failure:
-            told = f"{at}: {failure.cause}: {failure.detail}"
+            problem = f"{place}: {failure.cause}: {failure.detail}"
             has_no_grade = term.judge and failure.cause is FailureCause.NOT_A_NUMBER
-            if has_no_grade and is_stand_in:
-                asked.evidence.append(told)
+            if has_no_grade and is_placeholder:
+                outcomes.evidence.append(problem)
                 continue
-            asked.problems.append(
-                f"{told}; {JUDGE_REMEDY if has_no_grade else REMEDIES[term.name]}"
-            )
-            asked.is_outage_failure = asked.is_outage_failure and is_outage_failure(failure)
+            remedy = JUDGE_REMEDY if has_no_grade else REMEDIES[term.name]
+            outcomes.problems.append(f"{problem}; {remedy}")
+            outcomes.is_outage = outcomes.is_outage and is_outage_failure(failure)
         else:
-            asked.evidence.append(f"{at} answers {next(iter(score.parts.values())):.2f}")
-    return asked
+            outcomes.evidence.append(f"{place} returned {next(iter(score.parts.values())):.2f}")
+    return outcomes
 
 
 def _first_row(config: TrainerConfig) -> Prompt | None:
-    """Return the first row of the data, or a stand-in where that cannot be read.
+    """Return the first row of the data, or a placeholder if it cannot be read.
 
-    None if templates name its columns then; other checks say what is wrong with the data.
+    Returns None if templates name columns of a row that cannot be read; other checks report it.
     """
     first = config.data.model_copy(update={"max_samples": 1})
     try:
@@ -172,42 +173,44 @@ def _first_row(config: TrainerConfig) -> Prompt | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What came of one call of an endpoint."""
+class _EndpointOutcome:
+    """The outcome of calling an endpoint."""
 
-    told: str
+    evidence: str
     failure: CallFailed | None = None
-    """Why there is no usable answer."""
+    """Set if there is no usable response."""
     is_empty: bool = False
-    """Whether it is usable and holds nothing."""
+    """Whether the response is usable but has no passages."""
 
 
 async def _call(
     client: RetrievalClient, endpoint: RetrievalEndpoint, fields: Mapping[str, str], row: Prompt
-) -> _Answer:
-    sent = fields if endpoint.role is EndpointRole.ACTOR else None
-    # A retriever is asked the row's question, the others are told its dialogue, as in a run.
-    asked = row.query if endpoint.role is EndpointRole.RETRIEVER else row.context or row.query
-    began = time.monotonic()
+) -> _EndpointOutcome:
+    actor_fields = fields if endpoint.role is EndpointRole.ACTOR else None
+    # As in a run: a retriever gets the query, other endpoints get the dialogue context.
+    query = row.query if endpoint.role is EndpointRole.RETRIEVER else row.context or row.query
+    started = time.monotonic()
     try:
         passages = await client.retrieve(
-            endpoint.name, asked, sent, sample="preflight", columns=row.columns
+            endpoint.name, query, actor_fields, sample="preflight", columns=row.columns
         )
     except RetrievalFailed as failure:
-        what = (
+        problem = (
             f"endpoint {endpoint.name} ({endpoint.display_url}): {failure.cause}: {failure.detail}"
         )
-        if failure.cause is FailureCause.MISSING_FIELD:  # it says what to set
-            return _Answer(what, failure)
-        told = f"{what}; check that the service is running, its url and headers"
-        return _Answer(told, failure)
-    seconds = time.monotonic() - began
-    told = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
-    return _Answer(told) if passages else _Answer(f"{told}; {EMPTY_RESULT_REMEDY}", is_empty=True)
+        if failure.cause is FailureCause.MISSING_FIELD:  # its detail has a remedy
+            return _EndpointOutcome(problem, failure)
+        remedy = "check that the service is running, its url and headers"
+        return _EndpointOutcome(f"{problem}; {remedy}", failure)
+    seconds = time.monotonic() - started
+    evidence = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
+    if passages:
+        return _EndpointOutcome(evidence)
+    return _EndpointOutcome(f"{evidence}; {EMPTY_RESULT_REMEDY}", is_empty=True)
 
 
 async def _import(target: str, folder: str) -> str:
-    """Return why a reward cannot be imported; empty if it can."""
+    """Return why a reward cannot be imported, or ""."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "raggrpo_trainer.rewards.worker", target, "1"),

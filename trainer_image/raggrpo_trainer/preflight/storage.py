@@ -25,41 +25,39 @@ BYTES_PER_PARAMETER = CHECKPOINT_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETE
 
 
 def check_paths(config: TrainerConfig) -> Finding:
-    """Check that everything the job reads exists and is readable."""
-    given = list(_read_paths(config))
+    """Check that all paths that the job reads exist and are readable."""
+    paths = list(_read_paths(config))
     problems = []
-    for field, text in given:
+    for field, text in paths:
         path = Path(text)
         if not path.exists():
-            problems.append(f"{field} {text}: not there; mount it, or mend the path")
+            problems.append(f"{field} {text}: not found; mount it, or correct the path")
         elif not os.access(path, os.R_OK):
-            problems.append(f"{field} {text}: user {os.getuid()} may not read it")
-    return finding_for(CheckId.PATHS, problems, f"{len(given)} paths are there, all absolute")
+            problems.append(f"{field} {text}: not readable by user {os.getuid()}")
+    return finding_for(CheckId.PATHS, problems, f"{len(paths)} paths exist")
 
 
 def corpus_bytes(config: TrainerConfig) -> int:
-    """Return the size of the managed retrievers' corpora."""
+    """Return the total size of the corpora of managed retrievers."""
     files = [Path(managed.corpus) for managed in config.retrieval.managed.values()]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def check_writable(config: TrainerConfig) -> Finding:
-    """Create, flush and delete a file in every folder that is written; list the backups."""
+    """Create, flush and delete a file in each folder that the job writes; list the backups."""
     problems = []
     for field, text in _written_paths(config):
         try:
-            _try_to_write(Path(text))
+            _probe_write(Path(text))
         except OSError as error:
-            problems.append(
-                f"{field} {text} cannot be written by user {os.getuid()}: {error.strerror}"
-            )
+            problems.append(f"{field} {text}: not writable by user {os.getuid()}: {error.strerror}")
     if not problems:
         try:
-            _try_to_link(Path(config.checkpoint.path))
+            _probe_hard_link(Path(config.checkpoint.path))
         except OSError as error:
             problems.append(
-                f"checkpoint.path {config.checkpoint.path}: its volume has no hard links "
-                f"({error.strerror}), by which attempts claim the folder: choose another volume"
+                f"checkpoint.path {config.checkpoint.path}: its volume does not support hard links "
+                f"({error.strerror}), which attempts need to claim the folder: use another volume"
             )
     if url := config.checkpoint.backup.url:
         try:
@@ -70,21 +68,22 @@ def check_writable(config: TrainerConfig) -> Finding:
 
 
 def check_space(config: TrainerConfig, facts: Facts) -> Finding:
-    """Compare free space with what the kept checkpoints need beyond those already there."""
+    """Compare the free space with the size of the checkpoints that will be added."""
     if not facts.parameters:
-        return not_evaluated(CheckId.CHECKPOINT_SPACE, "needs the model's size")
-    spec, path = config.checkpoint, Path(config.checkpoint.path)
-    kept = spec.keep_last + 1 + spec.keep_best
-    there = sum(sum(sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
-    needed = max(0, kept * BYTES_PER_PARAMETER * facts.parameters - there)
-    free = shutil.disk_usage(_existing(path)).free
+        return not_evaluated(CheckId.CHECKPOINT_SPACE, "requires the size of the model")
+    spec = config.checkpoint
+    path = Path(spec.path)
+    count = spec.keep_last + 1 + spec.keep_best
+    existing = sum(sum(sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
+    needed = max(0, count * BYTES_PER_PARAMETER * facts.parameters - existing)
+    free = shutil.disk_usage(_nearest_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
-    remedy = f"{evidence} for {kept} checkpoints: make room, or lower checkpoint.keepLast"
-    return finding_for(CheckId.CHECKPOINT_SPACE, [remedy] if free < needed else [], evidence)
+    problem = f"{evidence} for {count} checkpoints: free space, or decrease checkpoint.keepLast"
+    return finding_for(CheckId.CHECKPOINT_SPACE, [problem] if free < needed else [], evidence)
 
 
 def check_free(config: TrainerConfig) -> Finding:
-    """Check that no other live job writes to the checkpoint folder."""
+    """Check that no other running job writes to the checkpoint folder."""
     path = Path(config.checkpoint.path)
     try:
         holder = probe(path, config.attempt.job_uid)
@@ -94,8 +93,8 @@ def check_free(config: TrainerConfig) -> Finding:
     problems = []
     if holder is not None:
         problems = [
-            f"{path} is in use by job {holder}: delete or suspend that job, or give this one "
-            "another checkpoint.path"
+            f"{path} is in use by job {holder}: delete or suspend that job, or set another "
+            "checkpoint.path"
         ]
     return finding_for(
         CheckId.CHECKPOINT_FREE,
@@ -133,7 +132,7 @@ def _written_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
             yield place, endpoint.managed.index_path
 
 
-def _try_to_write(folder: Path) -> None:
+def _probe_write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     trial = folder / f".preflight-{uuid.uuid4().hex}"
     try:
@@ -145,16 +144,16 @@ def _try_to_write(folder: Path) -> None:
         trial.unlink(missing_ok=True)
 
 
-def _try_to_link(folder: Path) -> None:
-    """Raise OSError where a file cannot have two names, which makes the claim of a fence atomic."""
-    one, other = (folder / f".preflight-{uuid.uuid4().hex}" for _ in range(2))
+def _probe_hard_link(folder: Path) -> None:
+    """Create a hard link, by which attempts claim a fence atomically. Raises OSError."""
+    file, link = (folder / f".preflight-{uuid.uuid4().hex}" for _ in range(2))
     try:
-        one.touch()
-        os.link(one, other)
+        file.touch()
+        os.link(file, link)
     finally:
-        one.unlink(missing_ok=True)
-        other.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
 
 
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
+def _nearest_existing(path: Path) -> Path:
+    return path if path.exists() else _nearest_existing(path.parent)

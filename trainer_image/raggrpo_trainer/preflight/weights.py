@@ -1,4 +1,4 @@
-"""Read the safetensors headers of a model's folder; must not read any tensors."""
+"""Read the safetensors headers of a model folder. Must not read tensors."""
 
 import json
 import math
@@ -13,15 +13,15 @@ MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit."""
 
 Shapes = Mapping[str, Sequence[int]]
-"""Of each tensor by its name."""
+"""Shapes of tensors by name."""
 
 
 class Unreadable(Exception):
-    """A file is missing, damaged or of the wrong kind; the message says which."""
+    """A file is missing, damaged or of the wrong type; the message has file and remedy."""
 
 
 def weight_shapes(path: Path) -> Shapes:
-    """Return the shapes of all tensors in a folder's safetensors files. Raises Unreadable."""
+    """Return the shapes of all tensors in the safetensors files of a folder. Raises Unreadable."""
     shapes: dict[str, list[int]] = {}
     for file in _weight_files(path):
         shapes |= dict(_tensors(file))
@@ -34,41 +34,41 @@ def count_parameters(shapes: Shapes) -> int:
 
 
 def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
-    """Return the tensors that config.json asks for and that are not there, or not of its shape.
+    """Return the names of tensors that are missing or have another shape than by config.json.
 
-    Empty for a family whose names are not known here: there the ranks notice.
+    Returns [] for other families than MEASURED; the ranks check those.
     """
-    wanted = expected_tensors(config)
+    expected = expected_tensors(config)
     if "embed_tokens.weight" in shapes:  # saved without the head; transformers adds the prefix
-        wanted = {name.removeprefix("model."): shape for name, shape in wanted.items()}
-    return [name for name, shape in wanted.items() if tuple(shapes.get(name, ())) != shape]
+        expected = {name.removeprefix("model."): shape for name, shape in expected.items()}
+    return [name for name, shape in expected.items() if tuple(shapes.get(name, ())) != shape]
 
 
 def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return the matrices of a family that was measured, all of which name them alike."""
+    """Return names and shapes of the matrices of a MEASURED family, which share their names."""
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-    known = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
+    has_sizes = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
     family = model_family(config)
-    if family.architecture not in MEASURED_ARCHITECTURES or not known:
+    if family.architecture not in MEASURED_ARCHITECTURES or not has_sizes:
         return {}
     hidden, inner, heads, layers = (config[name] for name in sizes)
     outer = heads * family.head_size
     groups = (config.get("num_key_value_heads") or heads) * family.head_size
-    found = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    tensors = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
     for layer in range(layers):
-        at = f"model.layers.{layer}"
-        found |= {
-            f"{at}.self_attn.q_proj.weight": (outer, hidden),
-            f"{at}.self_attn.k_proj.weight": (groups, hidden),
-            f"{at}.self_attn.v_proj.weight": (groups, hidden),
-            f"{at}.self_attn.o_proj.weight": (hidden, outer),
-            f"{at}.mlp.gate_proj.weight": (inner, hidden),
-            f"{at}.mlp.up_proj.weight": (inner, hidden),
-            f"{at}.mlp.down_proj.weight": (hidden, inner),
+        prefix = f"model.layers.{layer}"
+        tensors |= {
+            f"{prefix}.self_attn.q_proj.weight": (outer, hidden),
+            f"{prefix}.self_attn.k_proj.weight": (groups, hidden),
+            f"{prefix}.self_attn.v_proj.weight": (groups, hidden),
+            f"{prefix}.self_attn.o_proj.weight": (hidden, outer),
+            f"{prefix}.mlp.gate_proj.weight": (inner, hidden),
+            f"{prefix}.mlp.up_proj.weight": (inner, hidden),
+            f"{prefix}.mlp.down_proj.weight": (hidden, inner),
         }
     if not config.get("tie_word_embeddings", False):
-        found["lm_head.weight"] = (config["vocab_size"], hidden)
-    return found
+        tensors["lm_head.weight"] = (config["vocab_size"], hidden)
+    return tensors
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -85,7 +85,7 @@ def _weight_files(path: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, shape) from the header; its last offset also gives the expected file size."""
+    """Yield (name, shape) from the header, after comparing the file size with its last offset."""
     try:
         with path.open("rb") as file:
             [size] = struct.unpack("<Q", file.read(8))
@@ -98,14 +98,15 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unreadable(f"{path} is not a safetensors file: copy it again") from error
-    found, wanted = path.stat().st_size, 8 + size + end
-    if found != wanted:
-        raise Unreadable(f"{path} has {found} of {wanted} bytes: copy it again")
+    actual = path.stat().st_size
+    expected = 8 + size + end
+    if actual != expected:
+        raise Unreadable(f"{path} has {actual} of {expected} bytes: copy it again")
     yield from tensors.items()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises Unreadable."""
+    """Return the JSON object in a file. Raises Unreadable."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:

@@ -70,7 +70,7 @@ def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
     assert best_layout(family, tmp_path, 64).row_layout is SHARED
     refused = best_layout(family, tmp_path, 65)
     assert refused.row_layout is None
-    assert "shorten data.maxPromptLength" in refused.why
+    assert "decrease data.maxPromptLength" in refused.reason
 
 
 def test_the_engine_must_have_the_family() -> None:
@@ -83,8 +83,8 @@ def test_the_engine_must_have_the_family() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"rope_scaling": "mrope"}, "cannot be trained: this image's"),
-        ({"model_type": ""}, "cannot be trained: this image's"),
+        ({"rope_scaling": "mrope"}, "cannot be trained: transformers in this image"),
+        ({"model_type": ""}, "cannot be trained: transformers in this image"),
         ({"hidden_act": "gelu"}, "hidden_act gelu: vLLM"),
     ],
 )
@@ -102,12 +102,12 @@ def test_what_no_measurement_of_a_known_family_covered_is_tried(
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
-        ({"hidden_size": 64, "num_attention_heads": 4}, "heads of size 16"),
-        ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 48}, "heads of size 48"),
+        ({"hidden_size": 64, "num_attention_heads": 4}, "head size 16"),
+        ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 48}, "head size 48"),
         ({"hidden_size": 256, "num_attention_heads": 4}, ""),
         ({"hidden_size": 64, "num_attention_heads": 4, "kv_lora_rank": 8}, ""),
         ({"hidden_size": 64}, ""),
-        ({"layer_types": ["conv", "full_attention"]}, "its conv layers"),
+        ({"layer_types": ["conv", "full_attention"]}, "conv layers"),
     ],
 )
 def test_what_the_engine_cannot_compute_on_cpus_is_refused(
@@ -118,7 +118,7 @@ def test_what_the_engine_cannot_compute_on_cpus_is_refused(
     [problem] = [*engine_problems(family, on_cpu=True)] or [""]
     assert told in problem
     assert bool(told) == ("resources.device: GPU" in problem)
-    assert ("heads" in told) == ("32, 64, 80" in problem)
+    assert ("head size" in told) == ("32, 64, 80" in problem)
 
 
 @pytest.mark.row("D1")
@@ -135,8 +135,8 @@ def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path
     )
     found = check_family(config)
     assert (found.row_layout, found.finding.state) == (PADDED, CheckState.PASSED)
-    assert "Padded rows (linear_attention layers carry state: " in found.finding.evidence
-    assert "512 experts, trained without the router's auxiliary loss" in found.finding.evidence
+    assert "Padded rows (linear_attention layers have state: " in found.finding.evidence
+    assert "512 experts, trained without the auxiliary loss of the router" in found.finding.evidence
 
 
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])
@@ -145,7 +145,7 @@ def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_pat
     written(tmp_path / "model", architectures=named, model_type="qwen3")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED
-    assert "names no architecture" in finding.evidence
+    assert "has no architectures" in finding.evidence
 
 
 @pytest.mark.row("D1")
@@ -154,6 +154,6 @@ def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -
     written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED
-    assert "NewForCausalLM cannot be trained: this image's transformers" in finding.evidence
-    assert "NewForCausalLM: vLLM" in finding.evidence
+    assert "NewForCausalLM cannot be trained: transformers in this image" in finding.evidence
+    assert "NewForCausalLM is not supported by the rollout engine, vLLM" in finding.evidence
     assert "docs/reference/models.md" in finding.evidence

@@ -208,14 +208,14 @@ def renamed_tensors(prefix: str) -> Any:
     [
         (
             changed_config(quantization_config={"quant_method": "gptq"}),
-            ["quantised (gptq)", "full"],
+            ["quantized (gptq)", "full"],
         ),
         (lambda m: (m / "adapter_config.json").write_text("{}"), ["is an adapter: merge it"]),
         (renamed_tensors("_orig_mod."), ["lacks model.embed_tokens.weight and 21 more", "prefix"]),
         (changed_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
         (changed_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
         (changed_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
-        (changed_config(vocab_size=32), ["the tokenizer has 256 tokens and the model 32"]),
+        (changed_config(vocab_size=32), ["the tokenizer has 256 tokens, the model 32"]),
         (changed_config(num_attention_heads=0), ["has no num_attention_heads"]),
         (broken_index, ["has no weight_map of file names"]),
         (changed_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
@@ -374,8 +374,8 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
 @pytest.mark.parametrize(
     ("template", "told"),
     [
-        ("/m/template.jinja", "the chat template leaves the question out: data.chatTemplate is a"),
-        ("{% for m in msgs %}{{ m.content }}{% endfor %}", "leaves the question out"),
+        ("/m/template.jinja", "the chat template omits the question: data.chatTemplate must be"),
+        ("{% for m in msgs %}{{ m.content }}{% endfor %}", "omits the question"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         (ONE_ROW + "{{ messages[0].content }}", "ZeroDivisionError"),
     ],
@@ -434,7 +434,7 @@ async def unreadable_files_are_named(tmp_path: Path) -> None:
 
     evidence = check_of(result, CheckId.DATA_READABLE).evidence
     assert check_of(result, CheckId.DATA_READABLE).state is FAILED
-    for words in ("broken.parquet", "torn.jsonl, line 2: not JSON", "empty.jsonl: there is no row"):
+    for words in ("broken.parquet", "torn.jsonl, line 2: not JSON", "empty.jsonl: no rows"):
         assert words in evidence
     assert str(good) not in evidence
 
@@ -519,8 +519,8 @@ async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
     assert check.state is FAILED
-    assert "its volume has no hard links (Operation not supported)" in check.evidence
-    assert "choose another volume" in check.evidence
+    assert "its volume does not support hard links (Operation not supported)" in check.evidence
+    assert "use another volume" in check.evidence
 
 
 async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -689,7 +689,7 @@ async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
         )
     assert [received.body["q"] for received in server.requests] == ["question 0"]
     assert check.state is CheckState.WARNED
-    assert "nothing was found for the data's first row" in check.evidence
+    assert "no passages for the first row of the data" in check.evidence
 
 
 async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_200(
@@ -783,8 +783,8 @@ async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_
 @pytest.mark.parametrize(
     ("answer", "status", "state", "told", "code"),
     [
-        ({"score": 0.25}, 200, CheckState.PASSED, "answers 0.25", ExitCode.DONE),
-        ({"reward": 1}, 200, FAILED, 'it answers {"score": number}', ExitCode.PREFLIGHT_FAILED),
+        ({"score": 0.25}, 200, CheckState.PASSED, "returned 0.25", ExitCode.DONE),
+        ({"reward": 1}, 200, FAILED, 'it returns {"score": number}', ExitCode.PREFLIGHT_FAILED),
         ({"score": "good"}, 200, FAILED, "NotANumber", ExitCode.PREFLIGHT_FAILED),
         ("no such page", 404, FAILED, "404", ExitCode.PREFLIGHT_FAILED),
         ("loading", 503, FAILED, "503", ExitCode.RETRIEVAL_UNAVAILABLE),
@@ -886,7 +886,7 @@ def _has_module(kind: str) -> Any:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (shutil.rmtree, "e5 is no folder, give a Hugging Face model's"),
+        (shutil.rmtree, "e5 is not a folder: use the folder of a Hugging Face"),
         (lambda model: (model / "config.json").write_text("{}"), "has no hidden_size"),
         (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be loaded"),
         (lambda model: (model / "b.safetensors").write_bytes(b"x"), "copy it again"),
@@ -894,11 +894,11 @@ def _has_module(kind: str) -> Any:
             lambda model: (model / "config.json").write_text(
                 '{"hidden_size": 8, "is_encoder_decoder": true}'
             ),
-            "has encoder and decoder",
+            "is an encoder-decoder model",
         ),
-        (_declares("pooling_mode_cls_token"), "says Cls, the job Mean: pooling: Cls"),
-        (_declares("pooling_mode_max_tokens"), "says pooling_mode_max_tokens, which no pooling"),
-        (_has_module("Dense"), "modules.json has Dense, which the retriever leaves out"),
+        (_declares("pooling_mode_cls_token"), "Mean differs from Cls in"),
+        (_declares("pooling_mode_max_tokens"), "has pooling_mode_max_tokens, which is not"),
+        (_has_module("Dense"), "modules.json has Dense, which the retriever does not"),
     ],
 )
 async def test_an_unfit_embedding_model_fails_its_check(
@@ -931,7 +931,7 @@ async def test_vectors_of_another_size_fail_the_check(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
     result = await checked(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
     evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
-    assert "v.npy has shape [7, 3], the model's vectors have 8 numbers" in evidence
+    assert "v.npy has shape [7, 3], but the dimension of the model is 8" in evidence
 
 
 async def test_an_index_that_cannot_be_written_fails_the_check(tmp_path: Path) -> None:
@@ -955,7 +955,7 @@ CODE = {
         ("fine", ""),
         ("wrong_name", "has no function score"),
         ("raising", "RuntimeError: needs a licence"),
-        ("leaving", "ended with code 3"),
+        ("leaving", "exited with code 3"),
         ("missing", "No module named 'missing'"),
     ],
 )
@@ -1026,4 +1026,4 @@ def test_sampling_defaults_of_the_model_folder_are_named_as_not_used(tmp_path: P
     (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')
     finding = check_model(folder).finding
     assert finding.state is CheckState.PASSED
-    assert "generation_config.json's top_k 20 not used: rollout.temperature" in finding.evidence
+    assert "generation_config.json: top_k 20 not used, see rollout.temperature" in finding.evidence
