@@ -351,10 +351,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 everything[case] = measured
                 lines.append(line(case, measured))
                 print(lines[-1], flush=True)
-    told = ["", *(f"- {each}" for each in repeats(everything))]
-    print("\n".join(told))
+    results = ["", *(f"- {each}" for each in repeats(everything))]
+    print("\n".join(results))
     if options.table:
-        options.table.write_text("\n".join([*lines, *told]) + "\n")
+        options.table.write_text("\n".join([*lines, *results]) + "\n")
     problems = problems_of(everything)
     print("\n".join(problems))
     return 1 if problems else 0

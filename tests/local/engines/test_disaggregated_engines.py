@@ -49,13 +49,10 @@ def test_off_policy_step_is_corrected_and_resumes_after_kill(tmp_path: Path) -> 
     steps = history(tmp_path / "run")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     on_policy = {step["step"] for step in steps if step["mismatch_max"] <= MISMATCH_TOLERANCE}
-    # An attempt's first step is on policy; later steps may wait for the newest weights.
+    # The reused ranks were at step 7; the newest checkpoint was of step 9.
     first_steps = {each["fromStep"] + 1 for each in outcome.summary["attempts"]}
-    assert first_steps == {
-        1,
-        8,
-        10,
-    }  # the reused ranks were at step 7; the newest checkpoint was of step 9
+    assert first_steps == {1, 8, 10}
+    # The first step of an attempt is on policy; later steps may wait for the newest weights.
     assert first_steps <= on_policy
     assert len(on_policy) < STEPS / 2
     weights = {step["step"]: abs(step["importance_mean"] - 1.0) for step in steps}

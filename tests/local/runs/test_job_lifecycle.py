@@ -132,9 +132,7 @@ def test_prompt_template_is_saved_unexpanded(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.row("A4")
-def test_preflight_waits_for_endpoint_and_reports_it_at_deadline(
-    tmp_path: Path,
-) -> None:
+def test_preflight_waits_for_endpoint_and_reports_it_at_deadline(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     shorter = "recovery.deadlines.outageSeconds=2"
     output = run.rejection(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")

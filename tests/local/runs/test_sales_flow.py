@@ -227,9 +227,7 @@ def test_unparsable_output_is_not_retrieved_and_failed_call_drops_one_sample(
 
 @pytest.mark.row("A29")
 @pytest.mark.timeout(600)
-def test_endpoint_calls_appear_in_history_status_report_and_metrics(
-    sales: SalesRun,
-) -> None:
+def test_endpoint_calls_appear_in_history_status_report_and_metrics(sales: SalesRun) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]
     failed = {"actor-8b": {"HttpStatus": written.count("broken")}, "reference-32b": {}}
     calls_by_endpoint = {

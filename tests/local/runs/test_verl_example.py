@@ -74,9 +74,7 @@ def test_gsm8k_example_trains_on_its_parquet_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D5")
-def test_search_example_trains_with_system_prompt_and_answer_list(
-    tmp_path: Path,
-) -> None:
+def test_search_example_trains_with_system_prompt_and_answer_list(tmp_path: Path) -> None:
     data = tmp_path / "home" / "data" / "searchR1_processed_direct"
     rows = [search_row(f"{word} ?", [word, "w0"], i) for i, word in enumerate(WORDS)]
     write_parquet(data / "train.parquet", rows)
@@ -92,9 +90,7 @@ def test_search_example_trains_with_system_prompt_and_answer_list(
 
 
 @pytest.mark.row("D5")
-def test_search_tool_script_trains_with_imported_service(
-    tmp_path: Path,
-) -> None:
+def test_search_tool_script_trains_with_imported_service(tmp_path: Path) -> None:
     data = tmp_path / "home" / "data" / "lookup"
     rows = [search_row(f"{word} ?", [word, "w0"], i) for i, word in enumerate(WORDS)]
     write_parquet(data / "train.parquet", rows)

@@ -92,7 +92,7 @@ class FakeKubeRay:
         self._suspended: set[str] = set()
 
     async def run(self) -> None:
-        """Poll all objects until cancelled."""
+        """Poll all objects until canceled."""
         while True:
             with suppress(httpx.HTTPStatusError):  # changed or deleted in the meantime
                 if self.is_active:

@@ -22,7 +22,7 @@ class FakeKubeRayWatch(FakeKubeRay):
         self._started: set[str] = set()
 
     async def run(self) -> None:
-        """Run until cancelled. Raises the first error of the fake."""
+        """Run until canceled. Raises the first error of the fake."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clusters(group))
             group.create_task(self._pods(group))
