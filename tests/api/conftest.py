@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from support.kubernetes.chart_release import Account, Helm, until_policies_hold
+from support.kubernetes.chart_release import Account, Helm, wait_for_policies
 from tools.kind.api_server import ADMIN_TOKEN, ApiServer, running_api_server
 
 
@@ -44,7 +44,7 @@ def operator_account(api_server: ApiServer) -> Iterator[Account]:
         helm = Helm(api_server, name, release="rights")
         helm.install_values({"crds.install": False, "replicas": 2})
         account = Account.of(helm)
-        until_policies_hold(account)
+        wait_for_policies(account)
         yield account
         account.http.close()
         helm("uninstall", helm.release)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from support.builders.operator.jobs import make_raw_job
-from support.kubernetes.chart_release import CHART, Account, Helm, until_policies_hold
+from support.kubernetes.chart_release import CHART, Account, Helm, wait_for_policies
 from support.kubernetes.helm_chart import RELEASE
 from tools.kind.api_server import ApiServer
 
@@ -135,7 +135,7 @@ def test_namespace_admin_can_install_chart(api_server: ApiServer, namespace: str
                 "-s=templates/policies/*.yaml",
             )  # fmt: skip
             api_server.kubectl("apply", "-f", "-", stdin=policies)
-            until_policies_hold(account)
+            wait_for_policies(account)
             for each in (namespace, other):
                 jobs = account.call(
                     "GET", f"/apis/raggrpo.io/v1alpha1/namespaces/{each}/raggrpojobs"

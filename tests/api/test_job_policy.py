@@ -10,7 +10,7 @@ import pytest
 
 from support.builders.operator.jobs import KNOWN_TINY, make_job, make_raw_job
 from support.builders.operator.manifests import make_clustered_job, objects_of
-from support.kubernetes.chart_release import Account, Helm, until_policies_hold
+from support.kubernetes.chart_release import Account, Helm, wait_for_policies
 from tools.kind.api_server import ApiServer
 
 POLICY = {
@@ -57,7 +57,7 @@ def limited(api_server: ApiServer) -> Iterator[Limited]:
         limits = POLICY | {"allowedNamespaces": [namespace]}
         helm.install_values(values | {f"jobPolicy.{key}": value for key, value in limits.items()})
         account = Account.of(helm)
-        until_policies_hold(account)
+        wait_for_policies(account)
         limited = Limited(api_server, namespace, account)
         yield limited
         account.http.close()

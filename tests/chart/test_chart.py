@@ -24,7 +24,7 @@ from support.kubernetes.helm_chart import (
     NAMESPACE,
     RELEASE,
     Chart,
-    HelmRefused,
+    HelmRejected,
     Manifest,
     of_kind,
     one,
@@ -103,12 +103,12 @@ def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None
     ],
 )
 def test_wrong_values_are_reported(chart: Chart, values: dict[str, Any], place: str) -> None:
-    with pytest.raises(HelmRefused, match=place):
+    with pytest.raises(HelmRejected, match=place):
         chart.render(values)
 
 
 def test_older_kubernetes_is_rejected(chart: Chart) -> None:
-    with pytest.raises(HelmRefused, match=r"1\.32"):
+    with pytest.raises(HelmRejected, match=r"1\.32"):
         chart.render({}, "--kube-version", "1.31.0")
 
 
@@ -258,9 +258,9 @@ def test_policies_cover_all_written_kinds(chart: Chart) -> None:
 
 def test_job_policy_without_admission_policies_is_rejected(chart: Chart) -> None:
     limits = {"jobPolicy": {"allowedImages": ["a/"]}}
-    with pytest.raises(HelmRefused, match="jobPolicy needs admission policies"):
+    with pytest.raises(HelmRejected, match="jobPolicy needs admission policies"):
         chart.render(limits | {"watchNamespaces": ["team-a"]})
-    with pytest.raises(HelmRefused, match="jobPolicy needs admission policies"):
+    with pytest.raises(HelmRejected, match="jobPolicy needs admission policies"):
         chart.render(limits | {"admissionPolicies": {"enabled": False}})
 
 

@@ -20,7 +20,7 @@ from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.local_runtime.processes import Processes, free_ports
 from raggrpo_operator.local_runtime.ray_head import RAY, head_env, make_temp_dir, remove_temp_dir
 from raggrpo_operator.ray_jobs import RayJobs
-from support.builders.operator.adversarial_text import HOSTILE_TEXT
+from support.builders.operator.adversarial_text import ADVERSARIAL_TEXT
 
 SECRET, TOKEN, SUBMISSION = "hunter2", "a token for tests only" * 2, "probe-a1"
 START_SECONDS = 120
@@ -44,7 +44,7 @@ print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeo
 
 def longest_text() -> str:
     """Return a text of exactly the maximum size, with all forms that might be expanded."""
-    config = {"text": REFERENCES + HOSTILE_TEXT}
+    config = {"text": REFERENCES + ADVERSARIAL_TEXT}
     room = limits.MAX_CONFIG_BYTES - len(
         json.dumps(config | {"more": ""}, ensure_ascii=False).encode()
     )

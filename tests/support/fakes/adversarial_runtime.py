@@ -56,7 +56,7 @@ class Mishap(StrEnum):
     """Another operator took over and ran rounds before the call."""
 
 
-def now_or_never(work: Coroutine[Any, Any, T]) -> T:
+def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits."""
     try:
         work.send(None)
@@ -220,7 +220,7 @@ class AdversarialRuntime(FakeServiceOutage):
         self.rounds_started += 1
         self.calls, self._is_overtaken, performed_before = 0, False, len(self.performed)
         try:
-            decision = now_or_never(reconcile(job, self, self.now))
+            decision = run_without_waiting(reconcile(job, self, self.now))
         except (Crash, OperatorError):
             self.mishaps.clear()
             return 1.0

@@ -97,7 +97,7 @@ class Account:
         patch = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
         return self.http.request(method, path, json=body, headers=patch | headers)
 
-    def until_refused(self, policy: str, method: str, path: str, body: Any = None) -> None:
+    def wait_until_denied(self, policy: str, method: str, path: str, body: Any = None) -> None:
         """Wait until the request is denied by a policy, which takes effect with a delay."""
         deadline, answer = time.monotonic() + SECONDS, ""
         while f"'{policy}'" not in answer:
@@ -106,7 +106,7 @@ class Account:
             time.sleep(0.2)
 
 
-def until_policies_hold(account: Account) -> None:
+def wait_for_policies(account: Account) -> None:
     """Wait until each policy of the release has denied a request of its account."""
     core = f"/api/v1/namespaces/{account.namespace}"
     owner = {
@@ -118,6 +118,6 @@ def until_policies_hold(account: Account) -> None:
     unowned = {"metadata": metadata, "immutable": True}
     pod = {"metadata": owned, "spec": {"containers": [{"name": "probe", "image": "probe"}]}}
     service = {"metadata": owned, "spec": {"ports": [{"port": 80}]}}
-    account.until_refused(f"{account.name}-ownership", "POST", f"{core}/configmaps", unowned)
-    account.until_refused(f"{account.name}-pods", "POST", f"{core}/pods", pod)
-    account.until_refused(f"{account.name}-objects", "POST", f"{core}/services", service)
+    account.wait_until_denied(f"{account.name}-ownership", "POST", f"{core}/configmaps", unowned)
+    account.wait_until_denied(f"{account.name}-pods", "POST", f"{core}/pods", pod)
+    account.wait_until_denied(f"{account.name}-objects", "POST", f"{core}/services", service)

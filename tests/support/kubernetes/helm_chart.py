@@ -63,7 +63,7 @@ MATRIX: Mapping[str, dict[str, Any]] = {
 }
 
 
-class HelmRefused(Exception):
+class HelmRejected(Exception):
     """Helm rejected values or templates."""
 
 
@@ -104,7 +104,7 @@ class Chart:
             timeout=60,
         )
         if ended.returncode != 0:
-            raise HelmRefused(ended.stderr + ended.stdout)
+            raise HelmRejected(ended.stderr + ended.stdout)
         return ended.stdout
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def expanded(text: str, known: Mapping[str, str]) -> str:
+def expand_references(text: str, known: Mapping[str, str]) -> str:
     """Return the text with references replaced. Unknown references stay, `$$` becomes `$`."""
     result, position = "", 0
     while position < len(text):
@@ -24,9 +24,9 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return result
 
 
-def started(container: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+def command_and_environment(container: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     """Return command line and environment; values from Secrets are not expanded."""
     env: dict[str, str] = {}
     for each in container["env"]:
-        env[each["name"]] = expanded(each["value"], env) if "value" in each else "a secret"
-    return [expanded(word, env) for word in container["command"]], env
+        env[each["name"]] = expand_references(each["value"], env) if "value" in each else "a secret"
+    return [expand_references(word, env) for word in container["command"]], env

@@ -33,7 +33,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jumping.passed
 
 
-def simulated(work: Coroutine[Any, Any, T]) -> T:
+def run_simulated(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on simulated time and return its result."""
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         return runner.run(work)

@@ -12,5 +12,5 @@ LETTERS = (
     "äß Ωд שלום 中文 日本語 한국어 🙂👩\u200d🔬🇨🇭 e\u0301 "
     "\u200b\u200f\u202e\u2028\u2029\ufeff\ufffd \x7f\x85\xa0"
 )
-HOSTILE_TEXT = "\n".join((REFERENCES, QUOTES, LETTERS, CONTROL))
-HOSTILE = json.dumps({"text": HOSTILE_TEXT}, ensure_ascii=False)
+ADVERSARIAL_TEXT = "\n".join((REFERENCES, QUOTES, LETTERS, CONTROL))
+HOSTILE = json.dumps({"text": ADVERSARIAL_TEXT}, ensure_ascii=False)

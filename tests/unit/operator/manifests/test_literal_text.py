@@ -10,10 +10,10 @@ from raggrpo_api import names
 from raggrpo_api.trainer.sealed_config import open_sealed
 from raggrpo_operator.core.manifests.pods import literal
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from support.builders.operator.adversarial_text import HOSTILE_TEXT
+from support.builders.operator.adversarial_text import ADVERSARIAL_TEXT
 from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.builders.operator.manifests import all_manifests, make_clustered_job, pod_templates
-from support.kubernetes.kubelet import expanded, started
+from support.kubernetes.kubelet import command_and_environment, expand_references
 
 SECRET = {"name": "A_SECRET", "secretKeyRef": {"name": "wandb", "key": "key"}}
 REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"
@@ -25,17 +25,17 @@ REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"
      ("$A $ $", "$A $ $"), ("$$", "$"), ("$()", "$()"), ("$(A)$(A))", "xx)")],
 )  # fmt: skip
 def test_fake_kubelet_expands_variables(given: str, found: str) -> None:
-    assert expanded(given, {"A": "x"}) == found
+    assert expand_references(given, {"A": "x"}) == found
 
 
 @pytest.mark.row("E5")
 @given(st.text("A$(){} ", max_size=12) | st.text(max_size=12))
 def test_literal_text_is_not_expanded(text: str) -> None:
-    assert expanded(literal(text), {"A": "x", "": "y"}) == text
+    assert expand_references(literal(text), {"A": "x", "": "y"}) == text
 
 
 def test_template_env_and_paths_reach_containers_literally() -> None:
-    template = "{passages} {prompt} " + REFERENCES + HOSTILE_TEXT
+    template = "{passages} {prompt} " + REFERENCES + ADVERSARIAL_TEXT
     corpus = f"/mnt/kb/{REFERENCES}.jsonl"
     job = make_clustered_job(
         make_job(
@@ -62,16 +62,16 @@ def test_template_env_and_paths_reach_containers_literally() -> None:
 
     for pod in pod_templates(manifests["raycluster"]):
         for container in pod["spec"]["containers"]:
-            assert started({"command": [], **container})[1]["GIVEN"] == REFERENCES
+            assert command_and_environment({"command": [], **container})[1]["GIVEN"] == REFERENCES
     [preflight] = manifests["preflight"]["spec"]["containers"]
-    _, env = started(preflight)
+    _, env = command_and_environment(preflight)
     assert env["GIVEN"] == REFERENCES
     found = json.loads(open_sealed(env))
     assert found["retrieval"]["promptTemplate"] == template
     expected = trainer_config(job, resolve(job, KNOWN_TINY), number=1)
     assert found["schemaDigest"] == expected.schema_digest
     [retriever] = manifests["retriever-kb"]["spec"]["template"]["spec"]["containers"]
-    command, _ = started(retriever)
+    command, _ = command_and_environment(retriever)
     assert command[command.index("--corpus") + 1] == corpus
     assert command[command.index("--vectors") + 1] == corpus
     assert f"--query-prefix={REFERENCES}" in command

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool, HttpResponse
-from support.processes.simulated_time import simulated
+from support.processes.simulated_time import run_simulated
 from support.servers.faulty_server import Received, Respond, serving
 
 SECRET = "s3cret-token"
@@ -147,6 +147,6 @@ def test_a_retry_comes_when_the_service_asks_for_it_but_within_a_calls_limit(
         service = make_service(http, "http://kb/", RetryPolicy(1, 0.01))
         await service.post(Request({}), lambda answer: answer)
 
-    simulated(call())
+    run_simulated(call())
     first, second = http.asked_at
     assert least <= second - first <= most

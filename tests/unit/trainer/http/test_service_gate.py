@@ -20,7 +20,7 @@ from raggrpo_trainer.http.json_service import (
 from raggrpo_trainer.http.pool import HttpPool, HttpResponse
 from raggrpo_trainer.http.service_gate import HANG_SECONDS
 from raggrpo_trainer.progress.outages import Outages
-from support.processes.simulated_time import simulated
+from support.processes.simulated_time import run_simulated
 
 Behave = Callable[[float, str], float | int | Exception]
 """Time and question to seconds that the answer takes, an HTTP status, or what is raised."""
@@ -111,7 +111,7 @@ def test_after_an_hour_without_the_service_every_call_has_its_answer(
         await world.step("first")
         return await world.later(11, *"abc")
 
-    assert answers(simulated(scenario())) == ["a", "b", "c"]
+    assert answers(run_simulated(scenario())) == ["a", "b", "c"]
     (began, names), (ended, none) = world.told
     assert (names, none) == (["endpoint kb"], [])
     assert 11 <= began <= 12
@@ -127,7 +127,7 @@ def test_while_it_is_down_only_probes_are_sent() -> None:
         await world.step("first")
         return await world.later(11, *(str(i) for i in range(50)))
 
-    simulated(scenario())
+    run_simulated(scenario())
 
     during = [content for when, content in world.pool.asked if 20 < when < 610]
     assert 600 / 5 / 1.3 < len(during) < 600 / 5 * 1.3
@@ -145,7 +145,7 @@ def test_a_service_that_flaps_loses_no_call() -> None:
             found += await world.later(step * 5 + 0.5, *(f"{step}-{i}" for i in range(4)))
         return found
 
-    found = simulated(scenario())
+    found = run_simulated(scenario())
     assert len(answers(found)) == 81
     assert len(world.told) > 4
 
@@ -156,7 +156,7 @@ def test_one_bad_question_fails_alone_while_the_service_answers_others() -> None
     async def scenario() -> list[Any]:
         return await world.step("tea", "poison", "milk")
 
-    tea, poison, milk = simulated(scenario())
+    tea, poison, milk = run_simulated(scenario())
     assert answers([tea, milk]) == ["tea", "milk"]
     assert isinstance(poison, CallFailed)
     assert poison.cause is FailureCause.HTTP_STATUS
@@ -171,7 +171,7 @@ def test_a_rejected_question_is_not_asked_after() -> None:
     async def scenario() -> list[Any]:
         return await world.step("odd")
 
-    [odd] = simulated(scenario())
+    [odd] = run_simulated(scenario())
     assert isinstance(odd, CallFailed)
     assert len(world.pool.asked) == 1
 
@@ -190,7 +190,7 @@ def test_a_question_that_fells_the_service_time_and_again_fails_in_the_end() -> 
         await world.step("first")
         return await world.later(1, "poison", *innocent)
 
-    poison, *others = simulated(scenario())
+    poison, *others = run_simulated(scenario())
     assert isinstance(poison, CallFailed)
     assert answers(others) == innocent
     times = sum("poison" in content for _, content in world.pool.asked)
@@ -214,7 +214,7 @@ def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() ->
         await world.step("first")
         return await world.later(1, *(f"q{i}" for i in range(40)))
 
-    found = simulated(scenario())
+    found = run_simulated(scenario())
     assert world.told[0][1] == ["endpoint kb"]
     assert [each for each in found if isinstance(each, CallFailed)] == []
 
@@ -226,7 +226,7 @@ def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
         await world.step("first")
         return await world.later(11, "a", "b")
 
-    assert answers(simulated(scenario())) == ["a", "b"]
+    assert answers(run_simulated(scenario())) == ["a", "b"]
     assert world.told[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
     assert world.causes[0] == "Timeout: no response for 20 s"
 
@@ -238,7 +238,7 @@ def test_a_service_that_is_always_slow_is_not_down() -> None:
         world.service._gate.record_latency(45.0)  # type: ignore[union-attr]  # as warming shows
         return await world.step("a", "b")
 
-    assert answers(simulated(scenario())) == ["a", "b"]
+    assert answers(run_simulated(scenario())) == ["a", "b"]
     assert world.told == []
 
 
@@ -256,7 +256,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
         with world.outages.reporting():
             await ahead
 
-    simulated(scenario())
+    run_simulated(scenario())
     assert world.told[0] == (pytest.approx(40, abs=0.1), ["endpoint kb"])
     assert world.outages.waited_seconds == pytest.approx(60, abs=7)
 
@@ -273,4 +273,4 @@ def test_closing_while_it_waits_ends_its_probes() -> None:
         await asyncio.sleep(60)
         assert len(world.pool.asked) == asked
 
-    simulated(scenario())
+    run_simulated(scenario())
