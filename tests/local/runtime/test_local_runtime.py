@@ -187,7 +187,7 @@ def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-async def test_driver_failure_is_reported_only_while_is_head_reachable(
+async def test_driver_failure_is_reported_only_while_head_is_reachable(
     gone: int, processes: Processes, tmp_path: Path
 ) -> None:
     clock = Clock()
