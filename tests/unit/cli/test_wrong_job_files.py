@@ -70,18 +70,18 @@ ANY = json.dumps(make_raw_job())
     [
         pytest.param("", ["job.yaml is empty", "crds/samples"], id="empty file"),
         pytest.param("# later\n", ["job.yaml is empty", "crds/samples"], id="only a comment"),
-        pytest.param("spec: [", ["job.yaml (file) line 1", "→ mend the YAML"], id="not YAML"),
+        pytest.param("spec: [", ["job.yaml (file) line 1", "→ fix the YAML"], id="not YAML"),
         pytest.param(
             "kind: RagGrpoJob\nspec:\n  preset: Fast\n  preset: Debug\n",
-            ["line 4", "'preset' is given twice", "→ mend the YAML"],
+            ["line 4", "'preset' is specified twice", "→ fix the YAML"],
             id="a key given twice",
         ),
         pytest.param(f"{ANY}\n---\n{ANY}\n", ["one file holds one job"], id="two documents"),
-        pytest.param("- a\n- b\n", ["(file)", "begin with apiVersion"], id="a list"),
-        pytest.param("just texts", ["(file)", "begin with apiVersion"], id="a string"),
+        pytest.param("- a\n- b\n", ["(file)", "start with apiVersion"], id="a list"),
+        pytest.param("just texts", ["(file)", "start with apiVersion"], id="a string"),
         pytest.param(
             "a: &a [*a]\n",
-            ["nested more than 64 deep", "aliases of themselves"],
+            ["nested more than 64 deep", "circular YAML aliases"],
             id="an alias of itself",
         ),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
@@ -113,7 +113,7 @@ def test_installed_command_rejects_without_traceback(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert_rejected(Result(result.returncode, result.stderr), ["spec.rollout.n", "→ give"])
+    assert_rejected(Result(result.returncode, result.stderr), ["spec.rollout.n", "→ specify"])
     assert result.stdout == ""
 
 

@@ -199,7 +199,7 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
 def _note(name: str, known: ForeignField | None) -> str:
     """Return why a field was left out, or its place here if another trainer's name tells it."""
     if known is not None:
-        return known.note or f"here it is spec.{known.path}, without this value"
+        return known.note or f"use spec.{known.path}, without this value"
     if name.startswith("critic."):
         return "GRPO has no critic"
     if name.startswith(OWN_BLOCKS):  # the last part may well name something else here

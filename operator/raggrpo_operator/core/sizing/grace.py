@@ -11,19 +11,19 @@ HEAD_RETURN_SECONDS = 60
 MIN_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES_COVERED = 3
-"""Allows for a slow volume: when a node is drained, many jobs save at once."""
+"""Multiple of a save; a drained node may save many jobs at once."""
 SAVE_BYTES_PER_SECOND = 500e6
-"""From one node to a shared volume; assumed until a save has been measured."""
+"""Write speed from a node to a shared volume, assumed until a save has been measured."""
 
 
 def grace_seconds(spec: JobSpec, status: JobStatus) -> int:
-    """Return the seconds from SIGTERM to SIGKILL for a driver in the next Ray cluster.
+    """Return the seconds from SIGTERM to SIGKILL for pods of the next Ray cluster.
 
-    It covers the step under way and a save. Beyond the checkpoint deadline a save counts as hung,
-    so that is the maximum; a hung driver always takes this long to stop, so keep it short.
+    Covers the current step and a save, at most `deadlines.checkpointSeconds`: a hung driver takes
+    this long to stop.
     """
     slowest = status.restart_state.slowest_save_seconds
     size = CHECKPOINT_BYTES_PER_PARAMETER * status.preflight.facts.parameters
     save = SAVES_COVERED * slowest or size / (SAVE_BYTES_PER_SECOND * spec.resources.nodes)
-    wanted = math.ceil(status.progress.seconds_per_step + save + MARGIN_SECONDS)
-    return max(MIN_SECONDS, min(wanted, spec.recovery.deadlines.checkpoint_seconds))
+    needed = math.ceil(status.progress.seconds_per_step + save + MARGIN_SECONDS)
+    return max(MIN_SECONDS, min(needed, spec.recovery.deadlines.checkpoint_seconds))

@@ -1,6 +1,6 @@
-"""CPU, memory and /dev/shm of every pod but the trainers: head, engines, preflight, retrievers.
+"""CPU, memory and /dev/shm of the pods of Ray head, engines, preflight and retrievers.
 
-A pod's memory is both request and limit, so the cluster really reserves what the terms add up to.
+Memory is both request and limit, so the cluster reserves the sum of the terms.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ from .shared_memory import (
 from .terms import term, total, with_specified
 
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
-"""The driver tokenizes, scores and packs; without GPUs, all pods share a few CPUs."""
+"""CPUs of the Ray head pod, whose driver tokenizes, scores and packs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
-"""For preflight and retrievers. Like the head, they get no more than `resources.cpu`."""
+"""CPUs of preflight and retrievers; like those of the head, at most `resources.cpu`."""
 HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
 PROCESSES_PER_GPU = 4 * GIB
-"""Host memory of one GPU's CUDA processes."""
+"""Host memory of the CUDA processes of one GPU."""
 OBJECTS_PER_BYTE = 6
-"""Python objects for a token id, mask and log-probability, relative to their 12 packed bytes."""
+"""Size of Python objects relative to the packed token id, mask and logprob (12 bytes)."""
 TEXT_BYTES_PER_TOKEN = 8
-"""A prompt's text plus its token ids."""
+"""Text of a prompt plus its token ids."""
 
 _head = partial(term, "headMemory")
 _rollout = partial(term, "rolloutMemory")
@@ -48,12 +48,12 @@ Sized = tuple[PodSizing, list[SizingTerm]]
 
 
 def memory_unit(spec: JobSpec) -> int:
-    """Return the unit, in bytes, to which amounts are rounded up."""
+    """Return the unit in bytes to which amounts are rounded up."""
     return 64 * MIB if spec.resources.device is Device.CPU else GIB
 
 
 def head(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the head, which runs Ray's own processes, the driver and the progress server."""
+    """Return the Ray head pod, which runs Ray's system processes, driver and progress server."""
     device, unit = spec.resources.device, memory_unit(spec)
     shm = head_shm_terms(spec)
     shm_size = format_bytes(total(shm), unit)
@@ -77,7 +77,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
-    """Return the pods of disaggregated engines, one engine each; None if colocated."""
+    """Return the pods of disaggregated engines, one engine per pod, or None if colocated."""
     if spec.resources.placement is not Placement.DISAGGREGATED:
         return None
     resources, unit = spec.resources, memory_unit(spec)
@@ -103,7 +103,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
 
 
 def preflight(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the pod that checks the job before it takes any GPU; it reads all prompts."""
+    """Return the preflight pod, which reads all prompts."""
     device = spec.resources.device
     memory = [
         term(
@@ -120,8 +120,8 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
-    """Return the managed retrievers, named after their endpoints."""
-    return [_retriever(spec, facts, *found) for found in spec.retrieval.managed.items()]
+    """Return the pods of managed retrievers, named by endpoint."""
+    return [_retriever(spec, facts, *item) for item in spec.retrieval.managed.items()]
 
 
 def _retriever(spec: JobSpec, facts: Facts, name: str, managed: ManagedRetriever) -> Sized:
@@ -136,15 +136,15 @@ def _retriever(spec: JobSpec, facts: Facts, name: str, managed: ManagedRetriever
 
 
 def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
-    """Return the memory of a CPU engine: vLLM itself, weights and KV cache."""
+    """Return the memory of a CPU engine: vLLM, weights and KV cache."""
     if not facts.parameters:
         return GIB
     return GIB + weights_bytes(spec, facts) + cpu_kv_cache(spec, facts)
 
 
-def _capped_cpu(spec: JobSpec, usual: Mapping[Device, str]) -> str:
-    """Return the usual CPUs of a pod, or resources.cpu if that is less."""
-    amounts = [usual[spec.resources.device], spec.resources.cpu]
+def _capped_cpu(spec: JobSpec, defaults: Mapping[Device, str]) -> str:
+    """Return the default CPUs of a pod, at most resources.cpu."""
+    amounts = [defaults[spec.resources.device], spec.resources.cpu]
     return min(filter(None, amounts), key=parse_quantity)
 
 

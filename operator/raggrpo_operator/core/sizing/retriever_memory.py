@@ -1,6 +1,6 @@
-"""Memory of a managed retriever as named terms: texts, search by words, vectors and their model.
+"""Memory of a managed retriever as named terms: texts, BM25 index, embeddings and their model.
 
-`tests/bench/retrieval/dense_search.py` compares them with what a retriever takes.
+`tests/bench/retrieval/dense_search.py` compares them with measurements.
 """
 
 from functools import partial
@@ -15,19 +15,19 @@ from .terms import term
 
 SERVER_BYTES = 512 * MIB
 EMBEDDING_SERVER_BYTES = 3 * GIB // 2
-"""With torch, transformers and a forward pass of 4,096 tokens."""
+"""Includes torch, transformers and a forward pass of 4,096 tokens."""
 TEXT_AND_BM25_FACTOR = 4
-"""Texts, their tokens and BM25's index, relative to the corpus file."""
+"""Texts, tokens and BM25 index, relative to the size of the corpus file."""
 TEXT_FACTOR = 2
 OBJECTS_PER_PASSAGE = 320
-"""Bytes of a passage's Python objects: two texts, itself, and its place in the list."""
+"""Size of the Python objects of a passage in bytes."""
 LINKS_PER_PASSAGE = 300
-"""Bytes of HNSW's links: 64 of 4 bytes on the lowest layer, and what the others add."""
+"""Size of the HNSW links of a passage in bytes: 64 × 4 on the lowest layer, plus upper layers."""
 FLOAT32 = 4
 
 
 def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[SizingTerm]:
-    """Return what one retriever holds; the corpus is counted for all retrievers together."""
+    """Return the terms of a retriever; `facts` describe the corpora of all retrievers together."""
     of = partial(term, "retriever")
     if not managed.embeds:
         reason = f"0.5 GiB + {TEXT_AND_BM25_FACTOR} × corpus of {format_size(facts.corpus_bytes)}"
@@ -38,7 +38,11 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
     share = TEXT_AND_BM25_FACTOR if managed.index is IndexKind.HYBRID else TEXT_FACTOR
     objects = OBJECTS_PER_PASSAGE * passages
     terms = [
-        of(f"{name} server", EMBEDDING_SERVER_BYTES, "server, torch and a pass of 4,096 tokens"),
+        of(
+            f"{name} server",
+            EMBEDDING_SERVER_BYTES,
+            "server, torch and a forward pass of 4,096 tokens",
+        ),
         of(
             f"{name} texts",
             share * facts.corpus_bytes + objects,
@@ -56,10 +60,10 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
             f"4 B × {dimension} × {passages:,} passages",
         ),
     ]
-    if managed.vectors:  # read whole while the index is built
+    if managed.vectors:  # loaded completely while the index is built
         copy = FLOAT32 * dimension * passages
-        terms.append(of(f"{name} given", copy, "the file of vectors while the index is built"))
+        terms.append(of(f"{name} given", copy, "the vectors file, while the index is built"))
     if passages > managed.hnsw_above:
-        reason = f"{LINKS_PER_PASSAGE} B × {passages:,} passages in HNSW's graph"
+        reason = f"{LINKS_PER_PASSAGE} B × {passages:,} passages in the HNSW graph"
         terms.append(of(f"{name} links", LINKS_PER_PASSAGE * passages, reason))
     return terms

@@ -1,6 +1,6 @@
-"""What each kind of pod keeps in /dev/shm, and the size of Ray's object store.
+"""Contents of /dev/shm per kind of pod, and the size of Ray's object store.
 
-Too small a /dev/shm ends in SIGBUS minutes after the start, so none of this is left to defaults.
+Running out of /dev/shm raises SIGBUS minutes after the start, so the size is always computed.
 """
 
 from raggrpo_api.memory.arithmetic import GIB, MAX_WEIGHT_FILES, MIB
@@ -15,39 +15,39 @@ from raggrpo_operator.core.spec.world import num_engines
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12
-"""Token id, mask and log-probability of one token as passed through Ray."""
+"""Token id, mask and logprob of a token as passed through Ray."""
 WEIGHT_FILES = MAX_WEIGHT_FILES + 1
-"""Copies of the weights: a removed one still takes memory while an engine has it open."""
+"""Copies of the weights, including a deleted one that an engine still has open."""
 STORE_SHARE_OF_SHM = 0.95
-"""Ray uses at most this share of /dev/shm."""
+"""Maximum share of /dev/shm for Ray's object store."""
 CPU_OBJECT_STORE = 128 * MIB
 GPU_OBJECT_STORE = 2 * GIB
-"""Minimum sizes of an object store; Ray itself refuses less than 75 MiB."""
+"""Minimum sizes of an object store; Ray rejects less than 75 MiB."""
 MARGIN = 0.2
 
 
 def object_store_bytes(spec: JobSpec, facts: Facts | None = None) -> int:
-    """Return the size of a trainer pod's object store, which Ray is always told explicitly.
+    """Return the size of a trainer pod's object store.
 
-    It holds samples, and weights too if engines and rank 0 may be in different pods.
+    It contains samples, and weights if engines and rank 0 may be in different pods.
     """
     weights = weights_bytes(spec, facts or Facts()) if _has_several_pods(spec) else 0
     return head_object_store_bytes(spec) + weights
 
 
 def head_object_store_bytes(spec: JobSpec) -> int:
-    """Return the size of the head's object store, where the driver puts each step's samples."""
-    least = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
-    return max(least, 2 * rollout_batch_bytes(spec))
+    """Return the size of the Ray head's object store, which contains the samples of each step."""
+    minimum = CPU_OBJECT_STORE if spec.resources.device is Device.CPU else GPU_OBJECT_STORE
+    return max(minimum, 2 * rollout_batch_bytes(spec))
 
 
 def capped_object_store(shm_size: str, store: int) -> int:
-    """Return the store's size, limited to what fits into /dev/shm."""
+    """Return the size of an object store, limited by the size of /dev/shm."""
     return min(store, int(STORE_SHARE_OF_SHM * parse_quantity(shm_size)))
 
 
 def rollout_batch_bytes(spec: JobSpec) -> int:
-    """Return the size of one step's samples as passed through Ray."""
+    """Return the size of the samples of a step as passed through Ray."""
     data = spec.data
     samples = data.train_batch_size * spec.rollout.n
     return samples * data.max_sequence_length * SAMPLE_BYTES_PER_TOKEN
@@ -68,13 +68,13 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
-    """Return the terms of the head, which holds only its object store."""
+    """Return the terms of the Ray head pod: only its object store."""
     terms = [_store_term("headShm", head_object_store_bytes(spec))]
     return [*terms, _margin("headShm", terms)]
 
 
 def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a pod with a single engine and no ranks."""
+    """Return the terms of a pod with one engine and no ranks."""
     weights = with_model_note("one copy of the engine's weights", facts)
     terms = [
         _store_term("rolloutShm", object_store_bytes(spec, facts)),
@@ -106,7 +106,12 @@ def _store_term(resource: str, store: int) -> SizingTerm:
 
 
 def _margin(resource: str, terms: list[SizingTerm]) -> SizingTerm:
-    return term(resource, "margin", MARGIN * total(terms), "20 %: too small ends in SIGBUS")
+    return term(
+        resource,
+        "margin",
+        MARGIN * total(terms),
+        "20 %; running out of /dev/shm raises SIGBUS",
+    )
 
 
 def _has_several_pods(spec: JobSpec) -> bool:

@@ -1,7 +1,7 @@
-"""Derives GPUs, CPUs, memory and /dev/shm from a resolved specification, as named terms.
+"""GPUs, CPUs, memory and /dev/shm of a resolved spec, as named terms.
 
-What the user gives wins and is shown beside the estimate. Terms that depend on the model are 0
-until preflight has read it.
+Specified amounts take precedence and are listed with the estimate. Terms that depend on the model
+are 0 before preflight.
 """
 
 from functools import partial
@@ -38,9 +38,9 @@ _gpu = partial(term, "gpu")
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
-    """Return the amounts per trainer pod (GPUs: for the whole job) and per other kind of pod.
+    """Return the resource requests per trainer pod (GPUs: of the whole job) and per other pod.
 
-    These amounts are what the pods request; the terms say what they are made up of.
+    The terms explain each amount.
     """
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
@@ -62,14 +62,14 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
 
 
 def estimate(sizing: Sizing, resource: str) -> int:
-    """Return the sum of a resource's terms, without the value that the user gave."""
+    """Return the sum of a resource's terms, without the specified value."""
     return total(each for each in sizing.terms if each.resource == resource)
 
 
 def sizing_for(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
-    """Return the amounts of one kind of pod; `name` distinguishes retrievers."""
-    [found] = [each for each in sizing.pods if each.role is role and each.name == name]
-    return found
+    """Return the resources of one kind of pod; `name` distinguishes retrievers."""
+    [match] = [each for each in sizing.pods if each.role is role and each.name == name]
+    return match
 
 
 def _trainer(spec: JobSpec, facts: Facts) -> Sized:
@@ -105,7 +105,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     readers = 1 if spec.training.load_in_turns else in_pod
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
-    what = f"the most of {readers} ranks reading the model (4 B), this pod's shards (12 B), export"
+    what = f"maximum of {readers} ranks loading the model (4 B), this pod's shards (12 B), export"
     staged = with_model_note(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
@@ -136,7 +136,7 @@ def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return what one GPU holds; nothing on CPU or while the model is unknown."""
+    """Return the terms of one GPU; empty on CPU or while the model is unknown."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return []
     ranks, longest = max(1, num_ranks(spec.resources)), spec.data.max_sequence_length
@@ -158,7 +158,7 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu(
             "syncCopies",
             gpu_memory.weight_sync_bytes(spec, facts),
-            "a part of the weights, to engines",
+            "a tensor chunk of the weights, to engines",
         ),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
         _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),
@@ -168,8 +168,8 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     if whole := gpu_memory.device_memory(spec, facts):
         cache = max(0, gpu_memory.kv_cache(spec, facts))
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
-        wanted = concurrent_sequences(spec.data, spec.rollout)
-        room = f"room for {sequences} sequences of {longest} tokens, {wanted} at once"
+        concurrent = concurrent_sequences(spec.data, spec.rollout)
+        room = f"room for {sequences} sequences of {longest} tokens, {concurrent} concurrent"
         fragmentation = whole - gpu_memory.usable_memory(spec, facts)
         terms += [
             _gpu("kvCache", cache, room),

@@ -1,4 +1,4 @@
-"""The named terms that make up a sized amount, and their sums. Knows nothing of jobs."""
+"""Named terms of a computed amount, and their sums."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,22 +6,22 @@ from raggrpo_api.status.sizing import SizingTerm
 from raggrpo_operator.core.spec.quantity import format_size, parse_quantity
 
 SPECIFIED = "given"
-"""Name of the term that holds the value the user gave."""
+"""Name of the term with the specified value."""
 
 
 def term(resource: str, name: str, amount: float, reason: str) -> SizingTerm:
-    """Return one term of an amount, in bytes."""
+    """Return a term of an amount in bytes."""
     return SizingTerm(resource=resource, name=name, bytes=int(amount), reason=reason)
 
 
 def total(terms: Iterable[SizingTerm]) -> int:
-    """Return the sum in bytes, without the value that the user gave."""
+    """Return the sum in bytes, without the specified value."""
     return sum(each.bytes for each in terms if each.name != SPECIFIED)
 
 
-def with_specified(resource: str, terms: Sequence[SizingTerm], given: str) -> list[SizingTerm]:
-    """Return the terms, followed by the value that the user gave, if any."""
-    if not given:
+def with_specified(resource: str, terms: Sequence[SizingTerm], specified: str) -> list[SizingTerm]:
+    """Return the terms, followed by the specified value, if any."""
+    if not specified:
         return list(terms)
     reason = f"spec.resources replaces the estimate of {format_size(total(terms))}"
-    return [*terms, term(resource, SPECIFIED, parse_quantity(given), reason)]
+    return [*terms, term(resource, SPECIFIED, parse_quantity(specified), reason)]

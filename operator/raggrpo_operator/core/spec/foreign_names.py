@@ -1,6 +1,6 @@
-"""What other trainers call the fields of a job: verl, TRL, Lightning. One table, two readers.
+"""Fields of other trainers (verl, TRL, Lightning) and their counterparts in a job.
 
-`parse` hints at our field for a foreign name, `importing` translates whole configurations.
+Used by `parse` for hints and by `importing` to translate configurations.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ForeignField:
-    """A field of another trainer's configuration."""
+    """A field in the configuration of another trainer."""
 
     path: str = ""
-    """Ours below `spec`; empty: there is none."""
+    """Counterpart below `spec`, or ""."""
     note: str = ""
     """How the value differs, or why there is no counterpart."""
 
@@ -149,7 +149,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
         "reward.codeFrom.path", "its folder; the function takes one sample and is named in python"
     ),
 }
-"""Fields of verl's configuration by their full name."""
+"""Fields of verl by full name."""
 
 OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "hybrid_grpo": ForeignField("algorithm.groupSize", "from its group_size"),
@@ -224,7 +224,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
         "training.precision", "one field for trainer and engine, which cannot conflict"
     ),
 }
-"""Fields of TRL and Lightning by their last name."""
+"""Fields of TRL and Lightning by name."""
 
 FOREIGN_VALUES: Final[Mapping[str, str]] = {
     "16-mixed": "FP16, or BF16 where the device has it; one field serves trainer and engine",
@@ -244,20 +244,20 @@ FOREIGN_VALUES: Final[Mapping[str, str]] = {
     "debugging": "Debug",
     "minimal": "Light",
 }
-"""What other trainers' words for a choice are here."""
+"""Values of other trainers and their counterparts."""
 
-_BY_LAST: Final[Mapping[str, ForeignField]] = {
+_BY_LAST_NAME: Final[Mapping[str, ForeignField]] = {
     **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL_FIELDS.items()))},
     **OTHER_FIELDS,
 }
 
 
 def hint_for(name: str) -> str:
-    """Return what to write instead of a foreign field, given by its last name; else nothing."""
-    found = _BY_LAST.get(name)
-    if found is None:
+    """Return the remedy for a foreign field, given by its last name, or ""."""
+    foreign = _BY_LAST_NAME.get(name)
+    if foreign is None:
         return ""
-    if not found.path:
-        return f"remove it: {found.note}"
-    note = f" ({found.note})" if found.note else ""
-    return f"here it is spec.{found.path}{note}"
+    if not foreign.path:
+        return f"remove it: {foreign.note}"
+    note = f" ({foreign.note})" if foreign.note else ""
+    return f"use spec.{foreign.path}{note}"

@@ -1,4 +1,4 @@
-"""What to write instead of a text that misses the form of its field. Contains no patterns."""
+"""Remedies for strings that do not match the pattern of their field."""
 
 from collections.abc import Mapping
 
@@ -18,11 +18,11 @@ _BY_PATTERN: Mapping[str, str] = {
     kubernetes_names.LABEL_VALUE: "use letters, digits, hyphens, underscores and dots, at most 63",
     kubernetes_names.DATA_KEY: "use letters, digits, hyphens, underscores and dots",
     kubernetes_names.IMAGE: "write an image such as registry.example.com/raggrpo/trainer:0.1.0",
-    addresses.HTTP_URL: "give a full URL such as http://host:8000/retrieve, in ASCII",
-    addresses.BACKUP_URL: "give a folder such as s3://bucket/folder or file:///mnt/folder",
+    addresses.HTTP_URL: "specify a full URL such as http://host:8000/retrieve, in ASCII",
+    addresses.BACKUP_URL: "specify a folder such as s3://bucket/folder or file:///mnt/folder",
     base.CPU: "write an amount such as 16 or 500m",
     base.MEMORY: "write an amount such as 64Gi",
-    base.PLAIN_TEXT: "leave control characters out",
+    base.PLAIN_TEXT: "remove control characters",
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
@@ -33,13 +33,13 @@ _BY_FIELD: Mapping[str, str] = {
     "python": "write package.module:function",
     "name": "use letters, digits and, unless it is a variable, hyphens",
     "fields": "use letters, digits and underscores",
-    "value": "leave control characters out; a header takes ASCII only",
+    "value": "remove control characters; a header takes ASCII only",
     "operator": "write Exists or Equal",
     "effect": "write NoSchedule, PreferNoSchedule or NoExecute",
 }
-"""For patterns that one field alone has."""
+"""For patterns of a single field."""
 
 
 def remedy_for(pattern: str, field: str) -> str:
-    """Return what to write for a field with this pattern."""
-    return _BY_PATTERN.get(pattern) or _BY_FIELD.get(field) or f"write it in the form {pattern}"
+    """Return the remedy for a field with this pattern."""
+    return _BY_PATTERN.get(pattern) or _BY_FIELD.get(field) or f"match the pattern {pattern}"

@@ -1,8 +1,8 @@
-"""Container images by name and by content: what a node says it runs, as something to ask for. Pure.
+"""Image ids reported by nodes, and image references with a digest. Pure.
 
-A kubelet tells `imageID` as `registry/name@sha256:…`, with Docker after `docker-pullable://`. An
-image that was loaded onto the node and never pulled has no such name in any registry: its id is a
-bare `sha256:…` or has a name of the loader's own.
+A kubelet reports `imageID` as `registry/name@sha256:…`, with the prefix `docker-pullable://` on
+Docker. The id of an image that was loaded onto the node instead of pulled is a bare `sha256:…` or
+has a name chosen by the loader.
 """
 
 import re
@@ -12,16 +12,16 @@ from raggrpo_api.status.job_status import Pinned
 _ID = re.compile(r"(?:[a-z-]+://)?((?:[^@\s/][^@\s]*@)?sha\d{3}:[0-9a-f]{64,128})")
 
 
-def image_id(told: str) -> str:
-    """Return an `imageID` without its scheme; empty if it names no digest."""
-    found = _ID.fullmatch(told)
-    return found.group(1) if found else ""
+def image_id(reported: str) -> str:
+    """Return an `imageID` without its scheme, or "" if it has no digest."""
+    match = _ID.fullmatch(reported)
+    return match.group(1) if match else ""
 
 
-def differs(one: str, other: str) -> bool:
-    """Return whether two ids are certainly of different images.
+def are_different(one: str, other: str) -> bool:
+    """Return whether two ids certainly belong to different images.
 
-    A registry's digest and a bare one are hashes of different things, which no one can compare.
+    A registry digest and a bare digest are hashes of different data and cannot be compared.
     """
     if ("@" in one) != ("@" in other):
         return False
@@ -29,22 +29,22 @@ def differs(one: str, other: str) -> bool:
 
 
 def pin_digest(image: str, pinned: Pinned) -> str:
-    """Return the image with the pinned digest, or as it is where no registry has that digest.
+    """Return the image with the pinned digest, or unchanged if no registry has that digest.
 
-    The tag stays for people (and for admission rules about names); nodes pull by the digest.
+    The tag is kept for display and for admission rules on names; nodes pull by digest.
     """
     name, _, digest = pinned.image_id.rpartition("@")
-    if image != pinned.image or "@" in image or not _is_of(name, image):
+    if image != pinned.image or "@" in image or not _is_name_of(name, image):
         return image
     return f"{image}@{digest}"
 
 
-def _is_of(full: str, image: str) -> bool:
-    """Return whether a node's name without a digest is this image's.
+def _is_name_of(full: str, image: str) -> bool:
+    """Return whether an image name without digest, as reported by a node, is this image's.
 
-    Short names leave out the registry and `library/`, which each node's runtime adds. A node that
-    has the same image from two registries may tell the one that short names do not lead to: then
-    no pod can pull it, and the job's image needs its registry's name.
+    Short names omit the registry and `library/`, which the container runtime adds. A node that has
+    the same image from two registries may report the one that short names do not resolve to; then
+    no pod can pull it, and `spec.image` must include its registry.
     """
     folder, slash, last = image.partition("@")[0].rpartition("/")
     name = folder + slash + last.partition(":")[0]

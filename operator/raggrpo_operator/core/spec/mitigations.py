@@ -1,6 +1,6 @@
-"""Which settings change after running out of memory, in which order. Restarts nothing.
+"""Mitigations: changes of the configuration after running out of memory, and their order.
 
-What was short decides: a setting is tried only if it changes that term of the memory table.
+The shortage selects the mitigations: each reduces the memory that ran out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from raggrpo_api.status.cause import Cause
 
 MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
-"""What leaves room for the ranks on a shared GPU, and for CUDA on one of its own."""
+"""Leaves memory for the ranks on a shared GPU, and for CUDA on a separate one."""
 MIN_SEQUENCES = 8
-"""Below this an engine decodes too slowly for its memory to matter."""
+"""Minimum concurrent sequences; below it, decoding is too slow."""
 UTILIZATION_STEP = 0.1
 MAX_MITIGATIONS = 16
-"""The most that the status can hold."""
+"""Limit of the list in status."""
 
 
 class Mitigation(StrEnum):
-    """A recorded configuration change that saves memory without changing results."""
+    """A configuration change that saves memory without changing results; listed in status."""
 
     MICRO_BATCH_HALVED = "MicroBatchHalved"
     GRADIENT_CHECKPOINTING = "GradientCheckpointing"
@@ -45,23 +45,23 @@ _ORDER: Mapping[Shortage, tuple[Mitigation, ...]] = {
         Mitigation.ENFORCE_EAGER,
         Mitigation.SEQUENCES_HALVED,
     ),
-    # A colocated engine starts while the ranks build, and holds its share by then.
+    # A colocated engine starts while the ranks build the model, and occupies its share by then.
     Shortage.TRAINING_STATE: (Mitigation.LOWER_GPU_MEMORY_UTILIZATION,),
     Shortage.STEP: _STEP,
     Shortage.HEAD_HOST: (Mitigation.WORKERS_HALVED,),
     Shortage.TRAINER_HOST: (Mitigation.LOAD_IN_TURNS, *_STEP, Mitigation.SEQUENCES_HALVED),
     Shortage.ROLLOUT_HOST: (Mitigation.SEQUENCES_HALVED,),
 }
-_UNKNOWN: Mapping[Cause, tuple[Mitigation, ...]] = {
+_UNKNOWN_SHORTAGE: Mapping[Cause, tuple[Mitigation, ...]] = {
     Cause.CUDA_OUT_OF_MEMORY: (*_STEP, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
     Cause.HOST_OUT_OF_MEMORY: (),
 }
-"""If nothing says which memory was short."""
+"""For an unknown shortage."""
 _OPPOSITE = {
     Mitigation.LOWER_GPU_MEMORY_UTILIZATION: Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
     Mitigation.RAISE_GPU_MEMORY_UTILIZATION: Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
 }
-_OF_DEVICE = frozenset({*_STEP, Mitigation.SEQUENCES_HALVED})
+_GPU_MITIGATIONS = frozenset({*_STEP, Mitigation.SEQUENCES_HALVED})
 _REPEATABLE = frozenset(Mitigation) - {
     Mitigation.GRADIENT_CHECKPOINTING,
     Mitigation.ENFORCE_EAGER,
@@ -72,39 +72,39 @@ _REPEATABLE = frozenset(Mitigation) - {
 def next_mitigation(
     cause: Cause, applied: Sequence[str], spec: JobSpec, short_of: Shortage | None = None
 ) -> Mitigation | None:
-    """Return the next change to try after `cause`, or None if nothing is left to try.
+    """Return the next mitigation after `cause`, or None if none is left.
 
-    `spec` is the resolved specification without mitigations. Each change is tried once, in order;
-    after that those that can be repeated are, again in order.
+    `spec` is the resolved spec without mitigations. Each mitigation is applied once, in order; then
+    the repeatable ones, again in order.
     """
     if spec.recovery.on_out_of_memory is not OnOutOfMemory.MITIGATE:
         return None
     if len(applied) >= MAX_MITIGATIONS:
         return None
-    now = apply_mitigations(spec, applied)
-    if cause not in _UNKNOWN:
+    current = apply_mitigations(spec, applied)
+    if cause not in _UNKNOWN_SHORTAGE:
         return None
-    order = _ORDER[short_of] if short_of is not None else _UNKNOWN[cause]
+    order = _ORDER[short_of] if short_of is not None else _UNKNOWN_SHORTAGE[cause]
     on_gpu = spec.resources.device is Device.GPU
-    if on_gpu and cause is Cause.HOST_OUT_OF_MEMORY:  # these change the device's memory there
-        order = tuple(step for step in order if step not in _OF_DEVICE)
-    # What one shortage raised, another does not lower again: that would go on for ever.
+    if on_gpu and cause is Cause.HOST_OUT_OF_MEMORY:  # these change GPU memory
+        order = tuple(step for step in order if step not in _GPU_MITIGATIONS)
+    # Do not revert a mitigation of another shortage: that would alternate forever.
     order = tuple(step for step in order if _OPPOSITE.get(step) not in applied)
-    fresh = [step for step in order if step not in applied]
-    for step in (*fresh, *(step for step in order if step in _REPEATABLE)):
-        if _helps(step, now):
+    unused = [step for step in order if step not in applied]
+    for step in (*unused, *(step for step in order if step in _REPEATABLE)):
+        if _is_applicable(step, current):
             return step
     return None
 
 
 def apply_mitigations(spec: JobSpec, applied: Sequence[str]) -> JobSpec:
-    """Return the specification with the changes applied; raises ValueError for unknown names."""
+    """Return the spec with mitigations applied. Raises ValueError for unknown names."""
     for name in applied:
         spec = _apply(Mitigation(name), spec)
     return spec
 
 
-def _helps(step: Mitigation, spec: JobSpec) -> bool:
+def _is_applicable(step: Mitigation, spec: JobSpec) -> bool:
     on_gpu = spec.resources.device is Device.GPU
     match step:
         case Mitigation.MICRO_BATCH_HALVED:

@@ -1,6 +1,6 @@
-"""Turns a parsed YAML or JSON object into a `RagGrpoJob`, or into all mistakes in it at once.
+"""Parse a YAML or JSON object into a `RagGrpoJob`, or return all violations at once.
 
-Never raises for a user's mistake. Checks only the form; `rules` checks combinations of values.
+Checks each field by itself; `rules` checks combinations of values.
 """
 
 import difflib
@@ -25,24 +25,24 @@ from .violation import Reason, Violation
 
 Location = tuple[int | str, ...]
 MAX_DEPTH = 64
-"""Of a whole job: several times what any accepted one has, and less than what Python recurses."""
+"""Maximum nesting of a job; far above any valid job, below Python's recursion limit."""
 MAX_VALUES = 100_000
 
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
-    """Return the job, or all mistakes in its form with their places and remedies."""
+    """Return the job, or all violations with their paths and remedies."""
     if not isinstance(raw, Mapping):
         return (
             Violation(
                 "(file)",
                 Reason.NOT_A_MAPPING,
-                f"a job is a mapping, this is {_kind(raw)}",
-                "begin with apiVersion, kind, metadata and spec",
+                f"a job must be a mapping, not {_kind(raw)}",
+                "start with apiVersion, kind, metadata and spec",
             ),
         )
     if problem := size_problem(raw, MAX_DEPTH, MAX_VALUES):
         path = field_path(_deepest(raw)[:5])
-        remedy = "make it flatter and smaller, without YAML aliases of themselves"
+        remedy = "reduce nesting and size; avoid circular YAML aliases"
         return (Violation(path, Reason.SPEC_TOO_LARGE, problem, remedy),)
     plain = _plain(raw)
     wrong_kind = tuple(_wrong_kind(plain))
@@ -53,48 +53,48 @@ def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
     except ValidationError as error:
         details = error.errors(include_url=False)
         seen = {violation.path for violation in wrong_kind}
-        found = (_violation(detail) for detail in details)
-        return wrong_kind + tuple(each for each in found if each.path not in seen)
+        violations = (_violation(detail) for detail in details)
+        return wrong_kind + tuple(each for each in violations if each.path not in seen)
     return wrong_kind or job
 
 
 def parse_update(job: RagGrpoJob, raw: Mapping[str, Any]) -> RagGrpoJob:
-    """Return a later version of a job whose spec is the same. Raises ValidationError."""
+    """Return a job with new metadata and status but the same spec. Raises ValidationError."""
     metadata = Metadata.model_validate(raw["metadata"])
     status = status_from_json(raw.get("status", {}))
     return job.model_copy(update={"metadata": metadata, "status": status})
 
 
 def field_path(location: Sequence[int | str]) -> str:
-    """Return a location the way users write it, such as `spec.data.trainFiles[0]`."""
+    """Return the path of a location, such as `spec.data.trainFiles[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
     return text.removeprefix(".")
 
 
 def _key(name: str) -> str:
-    """Return the key of a map, quoted and cut short unless it is like a field's name."""
+    """Return the key of a map, quoted and shortened unless it looks like a field name."""
     return name if re.fullmatch(r"[\w./-]{1,64}", name) else _shown(name)
 
 
 def _deepest(raw: object) -> Location:
-    """Return the place of a value that is nested too deep; empty if there is none."""
-    waiting: list[tuple[Location, object]] = [((), raw)]
+    """Return the location of a value beyond MAX_DEPTH, or () if there is none."""
+    pending: list[tuple[Location, object]] = [((), raw)]
     for _ in range(MAX_VALUES):
-        if not waiting:
+        if not pending:
             break
-        location, value = waiting.pop()
+        location, value = pending.pop()
         if len(location) >= MAX_DEPTH:
             return location
         match value:
             case Mapping():
-                waiting += [((*location, str(key)), each) for key, each in value.items()]
+                pending += [((*location, str(key)), each) for key, each in value.items()]
             case list() | tuple():
-                waiting += [((*location, index), each) for index, each in enumerate(value)]
+                pending += [((*location, index), each) for index, each in enumerate(value)]
     return ()
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as plain JSON, dropping nulls: like the API server, treat them as unset."""
+    """Return the value as plain JSON without nulls, which count as unset, as in the API server."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -137,25 +137,29 @@ def _violation(error: ErrorDetails) -> Violation:
             message = f"{shown} has {len(str(value))} characters, more than {limit}"
             return Violation(path, Reason.OUT_OF_RANGE, message, f"at most {limit} characters")
         case kind if kind.endswith("_type") or kind.endswith("_parsing"):
-            wanted = error["msg"].removeprefix("Input should be ")
-            if written := _of_yaml_1_1(kind, value):
-                remedy = f"give {wanted}: {written}"
-                return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {wanted}", remedy)
-            return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {wanted}", f"give {wanted}")
-        case _:
-            wanted = error["msg"].replace("Input should", "should").replace(" after validation", "")
+            expected = error["msg"].removeprefix("Input should be ")
+            if written := _yaml_remedy(kind, value):
+                remedy = f"specify {expected}: {written}"
+                return Violation(path, Reason.WRONG_TYPE, f"{shown} is not {expected}", remedy)
             return Violation(
-                path, Reason.OUT_OF_RANGE, f"{shown}: {wanted}", "choose another value"
+                path, Reason.WRONG_TYPE, f"{shown} is not {expected}", f"specify {expected}"
+            )
+        case _:
+            problem = (
+                error["msg"].replace("Input should", "should").replace(" after validation", "")
+            )
+            return Violation(
+                path, Reason.OUT_OF_RANGE, f"{shown}: {problem}", "choose another value"
             )
 
 
-_BARE: Mapping[bool, str] = {True: "on, yes, y or true", False: "off, no, n or false"}
+_UNQUOTED: Mapping[bool, str] = {True: "on, yes, y or true", False: "off, no, n or false"}
 
 
-def _of_yaml_1_1(kind: str, value: object) -> str:
-    """Return how to write a value that YAML 1.1 or quotes made something else; else nothing."""
+def _yaml_remedy(kind: str, value: object) -> str:
+    """Return how to write a value that YAML 1.1 or quotes gave another type, or ""."""
     if kind.startswith("string") and isinstance(value, bool):
-        return f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: quote it"
+        return f"YAML 1.1 parses unquoted {_UNQUOTED[value]} as a boolean: quote it"
     if kind.startswith("string") and isinstance(value, int | float):
         return f'quote it: "{value}"'
     if kind.startswith("list") and isinstance(value, Mapping):
@@ -173,7 +177,7 @@ def _of_yaml_1_1(kind: str, value: object) -> str:
 
 
 def _may_be_secret(location: Location) -> bool:
-    """Return whether a secret may stand there, although it should not."""
+    """Return whether the value at a location may contain a secret."""
     return location[-1:] in (("value",), ("url",)) or any(name in location for name in FREE_JSON)
 
 
@@ -182,9 +186,11 @@ def _unknown_field(location: Location) -> Violation:
     siblings = list(_fields_at(parent))
     known = dict(_field_paths())
     if unknown in ("True", "False"):
-        remedy = f"YAML 1.1 takes a bare {_BARE[unknown == 'True']} for a boolean: quote the key"
+        remedy = (
+            f"YAML 1.1 parses unquoted {_UNQUOTED[unknown == 'True']} as a boolean: quote the key"
+        )
     elif unknown in known:
-        remedy = f"it belongs at {known[unknown]}"
+        remedy = f"move it to {known[unknown]}"
     elif hint := hint_for(unknown):
         remedy = hint
     elif near := difflib.get_close_matches(unknown, siblings, cutoff=0.6):
@@ -192,7 +198,7 @@ def _unknown_field(location: Location) -> Violation:
     elif near := difflib.get_close_matches(unknown, known, cutoff=0.75):
         remedy = f"did you mean {known[near[0]]}?"
     else:
-        remedy = f"remove it; known here: {', '.join(siblings)}"
+        remedy = f"remove it; known fields: {', '.join(siblings)}"
     return Violation(field_path(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
 
 
@@ -202,18 +208,18 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
     word = str(value).lower()
     near = difflib.get_close_matches(word, by_lower, cutoff=0.6)
     if isinstance(value, bool):
-        near = [bare for bare in ("off", "on", "no", "yes") if bare in by_lower] or near
+        near = [word for word in ("off", "on", "no", "yes") if word in by_lower] or near
         quoted = f'"{by_lower[near[0]]}"' if near else f"one of {expected}, in quotes"
-        remedy = f"YAML 1.1 takes a bare {_BARE[value]} for a boolean: write {quoted}"
+        remedy = f"YAML 1.1 parses unquoted {_UNQUOTED[value]} as a boolean: write {quoted}"
         return Violation(path, Reason.NOT_A_CHOICE, f"{value} is a boolean", remedy)
     if (
         meant := FOREIGN_VALUES.get(word) or FOREIGN_VALUES.get(re.sub(r"[- ]+", "_", word))
     ) is not None:
-        message = f"{_shown(value)} is none of {', '.join(choices)}"
+        message = f"{_shown(value)} is not one of {', '.join(choices)}"
         return Violation(path, Reason.NOT_A_CHOICE, message, f"write {meant}")
     remedy = f"did you mean {by_lower[near[0]]}?" if near else f"choose one of {expected}"
     return Violation(
-        path, Reason.NOT_A_CHOICE, f"{_shown(value)} is none of {', '.join(choices)}", remedy
+        path, Reason.NOT_A_CHOICE, f"{_shown(value)} is not one of {', '.join(choices)}", remedy
     )
 
 
@@ -222,29 +228,29 @@ def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Vio
     if location == ("metadata", "name"):
         return _bad_name(path, value)
     if "://" in value and "@" in value:
-        remedy = "take them out; give a header with secretKeyRef"
-        return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL holds credentials", remedy)
+        remedy = "remove them; use a header with secretKeyRef"
+        return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL contains credentials", remedy)
     if _is_path(location):
         return _bad_path(path, value)
     field = next(part for part in reversed(location) if isinstance(part, str))
-    message = f"{shown} does not have the form of its field"
+    message = f"{shown} does not match the format of its field"
     return Violation(path, Reason.INVALID_FORMAT, message, remedy_for(pattern, field))
 
 
 def _bad_path(path: str, value: str) -> Violation:
     if not value.startswith("/"):
-        message, remedy = "is not an absolute path", "use an absolute path, beginning with /"
+        message, remedy = "is not an absolute path", "use an absolute path, starting with /"
         return Violation(path, Reason.RELATIVE_PATH, f"{_shown(value)} {message}", remedy)
-    message = f"{_shown(value)} has empty parts, parts . or .., or control characters"
-    return Violation(path, Reason.INVALID_FORMAT, message, "write the path without them")
+    message = f"{_shown(value)} has empty components, . or .., or control characters"
+    return Violation(path, Reason.INVALID_FORMAT, message, "specify the path without them")
 
 
 def _bad_name(path: str, value: str) -> Violation:
     return Violation(
         path,
         Reason.INVALID_NAME,
-        f"{_shown(value)} is no name of at most 44 characters",
-        "use lower-case letters, digits and hyphens, at most 44, beginning and ending with neither",
+        f"{_shown(value)} is not a valid name (max. 44 characters)",
+        "use lower-case letters, digits and hyphens, at most 44, beginning with a letter",
     )
 
 
@@ -257,7 +263,7 @@ def _models_in(annotation: Any) -> Iterator[type[Any]]:
 
 
 def _fields_at(location: Location) -> Mapping[str, Any]:
-    """Return name → field of the model at a location; empty if there is none."""
+    """Return the fields of the model at a location, by name; empty if there is none."""
     fields = _fields(RagGrpoJob)
     for part in location:
         if isinstance(part, int):
@@ -272,15 +278,15 @@ def _fields(model: type[Any]) -> Mapping[str, Any]:
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
-    """Yield (name, path) of every specification field, the shallowest last so that it wins."""
+    """Yield (name, path) of every spec field, the shallowest last so that it takes precedence."""
     pending: list[Location] = [("spec",)]
-    found: list[tuple[str, str]] = []
+    paths: list[tuple[str, str]] = []
     while pending:
         location = pending.pop(0)
         for name in _fields_at(location):
-            found.append((name, field_path((*location, name))))
+            paths.append((name, field_path((*location, name))))
             pending.append((*location, name))
-    yield from reversed(found)
+    yield from reversed(paths)
 
 
 def _is_path(location: Location) -> bool:

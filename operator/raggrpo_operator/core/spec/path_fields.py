@@ -1,4 +1,4 @@
-"""Finds every file-system path in a specification. Does not touch the file system."""
+"""File system paths in a spec. Does not access the file system."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from raggrpo_api.spec.resources import Volume
 
 
 def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, str]]:
-    """Yield (place, path) for every non-empty field that is marked as a path."""
+    """Yield (field path, value) of every non-empty field that is a file system path."""
     for name, alias, marked in _fields(type(model)):
         place = f"{prefix}.{alias}"
         value = getattr(model, name)
@@ -26,19 +26,19 @@ def path_fields(model: ApiModel, prefix: str = "spec") -> Iterator[tuple[str, st
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether a path is a folder or lies below it; both have one spelling only."""
+    """Return whether a path is `folder` or below it; both are normalized."""
     return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
-    """Return the volume that `path` is on: the one with the longest mount path above it."""
+    """Return the volume of a path: the one with the longest matching mount path, or None."""
     holding = [volume for volume in volumes if is_within(path, volume.mount_path)]
     return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 
 
 @cache
 def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
-    """Return (name, alias, whether it holds paths) for every field of a model."""
+    """Return (name, alias, whether it is a path) for every field of a model."""
     return tuple(
         (name, str(field.alias), is_path(field.annotation, field.metadata))
         for name, field in kind.model_fields.items()
@@ -46,7 +46,7 @@ def _fields(kind: type[ApiModel]) -> tuple[tuple[str, str, bool], ...]:
 
 
 def is_path(annotation: Any, metadata: list[Any]) -> bool:
-    """Return whether a field holds a path or a list of paths."""
+    """Return whether a field is a path or a list of paths."""
     return any(map(_is_marked, (annotation, *metadata)))
 
 

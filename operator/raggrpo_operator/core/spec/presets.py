@@ -1,6 +1,6 @@
-"""The four presets as one table. Resolves nothing.
+"""Values of the four presets.
 
-docs/reference/presets.md shows the same table; a test compares the two.
+A test compares them with docs/reference/presets.md.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from raggrpo_api.spec.training import Precision
 
 @dataclass(frozen=True)
 class PresetRow:
-    """One field's value in each preset; None leaves it to the model's default."""
+    """Values of a field in each preset; None: the field's default."""
 
     path: str
-    """Place below `spec`."""
+    """Path below `spec`."""
     fast: object = None
     max_performance: object = None
     memory_limited: object = None
     debug: object = None
 
     def value(self, preset: Preset) -> object:
-        """Return the value in one preset."""
+        """Return the value in a preset."""
         return {
             Preset.FAST: self.fast,
             Preset.MAX_PERFORMANCE: self.max_performance,
@@ -62,7 +62,7 @@ TABLE: tuple[PresetRow, ...] = (
 
 
 def preset_values(preset: Preset, placement: Placement) -> Mapping[str, object]:
-    """Return path → value; off-policy steps need engines with GPUs of their own."""
+    """Return the values of a preset by path; offPolicySteps is 0 unless disaggregated."""
     values = {row.path: row.value(preset) for row in TABLE if row.value(preset) is not None}
     if placement is not Placement.DISAGGREGATED:
         values["training.offPolicySteps"] = 0

@@ -1,4 +1,4 @@
-"""Converts Kubernetes quantities between text and numbers. Knows no resource names."""
+"""Conversion of Kubernetes quantities between text and numbers."""
 
 import math
 import re
@@ -14,10 +14,10 @@ _FACTORS = {
 
 
 def parse_quantity(text: str) -> float:
-    """Return the amount: bytes for memory, cores for CPU. Raises ValueError for other text."""
+    """Return bytes for memory or cores for CPU. Raises ValueError for other text."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text)
     if match is None:
-        raise ValueError(f"{text!r} is no Kubernetes quantity")
+        raise ValueError(f"{text!r} is not a Kubernetes quantity")
     return float(match[1]) * _FACTORS[match[2] or ""]
 
 

@@ -1,7 +1,7 @@
-"""Completes what the user gave to a full specification and records each value's origin.
+"""Resolution of a spec: fill in every value and record its origin.
 
-The only place that reads presets and interprets values that mean "decide for me". Checks nothing.
-Precedence: user > coupled > preset > default; values that depend on others are sized last.
+The only module that reads presets and replaces values such as 0, "" and Auto. Precedence:
+user > coupled > preset > default; values derived from other values come last.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ from .presets import preset_values
 from .world import cpus_per_pod, decay_steps, total_steps, world
 
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
-"""Below this, vLLM's prefill is starved on a GPU; a CPU is kept busy by less."""
+"""Minimum tokens per engine step that keep the device busy during prefill."""
 MAX_WORKERS = 16
 PASSAGE_SHARE = 0.75
-"""Share of the length that passages may fill when the user did not limit them."""
+"""Share of the length for passages if maxPassageTokens is unspecified."""
 
 _COUPLED = (("rollout.n", "algorithm.groupSize"), ("algorithm.groupSize", "rollout.n"))
 
 
 class Origin(StrEnum):
-    """Who chose a value."""
+    """Origin of a value."""
 
     USER = "user"
     COUPLED = "coupled"
@@ -46,20 +46,20 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Resolved:
-    """A specification without gaps."""
+    """A resolved spec."""
 
     spec: JobSpec
     origins: Mapping[str, Origin]
-    """Origin of every leaf; keys are paths below `spec`, such as `rollout.n`."""
+    """Origin of every leaf, by path below `spec`, such as `rollout.n`."""
 
     def values(self) -> dict[str, Any]:
-        """Return every leaf that has an origin as plain JSON, in the order of the model."""
+        """Return every leaf that has an origin as plain JSON, in model order."""
         spec = self.spec.model_dump(mode="json", by_alias=True)
         return {path: _get(spec, path) for path in self.origins}
 
 
 def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
-    """Fill in every value. Without `facts`, epochs cannot become steps and totalSteps stays 0."""
+    """Return the resolved spec. Without `facts`, totalSteps stays 0 if epochs are specified."""
     origins = {path: Origin.USER if given else Origin.DEFAULT for path, given in _leaves(job.spec)}
     values = job.spec.model_dump(by_alias=True)
 
@@ -95,12 +95,12 @@ def trainer_config(
     rejected_checkpoints: Sequence[str] = (),
     retriever_addresses: Mapping[str, str] | None = None,
 ) -> TrainerConfig:
-    """Render the configuration of attempt `number`.
+    """Return the configuration of attempt `number`.
 
-    `pinned` holds what Auto chose in an earlier attempt (precision, attention) and replaces Auto.
-    `schema` is the digest of the schema the image knows; empty: this release's.
-    `retriever_addresses` are base URLs of managed retrievers by endpoint. `config_hash` covers
-    everything but the identity, these URLs included; `resume_hash` what a checkpoint depends on.
+    `pinned` replaces Auto by its choice in an earlier attempt. `schema` is the digest of the schema
+    that the image supports; "": this release's. `retriever_addresses` are base URLs of managed
+    retrievers by endpoint. `config_hash` covers everything except the identity, these URLs
+    included; `resume_hash` covers the values that a checkpoint depends on.
     """
     spec = apply_mitigations(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     rows = facts.rows if facts else 0
@@ -134,12 +134,12 @@ def trainer_config(
 
 
 def trainer_image(spec: JobSpec, pinned: Pinned, default: str) -> str:
-    """Return the image: the job's, else the one its preflight passed with, else the default."""
+    """Return the image: as specified, else as pinned, else the default."""
     return spec.image or pinned.image or default
 
 
 def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
-    """Yield (path, whether the user gave it) for every leaf below `model`."""
+    """Yield (path, whether it is specified) of every leaf below `model`."""
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         path = f"{prefix}{field.alias}"
@@ -155,7 +155,7 @@ def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[t
 
 
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
-    """Return the values derived from other values, where the user left them open."""
+    """Return unspecified values that are derived from other values."""
     data, retrieval = spec.data, spec.retrieval
     cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
     sized: dict[str, Any] = {
@@ -190,14 +190,14 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
     if spec.training.precision is Precision.BF16 and not fixed:
         sized["training.precision"] = Precision.AUTO
     room = _passage_room(spec)
-    not_given = origins["retrieval.maxPassageTokens"] is not Origin.USER
-    if not_given and room < retrieval.max_passage_tokens:
+    is_unspecified = origins["retrieval.maxPassageTokens"] is not Origin.USER
+    if is_unspecified and room < retrieval.max_passage_tokens:
         sized["retrieval.maxPassageTokens"] = room
     return sized
 
 
 def _passage_room(spec: JobSpec) -> int:
-    """Return the tokens one passage may take so that all passages leave room for the rest."""
+    """Return the maximum tokens per passage so that all passages fit into PASSAGE_SHARE."""
     retrieval = spec.retrieval
     passages = max((endpoint.top_k for endpoint in retrieval.endpoints), default=1)
     match retrieval.mode:
@@ -212,7 +212,7 @@ def _passage_room(spec: JobSpec) -> int:
 
 def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     training, model = spec.training, spec.model
-    # A pin comes from the trainer: one that is no choice of this release leaves Auto.
+    # The trainer reported the pin: ignore values that are not choices of this release.
     if training.precision is Precision.AUTO and pinned.precision in set(Precision):
         precision = Precision(pinned.precision)
         training = training.model_copy(update={"precision": precision})

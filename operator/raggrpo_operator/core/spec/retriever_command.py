@@ -1,18 +1,21 @@
-"""The arguments of a managed retriever, the same in a pod and on one machine."""
+"""Command line of a managed retriever, in pods and in local runs."""
 
 from raggrpo_api.spec.retrieval import ManagedRetriever
 
 
 def retriever_arguments(managed: ManagedRetriever) -> list[str]:
-    """Return what follows `python -m raggrpo_retriever`, except where it listens."""
-    words = ["--corpus", managed.corpus, "--index", str(managed.index)]
+    """Return the arguments of `python -m raggrpo_retriever` except host and port."""
+    arguments = ["--corpus", managed.corpus, "--index", str(managed.index)]
     model = managed.embedding
     if not managed.embeds or model is None:
-        return words
-    words += ["--embedding", model.path, "--pooling", str(model.pooling)]
-    # Joined by =, because a prefix may begin with a dash.
-    words += [f"--query-prefix={model.query_prefix}", f"--passage-prefix={model.passage_prefix}"]
-    words += [] if model.normalize else ["--no-normalize"]
-    words += ["--max-tokens", str(model.max_tokens), "--index-path", managed.index_path]
-    words += ["--hnsw-above", str(managed.hnsw_above)]
-    return [*words, "--vectors", managed.vectors] if managed.vectors else words
+        return arguments
+    arguments += ["--embedding", model.path, "--pooling", str(model.pooling)]
+    # Joined by "=", because a prefix may start with a hyphen.
+    arguments += [
+        f"--query-prefix={model.query_prefix}",
+        f"--passage-prefix={model.passage_prefix}",
+    ]
+    arguments += [] if model.normalize else ["--no-normalize"]
+    arguments += ["--max-tokens", str(model.max_tokens), "--index-path", managed.index_path]
+    arguments += ["--hnsw-above", str(managed.hnsw_above)]
+    return [*arguments, "--vectors", managed.vectors] if managed.vectors else arguments

@@ -1,23 +1,23 @@
-"""`Violation`: one mistake in a job with its place, reason and remedy. Contains no rules."""
+"""`Violation`: an error or warning about a field of a job."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_TEXT_LENGTH = 400
-"""Characters of a message or a remedy, either of which may quote what the user wrote."""
+"""Maximum characters of a message or remedy, which may quote user input."""
 
 
 class Severity(StrEnum):
-    """Whether the job is refused or the user only warned."""
+    """Whether a violation rejects the job or is only a warning."""
 
     ERROR = "Error"
     WARNING = "Warning"
 
 
 class Reason(StrEnum):
-    """The closed set of reasons, grouped by the module that gives them."""
+    """Reasons of violations, grouped by the module that uses them."""
 
-    # The file itself (yaml_text.py, parse.py)
+    # File (yaml_text.py, parse.py)
     INVALID_YAML = "InvalidYaml"
     NOT_A_MAPPING = "NotAMapping"
     WRONG_KIND = "WrongKind"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     MICRO_BATCH_TOO_SMALL = "MicroBatchTooSmall"
     GROUP_EXCEEDS_MICRO_BATCH = "GroupExceedsMicroBatch"
 
-    # Length of the run and of sequences (rules/lengths.py)
+    # Number of steps and sequence lengths (rules/lengths.py)
     NO_TARGET = "NoTarget"
     TWO_TARGETS = "TwoTargets"
     BATCH_LARGER_THAN_DATA = "BatchLargerThanData"
@@ -50,7 +50,7 @@ class Reason(StrEnum):
     PASSAGES_DO_NOT_FIT = "PassagesDoNotFit"
     SEARCHES_DO_NOT_FIT = "SearchesDoNotFit"
 
-    # Processors and memory (rules/memory.py, rules/world.py)
+    # Resources (rules/memory.py, rules/world.py)
     UTILIZATION_TOO_HIGH = "UtilizationTooHigh"
     UTILIZATION_TOO_LOW = "UtilizationTooLow"
     TRAINING_STATE_DOES_NOT_FIT = "TrainingStateDoesNotFit"
@@ -115,18 +115,18 @@ class Reason(StrEnum):
     RESERVED_NAME = "ReservedName"
     INVALID_URL = "InvalidUrl"
 
-    # What a cluster would refuse (rules/cluster.py)
+    # Requirements of Kubernetes (rules/cluster.py)
     IMAGE_NOT_A_NAME = "ImageNotAName"
     NOT_AN_EXTENDED_RESOURCE = "NotAnExtendedResource"
     TOLERATION_FORM = "TolerationForm"
 
-    # Limits of amounts and sizes (rules/limits.py)
+    # Limits (rules/limits.py)
     AMOUNT_OUT_OF_RANGE = "AmountOutOfRange"
     PATH_TOO_LONG = "PathTooLong"
     SPEC_TOO_LARGE = "SpecTooLarge"
     TOO_MANY_STEPS = "TooManySteps"
 
-    # Numbers of the objective (rules/numerics.py)
+    # Loss and optimizer (rules/numerics.py)
     TEMPERATURE_ZERO = "TemperatureZero"
     LEARNING_RATE_UNUSUAL = "LearningRateUnusual"
     CLIP_RANGE = "ClipRange"
@@ -141,17 +141,17 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """What is wrong, where, and what to do about it; a value, never an exception."""
+    """A violation: field, reason, message and remedy. A value, not an exception."""
 
     path: str
-    """Place in the file, such as `spec.data.trainFiles[0]`."""
+    """Field, such as `spec.data.trainFiles[0]`."""
     reason: Reason
     message: str
     remedy: str
     severity: Severity = Severity.ERROR
 
     def line(self) -> str:
-        """Return all of it on one line, short enough that a condition shows the remedy too."""
+        """Return one line that fits into the message of a condition."""
         return f"{self.path}: {_printable(self.message)} → {_printable(self.remedy)}"
 
     def __str__(self) -> str:
@@ -159,11 +159,11 @@ class Violation:
 
 
 def _printable(text: str) -> str:
-    """Return a text without what could end its line or disguise it, and not longer than shown."""
+    """Return a text with at most MAX_TEXT_LENGTH characters and non-printable ones escaped."""
     short = text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
 
 
-def errors(found: tuple[Violation, ...]) -> tuple[Violation, ...]:
-    """Return the violations for which the job is refused."""
-    return tuple(violation for violation in found if violation.severity is Severity.ERROR)
+def errors(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Return the violations that reject the job."""
+    return tuple(violation for violation in violations if violation.severity is Severity.ERROR)

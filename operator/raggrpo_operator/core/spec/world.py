@@ -1,4 +1,4 @@
-"""How many processes of each kind a job has, given its resources. Does not size memory."""
+"""Numbers of ranks and engines, their CPUs and threads, and numbers of steps."""
 
 import math
 
@@ -11,16 +11,16 @@ from raggrpo_api.trainer.config import World
 from .quantity import parse_quantity
 
 CPUS_PER_GPU = 8
-"""Enough to feed one GPU and its data threads; 8 to 12 are usual."""
+"""CPUs for one GPU and its data threads; 8 to 12 are common."""
 SPARE_CPUS = 2
-"""Logical CPUs beyond those of ranks and engines, so that Ray's other tasks never wait."""
+"""Logical CPUs in addition to those of ranks and engines, so that other Ray tasks never wait."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
-"""Shares of a GPU that Ray reserves for a rank and an engine that take turns on it."""
+"""Shares of a GPU that Ray reserves for a colocated rank and engine."""
 
 
 def num_engines(spec: JobSpec) -> int:
-    """Return the number of rollout engines; one on CPU unless they have pods of their own."""
+    """Return the number of engines; on CPU one, unless disaggregated."""
     resources = spec.resources
     disaggregated = resources.placement is Placement.DISAGGREGATED
     if resources.device is Device.CPU:
@@ -30,7 +30,7 @@ def num_engines(spec: JobSpec) -> int:
 
 
 def world(spec: JobSpec) -> World:
-    """Return process counts and what Ray reserves for each process."""
+    """Return the process counts, and the resources that Ray reserves for each process."""
     resources = spec.resources
     ranks, engines = num_ranks(resources), num_engines(spec)
     if resources.device is Device.CPU:
@@ -51,7 +51,7 @@ def world(spec: JobSpec) -> World:
 
 
 def cpus_per_pod(resources: ResourcesSpec) -> float:
-    """Return the CPUs of one trainer pod: as given, else derived from its GPUs or ranks."""
+    """Return the CPUs of a trainer pod: as specified, else derived from its GPUs or ranks."""
     if resources.cpu:
         return parse_quantity(resources.cpu)
     if resources.device is Device.CPU:
@@ -62,31 +62,27 @@ def cpus_per_pod(resources: ResourcesSpec) -> float:
 def threads_per_rank(resources: ResourcesSpec) -> int:
     """Return the OpenMP threads of a CPU rank: its share of the pod's CPUs.
 
-    The engine needs no CPUs of its own: it idles while the ranks train, and they idle while it
-    generates.
+    Ranks and a colocated engine take turns, so the engine needs no separate CPUs.
     """
     return max(1, int(cpus_per_pod(resources)) // resources.ranks)
 
 
 def cpus_per_rollout_pod(resources: ResourcesSpec, gpus: int) -> str:
-    """Return the CPUs of an engine's own pod: as given, else derived from its GPUs."""
+    """Return the CPUs of a disaggregated engine: as specified, else derived from its GPUs."""
     return resources.cpu or str(gpus * CPUS_PER_GPU or 1)
 
 
 def threads_per_engine(resources: ResourcesSpec) -> int:
-    """Return the OpenMP threads of a CPU engine: those of the ranks that it takes turns with.
-
-    In a pod of its own it takes turns with nobody and has the pod's CPUs.
-    """
+    """Return the OpenMP threads of a CPU engine: those of the colocated ranks, else all CPUs."""
     if resources.placement is Placement.DISAGGREGATED:
         return max(1, int(parse_quantity(cpus_per_rollout_pod(resources, gpus=0))))
     return resources.ranks * threads_per_rank(resources)
 
 
 def total_steps(spec: JobSpec, rows: int) -> int:
-    """Return the target step: as given, else from epochs once the number of rows is known.
+    """Return the target step: as specified, else from epochs once `rows` is known.
 
-    It is never more than may be given; a rule refuses such a job.
+    At most MAX_STEPS; a rule rejects jobs that exceed it.
     """
     training = spec.training
     if training.total_steps or not (training.epochs and rows):
@@ -95,9 +91,9 @@ def total_steps(spec: JobSpec, rows: int) -> int:
 
 
 def decay_steps(spec: JobSpec, rows: int) -> int:
-    """Return the last step of the learning rate's fall: as given, else the target step.
+    """Return the last step of the learning rate decay: as specified, else the target step.
 
-    0 where the rate does not fall, or the target is not known yet.
+    0 without decay, or while the target is unknown.
     """
     training = spec.training
     if training.decay_steps or training.learning_rate_schedule is LearningRateSchedule.CONSTANT:

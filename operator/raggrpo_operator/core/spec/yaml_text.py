@@ -1,4 +1,4 @@
-"""Reads YAML text the way kubectl does. Checks only that the text is YAML."""
+"""YAML parsing that is compatible with kubectl."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from .violation import Reason, Violation
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads `1e-6` as a number and rejects duplicate keys."""
+    """Parses `1e-6` as a number and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Reject duplicate keys, which YAML forbids but PyYAML accepts."""
@@ -17,7 +17,7 @@ class _Loader(yaml.SafeLoader):
         for key in (pair[0] for pair in node.value):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen and key.value != "<<":
-                    problem = f"key {key.value!r} is given twice"
+                    problem = f"key {key.value!r} is specified twice"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -29,7 +29,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> object | Violation:
-    """Return the only document in `text`, or why it cannot be read, with line and column."""
+    """Return the only document in `text`, or a violation with line and column."""
     try:
         document: object = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -42,4 +42,4 @@ def read_yaml(text: str) -> object | Violation:
 
 
 def _unreadable(where: str, problem: str) -> Violation:
-    return Violation(where, Reason.INVALID_YAML, problem, "mend the YAML; one file holds one job")
+    return Violation(where, Reason.INVALID_YAML, problem, "fix the YAML; one file holds one job")

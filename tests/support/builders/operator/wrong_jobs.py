@@ -28,9 +28,9 @@ WRONG_FORMS: Rows = {
     "unknown field": ({"spec.data.trainBatchsize": 4},
         ["spec.data.trainBatchsize", "unknown field", "did you mean trainBatchSize?"]),
     "field of another block": ({"spec.training.temperature": 0.7},
-        ["spec.training.temperature", "it belongs at spec.rollout.temperature"]),
+        ["spec.training.temperature", "move it to spec.rollout.temperature"]),
     "wrong type": ({"spec.data.trainBatchSize": "many"},
-        ["spec.data.trainBatchSize", "'many'", "→ give a valid integer"]),
+        ["spec.data.trainBatchSize", "'many'", "→ specify a valid integer"]),
     "number out of range": ({"spec.rollout.gpuMemoryUtilization": 1.7},
         ["spec.rollout.gpuMemoryUtilization", "1.7", "less than"]),
     "not a choice": ({"spec.preset": "Fastt"}, ["spec.preset", "did you mean Fast?"]),
@@ -42,8 +42,8 @@ WRONG_FORMS: Rows = {
     "relative path": ({"spec.data.trainFiles": ["data/train.jsonl"]},
         ["spec.data.trainFiles[0]", "'data/train.jsonl'", "use an absolute path"]),
     "URL with credentials": (prompt_mode(url="http://me:word@kb:8000/retrieve"),
-        ["endpoints[0].url", "the URL holds credentials", "secretKeyRef"]),
-    "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "give a full URL"]),
+        ["endpoints[0].url", "the URL contains credentials", "secretKeyRef"]),
+    "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "specify a full URL"]),
 }  # fmt: skip
 """Texts of the command; the API server reports a violation of the schema in its own words."""
 

@@ -99,7 +99,7 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
         ("data.dataloader_num_workers", 8, "→ spec.data.numWorkers: 8"),
         ("trainer.test_freq", 999999, "→ spec.validation.everySteps: 0 (999999 is off)"),
         ("actor_rollout_ref.rollout.dtype", "16-mixed", "→ spec.training.precision: FP16"),
-        ("trainer.precision", "16-mixed", "not verl's; here it is spec.training.precision"),
+        ("trainer.precision", "16-mixed", "not verl's; use spec.training.precision"),
         ("trainer.accumulate_grad_batches", 2, "not verl's; remove it: rows are packed"),
         ("actor_rollout_ref.actor.optim.lr_scheduler_type", "cosine", "Schedule: Cosine"),
         ("actor_rollout_ref.actor.optim.warmup_style", "constant", "Schedule: Constant"),

@@ -36,7 +36,7 @@ def test_quantities_are_read_as_kubernetes_does(text: str, amount: float) -> Non
 
 @pytest.mark.parametrize("text", ["", "1e3", "64 GiB", "-1", "1gi"])
 def test_other_text_is_no_quantity(text: str) -> None:
-    with pytest.raises(ValueError, match="no Kubernetes quantity"):
+    with pytest.raises(ValueError, match="not a Kubernetes quantity"):
         parse_quantity(text)
 
 
@@ -267,7 +267,7 @@ def test_memory_of_one_gpu_consists_of_named_terms() -> None:
         "fragmentation": 80 * GIB - int(80 * GIB * 0.92),
     }
     [room] = [each.reason for each in sizing.terms if each.name == "kvCache"]
-    assert room == "room for 388 sequences of 1536 tokens, 256 at once"
+    assert room == "room for 388 sequences of 1536 tokens, 256 concurrent"
 
 
 def test_a_reference_model_is_a_term_beside_the_states() -> None:
@@ -304,7 +304,7 @@ def test_each_trainer_pod_has_the_gpus_of_its_node(
 def test_staging_tells_how_many_ranks_read_at_once(in_turns: bool, readers: int) -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
-    assert staging.reason.startswith(f"the most of {readers} ranks reading the model")
+    assert staging.reason.startswith(f"maximum of {readers} ranks loading the model")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])

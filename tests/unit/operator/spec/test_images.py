@@ -1,7 +1,7 @@
 import pytest
 
 from raggrpo_api.status.job_status import Pinned
-from raggrpo_operator.core.spec.images import differs, image_id, pin_digest
+from raggrpo_operator.core.spec.images import are_different, image_id, pin_digest
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 TOLD = {
@@ -58,7 +58,7 @@ def test_an_image_that_is_not_the_pinned_one_is_asked_for_by_its_name() -> None:
 
 
 def test_ids_differ_only_where_their_digests_can_be_compared() -> None:
-    assert differs(ONE, TWO)
-    assert differs(f"a@{ONE}", f"a@{TWO}")
-    assert not differs(f"a@{ONE}", f"import-of-another-day@{ONE}")
-    assert differs(ONE, f"a@{TWO}") is False
+    assert are_different(ONE, TWO)
+    assert are_different(f"a@{ONE}", f"a@{TWO}")
+    assert not are_different(f"a@{ONE}", f"import-of-another-day@{ONE}")
+    assert are_different(ONE, f"a@{TWO}") is False

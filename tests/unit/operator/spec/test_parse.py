@@ -30,7 +30,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("metadata.name", "Sales_RAG", "metadata.name", Reason.INVALID_NAME, "lower-case"),
     ("metadata.name", "a" * 45, "metadata.name", Reason.INVALID_NAME, "44"),
     ("spec", REMOVED, "spec", Reason.MISSING_FIELD, "top level"),
-    ("spec", [1], "spec", Reason.WRONG_TYPE, "give"),
+    ("spec", [1], "spec", Reason.WRONG_TYPE, "specify"),
     ("spec.model", REMOVED, "spec.model", Reason.MISSING_FIELD, "under spec"),
     ("spec.model.path", None, "spec.model.path", Reason.MISSING_FIELD, "under spec.model"),
     ("spec.model.path", "models/m", "spec.model.path", Reason.RELATIVE_PATH, "absolute"),
@@ -51,8 +51,8 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.suspend", "yes", "spec.suspend", Reason.WRONG_TYPE, "boolean"),
     ("spec.preset", "fasst", "spec.preset", Reason.NOT_A_CHOICE, "did you mean Fast?"),
     ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "FP16"),
-    ("spec.path", "/m", "spec.path", Reason.UNKNOWN_FIELD, "it belongs at spec.model.path"),
-    ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known here: preset"),
+    ("spec.path", "/m", "spec.path", Reason.UNKNOWN_FIELD, "move it to spec.model.path"),
+    ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known fields: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
      "s3://"),
@@ -165,7 +165,7 @@ def test_a_job_may_have_100_000_values(values: int, is_refused: bool) -> None:
 )
 def test_a_long_value_is_cut(letters: int, shown: str) -> None:
     [found] = found_in(make_raw_job({"spec.preset": "x" * letters}))
-    assert found.message.startswith(f"{shown} is none of Fast")
+    assert found.message.startswith(f"{shown} is not one of Fast")
 
 
 def test_what_a_free_body_holds_is_not_repeated() -> None:
@@ -209,7 +209,7 @@ def test_a_message_has_at_most_400_characters(letters: int, shown: str) -> None:
 def test_what_is_no_mapping_is_refused(raw: object, what: str) -> None:
     [found] = found_in(raw)
     assert found.reason is Reason.NOT_A_MAPPING
-    assert found.message == f"a job is a mapping, this is {what}"
+    assert found.message == f"a job must be a mapping, not {what}"
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
@@ -274,9 +274,9 @@ def test_no_value_at_any_place_raises(place: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "remedy"),
     [
-        ("spec.monitoring.mode", False, 'YAML 1.1 takes a bare off, no, n or false for a boolean: '
+        ("spec.monitoring.mode", False, 'parses unquoted off, no, n or false as a boolean: '
             'write "Off"'),
-        ("spec.scheduling", {"queueName": True}, "bare on, yes, y or true for a boolean: quote it"),
+        ("spec.scheduling", {"queueName": True}, "on, yes, y or true as a boolean: quote it"),
         ("spec.training.learningRate", "1e-6", "write 1e-6 without quotes"),
         ("spec.rollout", {"n": "3"}, "write 3 without quotes"),
         ("spec.training.compile", "on", "write true or false without quotes"),
@@ -295,13 +295,13 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
 @pytest.mark.parametrize(
     ("place", "value", "message", "remedy"),
     [
-        ("spec.data.trainFiles", "/x", "'/x' is not a valid array", "give a valid array"),
-        ("spec.suspend", "maybe", "'maybe' is not a valid boolean", "give a valid boolean"),
-        ("spec.suspend", "8", "'8' is not a valid boolean", "give a valid boolean"),
-        ("spec.rollout", {"n": "on"}, "'on' is not a valid integer", "give a valid integer"),
-        ("spec.rollout", {"n": "many"}, "'many' is not a valid integer", "give a valid integer"),
-        ("spec.rollout", {"n": {}}, "{} is not a valid integer", "give a valid integer"),
-        ("spec.preset", {}, "{} is none of Fast, MaxPerformance, MemoryLimited, Debug",
+        ("spec.data.trainFiles", "/x", "'/x' is not a valid array", "specify a valid array"),
+        ("spec.suspend", "maybe", "'maybe' is not a valid boolean", "specify a valid boolean"),
+        ("spec.suspend", "8", "'8' is not a valid boolean", "specify a valid boolean"),
+        ("spec.rollout", {"n": "on"}, "'on' is not a valid integer", "specify a valid integer"),
+        ("spec.rollout", {"n": "many"}, "'many' is not a valid integer", "specify a valid integer"),
+        ("spec.rollout", {"n": {}}, "{} is not a valid integer", "specify a valid integer"),
+        ("spec.preset", {}, "{} is not one of Fast, MaxPerformance, MemoryLimited, Debug",
          "choose one of 'Fast', 'MaxPerformance', 'MemoryLimited' or 'Debug'"),
     ],
 )  # fmt: skip
@@ -316,7 +316,7 @@ def test_a_value_of_another_type_has_a_plain_remedy(
     "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
 )
 def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) -> None:
-    assert hint_for(name).startswith(("here it is spec.", "remove it: "))
+    assert hint_for(name).startswith(("use spec.", "remove it: "))
     assert hint_for(f"{name}_of_ours") == ""
 
 
@@ -326,12 +326,12 @@ def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) ->
     [
         ("spec.algorithm", {"hybrid_grpo": {"group_size": 5}}, "spec.algorithm.groupSize"),
         ("spec.algorithm", {"group_size": 5}, "groupSize"),
-        ("spec.data.dataloader_num_workers", 8, "here it is spec.data.numWorkers"),
+        ("spec.data.dataloader_num_workers", 8, "use spec.data.numWorkers"),
         ("spec.validation", {"test_freq": 999999}, "spec.validation.everySteps (0 is off"),
         ("spec.checkpoint.save_freq", -1, "spec.checkpoint.everySteps"),
         ("spec.training.accumulate_grad_batches", 2, "tokensPerMicroBatch"),
         ("spec.rollout", {"tensor_model_parallel_size": 2}, "spec.rollout.tensorParallelSize"),
-        ("spec.rollout", {"num_generations": 4}, "here it is spec.rollout.n"),
+        ("spec.rollout", {"num_generations": 4}, "use spec.rollout.n"),
         ("spec.monitoring", {"verbose_logging": {}}, "spec.monitoring.debug"),
         ("spec.data.pin_memory", True, "remove it: on GPUs every batch goes through pinned"),
         ("spec.training.precision", "16-mixed", "write FP16, or BF16 where the device has it"),
@@ -363,7 +363,7 @@ def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
 
     assert 'write "Off"' in remedies["spec.monitoring.mode"]
     assert remedies["spec.rollout.temperature"].endswith("write 1e-1 without quotes")
-    assert "bare on, yes, y or true" in remedies["spec.scheduling.queueName"]
+    assert "unquoted on, yes, y or true" in remedies["spec.scheduling.queueName"]
     assert "without quotes" in remedies["spec.validation.beforeTraining"]
     assert remedies["spec.algorithm.groupSize"].endswith(
         "write 8 without quotes, or zeros before it"

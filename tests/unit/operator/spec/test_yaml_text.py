@@ -12,8 +12,8 @@ def test_numbers_are_read_as_kubectl_reads_them() -> None:
 @pytest.mark.parametrize(
     ("text", "where", "problem"),
     [
-        ("a: 1\na: 2", "line 2, column 1", "'a' is given twice"),
-        ("a: {b: 1, b: 2}", "line 1, column 11", "'b' is given twice"),
+        ("a: 1\na: 2", "line 2, column 1", "'a' is specified twice"),
+        ("a: {b: 1, b: 2}", "line 1, column 11", "'b' is specified twice"),
         ("a: [1", "line 1, column 6", "expected"),
         ("a: 1\n---\nb: 2", "line 2, column 1", "another document"),
         ("a: !!python/object:os.system x", "line 1, column 4", "tag"),

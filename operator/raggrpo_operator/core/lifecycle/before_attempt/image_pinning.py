@@ -9,7 +9,7 @@ from dataclasses import replace
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.lifecycle.round import Round
-from raggrpo_operator.core.spec.images import differs
+from raggrpo_operator.core.spec.images import are_different
 
 
 def pin_image(this: Round, cluster: ClusterObserved) -> None:
@@ -39,7 +39,7 @@ def changed(this: Round, cluster: ClusterObserved) -> str:
     if this.pod_image != this.image:  # asked for by digest: nodes run nothing else
         return ""
     known = pinned.image_id or next(iter(cluster.image_ids), "")
-    other = next((each for each in cluster.image_ids if differs(known, each)), "")
+    other = next((each for each in cluster.image_ids if are_different(known, each)), "")
     if not other:
         return ""
     return (
