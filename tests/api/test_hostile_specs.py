@@ -10,7 +10,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from support.builders.operator.hostile_specs import hostile_jobs
+from support.builders.operator.adversarial_specs import adversarial_jobs
 from support.kubernetes.admission import first_round, refusal
 from tools.kind.api_server import ApiServer
 
@@ -31,7 +31,7 @@ def test_whatever_is_admitted_has_a_condition_or_can_be_created(
 ) -> None:
     ends: Counter[str] = Counter()
     wrong: list[str] = []
-    for raw in hostile_jobs(SPECS, seed=1):
+    for raw in adversarial_jobs(SPECS, seed=1):
         raw["metadata"]["namespace"] = restricted
         if said := refusal(http, restricted, raw):
             assert ": " in said, said

@@ -16,7 +16,7 @@ from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.crd import job_schema
-from support.builders.operator.hostile_specs import hostile_jobs
+from support.builders.operator.adversarial_specs import adversarial_jobs
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_raw_job
 from support.builders.operator.manifests import Manifest, pod_templates
 from support.kubernetes.admission import Verdict, first_round
@@ -34,13 +34,13 @@ VALIDATOR = OAS30Validator(job_schema())
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
-    return [(raw, first_round(raw)) for raw in hostile_jobs(SPECS)]
+    return [(raw, first_round(raw)) for raw in adversarial_jobs(SPECS)]
 
 
 @pytest.mark.row("E7")
 def test_every_job_that_the_schema_takes_gets_a_verdict() -> None:
     crashed: Counter[str] = Counter()
-    for raw in hostile_jobs(SPECS):
+    for raw in adversarial_jobs(SPECS):
         VALIDATOR.validate(raw)
         try:
             first_round(raw)
@@ -158,7 +158,7 @@ def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
 
 @pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
 def test_whatever_a_preflight_reads_is_judged(facts: Facts) -> None:
-    for raw in hostile_jobs(min(SPECS, 500)):
+    for raw in adversarial_jobs(min(SPECS, 500)):
         job = parse_job(raw)
         if isinstance(job, RagGrpoJob):
             resolved = resolve(job, facts)

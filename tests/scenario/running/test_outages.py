@@ -38,7 +38,7 @@ MINUTE = 60.0
 LOOK_SECONDS = 5.0
 
 
-class PacedStory(Scenario):
+class PacedScenario(Scenario):
     """A running job is looked at every 5 seconds, as on a cluster."""
 
     async def round(self) -> float | None:
@@ -51,7 +51,7 @@ class PacedStory(Scenario):
 def make_service_scenario(
     down: list[Between], changes: dict[str, Any] | None = None, **environment: Any
 ) -> Scenario:
-    return PacedStory(make_scenario_job(changes), FakeServiceOutage(down=down, **environment))
+    return PacedScenario(make_scenario_job(changes), FakeServiceOutage(down=down, **environment))
 
 
 def is_waiting(status: JobStatus) -> bool:
@@ -160,7 +160,7 @@ async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline(
 
     flaps = [(40.0 + 30 * i, 60.0 + 30 * i) for i in range(1000)]
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    scenario = PacedStory(make_scenario_job(changes), NeverEnough(down=flaps))
+    scenario = PacedScenario(make_scenario_job(changes), NeverEnough(down=flaps))
 
     await scenario.until_quiet()
 
@@ -180,7 +180,9 @@ async def test_a_hang_between_two_outages_is_still_found() -> None:
                 self.attempt.hangs = True
 
     flaps = [(60.0 + 30 * i, 66.0 + 30 * i) for i in range(10_000)]
-    scenario = PacedStory(make_scenario_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps))
+    scenario = PacedScenario(
+        make_scenario_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps)
+    )
 
     await scenario.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
 

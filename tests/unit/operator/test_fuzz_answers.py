@@ -93,7 +93,7 @@ ENDED = {
 WAITING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 
 
-class HostileHead:
+class AdversarialHead:
     """One server for Ray's API and /progress."""
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class HostileHead:
 
 
 @pytest_asyncio.fixture
-async def head() -> AsyncIterator[tuple[HostileHead, str]]:
-    hostile = HostileHead()
+async def head() -> AsyncIterator[tuple[AdversarialHead, str]]:
+    hostile = AdversarialHead()
     app = web.Application()
     app.add_routes([web.route("*", "/{anything:.*}", hostile.answer)])
     runner = web.AppRunner(app, access_log=None)
@@ -170,7 +170,10 @@ def leaves(value: Any) -> Iterator[str | float]:
 
 
 async def test_valid_head_answers_are_used(
-    tmp_path: Path, session: ClientSession, head: tuple[HostileHead, str], validator: OAS30Validator
+    tmp_path: Path,
+    session: ClientSession,
+    head: tuple[AdversarialHead, str],
+    validator: OAS30Validator,
 ) -> None:
     environment = ReconcilerEnvironment(
         tmp_path, session, make_running_status(RESULT.facts), head[1]
@@ -189,7 +192,7 @@ async def test_round_survives_arbitrary_head_answers(
     kind: str,
     tmp_path: Path,
     session: ClientSession,
-    head: tuple[HostileHead, str],
+    head: tuple[AdversarialHead, str],
     validator: OAS30Validator,
     bounded_memory: None,
 ) -> None:
@@ -243,12 +246,12 @@ async def test_round_survives_arbitrary_pod_statuses(
     for number in range(ANSWERS):
         kind, owner = ("head", "worker", "preflight")[number % 3], "c-uid"
         state = chance.choice((ENDED, WAITING, {"running": {}}))
-        part = hostile_texts(state, chance)
+        part = adversarial_texts(state, chance)
         pod = make_pod(
-            container(part, hostile_texts(ENDED, chance)), kind=kind, name=f"small-{kind}"
+            container(part, adversarial_texts(ENDED, chance)), kind=kind, name=f"small-{kind}"
         )
         pod["status"]["phase"] = chance.choice(("Pending", "Running", "Failed", "Succeeded"))
-        pod["status"] |= hostile_texts({"reason": "Evicted", "message": "memory"}, chance)
+        pod["status"] |= adversarial_texts({"reason": "Evicted", "message": "memory"}, chance)
         if kind == "preflight":
             owner, pod["metadata"]["labels"][names.LABEL_ROLE] = UID, "preflight"
         environment = ReconcilerEnvironment(
@@ -263,7 +266,7 @@ async def test_round_survives_arbitrary_pod_statuses(
             await survives(environment, validator, pod["status"])
 
 
-def hostile_texts(valid: Manifest, chance: random.Random) -> Manifest:
+def adversarial_texts(valid: Manifest, chance: random.Random) -> Manifest:
     """Return the object with texts replaced by hostile ones, times by none, numbers by others."""
 
     def changed(value: Any) -> Any:

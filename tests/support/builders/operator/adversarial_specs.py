@@ -94,7 +94,7 @@ POOL: Sequence[str] = (*NAMES, *PATHS, *URLS, *QUANTITIES, *IMAGES, *TEXTS)
 HUGE: Sequence[str] = ("x", "中", "😀", "\x01", "<", "/a", "a.", "{{", "é")
 
 
-def hostile_jobs(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+def adversarial_jobs(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield jobs whose spec the CRD's schema takes; the same ones for the same seed."""
     random_source = random.Random(seed)
     for _ in range(number):
