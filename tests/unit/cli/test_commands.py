@@ -78,10 +78,10 @@ def test_plan_shows_origins(tmp_path: Path) -> None:
 
 
 def test_plan_json_has_trainer_config(tmp_path: Path) -> None:
-    found = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
-    assert found["config"]["rollout"]["n"] == 3
-    assert found["origins"]["rollout.n"] == "preset"
-    assert found["problems"] == []
+    output = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
+    assert output["config"]["rollout"]["n"] == 3
+    assert output["origins"]["rollout.n"] == "preset"
+    assert output["problems"] == []
 
 
 @pytest.mark.row("B4")
@@ -142,8 +142,8 @@ def test_status_shows_progress_and_attempts(tmp_path: Path) -> None:
 
 
 def test_status_json_is_complete(tmp_path: Path) -> None:
-    found = json.loads(raggrpo("status", "--dir", make_recorded_job(tmp_path), "--json").output)
-    assert found["restarts"]["total"] == 1
+    status = json.loads(raggrpo("status", "--dir", make_recorded_job(tmp_path), "--json").output)
+    assert status["restarts"]["total"] == 1
 
 
 def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +208,8 @@ def test_logs_without_attempt_name_log_folder(tmp_path: Path) -> None:
 
 
 def test_crd_prints_complete_crd() -> None:
-    found = yaml.safe_load(raggrpo("crd").output)
-    assert found["metadata"]["name"] == "raggrpojobs.raggrpo.io"
+    crd = yaml.safe_load(raggrpo("crd").output)
+    assert crd["metadata"]["name"] == "raggrpojobs.raggrpo.io"
 
 
 def test_run_reports_missing_mount_first(tmp_path: Path) -> None:
@@ -280,5 +280,7 @@ def test_help_lists_all_commands() -> None:
 def test_cli_imports_no_heavy_modules() -> None:
     heavy = "{'torch', 'vllm', 'ray', 'transformers', 'numpy', 'kopf', 'kubernetes'}"
     code = f"import sys, raggrpo_cli.main; print(sorted({heavy} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""`raggrpo import verl`: writes a job that validates, and tells what became of every field."""
+"""`raggrpo import verl`: writes a valid job and reports how each field was mapped."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_imported_script_is_valid_job(tmp_path: Path) -> None:
     for title in ("mapped (", "no counterpart (", "invalid in the original ("):
         assert title in done.output
     assert "save_freq: -1" not in done.output
-    assert '"n": 5' in job.read_text()  # kubectl takes a bare n for false
+    assert '"n": 5' in job.read_text()  # YAML 1.1 reads a bare n as false
     assert "everySteps: 20" in job.read_text()
     validated = CLI.invoke(app, ["validate", str(job)])
     assert validated.exit_code == 0, validated.output
@@ -48,8 +48,8 @@ def test_import_reads_config_defaults_and_tools_of_script(tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     assert "not available: specify overrides or --config-path (0):" in done.output
     spec = yaml.safe_load(job.read_text())["spec"]
-    assert spec["data"]["trainBatchSize"] == 64  # its own
-    assert spec["data"]["maxPromptLength"] == 700  # of a group of its defaults
+    assert spec["data"]["trainBatchSize"] == 64  # from the config itself
+    assert spec["data"]["maxPromptLength"] == 700  # from its defaults list
     assert spec["training"]["learningRate"] == 3e-6
     assert (spec["training"]["seed"], spec["rollout"]["n"]) == (5, 4)
     assert spec["retrieval"]["endpoints"][0]["url"] == "http://retriever.rag:9000/retrieve"
@@ -67,9 +67,11 @@ def test_import_reports_missing_files_and_reads_config_path(tmp_path: Path) -> N
     assert "not available: specify overrides or --config-path (2):" in done.output
     assert "lookup_grpo.yaml" in done.output
 
-    found = CLI.invoke(app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")])
-    assert "not available: specify overrides or --config-path (0):" in found.output
-    assert "trainBatchSize: 64" in found.output
+    result = CLI.invoke(
+        app, ["import", "verl", str(alone), "--config-path", str(tmp_path / "verl")]
+    )
+    assert "not available: specify overrides or --config-path (0):" in result.output
+    assert "trainBatchSize: 64" in result.output
 
 
 def test_import_lists_unset_values_and_applies_overrides(tmp_path: Path) -> None:

@@ -155,5 +155,5 @@ def test_samples_are_valid_with_mounts(path: Path) -> None:
 def test_machine_problems_name_flags(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
-    found = machine_problems(resolve(make_job(changes)).spec, num_gpus)
-    assert [problem[problem.index("--set") :] for problem in found] == flags
+    problems = machine_problems(resolve(make_job(changes)).spec, num_gpus)
+    assert [problem[problem.index("--set") :] for problem in problems] == flags

@@ -46,9 +46,9 @@ def test_overrides_do_not_modify_input() -> None:
 
 
 def test_unknown_path_suggests_nearest_field() -> None:
-    found = parse_job(apply_options(make_raw_job(), ["resources.devise=CPU"], []))
-    assert isinstance(found, tuple)
-    assert [violation.line() for violation in found if isinstance(violation, Violation)] == [
+    violations = parse_job(apply_options(make_raw_job(), ["resources.devise=CPU"], []))
+    assert isinstance(violations, tuple)
+    assert [violation.line() for violation in violations if isinstance(violation, Violation)] == [
         "spec.resources.devise: unknown field → did you mean device?"
     ]
 

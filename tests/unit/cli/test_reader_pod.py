@@ -1,4 +1,4 @@
-"""A reader pod that nobody starts: waiting ends, and its Events say why, where they may be read."""
+"""A reader pod that does not start: the error quotes its Events, if they may be read."""
 
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "reason"),
     [
         ([{"type": "Normal", "message": "Scheduled"}, MOUNT], "MountVolume failed: no such share"),
         ([], "its Events give no reason"),
@@ -46,13 +46,15 @@ class Cluster:
     ],
 )
 async def test_reader_pod_is_deleted_with_reason_when_start_times_out(
-    events: "list[Manifest] | AccessDenied", said: str, monkeypatch: pytest.MonkeyPatch
+    events: "list[Manifest] | AccessDenied", reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.05)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     cluster = Cluster(events)
 
-    with pytest.raises(PermanentError, match=f"volumes cannot be read: pod small-reader-.*{said}"):
+    with pytest.raises(
+        PermanentError, match=f"volumes cannot be read: pod small-reader-.*{reason}"
+    ):
         async with reader(cast(UserClient, cluster), make_job(), "image:1"):
             raise AssertionError("it never runs")
 

@@ -25,7 +25,7 @@ from support.builders.operator.jobs import make_job
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
 CLEAN = {"\n", "\t"}
 DOORS = {"terminal.py", "crd.py"}
-"""What prints: the door itself, and the text that is generated from our own models."""
+"""Modules that print: the terminal module, and commands that print generated text."""
 
 
 class Terminal(TextIOWrapper):
@@ -34,15 +34,15 @@ class Terminal(TextIOWrapper):
 
 
 def raw(text: str) -> set[str]:
-    """Return what a terminal would obey."""
+    """Return the characters that a terminal would interpret."""
     return {each for each in text if not each.isprintable() and each not in CLEAN}
 
 
 def make_old_status() -> JobStatus:
-    """Return a status as an earlier release stored it, uncleaned."""
-    told = HOSTILE.replace("\ud800", "")
-    condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=told)
-    record = AttemptRecord(number=1, cause=Cause.HEAD_LOST, message=told, in_place=[told])
+    """Return a stored status with hostile texts, as written by an earlier release."""
+    message = HOSTILE.replace("\ud800", "")
+    condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=message)
+    record = AttemptRecord(number=1, cause=Cause.HEAD_LOST, message=message, in_place=[message])
     status = JobStatus(attempt=1, conditions=[condition], attempts=[record])
     return status
 

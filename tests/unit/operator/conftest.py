@@ -8,6 +8,6 @@ from raggrpo_operator.http_api import open_session
 
 @pytest_asyncio.fixture
 async def session() -> AsyncIterator[ClientSession]:
-    """The session that all of an operator's calls of jobs' servers share."""
+    """The client session shared by all calls to servers of jobs."""
     async with open_session() as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Everything that a tenant's image can say, through whole rounds: `make fuzz-answers` says more."""
+"""Rounds with arbitrary answers of a tenant's image; `make fuzz-answers` runs more cases."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ from support.operator.reconciler_environment import (
 )
 
 ANSWERS = int(os.environ.get("RAGGRPO_FUZZ_ANSWERS", "150"))
-"""Of each kind."""
+"""Cases of each kind."""
 MAX_STATUS_BYTES = 64 * 1024
 MAX_MEMORY_BYTES = 128 * 2**20
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066} - {0x0A}
@@ -94,7 +94,7 @@ WAITING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}
 
 
 class AdversarialHead:
-    """One server for Ray's API and /progress."""
+    """A server of the Ray API and /progress."""
 
     def __init__(self) -> None:
         self.details = json.dumps(DETAILS).encode()
@@ -137,27 +137,27 @@ def owned(manifest: Manifest, uid: str) -> Manifest:
 
 
 async def survives(
-    environment: ReconcilerEnvironment, validator: OAS30Validator, said: Any
+    environment: ReconcilerEnvironment, validator: OAS30Validator, answer: Any
 ) -> None:
-    """Run a round; whatever was said, the status is valid, small and printable."""
+    """Run a round and check that the status is valid, small and printable."""
     with contextlib.suppress(OperatorError):
         await environment.reconciler.round(KEY)
     stored = environment.stored()
     problems = [each.message[:300] for each in validator.iter_errors(stored)]
-    assert problems == [], said
+    assert problems == [], answer
     text = json.dumps(stored.get("status", {}), ensure_ascii=False)
-    assert len(text.encode()) <= MAX_STATUS_BYTES, said
-    for told in leaves(stored.get("status", {})):
-        if isinstance(told, int | float):
-            assert abs(told) < 2**63, said
+    assert len(text.encode()) <= MAX_STATUS_BYTES, answer
+    for leaf in leaves(stored.get("status", {})):
+        if isinstance(leaf, int | float):
+            assert abs(leaf) < 2**63, answer
             continue
-        assert not CONTROLS & set(map(ord, told)), (told[:200], said)
+        assert not CONTROLS & set(map(ord, leaf)), (leaf[:200], answer)
     reasons = [each["reason"] for each in stored.get("status", {}).get("conditions", [])]
-    assert "InternalError" not in reasons, said
+    assert "InternalError" not in reasons, answer
 
 
 def leaves(value: Any) -> Iterator[str | float]:
-    """Yield every text, key and number."""
+    """Yield all texts, keys and numbers."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield key
@@ -200,14 +200,14 @@ async def test_round_survives_arbitrary_head_answers(
     valid = DETAILS if kind == "details" else json.loads(PROGRESS.model_dump_json(by_alias=True))
     answers = adversarial_answers(valid, seed=14)
     for number in range(ANSWERS):
-        said = next(answers)
-        setattr(hostile, kind, said)
-        if number % 10 == 0:  # between that, one job hears them all
+        answer = next(answers)
+        setattr(hostile, kind, answer)
+        if number % 10 == 0:  # a new job after each 10 cases
             environment = ReconcilerEnvironment(
                 tmp_path, session, make_running_status(RESULT.facts), url
             )
             environment.show_cluster()
-        await survives(environment, validator, said[:2000])
+        await survives(environment, validator, answer[:2000])
 
 
 @pytest.mark.row("E14")
@@ -241,7 +241,7 @@ async def test_round_survives_arbitrary_pod_statuses(
     validator: OAS30Validator,
     bounded_memory: None,
 ) -> None:
-    """The API server sees to the types; what may be missing or absurd is in the values."""
+    """The API server validates types; values may be missing or absurd."""
     chance = random.Random(16)
     for number in range(ANSWERS):
         kind, owner = ("head", "worker", "preflight")[number % 3], "c-uid"
@@ -285,5 +285,5 @@ def adversarial_texts(valid: Manifest, chance: random.Random) -> Manifest:
             if isinstance(each, str)
         )
 
-    found: Manifest = changed(valid)
-    return found
+    manifest: Manifest = changed(valid)
+    return manifest

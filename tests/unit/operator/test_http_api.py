@@ -1,4 +1,4 @@
-"""The door to a job's servers, where these answer as no honest server would."""
+"""`HttpApi` with hostile servers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from raggrpo_operator.ray_jobs import RayJobs
 from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Send, adversarial_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-MOST = LIMITS.answer_bytes
+MAX_BYTES = LIMITS.answer_bytes
 SECONDS = 0.3
 SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
 HANG_SECONDS = 30
-"""A hundred limits: how much longer than its limit a call takes is up to the machine."""
+"""A hundred times the limit, since a slow machine may exceed it."""
 MAX_MEMORY_BYTES = 64 * MIB
 
 
@@ -31,7 +31,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 OF_SUCCESS = ("no content", "invalid UTF-8")
-"""Send with their status that a stop was taken; whether the driver ends is seen, not believed."""
+"""Calls whose answer is only a status code, such as an accepted stop."""
 
 
 @pytest.mark.row("E3")
@@ -49,10 +49,10 @@ async def test_hostile_answers_are_unreachable(name: str, session: ClientSession
             with pytest.raises(OperatorError) as caught:
                 async with asyncio.timeout(HANG_SECONDS):
                     await call
-            told = str(caught.value)
-            assert told.isprintable()
-            assert len(told) < 400
-            assert "s3cret" not in told
+            message = str(caught.value)
+            assert message.isprintable()
+            assert len(message) < 400
+            assert "s3cret" not in message
         async with asyncio.timeout(HANG_SECONDS):
             assert await ProgressClient(http).read() is None
             await ProgressClient(http).dump_stacks()
@@ -76,12 +76,12 @@ async def test_many_hostile_heads_use_bounded_memory(
 
 async def test_answer_of_maximum_size_is_accepted(session: ClientSession) -> None:
     async def answer(send: Send) -> None:
-        await send(HEAD + b"Content-Length: %d\r\n\r\n" % MOST + b"x" * MOST)
+        await send(HEAD + b"Content-Length: %d\r\n\r\n" % MAX_BYTES + b"x" * MAX_BYTES)
 
     async with adversarial_server(answer) as url:
-        found = await HttpApi(session, url).call("GET", "/", seconds=10)
+        answer = await HttpApi(session, url).call("GET", "/", seconds=10)
 
-    assert (found.status, len(found.body)) == (200, MOST)
+    assert (answer.status, len(answer.body)) == (200, MAX_BYTES)
 
 
 async def test_redirect_is_not_followed(session: ClientSession) -> None:

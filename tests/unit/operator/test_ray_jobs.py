@@ -18,7 +18,7 @@ Answer = tuple[int, Any]
 
 
 class Head:
-    """What the served head received."""
+    """A served head with the requests it has received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -92,11 +92,11 @@ async def test_repeated_submission_is_idempotent(session: ClientSession) -> None
 async def test_status_reports_driver_exit_code(session: ClientSession) -> None:
     message = "failed, last available logs:\n\x1b[36m(Rank pid=7)\x1b[0m boom\n\n"
     async with make_head(knows("FAILED", driver_exit_code=17, message=message)) as head:
-        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
+        attempt = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
 
-    assert found is not None
-    assert (found.status, found.exit_code) == (SubmissionStatus.FAILED, 17)
-    assert found.message == "failed, last available logs:\n(Rank pid=7) boom"
+    assert attempt is not None
+    assert (attempt.status, attempt.exit_code) == (SubmissionStatus.FAILED, 17)
+    assert attempt.message == "failed, last available logs:\n(Rank pid=7) boom"
 
 
 async def test_status_reports_ray_memory_kill(
@@ -105,16 +105,16 @@ async def test_status_reports_ray_memory_kill(
     line = "1 worker(s) were killed due to the node running low on memory. Memory was 22.44GB"
     message = "\n".join(["Job supervisor died", line, *(f"9{n} 0.1 python" for n in range(20))])
     async with make_head(knows("FAILED", message=message)) as head:
-        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
+        attempt = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
 
-    assert found is not None
-    assert (found.is_out_of_memory, found.message) == (True, line)
+    assert attempt is not None
+    assert (attempt.is_out_of_memory, attempt.message) == (True, line)
 
 
 async def test_status_of_unknown_submission_is_none(session: ClientSession) -> None:
     async with make_head(unknown) as head:
-        found = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
-    assert found is None
+        attempt = await RayJobs(HttpApi(session, head.url)).status("j-a1", 1)
+    assert attempt is None
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_message_has_last_lines_of_log() -> None:
 )
 async def test_unreadable_progress_is_none(answer: Answer, session: ClientSession) -> None:
     async with make_head(lambda method, path: answer) as head:
-        found = await ProgressClient(HttpApi(session, head.url)).read()
-    assert found is None
+        progress = await ProgressClient(HttpApi(session, head.url)).read()
+    assert progress is None
 
 
 @pytest.mark.parametrize("code", [401, 403])
@@ -204,10 +204,10 @@ async def test_progress_with_rejected_token_raises_access_denied(
 async def test_progress_ignores_unknown_fields(session: ClientSession) -> None:
     body = {"attempt": 2, "stage": "Training", "step": 7, "fromTheFuture": 1}
     async with make_head(lambda method, path: (200, body)) as head:
-        found = await ProgressClient(HttpApi(session, head.url, "t")).read()
+        progress = await ProgressClient(HttpApi(session, head.url, "t")).read()
 
-    assert found is not None
-    assert (found.attempt, found.step) == (2, 7)
+    assert progress is not None
+    assert (progress.attempt, progress.step) == (2, 7)
     assert head.tokens == ["Bearer t"]
 
 

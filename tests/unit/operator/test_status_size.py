@@ -84,19 +84,21 @@ def test_status_fits_size_limit(
         assert fitted == status
 
 
-@pytest.mark.parametrize(("conditions", "left"), [(0, 32), (2, 16), (10, 8)])
-def test_full_status_keeps_first_warnings(conditions: int, left: int) -> None:
+@pytest.mark.parametrize(("conditions", "num_kept"), [(0, 32), (2, 16), (10, 8)])
+def test_full_status_keeps_first_warnings(conditions: int, num_kept: int) -> None:
     long = "\U0001f600" * 1000
-    told = [
+    conditions_set = [
         Condition(type=kind, status="True", reason="R", message=long)
         for kind in list(ConditionType)[:conditions]
     ]
     warnings = [JobWarning(path=f"spec.{n}", reason="R", message="w" * 512) for n in range(32)]
     attempts = [AttemptRecord(number=1, message=long)] * conditions
-    status = JobStatus(warnings=warnings, warning_count=32, attempts=attempts, conditions=told)
+    status = JobStatus(
+        warnings=warnings, warning_count=32, attempts=attempts, conditions=conditions_set
+    )
 
     fitted = within_limit(status)
-    assert [each.path for each in fitted.warnings] == [f"spec.{n}" for n in range(left)]
+    assert [each.path for each in fitted.warnings] == [f"spec.{n}" for n in range(num_kept)]
     assert fitted.warning_count == 32
 
 

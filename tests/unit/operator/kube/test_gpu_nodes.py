@@ -20,7 +20,7 @@ def make_node(labels: dict[str, str], gpus: str = "8") -> dict[str, Any]:
     }
 
 
-def seen(
+def observe_gpu(
     *nodes: dict[str, Any], gpus: int = 1, selector: dict[str, str] | None = None
 ) -> DeviceObserved | None:
     resources = ResourcesSpec(gpus_per_node=gpus)
@@ -31,15 +31,15 @@ def seen(
 def test_smallest_candidate_gpu_is_returned() -> None:
     small = make_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
     large = make_node(H100 | {"pool": "large"})
-    assert seen(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
-    assert seen(small, large, selector={"pool": "large"}) == DeviceObserved(
+    assert observe_gpu(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
+    assert observe_gpu(small, large, selector={"pool": "large"}) == DeviceObserved(
         81559, 9, "NVIDIA-H100-80GB-HBM3"
     )
 
 
 def test_nodes_without_enough_gpus_are_ignored() -> None:
-    assert seen(make_node(H100, gpus="4"), gpus=8) is None
-    assert seen({"metadata": {"labels": H100}}) is None
+    assert observe_gpu(make_node(H100, gpus="4"), gpus=8) is None
+    assert observe_gpu({"metadata": {"labels": H100}}) is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_nodes_without_enough_gpus_are_ignored() -> None:
     ],
 )
 def test_product_label_yields_memory_and_capability(product: str, gib: int, major: int) -> None:
-    device = seen(make_node({"nvidia.com/gpu.product": product}))
+    device = observe_gpu(make_node({"nvidia.com/gpu.product": product}))
     assert device is not None
     assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
 
@@ -87,4 +87,4 @@ def test_mig_slices_and_replicas_divide_memory(
 
 @pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
 def test_invalid_number_labels_are_ignored(memory: str) -> None:
-    assert seen(make_node({"nvidia.com/gpu.memory": memory})) is None
+    assert observe_gpu(make_node({"nvidia.com/gpu.memory": memory})) is None

@@ -11,7 +11,7 @@ from support.fakes.fake_kube import FakeKube, failing
 
 @dataclass
 class Clock:
-    """Time that moves when somebody sleeps."""
+    """A clock advanced by `sleep`."""
 
     now: float = 1000.0
     after_sleep: dict[int, object] = field(default_factory=dict)
@@ -38,17 +38,19 @@ def holder(kube: FakeKube) -> str:
 
 
 async def test_second_replica_waits_until_lease_expires() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     await make_lease(kube, clock, "one").acquire()
-    begun = clock.now
+    started = clock.now
     await make_lease(kube, clock, "two").acquire()
 
     assert holder(kube) == "two"
-    assert DURATION_SECONDS <= clock.now - begun <= 20
+    assert DURATION_SECONDS <= clock.now - started <= 20
 
 
 async def test_renewed_lease_blocks_other_replicas() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
 
@@ -59,19 +61,21 @@ async def test_renewed_lease_blocks_other_replicas() -> None:
 
 
 async def test_released_lease_can_be_acquired_immediately() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     first = make_lease(kube, clock, "one")
     await first.acquire()
     await first.release()
-    begun = clock.now
+    started = clock.now
     await make_lease(kube, clock, "two").acquire()
 
-    assert clock.now == begun
+    assert clock.now == started
     assert holder(kube) == "two"
 
 
 async def test_leader_stops_before_unrenewed_lease_expires() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     lease = make_lease(kube, clock, "one")
     await lease.acquire()
     renewed = clock.now
@@ -82,7 +86,8 @@ async def test_leader_stops_before_unrenewed_lease_expires() -> None:
 
 
 async def test_leader_survives_transient_renewal_errors() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     lease = make_lease(kube, clock, "one")
     await lease.acquire()
 
@@ -105,7 +110,8 @@ async def test_leader_survives_transient_renewal_errors() -> None:
 
 
 async def test_leader_stops_when_replaced() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
     await second._acquire_or_renew()
@@ -118,7 +124,8 @@ async def test_leader_stops_when_replaced() -> None:
 
 
 async def test_concurrent_acquisition_has_one_winner() -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     await make_lease(kube, clock, "gone").acquire()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     assert not await first._acquire_or_renew()
@@ -127,15 +134,16 @@ async def test_concurrent_acquisition_has_one_winner() -> None:
     read = await kube.get(LEASES, "here", "operator")
 
     assert await first._acquire_or_renew()
-    with pytest.raises(Conflict):  # what the second would write rests on the old version
+    with pytest.raises(Conflict):  # the second write has a stale resourceVersion
         await kube.apply(second._lease(read))
     assert not await second._acquire_or_renew()
 
 
 @pytest.mark.parametrize("transitions", [1, 2])
 async def test_lease_counts_transitions(transitions: int) -> None:
-    kube, clock = FakeKube(), Clock()
+    kube = FakeKube()
+    clock = Clock()
     for number in range(transitions):
         await make_lease(kube, clock, f"replica-{number}").acquire()
-    found = kube.objects[LEASES.plural, "here", "operator"]["spec"]
-    assert found["leaseTransitions"] == transitions
+    spec = kube.objects[LEASES.plural, "here", "operator"]["spec"]
+    assert spec["leaseTransitions"] == transitions

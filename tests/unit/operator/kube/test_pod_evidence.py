@@ -55,19 +55,19 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
     "node gone": (make_pod(disrupted("DeletionByPodGC")), False, Cause.NODE_LOST, "because"),
     "node shut down": (make_pod(disrupted("TerminationByKubelet")), False, Cause.NODE_LOST,
         "because"),
-    "worker ended": (make_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
+    "worker exited": (make_pod(container(ended(code=1))), False, Cause.WORKER_LOST,
         "trainer pod small-c1-worker-0: exited with code 1 (Error)"),
-    "head ended, its last words": (make_pod(container(ended(message="up\n" * 900 + GCS)),
+    "head exited, end of its log": (make_pod(container(ended(message="up\n" * 900 + GCS)),
         kind="head"),
         False, Cause.HEAD_LOST, "up Ray subprocesses exited: gcs_server [exit code=1]"),
-    "out of memory beside a proxy": (make_pod(with_proxy_sidecar(container(ended("OOMKilled",
+    "out of memory with a proxy sidecar": (make_pod(with_proxy_sidecar(container(ended("OOMKilled",
         137)))),
         False, Cause.HOST_OUT_OF_MEMORY, "OOMKilled"),
-    "a proxy ended": (make_pod(with_proxy_sidecar(container())), False, None, ""),
+    "proxy sidecar exited": (make_pod(with_proxy_sidecar(container())), False, None, ""),
     "head restarted in place": (make_pod(container(last=ended(code=139)), kind="head"), False,
         Cause.HEAD_LOST, "exited with code 139"),
     "worker deleted": (make_pod(), True, Cause.WORKER_LOST, "was deleted"),
-    "worker being deleted, its container ends": (make_pod(container(ended(code=143)), going=True),
+    "worker being deleted, container exited": (make_pod(container(ended(code=143)), going=True),
         False, Cause.WORKER_LOST, "was deleted"),
     "head deleted": (make_pod(kind="head"), True, Cause.HEAD_LOST, "was deleted"),
     "failed without a container": (
@@ -80,9 +80,9 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
 @pytest.mark.parametrize("case", LOSSES)
 def test_loss_has_cause_and_message(case: str) -> None:
     pod, was_deleted, cause, words = LOSSES[case]
-    found = loss(pod, NOW, was_deleted=was_deleted)
-    assert (found.cause if found else None) == cause
-    assert words in (found.message if found else "")
+    evidence = loss(pod, NOW, was_deleted=was_deleted)
+    assert (evidence.cause if evidence else None) == cause
+    assert words in (evidence.message if evidence else "")
 
 
 BLAMED = {
@@ -90,8 +90,8 @@ BLAMED = {
     "node tainted",
     "node gone",
     "node shut down",
-    "worker ended",
-    "head ended, its last words",
+    "worker exited",
+    "head exited, end of its log",
     "head restarted in place",
     "failed without a container",
 }
@@ -102,8 +102,8 @@ BLAMED = {
 def test_loss_is_attributed_to_node_only_for_node_failures(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
-    found = loss(pod, NOW, was_deleted=was_deleted)
-    assert (found.node if found else "") == ("gpu-7" if case in BLAMED else "")
+    evidence = loss(pod, NOW, was_deleted=was_deleted)
+    assert (evidence.node if evidence else "") == ("gpu-7" if case in BLAMED else "")
 
 
 def waiting(reason: str, message: str = "the pod's own words") -> Manifest:
@@ -135,9 +135,9 @@ STARTS: dict[str, tuple[Manifest, bool | None]] = {
 @pytest.mark.parametrize("case", STARTS)
 def test_start_problem_quotes_pod_status(case: str) -> None:
     status, is_final = STARTS[case]
-    found = start_problem(make_pod(status))
-    assert (found.is_final if found else None) == is_final
-    assert found is None or "the pod's own words" in found.message
+    problem = start_problem(make_pod(status))
+    assert (problem.is_final if problem else None) == is_final
+    assert problem is None or "the pod's own words" in problem.message
 
 
 def make_book() -> EvidenceStore:
@@ -148,8 +148,8 @@ def test_first_evidence_is_retained_after_pod_deletion() -> None:
     book = make_book()
     book.record(KEY, make_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.record(KEY, make_pod(), NOW, was_deleted=True)
-    [found] = book.losses(KEY, CLUSTER_UID, LONG_AGO)
-    assert found.cause is Cause.HOST_OUT_OF_MEMORY
+    [evidence] = book.losses(KEY, CLUSTER_UID, LONG_AGO)
+    assert evidence.cause is Cause.HOST_OUT_OF_MEMORY
 
 
 def test_heaviest_loss_comes_first() -> None:
@@ -209,26 +209,26 @@ def test_grace_period_restarts_after_recovery() -> None:
 def test_unschedulable_pod_is_never_final() -> None:
     book, pods = make_book(), [make_pod(unscheduled("no node"))]
     for seconds in (0, 10_000):
-        found, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
-        assert found is not None
+        problem, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
+        assert problem is not None
         assert not is_final
 
 
 def test_start_problems_of_gpu_pods_come_first() -> None:
-    said = unscheduled("no node")
+    status = unscheduled("no node")
     roles = ("head", "rollout", "proxy", "trainer")
-    pods = [make_pod(said, role=role, name=role) for role in roles]
+    pods = [make_pod(status, role=role, name=role) for role in roles]
 
-    def told() -> str:
-        found, _ = make_book().start_problem(KEY, pods, NOW)
-        assert found is not None
-        return found.pod
+    def reported_pod() -> str:
+        problem, _ = make_book().start_problem(KEY, pods, NOW)
+        assert problem is not None
+        return problem.pod
 
-    assert told() == "trainer"
+    assert reported_pod() == "trainer"
     pods.pop()
-    assert told() == "rollout"
+    assert reported_pod() == "rollout"
     del pods[1]
-    assert told() == "head"
+    assert reported_pod() == "head"
 
 
 @pytest.mark.parametrize(
@@ -236,14 +236,14 @@ def test_start_problems_of_gpu_pods_come_first() -> None:
 )
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
 def test_exit_with_invalid_time_is_dated_now(time: str | None, reason: str) -> None:
-    found = loss(make_pod(container(ended(reason, at=time))), NOW)
+    evidence = loss(make_pod(container(ended(reason, at=time))), NOW)
     disruption = disrupted("DeletionByPodGC")
     disruption["conditions"][0]["lastTransitionTime"] = time
     other = loss(make_pod(disruption), NOW)
 
-    assert found is not None
+    assert evidence is not None
     assert other is not None
-    assert (found.time, other.time) == (NOW, NOW)
+    assert (evidence.time, other.time) == (NOW, NOW)
 
 
 @pytest.mark.parametrize(
@@ -261,9 +261,9 @@ def test_null_sections_are_empty(status: Manifest) -> None:
 
 
 def test_messages_are_one_short_printable_line() -> None:
-    said = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
-    problem = start_problem(make_pod(waiting("ErrImagePull", said)))
-    lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": said}), NOW)
+    text = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
+    problem = start_problem(make_pod(waiting("ErrImagePull", text)))
+    lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": text}), NOW)
 
     for message in (problem and problem.message, lost and lost.message):
         assert message is not None

@@ -26,8 +26,8 @@ def make_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Mani
     return {"kind": kind, "metadata": metadata, **more}
 
 
-def take(caches: Caches, kind: Resource, *bodies: Manifest, namespace: str = "") -> None:
-    """Take a list that has a single page."""
+def apply_list(caches: Caches, kind: Resource, *bodies: Manifest, namespace: str = "") -> None:
+    """Apply a list of a single page."""
     caches.apply_page(kind.path(namespace), kind.kind, bodies, is_first=True, is_last=True)
 
 
@@ -35,11 +35,11 @@ def uids(caches: Caches, key: JobKey = A) -> list[str]:
     return [each["metadata"]["uid"] for each in caches.objects.pods.get(key, ())]
 
 
-def what_is_told(caches: Caches) -> list[tuple[str, str]]:
-    """Return a list that grows by (type of event, uid) with all that the caches tell."""
-    told: list[tuple[str, str]] = []
-    caches.on_event = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
-    return told
+def record_events(caches: Caches) -> list[tuple[str, str]]:
+    """Return a list that records (event type, uid) of all events of the caches."""
+    events: list[tuple[str, str]] = []
+    caches.on_event = lambda event_type, body: events.append((event_type, body["metadata"]["uid"]))
+    return events
 
 
 def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
@@ -47,7 +47,7 @@ def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
     paths = [(kind, namespace) for kind in KINDS for namespace in ("team", "other")]
     for kind, namespace in paths:
         assert not caches.filled.is_set()
-        take(caches, kind, namespace=namespace)
+        apply_list(caches, kind, namespace=namespace)
 
     assert caches.filled.is_set()
 
@@ -57,7 +57,7 @@ def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
     caches = Caches(1)
     for other in KINDS:
         if other is not kind:
-            take(caches, other)
+            apply_list(caches, other)
 
     first, second = (make_body(uid, kind=kind.kind) for uid in "12")
     caches.apply_page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
@@ -66,16 +66,16 @@ def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
     assert caches.filled.is_set()
 
 
-@pytest.mark.parametrize("is_told_last", [True, False])
-def test_unserved_kind_is_not_required(is_told_last: bool) -> None:
+@pytest.mark.parametrize("is_last", [True, False])
+def test_unserved_kind_is_not_required(is_last: bool) -> None:
     caches = Caches(1)
-    if not is_told_last:
+    if not is_last:
         caches.mark_unserved("RayCluster")
     for kind in KINDS:
         if kind is not RAY_CLUSTERS:
             assert not caches.filled.is_set()
-            take(caches, kind)
-    if is_told_last:
+            apply_list(caches, kind)
+    if is_last:
         assert not caches.filled.is_set()
         caches.mark_unserved("RayCluster")
 
@@ -84,8 +84,8 @@ def test_unserved_kind_is_not_required(is_told_last: bool) -> None:
 
 def test_objects_are_grouped_by_job() -> None:
     caches = Caches(1)
-    take(caches, PODS, make_body("1"), make_body("2", B), make_body("3"))
-    take(caches, JOBS, make_body("4", kind=names.KIND, spec={"model": {}}))
+    apply_list(caches, PODS, make_body("1"), make_body("2", B), make_body("3"))
+    apply_list(caches, JOBS, make_body("4", kind=names.KIND, spec={"model": {}}))
 
     assert (uids(caches), uids(caches, B)) == (["1", "3"], ["2"])
     job = caches.objects.job(A)
@@ -96,8 +96,8 @@ def test_objects_are_grouped_by_job() -> None:
 
 def test_watch_events_update_move_and_remove_objects() -> None:
     caches, path = Caches(1), PODS.path("")
-    take(caches, PODS, make_body("1"), make_body("2"))
-    told = what_is_told(caches)
+    apply_list(caches, PODS, make_body("1"), make_body("2"))
+    events = record_events(caches)
     caches.apply_event(path, "MODIFIED", make_body("1", status={"phase": "Running"}))
     caches.apply_event(path, "DELETED", make_body("2"))
     caches.apply_event(path, "DELETED", make_body("never known"))
@@ -106,7 +106,7 @@ def test_watch_events_update_move_and_remove_objects() -> None:
     assert [each["status"].get("phase") for each in caches.objects.pods[A]] == ["Running", None]
     assert uids(caches) == ["1", "3"]
     types = ["MODIFIED", "DELETED", "DELETED", "ADDED"]
-    assert told == list(zip(types, ["1", "2", "never known", "3"], strict=True))
+    assert events == list(zip(types, ["1", "2", "never known", "3"], strict=True))
     caches.apply_event(path, "MODIFIED", make_body("1", B))
     caches.apply_event(path, "DELETED", make_body("3"))
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
@@ -114,69 +114,69 @@ def test_watch_events_update_move_and_remove_objects() -> None:
 
 def test_listener_sees_updated_cache() -> None:
     caches = Caches(1)
-    seen: list[list[str]] = []
-    caches.on_event = lambda *_: seen.append(uids(caches))
+    observed: list[list[str]] = []
+    caches.on_event = lambda *_: observed.append(uids(caches))
 
-    take(caches, PODS, make_body("1"))
+    apply_list(caches, PODS, make_body("1"))
     caches.apply_event(PODS.path(""), "DELETED", make_body("1"))
 
-    assert seen == [["1"], []]
+    assert observed == [["1"], []]
 
 
 def test_listener_error_does_not_stop_events(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caches = Caches(1)
-    told: list[str] = []
+    events: list[str] = []
 
     def fails_first(_: str, body: Manifest) -> None:
-        told.append(body["metadata"]["uid"])
-        if len(told) == 1:
-            raise TypeError("of an odd status")
+        events.append(body["metadata"]["uid"])
+        if len(events) == 1:
+            raise TypeError("malformed status")
 
     caches.on_event = fails_first
-    take(caches, PODS, make_body("1"), make_body("2"))
+    apply_list(caches, PODS, make_body("1"), make_body("2"))
 
-    assert told == ["1", "2"]
+    assert events == ["1", "2"]
     assert "event of a Pod failed" in caplog.text
 
 
 def test_vanished_objects_are_removed_after_next_list() -> None:
     caches, path = Caches(2), PODS.path("team")
     elsewhere = make_body("9", JobKey("other", "a"))
-    take(caches, PODS, make_body("1"), make_body("2"), namespace="team")
-    take(caches, PODS, elsewhere, namespace="other")
+    apply_list(caches, PODS, make_body("1"), make_body("2"), namespace="team")
+    apply_list(caches, PODS, elsewhere, namespace="other")
     caches.apply_event(path, "ADDED", make_body("3"))
     caches.apply_event(path, "ADDED", make_body("4"))
     caches.apply_event(path, "DELETED", make_body("4"))
-    told = what_is_told(caches)
+    events = record_events(caches)
 
-    take(caches, PODS, make_body("2"), namespace="team")
+    apply_list(caches, PODS, make_body("2"), namespace="team")
 
-    assert sorted(told) == [("LISTED", "2"), ("VANISHED", "1"), ("VANISHED", "3")]
+    assert sorted(events) == [("LISTED", "2"), ("VANISHED", "1"), ("VANISHED", "3")]
     assert uids(caches) == ["2"]
-    assert uids(caches, JobKey("other", "a")) == ["9"], "another path's list says nothing of it"
-    take(caches, PODS, make_body("2"), namespace="team")
-    assert len(told) == 4
+    assert uids(caches, JobKey("other", "a")) == ["9"], "not affected by the list of another path"
+    apply_list(caches, PODS, make_body("2"), namespace="team")
+    assert len(events) == 4
 
 
 def test_aborted_list_changes_nothing() -> None:
     caches, path = Caches(1), PODS.path("")
-    take(caches, PODS, make_body("1"), make_body("2"))
-    told = what_is_told(caches)
+    apply_list(caches, PODS, make_body("1"), make_body("2"))
+    events = record_events(caches)
     caches.apply_page(path, "Pod", [make_body("1"), make_body("new")], is_first=True, is_last=False)
     assert uids(caches) == ["1", "2", "new"]
 
-    take(caches, PODS, make_body("2"))
+    apply_list(caches, PODS, make_body("2"))
 
-    assert sorted(told)[-2:] == [("VANISHED", "1"), ("VANISHED", "new")]
+    assert sorted(events)[-2:] == [("VANISHED", "1"), ("VANISHED", "new")]
     assert uids(caches) == ["2"]
 
 
 async def test_unlisted_kind_raises_list_timeout() -> None:
     caches = Caches(1)
     for kind in (JOBS, PODS, CONFIG_MAPS):
-        take(caches, kind)
+        apply_list(caches, kind)
 
     with pytest.raises(ListTimeout, match="no list of Deployment, RayCluster"):
         await caches.wait_until_filled(page_seconds=0.01)
@@ -190,5 +190,5 @@ async def test_slow_list_with_pages_does_not_time_out() -> None:
         caches.apply_page(PODS.path(""), "Pod", [], is_first=True, is_last=False)
     assert not waiting.done()
     for kind in KINDS:
-        take(caches, kind)
+        apply_list(caches, kind)
     await asyncio.wait_for(waiting, 5)

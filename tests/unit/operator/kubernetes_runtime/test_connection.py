@@ -31,7 +31,7 @@ def identity(uid: str) -> Manifest:
 
 
 async def make_list(request: web.Request) -> web.Response:
-    """Answer with two pages of an object each."""
+    """Answer with two pages, each with one object."""
     uid, more = ("2", "") if "continue" in request.query else ("1", "next")
     items = [{"metadata": identity(uid), "data": {"text": HUGE}}]
     kind = request.match_info["kind"]
@@ -54,51 +54,58 @@ async def make_watch(request: web.Request) -> web.StreamResponse:
 
 @dataclass
 class Connected:
-    """A server, kopf's session, and the caches that it fills."""
+    """A server, kopf's session, and the caches it fills."""
 
     url: Callable[[str], URL]
     session: aiohttp.ClientSession
     caches: Caches
-    told: list[tuple[str, str]]
+    events_seen: list[tuple[str, str]]
 
     async def read(self, page: str) -> Manifest:
         async with self.session.get(self.url(page)) as answer:
-            found: Manifest = await answer.json()
-            return found
+            body: Manifest = await answer.json()
+            return body
 
 
 @asynccontextmanager
 async def connected(
     handler: Handler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Connected]:
-    """Yield a server that answers thus, and kopf's session."""
+    """Yield a session of kopf with a server that answers with `handler`."""
     app = web.Application()
     app.router.add_get("/{kind}", handler)
-    caches, told = Caches(1), list[tuple[str, str]]()
-    caches.on_event = lambda event_type, body: told.append((event_type, body["metadata"]["uid"]))
+    caches, events_seen = Caches(1), list[tuple[str, str]]()
+    caches.on_event = lambda event_type, body: events_seen.append(
+        (event_type, body["metadata"]["uid"])
+    )
     async with TestServer(app) as server:
         monkeypatch.setenv("KUBECONFIG", str(make_kubeconfig(folder, str(server.make_url("/")))))
-        found = await connect(caches, **CONTEXT)
-        assert found is not None
-        async with found.aiohttp_session as session:
-            yield Connected(server.make_url, session, caches, told)
+        login = await connect(caches, **CONTEXT)
+        assert login is not None
+        async with login.aiohttp_session as session:
+            yield Connected(server.make_url, session, caches, events_seen)
 
 
 @pytest.mark.row("E10")
 async def test_list_fills_caches_and_is_empty_for_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(make_list, tmp_path, monkeypatch) as to:
+    async with connected(make_list, tmp_path, monkeypatch) as client:
         gone = {"kind": "ConfigMap", "metadata": identity("0")}
-        to.caches.apply_event("/ConfigMapList", "ADDED", gone)
-        first = await to.read("/ConfigMapList?limit=1")
+        client.caches.apply_event("/ConfigMapList", "ADDED", gone)
+        first = await client.read("/ConfigMapList?limit=1")
         assert first == {"kind": "ConfigMapList", "items": [], "metadata": {"continue": "next"}}
-        await to.read("/ConfigMapList?limit=1&continue=next")
+        await client.read("/ConfigMapList?limit=1&continue=next")
 
-        kept = list(to.caches.objects.config_maps[KEY])
-        assert [each["metadata"]["uid"] for each in kept] == ["1", "2"]
-        assert len(json.dumps(kept)) < 1000
-    assert to.told == [("ADDED", "0"), ("LISTED", "1"), ("LISTED", "2"), ("VANISHED", "0")]
+        cached = list(client.caches.objects.config_maps[KEY])
+        assert [each["metadata"]["uid"] for each in cached] == ["1", "2"]
+        assert len(json.dumps(cached)) < 1000
+    assert client.events_seen == [
+        ("ADDED", "0"),
+        ("LISTED", "1"),
+        ("LISTED", "2"),
+        ("VANISHED", "0"),
+    ]
 
 
 async def test_restarted_list_replaces_first_pages(
@@ -111,21 +118,21 @@ async def test_restarted_list_replaces_first_pages(
         more = {"metadata": {"continue": "" if "continue" in request.query else "next"}}
         return web.json_response({"kind": "PodList", "items": items, **more})
 
-    async with connected(changing, tmp_path, monkeypatch) as to:
+    async with connected(changing, tmp_path, monkeypatch) as client:
         for page in ("", "", "?continue=next"):
-            await to.read(f"/PodList{page}")
+            await client.read(f"/PodList{page}")
 
-    assert to.told[-1] == ("VANISHED", "1")
+    assert client.events_seen[-1] == ("VANISHED", "1")
 
 
 async def test_other_lists_are_passed_to_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(make_list, tmp_path, monkeypatch) as to:
-        listed = await to.read("/TheirList")
+    async with connected(make_list, tmp_path, monkeypatch) as client:
+        listed = await client.read("/TheirList")
 
     assert listed["items"][0]["data"] == {"text": HUGE}
-    assert to.told == []
+    assert client.events_seen == []
 
 
 async def test_malformed_object_does_not_abort_list(
@@ -135,10 +142,10 @@ async def test_malformed_object_does_not_abort_list(
         items = [{"metadata": identity("1"), "spec": "?"}, {"metadata": identity("2")}]
         return web.json_response({"kind": "PodList", "items": items, "metadata": {}})
 
-    async with connected(odd_pods, tmp_path, monkeypatch) as to:
-        await to.read("/PodList")
+    async with connected(odd_pods, tmp_path, monkeypatch) as client:
+        await client.read("/PodList")
 
-    assert to.told == [("LISTED", "1"), ("LISTED", "2")]
+    assert client.events_seen == [("LISTED", "1"), ("LISTED", "2")]
 
 
 async def test_error_answer_is_passed_to_kopf(
@@ -147,8 +154,8 @@ async def test_error_answer_is_passed_to_kopf(
     async def nothing(request: web.Request) -> web.Response:
         return web.Response(status=500, content_type="application/json")
 
-    async with connected(nothing, tmp_path, monkeypatch) as to:
-        assert await to.read("/PodList") is None
+    async with connected(nothing, tmp_path, monkeypatch) as client:
+        assert await client.read("/PodList") is None
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("ConfigMapList", True), ("TheirList", False)])
@@ -156,8 +163,8 @@ async def test_events_fill_caches_and_become_bookmarks(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        connected(make_watch, tmp_path, monkeypatch) as to,
-        to.session.get(to.url(f"/{kind}?watch=true")) as answer,
+        connected(make_watch, tmp_path, monkeypatch) as client,
+        client.session.get(client.url(f"/{kind}?watch=true")) as answer,
     ):
         lines = [line async for line in answer.content.iter_chunked(2**20)]
 
@@ -167,7 +174,7 @@ async def test_events_fill_caches_and_become_bookmarks(
     others = [] if is_ours else ["ADDED", "ADDED"]
     assert [each["type"] for each in events if each["type"] != "BOOKMARK"] == others
     assert (len(b"".join(lines)) < 1000) is is_ours
-    assert to.told == ([("ADDED", "7")] * 2 if is_ours else []) + [("ADDED", "8")]
+    assert client.events_seen == ([("ADDED", "7")] * 2 if is_ours else []) + [("ADDED", "8")]
 
 
 async def test_missing_credentials_are_left_to_kopf(

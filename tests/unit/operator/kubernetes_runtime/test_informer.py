@@ -46,14 +46,14 @@ def test_trimming_removes_unused_fields(kind: str) -> None:
         body["spec"] = template | {"workerGroupSpecs": [{"replicas": 2, "template": huge}]}
         body["status"] = {"theirs": huge}
 
-    kept = (trim_job if kind == "RagGrpoJob" else trim_child)(body)
+    trimmed = (trim_job if kind == "RagGrpoJob" else trim_child)(body)
 
-    assert len(json.dumps(kept)) < 1000
-    assert kept["metadata"]["labels"] == {names.LABEL_JOB: "small"}
+    assert len(json.dumps(trimmed)) < 1000
+    assert trimmed["metadata"]["labels"] == {names.LABEL_JOB: "small"}
 
 
 def test_trimmed_ray_cluster_is_observed_equally() -> None:
-    def seen(ray_cluster: Manifest) -> ClusterObserved:
+    def observe(ray_cluster: Manifest) -> ClusterObserved:
         return observed_cluster(
             1,
             ray_cluster,
@@ -66,7 +66,7 @@ def test_trimmed_ray_cluster_is_observed_equally() -> None:
 
     whole = make_ray_cluster()
 
-    assert seen(trim_child(whole)) == seen(whole)
+    assert observe(trim_child(whole)) == observe(whole)
     assert head_is_ready(trim_child(whole)) == head_is_ready(whole)
 
 
@@ -86,11 +86,11 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_oversized_spec_is_replaced_by_reason(spec: Manifest, why: str) -> None:
-    kept = trim_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
+    trimmed = trim_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
 
-    assert len(json.dumps(kept)) < 1000
-    assert why in kept[TOO_LARGE]
-    assert trim_job(kept) == kept
+    assert len(json.dumps(trimmed)) < 1000
+    assert why in trimmed[TOO_LARGE]
+    assert trim_job(trimmed) == trimmed
 
 
 def test_trimmed_pod_keeps_first_container_limit() -> None:
@@ -102,22 +102,22 @@ def test_trimmed_pod_keeps_first_container_limit() -> None:
         "status": {"containerStatuses": [{"name": "a"}] * 8_000},
     }
 
-    kept = trim_child(body)
+    trimmed = trim_child(body)
 
-    assert kept["spec"]["containers"] == [{"resources": {"limits": {"memory": "1Gi"}}}]
-    assert len(json.dumps(kept)) < 1000
+    assert trimmed["spec"]["containers"] == [{"resources": {"limits": {"memory": "1Gi"}}}]
+    assert len(json.dumps(trimmed)) < 1000
 
 
 @dataclass
 class Listening:
-    """What is told of events to evidence and queue."""
+    """A listener with its evidence, store and requeued jobs."""
 
     evidence: EvidenceStore = field(default_factory=lambda: EvidenceStore(timedelta(0)))
     changed: list[JobKey] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store = JobStore(ClusterObjects())
-        self.told = listener(self.evidence, self.store, self.changed.append, lambda: NOW)
+        self.on_event = listener(self.evidence, self.store, self.changed.append, lambda: NOW)
 
     def losses(self, pod: Manifest) -> int:
         key = JobKey(pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB])
@@ -131,14 +131,14 @@ class Listening:
 def test_vanished_pod_is_not_evidence(event_type: str, losses: int) -> None:
     listening, pod = Listening(), trim_child(make_pod(kind="head"))
 
-    listening.told(event_type, pod)
+    listening.on_event(event_type, pod)
 
     assert listening.losses(pod) == losses
     assert len(listening.changed) == 1
 
 
 @pytest.mark.parametrize(
-    ("event_type", "version", "is_news"),
+    ("event_type", "version", "is_requeued"),
     [
         ("MODIFIED", "7", False),
         ("MODIFIED", "8", True),
@@ -146,12 +146,12 @@ def test_vanished_pod_is_not_evidence(event_type: str, losses: int) -> None:
         ("VANISHED", "7", True),
     ],
 )
-def test_own_writes_do_not_requeue(event_type: str, version: str, is_news: bool) -> None:
+def test_own_writes_do_not_requeue(event_type: str, version: str, is_requeued: bool) -> None:
     listening, key = Listening(), JobKey("default", "small")
     metadata = {"name": key.name, "namespace": key.namespace, "uid": "1", "generation": 1}
     job = {"kind": names.KIND, "metadata": metadata | {"resourceVersion": "7"}}
     listening.store.put(key, job)
 
-    listening.told(event_type, job | {"metadata": metadata | {"resourceVersion": version}})
+    listening.on_event(event_type, job | {"metadata": metadata | {"resourceVersion": version}})
 
-    assert listening.changed == ([key] if is_news else [])
+    assert listening.changed == ([key] if is_requeued else [])

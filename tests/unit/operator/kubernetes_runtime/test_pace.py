@@ -33,8 +33,9 @@ def test_intervals_shrink_when_jobs_settle() -> None:
 
 
 def test_busy_namespace_slows_only_its_jobs() -> None:
-    pace, neighbour = with_busy_jobs(2000), JobKey("other", "job")
-    pace.set_busy(neighbour, is_busy=True)
+    pace = with_busy_jobs(2000)
+    neighbor = JobKey("other", "job")
+    pace.set_busy(neighbor, is_busy=True)
 
-    assert (pace.poll_seconds(neighbour), pace.status_seconds(neighbour)) == (5, 10)
+    assert (pace.poll_seconds(neighbor), pace.status_seconds(neighbor)) == (5, 10)
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (200, 400)

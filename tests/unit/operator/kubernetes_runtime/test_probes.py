@@ -20,7 +20,7 @@ KEY = JobKey("default", "small")
 
 @dataclass
 class Kube(FakeKube):
-    """A cluster that knows RayClusters or does not."""
+    """A cluster that serves RayClusters or not."""
 
     has_kuberay: bool = True
     is_down: bool = False
@@ -40,7 +40,7 @@ class Kube(FakeKube):
 
 @dataclass
 class OperatorEnvironment:
-    """A resync with everything around it."""
+    """A resync with caches, queue and health."""
 
     now: float = 0.0
     round_seconds: float = 0.0
@@ -132,7 +132,7 @@ async def test_unfilled_caches_are_not_stale(
     environment = OperatorEnvironment()
     job = (
         environment.put_job()
-    )  # it is there when the operator starts, its watch begins a little later
+    )  # RayClusters are served when the operator starts; their watch starts later
     problems: list[str] = []
 
     async def sleep(seconds: float) -> None:
@@ -147,16 +147,16 @@ async def test_unfilled_caches_are_not_stale(
         await environment.resync.run(300.0)
 
     assert len(problems) > 3
-    assert not any("missed" in found for found in problems)
+    assert not any("stale" in problem for problem in problems)
 
 
 async def test_delayed_changes_of_busy_job_are_not_stale() -> None:
     environment = OperatorEnvironment()
-    seen = environment.put_job()
+    cached_job = environment.put_job()
     for second in range(0, 1000, 100):
         environment.now = float(second)
-        environment.caches.objects.jobs = {KEY: [dict(seen)]}
-        seen = environment.kube.put({**seen, "metadata": dict(seen["metadata"])})
+        environment.caches.objects.jobs = {KEY: [dict(cached_job)]}
+        cached_job = environment.kube.put({**cached_job, "metadata": dict(cached_job["metadata"])})
         await environment.resync.look()
         assert "missed" not in environment.problems()
 
@@ -169,7 +169,7 @@ async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) 
     for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
         assert not environment.caches.filled.is_set()
         environment.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
-    assert environment.caches.filled.is_set(), "nobody waits for a list of RayClusters"
+    assert environment.caches.filled.is_set(), "a list of RayClusters is not required"
     assert b"raggrpo_operator_kuberay_available 0.0" in environment.metrics.text()
 
 

@@ -36,9 +36,9 @@ async def running(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 (the queue must know nothing of its tests)
+        while not condition():  # noqa: ASYNC110 (the queue has no hook for tests)
             await asyncio.sleep(0.001)
 
 
@@ -58,54 +58,54 @@ async def test_repeated_additions_are_processed_once() -> None:
 
 
 async def test_key_added_while_running_is_processed_again() -> None:
-    begun: list[str] = []
-    go_on = asyncio.Event()
+    started: list[str] = []
+    proceed = asyncio.Event()
 
     async def work(key: str) -> None:
-        begun.append(key)
-        await go_on.wait()
+        started.append(key)
+        await proceed.wait()
 
     async with running(work) as queue:
         queue.add("a")
-        await until(lambda: begun == ["a"])
+        await until(lambda: started == ["a"])
         queue.add("a")
         queue.add("a")
         await asyncio.sleep(0)
-        assert begun == ["a"]
+        assert started == ["a"]
         assert queue.depth == 1
-        go_on.set()
-        await until(lambda: len(begun) == 2)
+        proceed.set()
+        await until(lambda: len(started) == 2)
         await until(lambda: queue.depth == 0)
 
-    assert begun == ["a", "a"]
+    assert started == ["a", "a"]
 
 
 async def test_operator_error_is_retried() -> None:
-    tries: list[str] = []
+    attempts: list[str] = []
 
     async def work(key: str) -> None:
-        tries.append(key)
-        if len(tries) < 2:
+        attempts.append(key)
+        if len(attempts) < 2:
             raise TransientError("not yet")
 
     async with running(work) as queue:
         queue.add("a")
-        await until(lambda: len(tries) == 2)
-        await until(lambda: not queue._failures)  # the next trouble begins with the first delay
+        await until(lambda: len(attempts) == 2)
+        await until(lambda: not queue._failures)  # the backoff is reset
 
 
 async def test_unexpected_error_stops_neither_queue_nor_key() -> None:
-    tries: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
 
     async def work(key: str) -> None:
-        tries[key] += 1
-        if tries["a"] == 1 and key == "a":
+        attempts[key] += 1
+        if attempts["a"] == 1 and key == "a":
             raise ZeroDivisionError
 
     async with running(work) as queue:
         queue.add("a")
         queue.add("b")
-        await until(lambda: tries == {"a": 2, "b": 1})
+        await until(lambda: attempts == {"a": 2, "b": 1})
 
 
 async def test_backoff_grows_to_maximum() -> None:
@@ -154,12 +154,13 @@ async def test_result_of_work_is_requeue_delay() -> None:
 
 
 async def test_concurrency_is_limited_to_workers() -> None:
-    now, most = 0, 0
+    now = 0
+    max_running = 0
 
     async def work(key: str) -> None:
-        nonlocal now, most
+        nonlocal now, max_running
         now += 1
-        most = max(most, now)
+        max_running = max(max_running, now)
         await asyncio.sleep(0.001)
         now -= 1
 
@@ -168,7 +169,7 @@ async def test_concurrency_is_limited_to_workers() -> None:
             queue.add(str(number))
         await until(lambda: queue.depth == 0 and now == 0)
 
-    assert most == 3
+    assert max_running == 3
 
 
 def namespace_of(key: str) -> str:
@@ -176,30 +177,30 @@ def namespace_of(key: str) -> str:
 
 
 class Stalling:
-    """Work that never ends in namespaces whose name begins with "bad"."""
+    """Work that never ends in namespaces whose names start with "bad"."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
 
     async def __call__(self, key: str) -> None:
-        self.begun.append(key)
+        self.started.append(key)
         if key.startswith("bad"):
             await asyncio.Event().wait()
 
 
 @pytest.mark.row("E4")
-@pytest.mark.parametrize(("namespaces", "held"), [(1, 4), (2, 6), (4, 7)])
-async def test_saturating_namespaces_leave_worker_free(namespaces: int, held: int) -> None:
+@pytest.mark.parametrize(("namespaces", "num_running"), [(1, 4), (2, 6), (4, 7)])
+async def test_saturating_namespaces_leave_worker_free(namespaces: int, num_running: int) -> None:
     work = Stalling()
     async with running(work, workers=8, group=namespace_of, clock=lambda: 0.0) as queue:
         for number in range(200):
             queue.add(f"bad-{number % namespaces}/{number}")
-        await until(lambda: len(work.begun) == held)
+        await until(lambda: len(work.started) == num_running)
         for number in range(20):
             queue.add(f"good/{number}")
-        await until(lambda: len(work.begun) == held + 20)
+        await until(lambda: len(work.started) == num_running + 20)
 
-    assert work.begun[held:] == [f"good/{number}" for number in range(20)]
+    assert work.started[num_running:] == [f"good/{number}" for number in range(20)]
 
 
 @pytest.mark.row("E4")
@@ -209,7 +210,7 @@ async def test_slow_work_releases_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     async with running(work, workers=8, group=namespace_of) as queue:
         for number in range(20):
             queue.add(f"bad-{number}/job")
-        await until(lambda: len(work.begun) == 20)
+        await until(lambda: len(work.started) == 20)
 
 
 async def test_slow_work_in_progress_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,28 +219,28 @@ async def test_slow_work_in_progress_is_limited(monkeypatch: pytest.MonkeyPatch)
     async with running(work, workers=1, group=namespace_of) as queue:
         for number in range(20):
             queue.add(f"bad-{number}/job")
-        await until(lambda: len(work.begun) == IN_PROGRESS_PER_WORKER)
+        await until(lambda: len(work.started) == IN_PROGRESS_PER_WORKER)
         await asyncio.sleep(0.1)
 
-    assert len(work.begun) == IN_PROGRESS_PER_WORKER
+    assert len(work.started) == IN_PROGRESS_PER_WORKER
 
 
 async def test_namespaces_are_served_round_robin() -> None:
-    begun: list[str] = []
+    started: list[str] = []
 
     async def work(key: str) -> None:
-        begun.append(key)
+        started.append(key)
 
     async with running(work, workers=1, group=namespace_of) as queue:
         for key in ("a/1", "a/2", "a/3", "b/1", "c/1", "c/2"):
             queue.add(key)
-        await until(lambda: len(begun) == 6)
+        await until(lambda: len(started) == 6)
 
-    assert begun == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
+    assert started == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
 
 
 async def test_observer_receives_depth_and_results() -> None:
-    class Told(QueueObserver):
+    class RecordingObserver(QueueObserver):
         depths: list[int] = []
         results: list[str] = []
 
@@ -249,19 +250,19 @@ async def test_observer_receives_depth_and_results() -> None:
         def on_finished(self, seconds: float, result: str) -> None:
             self.results.append(result)
 
-    told = Told()
+    observer = RecordingObserver()
 
     async def work(key: str) -> None:
         if key == "b":
             raise PermanentError("no")
 
-    async with running(work, observer=told) as queue:
+    async with running(work, observer=observer) as queue:
         queue.add("a")
         queue.add("b")
-        await until(lambda: len(told.results) == 2)
+        await until(lambda: len(observer.results) == 2)
 
-    assert told.depths == [1, 2]
-    assert told.results == ["success", "trouble"]
+    assert observer.depths == [1, 2]
+    assert observer.results == ["success", "trouble"]
 
 
 STEPS = st.lists(
@@ -278,7 +279,7 @@ def test_key_never_runs_concurrently_and_additions_are_processed(
     async def scenario() -> None:
         running_now: set[str] = set()
         added: dict[str, int] = {}
-        seen: dict[str, int] = {}
+        processed: dict[str, int] = {}
         failing: Counter[str] = Counter()
         twice: list[str] = []
 
@@ -292,7 +293,7 @@ def test_key_never_runs_concurrently_and_additions_are_processed(
                 if failing[key]:
                     failing[key] -= 1
                     raise TransientError("on purpose")
-                seen[key] = version
+                processed[key] = version
             finally:
                 running_now.discard(key)
 
@@ -308,10 +309,10 @@ def test_key_never_runs_concurrently_and_additions_are_processed(
                 else:
                     added[key] = number
                     queue.add(key)
-            for key in added:  # what failed waits half a second by itself
+            for key in added:  # skip the backoff
                 failing[key] = 0
                 queue.add(key)
-            await until(lambda: seen == added and not running_now)
+            await until(lambda: processed == added and not running_now)
         assert not twice
 
     asyncio.run(scenario())

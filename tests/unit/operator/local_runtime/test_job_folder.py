@@ -30,7 +30,7 @@ def make_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) 
     return folder
 
 
-BEGUN = JobStatus(phase=Phase.SUSPENDED, attempt=1)
+STARTED = JobStatus(phase=Phase.SUSPENDED, attempt=1)
 
 
 def test_new_folder_creates_uid(tmp_path: Path) -> None:
@@ -43,19 +43,19 @@ def test_new_folder_creates_uid(tmp_path: Path) -> None:
 
 
 def test_prepare_restores_uid_and_status(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=STARTED)
 
     job, _ = prepare(folder, make_job())
 
     assert (job.metadata.uid, job.metadata.generation) == ("u1", 1)
-    assert job.status == BEGUN
+    assert job.status == STARTED
 
 
 def test_time_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     spent = SpentTime(counted_since=noon, counted_seconds=20)
     watch = WatchState(looked=noon + timedelta(seconds=90))
-    status = replace(BEGUN, restart_state=RestartState(spent=spent, watch=watch))
+    status = replace(STARTED, restart_state=RestartState(spent=spent, watch=watch))
 
     job, _ = prepare(make_folder(tmp_path, status=status), make_job())
 
@@ -64,7 +64,7 @@ def test_time_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> Non
 
 
 def test_changed_spec_increments_generation(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=STARTED)
 
     job, _ = prepare(folder, make_job({"training.totalSteps": 2000}))
 
@@ -83,13 +83,13 @@ def test_failed_job_is_retried_with_new_annotation(tmp_path: Path) -> None:
 
 
 def test_unfailed_job_keeps_retry_annotation(tmp_path: Path) -> None:
-    job, _ = prepare(make_folder(tmp_path, status=BEGUN, retry=2), make_job())
+    job, _ = prepare(make_folder(tmp_path, status=STARTED, retry=2), make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
 
 
 def test_changed_checkpoint_values_are_all_reported(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, status=BEGUN)
+    folder = make_folder(tmp_path, status=STARTED)
     changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
 
     with pytest.raises(OperatorError) as caught:
@@ -122,7 +122,7 @@ def test_damaged_state_file_is_reported_with_remedy(text: str, tmp_path: Path) -
 
 def test_state_round_trip_is_lossless(tmp_path: Path) -> None:
     state = State(uid="u", generation=3, retry=1, spec={"a": 1}, mark="m", temp_dir="/t")
-    state.status = BEGUN
+    state.status = STARTED
     folder = JobFolder(tmp_path)
 
     folder.save(state)

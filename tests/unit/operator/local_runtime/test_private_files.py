@@ -32,10 +32,10 @@ def test_new_job_folder_is_private(tmp_path: Path) -> None:
     processes.terminate_all()
     folder.release()
 
-    found = {path: mode_of(path) for path in (folder.path, *folder.path.rglob("*"))}
-    assert {oct(mode) for path, mode in found.items() if path.is_dir()} == {"0o700"}
-    assert {oct(mode) for path, mode in found.items() if path.is_file()} == {"0o600"}
-    assert len(found) == 7
+    modes = {path: mode_of(path) for path in (folder.path, *folder.path.rglob("*"))}
+    assert {oct(mode) for path, mode in modes.items() if path.is_dir()} == {"0o700"}
+    assert {oct(mode) for path, mode in modes.items() if path.is_file()} == {"0o600"}
+    assert len(modes) == 7
 
 
 def test_state_replaces_readable_file(tmp_path: Path) -> None:

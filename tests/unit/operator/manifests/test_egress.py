@@ -1,4 +1,4 @@
-"""Where a job's pods may connect to."""
+"""Egress rules of a job's pods."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -29,19 +29,19 @@ def named(*urls: str) -> dict[str, Any]:
 
 
 def opened(rules: list[Manifest]) -> list[str]:
-    """Return what the rules open beyond names and the job's own pods."""
-    found = []
+    """Return the peers the rules admit in addition to DNS and the job's own pods."""
+    peers = []
     for rule in rules:
         ports = ",".join(str(each["port"]) for each in rule.get("ports", []))
         for peer in rule.get("to", []):
             if "podSelector" in peer:
                 continue
             if block := peer.get("ipBlock"):
-                found.append(f"{block['cidr']}:{ports}")
+                peers.append(f"{block['cidr']}:{ports}")
             else:
                 [namespace] = peer["namespaceSelector"]["matchLabels"].values()
-                found.append(f"pods of {namespace}{':' if ports else ''}{ports}")
-    return found
+                peers.append(f"pods of {namespace}{':' if ports else ''}{ports}")
+    return peers
 
 
 A_JUDGE = {
@@ -109,7 +109,7 @@ def test_external_rule_excludes_api_server() -> None:
                    "fd00:ec2::254", "100.100.100.200", "64:ff9b::a9fe:a9fe",
                    "64:ff9b::a60:1", "64:ff9b::6464:64c8", "64:ff9b:1::a9fe:a9fe"):  # fmt: skip
         assert any(ip_address(closed) in network for network in never)
-    for block in blocks:  # or the API server refuses the policy
+    for block in blocks:  # required by the API server
         own = ip_network(block["cidr"])
         assert all(ip_network(each).version == own.version for each in block["except"])
 

@@ -1,4 +1,4 @@
-"""What a job's author wrote reaches the processes of its pods byte by byte."""
+"""Text of a job reaches the processes of its pods unchanged."""
 
 import json
 
@@ -20,12 +20,12 @@ REFERENCES = "$(A_SECRET) $$(A_SECRET) $A_SECRET ${A_SECRET} $$"
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("text", "expected"),
     [("$(A)", "x"), ("$$(A)", "$(A)"), ("$$$(A)", "$x"), ("$(B)", "$(B)"), ("$(A", "$(A"),
      ("$A $ $", "$A $ $"), ("$$", "$"), ("$()", "$()"), ("$(A)$(A))", "xx)")],
 )  # fmt: skip
-def test_fake_kubelet_expands_variables(given: str, found: str) -> None:
-    assert expand_references(given, {"A": "x"}) == found
+def test_fake_kubelet_expands_variables(text: str, expected: str) -> None:
+    assert expand_references(text, {"A": "x"}) == expected
 
 
 @pytest.mark.row("E5")
@@ -66,10 +66,10 @@ def test_template_env_and_paths_reach_containers_literally() -> None:
     [preflight] = manifests["preflight"]["spec"]["containers"]
     _, env = command_and_environment(preflight)
     assert env["GIVEN"] == REFERENCES
-    found = json.loads(open_sealed(env))
-    assert found["retrieval"]["promptTemplate"] == template
+    config = json.loads(open_sealed(env))
+    assert config["retrieval"]["promptTemplate"] == template
     expected = trainer_config(job, resolve(job, KNOWN_TINY), number=1)
-    assert found["schemaDigest"] == expected.schema_digest
+    assert config["schemaDigest"] == expected.schema_digest
     [retriever] = manifests["retriever-kb"]["spec"]["template"]["spec"]["containers"]
     command, _ = command_and_environment(retriever)
     assert command[command.index("--corpus") + 1] == corpus

@@ -127,7 +127,7 @@ SPECS = st.fixed_dictionaries(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> RagGrpoJob:
-    """Jobs of any shape that parses; the rules would refuse some of them."""
+    """Strategy of jobs that parse; the rules would reject some of them."""
     changes = {f"spec.{place}": value for place, value in draw(SPECS).items()}
     job = parse_job(make_raw_job(changes | {"metadata.name": draw(NAMES)}))
     assert isinstance(job, RagGrpoJob), job
@@ -140,15 +140,15 @@ def container_of(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def pods_with_sizing(job: RagGrpoJob) -> list[tuple[dict[str, Any], PodSizing]]:
-    found = []
+    pods = []
     sizes = {(each.role, each.name): each for each in sizing_of(job).pods}
     for manifest in all_manifests(job).values():
         for template in pod_templates(manifest):
             labels = template["metadata"]["labels"]
             role = PodRole(labels[names.LABEL_ROLE])
             key = (role, labels.get(names.LABEL_RETRIEVER, ""))
-            found.append((template, sizes[key]))
-    return found
+            pods.append((template, sizes[key]))
+    return pods
 
 
 @pytest.mark.row("B3")
@@ -178,8 +178,8 @@ def test_manifests_match_kubernetes_schemas(path: Path) -> None:
 def test_logical_cpus_fit_ranks_engines_and_spares(
     resources: dict[str, Any], cpus: list[str]
 ) -> None:
-    found = all_manifests(make_clustered_job(make_job({"resources": resources})))
-    groups = found["raycluster"]["spec"]["workerGroupSpecs"]
+    manifests = all_manifests(make_clustered_job(make_job({"resources": resources})))
+    groups = manifests["raycluster"]["spec"]["workerGroupSpecs"]
     assert [each["rayStartParams"]["num-cpus"] for each in groups] == cpus
 
 
@@ -202,9 +202,9 @@ def test_mounts_have_volumes_and_reward_code_is_restricted() -> None:
 def test_retriever_service_selects_deployment() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     job = make_job({"retrieval": {"mode": "Prompt", "endpoints": [kb]}})
-    found = all_manifests(make_clustered_job(job))
+    manifests = all_manifests(make_clustered_job(job))
 
-    assert list(found) == [
+    assert list(manifests) == [
         "networkpolicy",
         "preflight",
         "retriever-kb-service",
@@ -212,7 +212,7 @@ def test_retriever_service_selects_deployment() -> None:
         "raycluster",
         "configmap",
     ]
-    service, deployment = found["retriever-kb-service"], found["retriever-kb"]
+    service, deployment = manifests["retriever-kb-service"], manifests["retriever-kb"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
@@ -249,7 +249,9 @@ def test_objects_have_owner_and_job_labels(job: RagGrpoJob) -> None:
         [owner] = metadata["ownerReferences"]
         assert owner["uid"] == UID
         assert owner["controller"] is True
-        assert owner["blockOwnerDeletion"] is False  # else foreground deletion waits for us
+        assert (
+            owner["blockOwnerDeletion"] is False
+        )  # otherwise foreground deletion of the job would block
         assert metadata["namespace"] == "research"
         assert metadata["labels"][names.LABEL_JOB] == job.metadata.name
         assert metadata["labels"][names.LABEL_MANAGED_BY] == "raggrpo-operator"
@@ -277,8 +279,8 @@ def test_lists_merged_by_name_have_unique_names(job: RagGrpoJob) -> None:
             (template["spec"]["volumes"], "name"),
             (container.get("ports", []), "name"),
         ):
-            found = [item[key] for item in items]
-            assert len(found) == len(set(found))
+            keys = [item[key] for item in items]
+            assert len(keys) == len(set(keys))
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         assert mounted == {volume["name"] for volume in template["spec"]["volumes"]}
 
@@ -367,7 +369,7 @@ def test_avoided_nodes_are_preferred_not_required() -> None:
         for node in ("gpu-7", "gpu-9")
     ]
     for template in pod_templates(cluster):
-        # A required one would leave a job without any node where no other fits.
+        # A required affinity could leave the job without a node.
         assert template["spec"]["affinity"] == {
             "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}
         }
@@ -390,11 +392,11 @@ def test_token_is_derived_from_uid_and_key() -> None:
 def test_secret_name_depends_on_key() -> None:
     job = make_clustered_job(make_job()).metadata
     other = job.model_copy(update={"uid": UID[:-1]})
-    found = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
+    secret_names = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
 
-    assert len(set(found)) == 4
-    assert all(re.fullmatch("small-token-[0-9a-f]{16}", name) for name in found)
-    assert not {name[-16:] for name in found} & {job_token(b"key", UID)[:16]}
+    assert len(set(secret_names)) == 4
+    assert all(re.fullmatch("small-token-[0-9a-f]{16}", name) for name in secret_names)
+    assert not {name[-16:] for name in secret_names} & {job_token(b"key", UID)[:16]}
 
 
 def test_header_secrets_reach_driver_only() -> None:
@@ -468,11 +470,11 @@ def test_image_prefers_job_then_pinned_then_operator() -> None:
     plain, own = make_clustered_job(make_job()), make_clustered_job(make_job({"image": "own:1"}))
     pinned = Pinned(image="own@sha256:1", ray_version="2.59.0")
     status = replace(plain.status, pinned=pinned)
-    later, mended = (job.model_copy(update={"status": status}) for job in (plain, own))
+    later, fixed = (job.model_copy(update={"status": status}) for job in (plain, own))
     assert image(plain) == SETTINGS.trainer_image
     assert image(own) == "own:1"
     assert image(later) == "own@sha256:1"
-    assert image(mended) == "own:1"
+    assert image(fixed) == "own:1"
     assert all_manifests(later)["raycluster"]["spec"]["rayVersion"] == "2.59.0"
 
 
@@ -501,12 +503,12 @@ def test_gpu_taint_is_tolerated_by_gpu_and_pinned_pods(
 ) -> None:
     job = make_clustered_job(make_job(changes))
 
-    found = {
+    actual = {
         template["metadata"]["labels"][names.LABEL_ROLE]
         for template, _ in pods_with_sizing(job)
         if USUAL_TAINT in template["spec"].get("tolerations", [])
     }
-    assert found == tolerating
+    assert actual == tolerating
 
 
 def test_policy_admits_job_operator_and_scrapers() -> None:
@@ -553,7 +555,7 @@ def test_url_queries_are_not_recorded() -> None:
 
 @pytest.mark.row("E11")
 def test_headers_and_bodies_are_not_recorded() -> None:
-    """Also of a job that was admitted before a rule knew how its secret looks."""
+    """Also for jobs admitted before a rule detected such secrets."""
     kb = {
         "name": "kb",
         "url": "http://kb:8000/retrieve",

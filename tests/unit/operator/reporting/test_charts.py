@@ -22,8 +22,7 @@ def drawn(svg: str) -> ElementTree.Element:
 
 
 def paths(svg: str, css: str) -> list[str]:
-    found = [e.get("d", "") for e in drawn(svg).iter("path") if e.get("class", "").startswith(css)]
-    return found
+    return [e.get("d", "") for e in drawn(svg).iter("path") if e.get("class", "").startswith(css)]
 
 
 def points(path: str) -> list[tuple[float, float]]:

@@ -22,7 +22,7 @@ from raggrpo_operator.reporting.progress_display import (
 )
 
 NOW = datetime(2026, 11, 21, 12, 0, 18, tzinfo=UTC)
-BEGUN = NOW.replace(second=0)
+STARTED = NOW.replace(second=0)
 RETRY = RestartState(retry=RetryState(next_retry_time=NOW.replace(minute=1)))
 
 
@@ -36,7 +36,7 @@ def make_status(step: int = 0, stage: str = "Training", **changes: Any) -> JobSt
         estimated_remaining_seconds=58,
         metrics=[Metric(name="reward_mean", value="0.531")],
     )
-    record = AttemptRecord(number=1, started=BEGUN, to_step=step)
+    record = AttemptRecord(number=1, started=STARTED, to_step=step)
     status = JobStatus(phase=Phase.RUNNING, attempt=1, attempts=[record], progress=progress)
     return replace(status, **changes)
 
@@ -48,7 +48,7 @@ def test_progress_line_has_step_time_and_eta() -> None:
 
 
 def test_elapsed_time_stops_with_attempt() -> None:
-    ended = AttemptRecord(number=1, started=BEGUN, seconds=11, cause=Cause.SUSPENDED)
+    ended = AttemptRecord(number=1, started=STARTED, seconds=11, cause=Cause.SUSPENDED)
     assert "11 s elapsed" in progress_line(make_status(12, attempts=[ended]), NOW)
 
 
@@ -79,9 +79,9 @@ def test_restart_line_has_cause_tier_and_step() -> None:
         make_status(7, attempts=[resumed, ended]),
     ]
 
-    told = [list(status_changes(old, new)) for old, new in pairwise(statuses)]
+    lines = [list(status_changes(old, new)) for old, new in pairwise(statuses)]
 
-    assert told == [
+    assert lines == [
         [
             "Attempt 1 ended at step 7 (RolloutEngineLost): engine 0 died",
             "Next attempt at 2026-11-21T12:01:18Z",
@@ -105,12 +105,12 @@ def test_outage_start_and_end_are_shown_once() -> None:
         return set_condition(make_status(3), kind, value, reason, message, NOW)
 
     down = at(True, "EndpointDown", "endpoint kb since 12:00: Timeout")
-    told = [
+    lines = [
         list(status_changes(old, new))
         for old, new in pairwise([make_status(3), down, down, at(False, "EndpointRecovered")])
     ]
 
-    assert told == [
+    assert lines == [
         ["Waiting for endpoint kb since 12:00: Timeout"],
         [],
         ["Continuing: all services are available"],
@@ -118,7 +118,8 @@ def test_outage_start_and_end_are_shown_once() -> None:
 
 
 def plain(*statuses: JobStatus, seconds_apart: float = 10.0) -> list[str]:
-    text, now = io.StringIO(), 0.0
+    text = io.StringIO()
+    now = 0.0
     with ProgressDisplay("demo", Console(file=text, width=80), clock=lambda: now) as display:
         for status in statuses:
             display.show(status)

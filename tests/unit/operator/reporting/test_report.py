@@ -24,7 +24,7 @@ VOID = {"meta", "br"}
 
 
 class _Page(HTMLParser):
-    """Collects texts and checks that every element is closed."""
+    """Collects texts and checks that all elements are closed."""
 
     def __init__(self) -> None:
         super().__init__()
