@@ -1,1 +1,1 @@
-"""The operator: a pure core and two runtimes that observe and perform for it."""
+"""The operator: a pure core and two runtimes with its side effects."""

@@ -45,9 +45,8 @@ def check(
         show(json.dumps(answer | {"problems": [v.line() for v in new_violations]}, indent=1))
     else:
         show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(new_violations)]))
-    if (
-        result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
-    ):  # exits as a failed preflight; `run` would wait for the service
+    # `run` would wait for the service.
+    if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:
         raise typer.Exit(ExitCode.PREFLIGHT_FAILED)
     if result.exit_code:
         raise typer.Exit(result.exit_code)

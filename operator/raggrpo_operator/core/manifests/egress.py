@@ -132,9 +132,8 @@ def _locations(host: str, own_namespace: str) -> tuple[set[str], bool]:
     _, dot, rest = host.partition(".")
     if not dot:
         return {own_namespace}, False
-    return (
-        {rest} if "." not in rest else set()
-    ), True  # rag.search may be a Service in namespace search
+    # rag.search may be a Service in namespace search.
+    return ({rest} if "." not in rest else set()), True
 
 
 def _block(network: Network, denied: Sequence[Network]) -> Manifest:

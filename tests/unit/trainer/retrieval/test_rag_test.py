@@ -175,7 +175,7 @@ async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
     assert lines[0] == f"endpoint kb ({server.url})"
     assert lines[2].startswith("  as configured        1 passages in ")
     assert [line.split()[0] for line in lines[5:7]] == ["1", "2"]
-    assert lines[-1].startswith(f"  one step asks {PROMPTS} questions: ")
+    assert lines[-1].startswith(f"  one step, {PROMPTS} questions: ")
     assert max(map(len, lines)) <= 100
     [found] = RagTest.model_validate_json(as_json.stdout).endpoints
     assert [each.in_flight for each in found.levels] == [1, 2]
