@@ -26,7 +26,7 @@ from support.kubernetes.pod_security import violations_of_restricted
 SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "150"))
 IS_LONG = SPECS >= 3000
 MEDIAN_SECONDS, WORST_SECONDS = 0.010, 0.5
-"""Measured in the long run only: how long something takes says nothing on a busy machine."""
+"""Asserted in the long run only: timings on a busy machine are meaningless."""
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 MADE_BY_KUBERAY = {"head", "trainer", "rollout"}
 VALIDATOR = OAS30Validator(job_schema())
@@ -38,28 +38,30 @@ def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
 
 
 @pytest.mark.row("E7")
-def test_every_job_that_the_schema_takes_gets_a_verdict() -> None:
-    crashed: Counter[str] = Counter()
+def test_schema_valid_jobs_get_a_verdict() -> None:
+    errors: Counter[str] = Counter()
     for raw in adversarial_jobs(SPECS):
         VALIDATOR.validate(raw)
         try:
             first_round(raw)
         except Exception as error:
-            crashed[f"{type(error).__name__}: {error}"[:200]] += 1
-    assert crashed == {}
+            errors[f"{type(error).__name__}: {error}"[:200]] += 1
+    assert errors == {}
 
 
 @pytest.mark.row("E8")
-def test_whatever_is_refused_is_told_why(verdicts: list[tuple[dict[str, Any], Verdict]]) -> None:
-    refused = [verdict for _, verdict in verdicts if verdict.refused]
-    assert 0.1 * SPECS < len(refused) < 0.95 * SPECS  # both sides are tested
-    for verdict in refused:
+def test_rejections_have_message_and_remedy(
+    verdicts: list[tuple[dict[str, Any], Verdict]],
+) -> None:
+    rejected = [verdict for _, verdict in verdicts if verdict.refused]
+    assert 0.1 * SPECS < len(rejected) < 0.95 * SPECS  # both outcomes occur
+    for verdict in rejected:
         assert re.match(r"\S.*: .+ → .+", verdict.message), verdict.message
         assert verdict.objects == {}
 
 
 @pytest.mark.row("E12")
-def test_what_is_said_holds_no_control_characters(
+def test_status_and_events_have_no_control_characters(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     for _, verdict in verdicts:
@@ -68,15 +70,15 @@ def test_what_is_said_holds_no_control_characters(
 
 
 @pytest.mark.row("E14")
-def test_whatever_is_accepted_makes_safe_objects(
+def test_accepted_jobs_have_safe_objects(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     accepted = [(raw, verdict) for raw, verdict in verdicts if not verdict.refused]
     assert accepted
     for raw, verdict in accepted:
-        found = verdict.objects
-        assert violations_of_schemas(found.values(), VERSIONS[-1:]) == [], raw
-        for name, manifest in found.items():
+        objects = verdict.objects
+        assert violations_of_schemas(objects.values(), VERSIONS[-1:]) == [], raw
+        for name, manifest in objects.items():
             assert manifest["metadata"]["namespace"] == raw["metadata"]["namespace"]
             if name not in MADE_BY_KUBERAY:
                 assert_owned(raw, manifest)
@@ -121,7 +123,7 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
             for i in range(16)
         ],
     },
-    "templates full of braces": {
+    "templates with many braces": {
         "spec.retrieval": {
             "mode": "Prompt",
             "endpoints": [{"name": "kb", "url": "http://kb/"}],
@@ -129,7 +131,7 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
             "passageTemplate": "{text}" + "}}" * 8000,
         }
     },
-    "environment like URLs": {
+    "URL-like environment": {
         "spec.env": [{"name": f"A{i}", "value": "://" + "?key_:" * 300} for i in range(16)]
     },
     "many endpoints": {
@@ -148,16 +150,16 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.row("E10")
 @pytest.mark.parametrize("heavy", HEAVY)
-def test_the_heaviest_jobs_take_no_more_than_their_share(heavy: str) -> None:
+def test_largest_jobs_take_bounded_time(heavy: str) -> None:
     raw = make_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
     VALIDATOR.validate(raw)
-    began = time.process_time()
+    start = time.process_time()
     first_round(raw)
-    assert time.process_time() - began < WORST_SECONDS  # other programs' time does not count
+    assert time.process_time() - start < WORST_SECONDS  # excludes other processes
 
 
 @pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
-def test_whatever_a_preflight_reads_is_judged(facts: Facts) -> None:
+def test_rules_accept_any_facts(facts: Facts) -> None:
     for raw in adversarial_jobs(min(SPECS, 500)):
         job = parse_job(raw)
         if isinstance(job, RagGrpoJob):
@@ -166,8 +168,8 @@ def test_whatever_a_preflight_reads_is_judged(facts: Facts) -> None:
             trainer_config(job, resolved, number=2, facts=facts)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="only the long run measures time")
-def test_no_job_keeps_the_operator_busy(
+@pytest.mark.skipif(not IS_LONG, reason="timings are asserted in the long run only")
+def test_rounds_take_bounded_time(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     seconds = sorted(verdict.seconds for _, verdict in verdicts)

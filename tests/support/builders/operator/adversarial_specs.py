@@ -1,6 +1,6 @@
-"""Hostile jobs that the CRD's schema takes: injections, limits, odd Unicode, huge texts.
+"""Adversarial jobs that the CRD's schema accepts: injections, limits, odd Unicode, huge texts.
 
-They come from the schema itself, so a new field is attacked without anybody thinking of it.
+They are generated from the schema, so that a new field is included automatically.
 """
 
 import json
@@ -14,10 +14,10 @@ from support.builders.operator.jobs import make_raw_job
 
 SPEC = job_schema()["properties"]["spec"]
 
-FULL_OF_TEXT = ("checkpoint", "data", "env", "image", "imagePullSecrets", "model", "monitoring")
-FULL_OF_TEXT += ("resources", "retrieval", "reward", "scheduling", "volumes")
-PLACES = (*sorted(SPEC["properties"]), *FULL_OF_TEXT * 2)
-"""Blocks of names, paths and addresses are attacked more often than switches and numbers."""
+TEXT_BLOCKS = ("checkpoint", "data", "env", "image", "imagePullSecrets", "model", "monitoring")
+TEXT_BLOCKS += ("resources", "retrieval", "reward", "scheduling", "volumes")
+BLOCKS = (*sorted(SPEC["properties"]), *TEXT_BLOCKS * 2)
+"""Blocks of names, paths and addresses are changed more often than switches and numbers."""
 
 FRAGMENTS: Sequence[str] = (
     "\n", "\r\n", "\x00", "\x1b[31m", "\x7f", "\x85", "\t", " ", "'", '"', "`id`", "$(HOME)",
@@ -95,13 +95,13 @@ HUGE: Sequence[str] = ("x", "中", "😀", "\x01", "<", "/a", "a.", "{{", "é")
 
 
 def adversarial_jobs(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield jobs whose spec the CRD's schema takes; the same ones for the same seed."""
+    """Yield jobs whose spec the CRD's schema accepts; the same ones for the same seed."""
     random_source = random.Random(seed)
     for _ in range(number):
-        yield _Writer(random_source).job()
+        yield _Generator(random_source).job()
 
 
-class _Writer:
+class _Generator:
     def __init__(self, source: random.Random) -> None:
         self._random = source
 
@@ -109,11 +109,11 @@ class _Writer:
         raw = make_raw_job({"metadata": {"name": self._job_name(), "namespace": "tenant-a",
                                       "uid": "0b7c1e5a-0000-4000-8000-5f1d5f1d5f1d"}})  # fmt: skip
         roll = self._random.random()
-        self._greed = 0.05 if roll < 0.8 else 0.6  # the last ones are wrong nearly everywhere
-        self._size = 0.02 if roll < 0.9 else 0.5
-        for place in dict.fromkeys(self._random.choices(PLACES, k=self._random.randint(1, 4))):
-            schema = SPEC["properties"][place]
-            raw["spec"][place] = self._merged(raw["spec"].get(place), schema)
+        self._replaced_share = 0.05 if roll < 0.8 else 0.6  # 0.6: nearly every block is invalid
+        self._huge_share = 0.02 if roll < 0.9 else 0.5
+        for block in dict.fromkeys(self._random.choices(BLOCKS, k=self._random.randint(1, 4))):
+            schema = SPEC["properties"][block]
+            raw["spec"][block] = self._merged(raw["spec"].get(block), schema)
         return raw
 
     def _job_name(self) -> str:
@@ -121,13 +121,13 @@ class _Writer:
             ["small", "a", "a" * 44, "a-0", "x" * 43 + "9", "ray", "default"]
         )
 
-    def _merged(self, known: Any, schema: Mapping[str, Any]) -> Any:
-        """Return a value in which most of what was good before stays."""
-        if not isinstance(known, dict) or self._random.random() < self._greed:
+    def _merged(self, valid: Any, schema: Mapping[str, Any]) -> Any:
+        """Return a valid value with a few fields replaced."""
+        if not isinstance(valid, dict) or self._random.random() < self._replaced_share:
             return self._value(schema)
         fields = schema["properties"]
         chosen = self._random.sample(sorted(fields), self._random.randint(1, min(4, len(fields))))
-        return known | {name: self._merged(known.get(name), fields[name]) for name in chosen
+        return valid | {name: self._merged(valid.get(name), fields[name]) for name in chosen
                         if name != "false"}  # fmt: skip
 
     def _value(self, schema: Mapping[str, Any]) -> Any:
@@ -154,9 +154,9 @@ class _Writer:
                 return self._map(schema)
 
     def _free_json(self, levels: int) -> Any:
-        """Return any JSON: texts of every kind, numbers, nested lists and maps, far too much."""
+        """Return any JSON: texts, numbers, nested lists and maps, sometimes beyond all limits."""
         roll = self._random.random()
-        if roll < self._size / 4:
+        if roll < self._huge_share / 4:
             return {"deep": json.loads("[" * 60 + "]" * 60), "many": [0] * 3000}
         if roll < 0.5 or not levels:
             return self._free_text(2000)
@@ -167,15 +167,15 @@ class _Writer:
 
     def _number(self, schema: Mapping[str, Any]) -> float:
         low, high = float(schema["minimum"]), float(schema["maximum"])
-        picked = self._random.choice([low, high, self._random.uniform(low, high), (low + high) / 2])
-        return high if picked == low and schema.get("exclusiveMinimum") else picked
+        value = self._random.choice([low, high, self._random.uniform(low, high), (low + high) / 2])
+        return high if value == low and schema.get("exclusiveMinimum") else value
 
     def _items(self, schema: Mapping[str, Any]) -> list[Any]:
         low, high = schema.get("minItems", 0), schema["maxItems"]
-        is_huge = self._random.random() < self._size
+        is_huge = self._random.random() < self._huge_share
         number = high if is_huge else self._random.randint(low, min(high, max(low, 3)))
         items = [self._value(schema["items"]) for _ in range(number)]
-        for key in schema.get("x-kubernetes-list-map-keys", []):  # a map: names must differ
+        for key in schema.get("x-kubernetes-list-map-keys", []):  # the schema requires unique names
             items = list({item[key]: item for item in items}.values())
         return items
 
@@ -193,20 +193,20 @@ class _Writer:
         return {key: self._value(schema["additionalProperties"]) for key in keys}
 
     def _text(self, schema: Mapping[str, Any]) -> str:
-        """Return a text that pattern and length allow, as bad as can be found in some tries."""
+        """Return a text that pattern and length allow, adversarial if one is found in 40 tries."""
         limit, pattern = schema["maxLength"], schema.get("pattern", "")
-        least = schema.get("minLength", 0)
+        min_length = schema.get("minLength", 0)
         for _ in range(40):
             text = self._free_text(limit)
-            if least <= len(text) <= limit and _takes(pattern, text):
+            if min_length <= len(text) <= limit and _accepts(pattern, text):
                 return text
         return next(
             text for text in ("", "a", "/mnt/runs/x", "Exists", "1", "a/b", "http://h/", "A")
-            if least <= len(text) <= limit and _takes(pattern, text)
+            if min_length <= len(text) <= limit and _accepts(pattern, text)
         )  # fmt: skip
 
     def _free_text(self, limit: int) -> str:
-        if self._random.random() < self._size:
+        if self._random.random() < self._huge_share:
             unit = self._random.choice(HUGE)
             return ("/mnt/runs" * (unit == "/a") + unit * limit)[:limit]
         base = self._random.choice(POOL)
@@ -216,7 +216,8 @@ class _Writer:
         return base[:limit] if self._random.random() < 0.5 else base
 
 
-def _takes(pattern: str, text: str) -> bool:
-    """Return whether RE2 would find the pattern: unlike Python's, its `$` is the very end."""
-    found = re.search(pattern.removesuffix("$") + r"\Z" if pattern.endswith("$") else pattern, text)
-    return found is not None
+def _accepts(pattern: str, text: str) -> bool:
+    """Return whether RE2 matches the pattern: unlike in Python, its `$` is the end of the text."""
+    if pattern.endswith("$"):
+        pattern = pattern.removesuffix("$") + r"\Z"
+    return re.search(pattern, text) is not None

@@ -1,4 +1,4 @@
-"""What the rules say of memory where it is just enough, and of whose memory it is."""
+"""Rules about memory at their limits, and the source of the memory in messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,18 +18,18 @@ from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_job
 THREE = {"resources": {"gpusPerNode": 3, "gpuMemoryGib": 80}}
 SHARED = THREE | {"rollout": {"tensorParallelSize": 3}}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
-APART = {"placement": "Disaggregated", "rolloutGpus": 8}
+DISAGGREGATED = {"placement": "Disaggregated", "rolloutGpus": 8}
 CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
 Measure = Callable[[JobSpec, Facts], int]
 
 
-def found(changes: dict[str, Any], facts: Facts) -> dict[Reason, Violation]:
+def reported(changes: dict[str, Any], facts: Facts) -> dict[Reason, Violation]:
     job = make_job(changes)
     return {each.reason: each for each in violations(job, resolve(job, facts), facts)}
 
 
 def facts_where(measure: Measure, value: int, changes: dict[str, Any]) -> Facts:
-    """Return a model of which `measure`, which grows with its parameters, is this value."""
+    """Return facts of a model for which `measure`, which grows with its size, has this value."""
     spec = resolve(make_job(changes)).spec
     for vocabulary in range(1, 200):
         low, high = 0, 10**12
@@ -54,32 +54,32 @@ def facts_where(measure: Measure, value: int, changes: dict[str, Any]) -> Facts:
     ],
     ids=["training state", "engine"],
 )
-def test_what_fits_to_the_byte_fits(
+def test_memory_limits_are_exact_to_the_byte(
     measure: Measure, changes: dict[str, Any], reason: Reason, short: int
 ) -> None:
     facts = facts_where(measure, short, changes)
-    assert (reason in found(changes, facts)) is bool(short)
+    assert (reason in reported(changes, facts)) is bool(short)
 
 
-@pytest.mark.parametrize(("lacking", "is_told"), [(0, True), (1, False)])
-def test_activations_are_judged_only_where_there_is_room_at_all(
-    lacking: int, is_told: bool
-) -> None:
+@pytest.mark.parametrize(("lacking", "is_reported"), [(0, True), (1, False)])
+def test_activations_are_checked_only_if_the_state_fits(lacking: int, is_reported: bool) -> None:
     facts = facts_where(lambda *known: -gpu_memory.activation_room(*known), lacking, THREE)
-    assert (Reason.ACTIVATIONS_MAY_NOT_FIT in found(THREE, facts)) is is_told
+    assert (Reason.ACTIVATIONS_MAY_NOT_FIT in reported(THREE, facts)) is is_reported
 
 
-@pytest.mark.parametrize(("placement", "share"), [({}, "48.0 GiB"), (APART, "0 B")])
-def test_an_engine_apart_takes_nothing_from_the_training_state(
+@pytest.mark.parametrize(("placement", "share"), [({}, "48.0 GiB"), (DISAGGREGATED, "0 B")])
+def test_disaggregated_engine_leaves_all_memory_to_training(
     placement: dict[str, Any], share: str
 ) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 70_000_000_000})
-    told = found({"resources": GPUS8 | placement}, facts)[Reason.TRAINING_STATE_DOES_NOT_FIT]
-    assert f"80.0 GiB minus {share} for the engine" in told.message
+    by_reason = reported({"resources": GPUS8 | placement}, facts)[
+        Reason.TRAINING_STATE_DOES_NOT_FIT
+    ]
+    assert f"80.0 GiB minus {share} for the engine" in by_reason.message
 
 
 @pytest.mark.parametrize(
-    ("gib", "labelled", "whose"),
+    ("gib", "labelled", "source"),
     [
         (80, 0, "80.0 GiB"),
         (80, 24 * 1024, "80.0 GiB"),
@@ -87,10 +87,10 @@ def test_an_engine_apart_takes_nothing_from_the_training_state(
         (0, 0, "268.2 GiB (the largest of any GPU)"),
     ],
 )
-def test_a_refusal_says_whose_memory_it_is(gib: int, labelled: int, whose: str) -> None:
+def test_message_contains_memory_and_its_source(gib: int, labelled: int, source: str) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labelled})
-    told = found({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
-    assert f"; {whose} minus " in told[Reason.TRAINING_STATE_DOES_NOT_FIT].message
+    by_reason = reported({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
+    assert f"; {source} minus " in by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT].message
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_refusal_says_whose_memory_it_is(gib: int, labelled: int, whose: str) 
         (4174, False, "training.gradientCheckpointing: true"),
     ],
 )
-def test_a_budget_is_suggested_only_if_it_holds_the_longest(
+def test_suggested_budget_holds_longest_sequence(
     longest: int, recomputed: bool, remedy: str
 ) -> None:
     changes = {
@@ -112,10 +112,10 @@ def test_a_budget_is_suggested_only_if_it_holds_the_longest(
         "data.maxPromptLength": longest - 512,
         "training.gradientCheckpointing": recomputed,
     }
-    assert found(changes, KNOWN_7B)[Reason.ACTIVATIONS_MAY_NOT_FIT].remedy == remedy
+    assert reported(changes, KNOWN_7B)[Reason.ACTIVATIONS_MAY_NOT_FIT].remedy == remedy
 
 
-def test_without_a_setting_that_helps_more_gpus_are_suggested() -> None:
+def test_more_gpus_are_suggested_if_no_setting_helps() -> None:
     changes = {
         "resources": {"gpusPerNode": 8, "gpuMemoryGib": 40},
         "data.maxPromptLength": 200_000,
@@ -123,43 +123,41 @@ def test_without_a_setting_that_helps_more_gpus_are_suggested() -> None:
             "totalSteps": 1, "gradientCheckpointing": True, "tokensPerMicroBatch": 400_000,
         },
     }  # fmt: skip
-    told = found(changes, KNOWN_7B)[Reason.ACTIVATIONS_MAY_NOT_FIT]
-    assert told.remedy == "more GPUs, or shorter prompts and responses"
+    violation = reported(changes, KNOWN_7B)[Reason.ACTIVATIONS_MAY_NOT_FIT]
+    assert violation.remedy == "more GPUs, or shorter prompts and responses"
 
 
-def test_weights_that_do_not_fit_are_told_with_the_cache_of_one_sequence() -> None:
-    told = found({"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}}, KNOWN_7B)
-    message = told[Reason.WEIGHTS_DO_NOT_FIT].message
+def test_weights_message_contains_cache_of_one_sequence() -> None:
+    by_reason = reported({"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}}, KNOWN_7B)
+    message = by_reason[Reason.WEIGHTS_DO_NOT_FIT].message
     assert "weights of 14.2 GiB, 2 GiB of graphs and 84.0 MiB of KV cache" in message
 
 
-def test_nothing_is_told_of_gpus_without_them_or_a_model() -> None:
+def test_gpu_memory_needs_gpus_and_a_model() -> None:
     large = KNOWN_7B.model_copy(update={"parameters": 10**12, "rows": 10**9})
-    on_cpus = found({"resources": {"device": "CPU"}}, large)
+    on_cpus = reported({"resources": {"device": "CPU"}}, large)
     of_gpus = {Reason.TRAINING_STATE_DOES_NOT_FIT, Reason.GPU_MEMORY_UNKNOWN}
     assert not of_gpus & on_cpus.keys()
     unknown = {"resources": {"gpusPerNode": 8}}
-    assert found(unknown, Facts()) == {}
-    assert found(unknown, Facts(parameters=1)).keys() == {Reason.GPU_MEMORY_UNKNOWN}
+    assert reported(unknown, Facts()) == {}
+    assert reported(unknown, Facts(parameters=1)).keys() == {Reason.GPU_MEMORY_UNKNOWN}
 
 
 @pytest.mark.parametrize(("more", "is_warned"), [(0, False), (-1, True)])
 @pytest.mark.parametrize("resource", ["memory", "shm"])
-def test_an_amount_that_equals_the_estimate_covers_it(
-    resource: str, more: int, is_warned: bool
-) -> None:
+def test_amount_equal_to_estimate_suffices(resource: str, more: int, is_warned: bool) -> None:
     resources = {"shmSize": "64Gi"} if resource == "memory" else {}
     sizing = size(resolve(make_job({"resources": GPUS8 | resources}), KNOWN_TINY).spec, KNOWN_TINY)
     name = {"memory": "memory", "shm": "shmSize"}[resource]
     given = {name: str(estimate(sizing, resource) + more)}
-    told = found({"resources": GPUS8 | resources | given}, KNOWN_TINY)
-    assert (Reason.MEMORY_BELOW_ESTIMATE in told) is is_warned
+    by_reason = reported({"resources": GPUS8 | resources | given}, KNOWN_TINY)
+    assert (Reason.MEMORY_BELOW_ESTIMATE in by_reason) is is_warned
 
 
-@pytest.mark.parametrize(("more", "is_refused"), [(0, False), (-1, True)])
-def test_a_retriever_whose_memory_equals_the_need_has_enough(more: int, is_refused: bool) -> None:
+@pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (-1, True)])
+def test_retriever_memory_equal_to_need_suffices(more: int, is_rejected: bool) -> None:
     kb = {"name": "kb", "managed": CORPUS | {"memory": str(4 * GIB + GIB // 2 + more)}}
     actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
     changes = {"retrieval": {"mode": "Prompt", "endpoints": [actor, kb]}}
-    told = found(changes, Facts(corpus_bytes=GIB))
-    assert (Reason.RETRIEVER_MEMORY_TOO_SMALL in told) is is_refused
+    by_reason = reported(changes, Facts(corpus_bytes=GIB))
+    assert (Reason.RETRIEVER_MEMORY_TOO_SMALL in by_reason) is is_rejected

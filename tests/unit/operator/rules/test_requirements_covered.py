@@ -1,4 +1,4 @@
-"""Every row A and C of the requirements has a job field, a rule, or a stated reason."""
+"""Each row A and C of the requirements has a field, a rule, or a stated reason."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -12,7 +12,7 @@ from raggrpo_operator.core.spec.violation import Reason
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A row that neither a field nor a rule can hold, and where it is done."""
+    """A row that is covered neither by a field nor by a rule."""
 
     reason: str
 
@@ -131,11 +131,11 @@ OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
         Reason.INDEX_PATH_UNFIT,
     ),
 }
-"""Rows of the operator, of which only the reasons are held here."""
+"""Reasons of the operator's rows."""
 
 
 def field_at(path: str) -> bool:
-    """Tell whether the specification has a field there; lists stand for their items."""
+    """Return whether the spec has this field; a list stands for its items."""
     model: type[BaseModel] | None = JobSpec
     for name in path.split("."):
         if model is None:
@@ -152,14 +152,14 @@ def field_at(path: str) -> bool:
     return True
 
 
-def test_every_row_is_covered() -> None:
+def test_rows_are_covered() -> None:
     rows = [f"A{number}" for number in range(1, 36)] + [f"C{number}" for number in range(1, 21)]
     assert list(COVERED) == rows
     assert all(COVERED.values())
 
 
 @pytest.mark.parametrize("row", COVERED)
-def test_what_covers_a_row_exists(row: str) -> None:
+def test_evidence_exists(row: str) -> None:
     for evidence in COVERED[row]:
         if isinstance(evidence, Elsewhere):
             assert len(evidence.reason.split()) > 2
@@ -167,12 +167,12 @@ def test_what_covers_a_row_exists(row: str) -> None:
             assert field_at(evidence), evidence
 
 
-def test_every_reason_serves_a_row() -> None:
+def test_reasons_belong_to_rows() -> None:
     named = (each for row in (COVERED | OTHER_ROWS).values() for each in row)
     assert {each for each in named if isinstance(each, Reason)} == set(Reason)
 
 
-def test_a_field_that_does_not_exist_is_noticed() -> None:
+def test_field_at_detects_missing_field() -> None:
     assert not field_at("rollout.groupSize")
     assert not field_at("rollout.n.deeper")
     assert field_at("retrieval.endpoints.headers.secretKeyRef.key")

@@ -52,7 +52,7 @@ REF = {"name": "rag", "key": "token"}
 WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
-NOTHING_KNOWN = Facts()
+NO_FACTS = Facts()
 CORPUS = {"corpus": "/mnt/runs/corpus.jsonl"}
 VOLUMES = [
     {"name": "runs", "claimName": "runs", "mountPath": "/mnt/runs"},
@@ -86,14 +86,14 @@ def make_judge(**values: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """A job that the rule objects to, and its nearest neighbour that it lets pass."""
+    """A job that violates the rule, and a similar one that does not."""
 
     rule: Rule | SpecRule
     reason: Reason
     path: str
     fails: dict[str, Any]
     passes: dict[str, Any]
-    facts: Facts = NOTHING_KNOWN
+    facts: Facts = NO_FACTS
     status: JobStatus = field(default_factory=JobStatus)
     severity: Severity = Severity.ERROR
 
@@ -735,7 +735,7 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def seen_by_rule(changes: dict[str, Any], row: Row, status: JobStatus) -> RuleInput:
+def make_input(changes: dict[str, Any], row: Row, status: JobStatus) -> RuleInput:
     job = make_job(changes)
     job = job.model_copy(update={"status": status})
     resolved = resolve(job, row.facts)
@@ -776,54 +776,59 @@ def row_name(row: Row) -> str:
     "E12",
 )
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
-def test_a_rule_objects_with_place_reason_and_remedy(row: Row) -> None:
-    found = list(row.rule(seen_by_rule(row.fails, row, row.status)))
-    assert [(v.path, v.reason, v.severity) for v in found] == [(row.path, row.reason, row.severity)]
-    assert found[0].message
-    assert found[0].remedy
-    assert "\n" not in found[0].line()
+def test_rule_reports_field_reason_and_remedy(row: Row) -> None:
+    reported = list(row.rule(make_input(row.fails, row, row.status)))
+    assert [(v.path, v.reason, v.severity) for v in reported] == [
+        (row.path, row.reason, row.severity)
+    ]
+    assert reported[0].message
+    assert reported[0].remedy
+    assert "\n" not in reported[0].line()
 
 
 @pytest.mark.row("C19")
 @pytest.mark.parametrize("row", [row for row in ROWS if row.severity is WARNING], ids=row_name)
-def test_a_warning_is_in_status_uncut(row: Row) -> None:
-    [found] = row.rule(seen_by_rule(row.fails, row, row.status))
+def test_warning_is_complete_in_status(row: Row) -> None:
+    [violation] = row.rule(make_input(row.fails, row, row.status))
     this = Round(make_job(), Observed(), T0, JobStatus(), resolve(make_job(), None))
-    update_warnings(this, [found])
+    update_warnings(this, [violation])
 
-    [told] = this.status.warnings
-    assert (told.path, told.message) == (found.path, f"{found.message} → {found.remedy}")
+    [warning] = this.status.warnings
+    assert (warning.path, warning.message) == (
+        violation.path,
+        f"{violation.message} → {violation.remedy}",
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
-def test_a_rule_lets_the_nearest_good_job_pass(row: Row) -> None:
-    assert list(row.rule(seen_by_rule(row.passes, row, JobStatus()))) == []
+def test_rule_accepts_similar_valid_job(row: Row) -> None:
+    assert list(row.rule(make_input(row.passes, row, JobStatus()))) == []
 
 
 def remedy_of(row: Row) -> re.Match[str] | None:
-    (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
-    return re.search(r"([a-z]\w*(?:\.\w+)+): ([\w.-]+)", found.remedy)
+    (reported,) = row.rule(make_input(row.fails, row, row.status))
+    return re.search(r"([a-z]\w*(?:\.\w+)+): ([\w.-]+)", reported.remedy)
 
 
-CURABLE = [row for row in ROWS if remedy_of(row)]
+FIXABLE = [row for row in ROWS if remedy_of(row)]
 
 
-@pytest.mark.parametrize("row", CURABLE, ids=row_name)
-def test_following_a_remedy_cures(row: Row) -> None:
+@pytest.mark.parametrize("row", FIXABLE, ids=row_name)
+def test_remedy_fixes_violation(row: Row) -> None:
     remedy = remedy_of(row)
     assert remedy
     value = yaml.safe_load(remedy[2])
-    cured = row.fails | {remedy[1]: value}
+    fixed = row.fails | {remedy[1]: value}
 
-    found = list(row.rule(seen_by_rule(cured, row, row.status)))
-    assert row.reason not in {violation.reason for violation in found}
-
-
-def test_many_remedies_name_a_field_and_its_value() -> None:
-    assert len(CURABLE) >= 40
+    reported = list(row.rule(make_input(fixed, row, row.status)))
+    assert row.reason not in {violation.reason for violation in reported}
 
 
-def test_remedies_suggest_the_nearest_value() -> None:
+def test_many_remedies_contain_field_and_value() -> None:
+    assert len(FIXABLE) >= 40
+
+
+def test_remedies_suggest_nearest_value() -> None:
     suggested = {
         Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
         Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
@@ -832,11 +837,11 @@ def test_remedies_suggest_the_nearest_value() -> None:
 
     for row in ROWS:
         if row.reason in suggested:
-            (found,) = row.rule(seen_by_rule(row.fails, row, row.status))
-            assert suggested[row.reason] in found.remedy
+            (reported,) = row.rule(make_input(row.fails, row, row.status))
+            assert suggested[row.reason] in reported.remedy
 
 
-def remedies(changes: dict[str, Any], facts: Facts = NOTHING_KNOWN) -> dict[Reason, str]:
+def remedies(changes: dict[str, Any], facts: Facts = NO_FACTS) -> dict[Reason, str]:
     job = make_job(changes)
     return {each.reason: each.remedy for each in violations(job, resolve(job, facts), facts)}
 
@@ -846,14 +851,14 @@ def remedies(changes: dict[str, Any], facts: Facts = NOTHING_KNOWN) -> dict[Reas
     [
         ({"resources": GPUS8, "rollout": {"tensorParallelSize": 8}}, KNOWN_7B,
          Reason.HEADS_NOT_DIVISIBLE, "rollout.tensorParallelSize: 7,"),  # of 28 heads
-        ({"resources": {"shmSize": "0.001k"}}, NOTHING_KNOWN,
+        ({"resources": {"shmSize": "0.001k"}}, NO_FACTS,
          Reason.AMOUNT_OUT_OF_RANGE, "shmSize: 80Mi or more"),
         (in_mode("Prompt", KB, maxPassageTokens=342) | {"data.allowTruncation": True},
-         NOTHING_KNOWN, Reason.PASSAGES_DO_NOT_FIT,
+         NO_FACTS, Reason.PASSAGES_DO_NOT_FIT,
          "data.maxPromptLength: 1368 or more"),  # 3 × 342 / 0.75
     ],
 )  # fmt: skip
-def test_a_remedy_suggests_a_value_that_is_near_and_allowed(
+def test_remedy_suggests_valid_value(
     changes: dict[str, Any], facts: Facts, reason: Reason, remedy: str
 ) -> None:
     assert remedy in remedies(changes, facts)[reason]
@@ -901,15 +906,15 @@ def test_message_contains_resolved_values(changes: dict[str, Any], message: str)
     ("volumes", "shown"),
     [(4, "/mnt/0, /mnt/1, /mnt/2, /mnt/3)"), (5, "/mnt/0, /mnt/1, /mnt/2, /mnt/3 and others)")],
 )
-def test_up_to_four_volumes_are_named(volumes: int, shown: str) -> None:
+def test_message_lists_up_to_four_volumes(volumes: int, shown: str) -> None:
     names = map(str, range(volumes))
     mounts = [{"name": f"v{n}", "claimName": n, "mountPath": f"/mnt/{n}"} for n in names]
     job = make_job({"volumes": mounts})
-    [found] = errors(violations(job, resolve(job)))
-    assert found.message.endswith(f"(/mnt/runs/checkpoints, volumes: {shown}")
+    [reported] = errors(violations(job, resolve(job)))
+    assert reported.message.endswith(f"(/mnt/runs/checkpoints, volumes: {shown}")
 
 
-def test_an_index_on_no_volume_is_told_once() -> None:
+def test_index_path_off_volumes_is_reported_once() -> None:
     dense = DENSE | {"indexPath": "/elsewhere"}
     job = make_job(in_mode("Prompt", {"name": "kb", "managed": dense}))
     assert {each.reason for each in violations(job, resolve(job))} == {Reason.INDEX_PATH_UNFIT}
@@ -919,14 +924,14 @@ def test_an_index_on_no_volume_is_told_once() -> None:
     ("facts", "name"),
     [(Facts(gpu_compute_major=7), "the GPU"), (Facts(gpu_compute_major=7, gpu_product="V9"), "V9")],
 )
-def test_a_gpu_without_bf16_is_named_if_its_name_is_known(facts: Facts, name: str) -> None:
+def test_bf16_violation_names_gpu_if_known(facts: Facts, name: str) -> None:
     job = make_job()
-    [found] = violations(job, resolve(job, facts), facts)
-    assert found.message == f"{name} has compute capability 7.x, and BF16 needs 8.0"
+    [reported] = violations(job, resolve(job, facts), facts)
+    assert reported.message == f"{name} has compute capability 7.x, and BF16 needs 8.0"
 
 
 @pytest.mark.parametrize("major", [0, 8])
-def test_bf16_is_taken_to_work_where_nothing_says_otherwise(major: int) -> None:
+def test_bf16_is_accepted_unless_unavailable(major: int) -> None:
     job, facts = make_job(), Facts(gpu_compute_major=major)
     assert violations(job, resolve(job, facts), facts) == ()
 
@@ -942,16 +947,16 @@ def test_bf16_is_taken_to_work_where_nothing_says_otherwise(major: int) -> None:
         (0.91, SPLIT, {Reason.UTILIZATION_TOO_HIGH}),
     ],
 )
-def test_an_engine_may_take_from_three_tenths_to_what_its_placement_leaves(
+def test_utilization_limits_depend_on_placement(
     share: float, placement: dict[str, Any], reasons: set[Reason]
 ) -> None:
     resources = {"resources": placement or {"gpusPerNode": 1}}
     job = make_job({"rollout": {"gpuMemoryUtilization": share}} | resources)
-    found = {each.reason for each in violations(job, resolve(job))}
-    assert found - {Reason.NEEDS_READ_WRITE_MANY} == reasons
+    reported = {each.reason for each in violations(job, resolve(job))}
+    assert reported - {Reason.NEEDS_READ_WRITE_MANY} == reasons
 
 
-def test_passages_of_the_largest_endpoint_count() -> None:
+def test_largest_top_k_counts() -> None:
     many, few = KB | {"topK": 5}, ACTOR | {"topK": 1}
     for endpoints in ((many, few), (few, many)):
         asked = in_mode("Prompt", *endpoints, maxPassageTokens=205)
@@ -960,7 +965,7 @@ def test_passages_of_the_largest_endpoint_count() -> None:
     assert Reason.PASSAGES_DO_NOT_FIT not in remedies(nothing)
 
 
-def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
+def test_rows_cover_all_rules_and_reasons() -> None:
     of_form = set(list(Reason)[: list(Reason).index(Reason.GROUP_SIZE_MISMATCH)])
     of_operator = {rule for rule in RULES if not isinstance(rule, ServerRule)}
     assert {row.rule for row in ROWS} == of_operator
@@ -968,28 +973,28 @@ def test_every_rule_has_rows_and_every_reason_is_produced() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
-def test_violations_include_what_each_rule_finds(row: Row) -> None:
+def test_violations_include_each_rule(row: Row) -> None:
     job = make_job(row.fails)
     job = job.model_copy(update={"status": row.status})
-    found = violations(job, resolve(job, row.facts), row.facts)
-    assert (row.path, row.reason) in {(v.path, v.reason) for v in found}
+    reported = violations(job, resolve(job, row.facts), row.facts)
+    assert (row.path, row.reason) in {(v.path, v.reason) for v in reported}
 
 
 @pytest.mark.row("B2")
-def test_all_problems_are_reported_at_once_errors_first() -> None:
+def test_violations_report_errors_first() -> None:
     job = make_job({"rollout": {"n": 1, "temperature": 0.0, "topP": 0.5}, "checkpoint.keepLast": 1})
-    found = violations(job, resolve(job))
+    reported = violations(job, resolve(job))
 
-    assert [v.reason for v in found] == [
+    assert [v.reason for v in reported] == [
         Reason.GROUP_TOO_SMALL,
         Reason.KEEP_LAST_TOO_SMALL,
         Reason.TEMPERATURE_ZERO,
         Reason.TOP_P_BELOW_ONE,
     ]
-    assert len(errors(found)) == 3
+    assert len(errors(reported)) == 3
 
 
-def test_a_plain_job_has_no_violations() -> None:
+def test_valid_job_has_no_violations() -> None:
     job = make_job()
     assert violations(job, resolve(job)) == ()
 
@@ -1000,38 +1005,38 @@ def test_samples_have_no_errors(path: Any) -> None:
     assert errors(violations(job, resolve(job))) == ()
 
 
-def test_gpu_memory_that_is_not_known_is_taken_to_be_the_most_there_is() -> None:
+def test_unknown_gpu_memory_is_assumed_to_be_largest() -> None:
     job = make_job({"resources": {"gpusPerNode": 2, "gpuMemoryGib": 0}})
-    found = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
-    assert {v.reason for v in found} == {Reason.DATA_REPEATS, Reason.GPU_MEMORY_UNKNOWN}
+    reported = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
+    assert {v.reason for v in reported} == {Reason.DATA_REPEATS, Reason.GPU_MEMORY_UNKNOWN}
 
 
-def test_secret_values_are_never_repeated() -> None:
+def test_messages_contain_no_secret_values() -> None:
     canary = "s3cr3t-canary"
     job = make_job(
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
         | {"env": [{"name": "HF_TOKEN", "value": canary}]}
     )
-    found = violations(job, resolve(job))
+    reported = violations(job, resolve(job))
 
-    assert len(errors(found)) == 2
-    assert canary not in "".join(v.line() for v in found)
+    assert len(errors(reported)) == 2
+    assert canary not in "".join(v.line() for v in reported)
 
 
 def knobs() -> dict[str, st.SearchStrategy[Any]]:
-    """Every number, switch and choice of the generated schema with all its allowed values."""
-    found: dict[str, st.SearchStrategy[Any]] = {}
+    """Return a strategy per number, boolean and choice of the schema."""
+    strategies: dict[str, st.SearchStrategy[Any]] = {}
 
     def walk(schema: dict[str, Any], place: str) -> None:
         kind = schema.get("type")
         if "enum" in schema:
-            found[place] = st.sampled_from(schema["enum"])
+            strategies[place] = st.sampled_from(schema["enum"])
         elif kind == "boolean":
-            found[place] = st.booleans()
+            strategies[place] = st.booleans()
         elif kind == "integer":
-            found[place] = st.integers(schema["minimum"], schema["maximum"])
+            strategies[place] = st.integers(schema["minimum"], schema["maximum"])
         elif kind == "number":
-            found[place] = st.floats(
+            strategies[place] = st.floats(
                 schema["minimum"],
                 schema["maximum"],
                 exclude_min=schema.get("exclusiveMinimum", False),
@@ -1040,8 +1045,8 @@ def knobs() -> dict[str, st.SearchStrategy[Any]]:
             walk(field_schema, f"{place}.{name}".removeprefix("."))
 
     walk(job_schema()["properties"]["spec"], "")
-    del found["rollout.false"]  # stands in the schema only to be refused
-    return found
+    del strategies["rollout.false"]  # in the schema only for its CEL rule
+    return strategies
 
 
 KNOBS = knobs()
@@ -1049,21 +1054,21 @@ KNOBS = knobs()
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), facts=st.sampled_from([None, KNOWN_7B, KNOWN_TINY]))
-def test_any_combination_of_allowed_values_is_judged_and_shown(
+def test_valid_values_never_raise_in_rules_or_plan(
     data: st.DataObject, facts: Facts | None
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
     job = make_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
     resolved = resolve(job, facts)
-    found = violations(job, resolved, facts)
-    text = render_plan(job, resolved, size(resolved.spec, facts), found, facts)
+    reported = violations(job, resolved, facts)
+    text = render_plan(job, resolved, size(resolved.spec, facts), reported, facts)
 
     assert isinstance(job, RagGrpoJob)
-    assert all(isinstance(violation, Violation) for violation in found)
+    assert all(isinstance(violation, Violation) for violation in reported)
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -> None:
+def test_local_folders_may_replace_volumes_anywhere() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
     job = apply_mounts(make_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
     here = violations(job, resolve(job), in_pods=False)
@@ -1072,9 +1077,9 @@ def test_folders_of_this_machine_may_stand_in_for_a_volume_wherever_they_are() -
     assert Reason.RESERVED_NAME in {violation.reason for violation in violations(job, resolve(job))}
 
 
-def test_no_annotation_of_a_job_lets_it_mount_anything() -> None:
+def test_annotation_does_not_allow_reserved_mounts() -> None:
     job = make_job({"volumes": [WORK, {"name": "e", "claimName": "e", "mountPath": "/etc"}]})
     annotations = {"raggrpo.io/mounted": "true"}
     metadata = job.metadata.model_copy(update={"annotations": annotations})
-    found = violations(job.model_copy(update={"metadata": metadata}), resolve(job))
-    assert [each.reason for each in errors(found)] == [Reason.RESERVED_NAME]
+    reported = violations(job.model_copy(update={"metadata": metadata}), resolve(job))
+    assert [each.reason for each in errors(reported)] == [Reason.RESERVED_NAME]

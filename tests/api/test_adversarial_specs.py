@@ -1,6 +1,6 @@
-"""Hostile jobs against the real API server: refused by it, refused by us, or wholly accepted.
+"""Adversarial jobs on a real API server: rejected by it or by the operator, or fully accepted.
 
-So no spec can pass admission and then fail for ever where pods or a RayCluster are created.
+No spec may pass admission and then fail forever when pods or a RayCluster are created.
 """
 
 import json
@@ -26,23 +26,23 @@ def restricted(api_server: ApiServer, namespace: str) -> str:
 
 
 @pytest.mark.row("E8")
-def test_whatever_is_admitted_has_a_condition_or_can_be_created(
+def test_admitted_jobs_are_rejected_by_rule_or_can_be_created(
     http: httpx.Client, restricted: str
 ) -> None:
-    ends: Counter[str] = Counter()
-    wrong: list[str] = []
+    outcomes: Counter[str] = Counter()
+    rejected_objects: list[str] = []
     for raw in adversarial_jobs(SPECS, seed=1):
         raw["metadata"]["namespace"] = restricted
-        if said := refusal(http, restricted, raw):
-            assert ": " in said, said
-            ends["refused at admission"] += 1
+        if message := refusal(http, restricted, raw):
+            assert ": " in message, message
+            outcomes["rejected at admission"] += 1
             continue
         verdict = first_round(raw)
-        ends["refused by a rule" if verdict.refused else "accepted"] += 1
-        wrong += [
-            f"{manifest['kind']}: {said[:500]} of {json.dumps(raw['spec'])[:500]}"
+        outcomes["rejected by a rule" if verdict.refused else "accepted"] += 1
+        rejected_objects += [
+            f"{manifest['kind']}: {message[:500]} of {json.dumps(raw['spec'])[:500]}"
             for manifest in [*verdict.objects.values(), *verdict.events]
-            if (said := refusal(http, restricted, manifest))
+            if (message := refusal(http, restricted, manifest))
         ]
-    assert wrong == []
-    assert len(ends) == 3, ends  # each of the three ends is tested
+    assert rejected_objects == []
+    assert len(outcomes) == 3, outcomes  # each outcome occurs
