@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from .overrides import Unreadable, Values, flat, mapping_in
+from .overrides import Unreadable, Values, flatten, parse_mapping
 
 Read = Callable[[str], str | None]
 """Returns the text of a file by its path, None if it is not at hand."""
@@ -85,7 +85,7 @@ class _Composer:
                 self.found.missing.append(f"{entry.place}.yaml{of}")
             return
         try:
-            raw = mapping_in(text)
+            raw = parse_mapping(text)
         except Unreadable as error:
             raise Unreadable(f"{entry.place}.yaml: {error}" if above else str(error)) from error
         package = _package(entry, parent, text)
@@ -142,7 +142,7 @@ class _Composer:
 
     def _put(self, own: Mapping[Any, Any], package: str, file: str) -> None:
         values, inherited = self.found.values, self.found.inherited
-        for path, value in flat(own, f"{package}." if package else ""):
+        for path, value in flatten(own, f"{package}." if package else ""):
             parts = path.split(".")
             replaced = {".".join(parts[:end]) for end in range(1, len(parts))}
             for known in [k for k in values if k in replaced or k.startswith(f"{path}.")]:

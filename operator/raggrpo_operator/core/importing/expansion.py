@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from .overrides import HOME, OVERRIDE, NotAtHand
+from .overrides import HOME, OVERRIDE, UnknownValue
 from .shell import Piece, Word, word_of
 
 Variable = str | tuple[str, ...]
@@ -39,7 +39,7 @@ class Variables:
 
     def __init__(self) -> None:
         self.now: dict[str, Variable] = {}
-        self._marks: list[NotAtHand] = []
+        self._marks: list[UnknownValue] = []
         self._either: dict[str, Sequence[str]] = {}
         """What a mark of an undecided variable stands for."""
 
@@ -65,12 +65,12 @@ class Variables:
         """Return what a word becomes where it is not split, as in an assignment."""
         return "".join(self._piece(piece) for piece in word)
 
-    def not_at_hand(self, text: str) -> NotAtHand | None:
+    def unknown_value(self, text: str) -> UnknownValue | None:
         """Return why a text is not known; None if it is."""
         reasons = [self._marks[int(mark)].reason for mark in _MARK.findall(text)]
         if not reasons:
             return None
-        return NotAtHand(self.shown(text), "; ".join(dict.fromkeys(reasons)))
+        return UnknownValue(self.shown(text), "; ".join(dict.fromkeys(reasons)))
 
     def shown(self, text: str) -> str:
         """Return the text with the sources of what is not known."""
@@ -126,7 +126,7 @@ class Variables:
         ]
 
     def _mark(self, text: str, reason: str) -> str:
-        self._marks.append(NotAtHand(text, reason))
+        self._marks.append(UnknownValue(text, reason))
         return f"\0{len(self._marks) - 1}\0"
 
     def _all_elements(self, piece: Piece) -> Sequence[str] | None:
@@ -174,7 +174,7 @@ class Variables:
     def _computed(self, found: "re.Match[str]") -> str:
         """Return the result of an arithmetic expansion, marked if it is not understood."""
         expression = _NAME.sub(self._number, re.sub(r"\s+", " ", found[1]).strip())
-        if why := self.not_at_hand(expression):
+        if why := self.unknown_value(expression):
             return self._mark(found[0], why.reason)
         try:
             return str(_integer(ast.parse(expression, mode="eval").body))

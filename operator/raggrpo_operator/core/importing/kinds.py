@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .overrides import NotAtHand, Values, value_in
+from .overrides import UnknownValue, Values, parse_value
 from .translation import ACTOR, DEFAULTS, ROLLOUT
 
 NUMBERS: Final = frozenset(
@@ -36,9 +36,9 @@ def as_numbers(values: Values) -> tuple[Values, list[str]]:
     others: list[str] = []
     for name in sorted(values.keys() & NUMBERS):
         value = values[name]
-        if value is None or type(value) in (int, float, NotAtHand):
+        if value is None or type(value) in (int, float, UnknownValue):
             continue
-        number = value_in(value) if isinstance(value, str) else value
+        number = parse_value(value) if isinstance(value, str) else value
         if type(number) in (int, float):
             numbers[name] = number
             told.append(f"{name}: {value!r} is a text, not a number: now {number}")

@@ -18,7 +18,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NotAtHand:
+class UnknownValue:
     """A value that the files do not hold."""
 
     text: str
@@ -26,7 +26,7 @@ class NotAtHand:
     reason: str
 
 
-def mapping_in(text: str) -> Mapping[Any, Any]:
+def parse_mapping(text: str) -> Mapping[Any, Any]:
     """Return the mapping that a YAML text holds. Raises Unreadable."""
     raw = read_yaml(text)
     if isinstance(raw, Violation):
@@ -43,21 +43,21 @@ def read_overrides(words: Sequence[str]) -> Values:
         found = OVERRIDE.fullmatch(word)
         if found is None:
             raise Unreadable(f"{word}: write an override as name.of.field=value")
-        values[found[1]] = value_in(found[2])
+        values[found[1]] = parse_value(found[2])
     return values
 
 
-def flat(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of every leaf of a mapping."""
     for name, item in value.items():
         key = str(name)
         if isinstance(item, Mapping) and item:
-            yield from flat(item, f"{prefix}{key}.")
+            yield from flatten(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", item
 
 
-def value_in(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return the value that an override's text means, the text itself if it is no YAML."""
     found = read_yaml(text)
     return text if isinstance(found, Violation) else found

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .overrides import NotAtHand, Values, value_in
+from .overrides import UnknownValue, Values, parse_value
 
 _NODE: Final = re.compile(r"(\.*)([\w@/-]+(?:\.[\w@/-]+)*)")
 _RESOLVER: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
@@ -16,7 +16,7 @@ _OPEN: Final = "???"
 """A field that a configuration wants to be given."""
 
 
-def resolved(values: Values, defaults: Mapping[str, Any]) -> Values:
+def resolve_references(values: Values, defaults: Mapping[str, Any]) -> Values:
     """Return the values with all references filled in, NotAtHand where that is impossible.
 
     `defaults` stand for fields that the values lack.
@@ -40,10 +40,10 @@ class _Filling:
         if name in self._done:
             return self._done[name]
         raw = self._values[name]
-        if isinstance(raw, NotAtHand):
+        if isinstance(raw, UnknownValue):
             return raw
         if raw == _OPEN:
-            return NotAtHand(_OPEN, "the configuration leaves it to be given")
+            return UnknownValue(_OPEN, "the configuration leaves it to be given")
         if name in self._above:
             circle = [*self._above[self._above.index(name) :], name]
             raise _Failed(f"its references go in a circle: {' → '.join(circle)}")
@@ -51,7 +51,7 @@ class _Filling:
         try:
             found = self._filled(raw, name)
         except _Failed as error:
-            found = NotAtHand(str(raw), str(error))
+            found = UnknownValue(str(raw), str(error))
         self._above.pop()
         self._done[name] = found
         return found
@@ -87,9 +87,9 @@ class _Filling:
             try:
                 return self._node(_absolute(node, name), inner)
             except _Failed:
-                return value_in(default.strip()) if comma else None
+                return parse_value(default.strip()) if comma else None
         if resolver == "oc.env" and comma:
-            return value_in(default.strip())
+            return parse_value(default.strip())
         raise _Failed(f"${{{inner}}} is known only where verl runs")
 
     def _node(self, name: str, inner: str) -> Any:
@@ -101,7 +101,7 @@ class _Filling:
             raise _Failed(f"${{{inner}}} is a block of fields")
         else:
             raise _Failed(f"${{{inner}}} is not in the configuration")
-        if isinstance(found, NotAtHand):
+        if isinstance(found, UnknownValue):
             raise _Failed(found.reason)
         return found
 

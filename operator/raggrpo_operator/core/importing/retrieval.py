@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from .composition import Read
 from .overrides import Unreadable
-from .tools import COUNTERPARTS, SERVICE, read_tools
+from .tools import COUNTERPARTS, SERVICE_FIELD, read_tools
 from .translation import ROLLOUT, Translation
 
 TOOLS: Final = f"{ROLLOUT}multi_turn.tool_config_path"
@@ -30,18 +30,18 @@ def read_tool_file(this: Translation, read: Read) -> None:
             this.lines["unmapped"].append(f"tool {tool.name}: the policy can search, nothing else")
 
 
-def searches(this: Translation) -> bool:
+def has_search(this: Translation) -> bool:
     """Return whether the policy searches: by its tools, else by what its files are called."""
     if this.tools:
         return any(tool.searches for tool in this.tools)
-    files = this.written("data.train_files").lower()
-    return "search" in this.written(TOOLS) or "searchr1" in files
+    files = this.raw_text("data.train_files").lower()
+    return "search" in this.raw_text(TOOLS) or "searchr1" in files
 
 
 def map_retrieval(this: Translation) -> None:
     """Map multi-turn search with its tool to `spec.retrieval`."""
     turn = f"{ROLLOUT}multi_turn."
-    if not searches(this):
+    if not has_search(this):
         return
     this.put(f"{turn}enable", "Search")
     if (turns := this.given.get(f"{turn}max_assistant_turns")) is not None:
@@ -73,6 +73,8 @@ def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
             this.lines["mapped"].append(line)
         else:
             this.lines["unmapped"].append(f"tools: {name}={value}: no counterpart")
-    if urlsplit(str(settings[SERVICE])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
-        this.wrong(f"tools: {SERVICE}", "is this machine alone; in a cluster give a Service's name")
+    if urlsplit(str(settings[SERVICE_FIELD])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
+        this.wrong(
+            f"tools: {SERVICE_FIELD}", "is this machine alone; in a cluster give a Service's name"
+        )
     return endpoint

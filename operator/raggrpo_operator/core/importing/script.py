@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .expansion import Variable, Variables
-from .overrides import OVERRIDE, NotAtHand, Unreadable, Values, value_in
+from .overrides import OVERRIDE, UnknownValue, Unreadable, Values, parse_value
 from .shell import Piece, Token, Word, tokens
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -106,19 +106,19 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
     rest = iter(command.words[(_program(command) or 0) + 1 :])
     for word in rest:
         if found := OVERRIDE.fullmatch(word):
-            unknown = variables.not_at_hand(found[2])
+            unknown = variables.unknown_value(found[2])
             known = script.overrides.get(found[1])
             if unknown and known is not None:
-                before = known.text if isinstance(known, NotAtHand) else known
-                unknown = NotAtHand(unknown.text, f"{unknown.reason}; given before as {before}")
-            script.overrides[found[1]] = unknown or value_in(found[2])
+                before = known.text if isinstance(known, UnknownValue) else known
+                unknown = UnknownValue(unknown.text, f"{unknown.reason}; given before as {before}")
+            script.overrides[found[1]] = unknown or parse_value(found[2])
         elif found := _OPTION.fullmatch(word):
             value = next(rest, "") if found[2] is None else found[2]
-            if unknown := variables.not_at_hand(value):
+            if unknown := variables.unknown_value(value):
                 script.missing.append(f"{found[1]}={unknown.text}: {unknown.reason}")
             else:
                 script.options[_OPTIONS.get(found[1], found[1])] = value
-        elif unknown := variables.not_at_hand(word):
+        elif unknown := variables.unknown_value(word):
             script.missing.append(f"the words {unknown.text} of verl's command: {unknown.reason}")
         elif found := _CHOICE.fullmatch(word):
             script.choices[found[1]] = found[2]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .overrides import Unreadable, mapping_in
+from .overrides import Unreadable, parse_mapping
 
-SERVICE: Final = "retrieval_service_url"
+SERVICE_FIELD: Final = "retrieval_service_url"
 COUNTERPARTS: Final[Mapping[str, str]] = {
-    SERVICE: "url",
+    SERVICE_FIELD: "url",
     "topk": "topK",
     "timeout": "timeoutSeconds",
     "num_workers": "maxConcurrency",
@@ -27,12 +27,12 @@ class Tool:
     @property
     def searches(self) -> bool:
         """Whether it asks a retrieval service."""
-        return SERVICE in self.settings
+        return SERVICE_FIELD in self.settings
 
 
 def read_tools(text: str) -> list[Tool]:
     """Return the tools in verl's tool YAML. Raises Unreadable."""
-    tools = mapping_in(text).get("tools")
+    tools = parse_mapping(text).get("tools")
     if not isinstance(tools, list) or not all(isinstance(each, Mapping) for each in tools):
         raise Unreadable("it has no list of tools")
     return [_tool(each) for each in tools]

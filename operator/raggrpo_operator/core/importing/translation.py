@@ -9,7 +9,7 @@ from typing import Any, Final
 from raggrpo_api import names
 from raggrpo_operator.core.spec.foreign_names import VERL_FIELDS, ForeignField, hint_for
 
-from .overrides import HOME, NotAtHand, Values
+from .overrides import HOME, UnknownValue, Values
 from .tools import Tool
 
 MOUNT: Final = "/mnt/work"
@@ -70,7 +70,7 @@ class Translation:
 
     def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
         """`inherited`: the file of every value that comes from a `defaults` list."""
-        self.unknown = {k: each for k, each in given.items() if isinstance(each, NotAtHand)}
+        self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
         """Fields whose values are not at hand: the job lacks them."""
         self.given = {k: each for k, each in given.items() if k not in self.unknown}
         self.inherited = inherited
@@ -89,7 +89,7 @@ class Translation:
         """Return whether the values of all these fields are at hand, given or verl's defaults."""
         return not self.unknown.keys() & set(fields)
 
-    def written(self, name: str) -> str:
+    def raw_text(self, name: str) -> str:
         """Return a value as it is written, empty if it is not given."""
         return self.unknown[name].text if name in self.unknown else str(self.given.get(name, ""))
 
@@ -110,7 +110,7 @@ class Translation:
         note = f" ({note}{origin})" if note else f" ({origin[2:]})" if origin else ""
         self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
 
-    def same(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
+    def copy(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
         """Set the counterpart if the configuration or verl gives a value."""
         if (value := self.get(name)) is not None:
             self.put(name, change(value))
@@ -133,7 +133,7 @@ class Translation:
         self.wrong(name, f"{text} is {what}, which depends on where a pod starts: now {moved}")
         return moved
 
-    def tell_the_rest(self) -> None:
+    def report_remaining(self) -> None:
         """List every field of the original that was not translated, inherited ones by file."""
         by_file: dict[str, list[str]] = {}
         for name, value in self.unknown.items():

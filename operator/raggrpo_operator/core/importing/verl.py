@@ -13,11 +13,11 @@ from raggrpo_api.spec.training import TrainingSpec
 from .composition import Read
 from .kinds import as_numbers
 from .overrides import Values
-from .references import resolved
-from .retrieval import map_retrieval, read_tool_file, searches
+from .references import resolve_references
+from .retrieval import has_search, map_retrieval, read_tool_file
 from .translation import ACTOR, DEFAULTS, ROLLOUT, Imported, Translation
 
-NEVER: Final = 999_999
+NEVER_STEPS: Final = 999_999
 """A `test_freq` from here on means never."""
 EVERY_STEPS: Final = 100
 
@@ -32,7 +32,7 @@ PRECISIONS: Final = {
     **dict.fromkeys(("float16", "half", "fp16", "16-mixed"), "FP16"),
     **dict.fromkeys(("float32", "float", "fp32", "32-true"), "FP32"),
 }
-PLAIN: Final = (
+COPIED_FIELDS: Final = (
     "data.train_batch_size",
     "data.max_prompt_length",
     "data.max_response_length",
@@ -67,12 +67,12 @@ CLIPS: Final = {
 """Where they are not given, `clip_ratio` is meant."""
 
 
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def import_verl(
     given: Values,
-    inherited: Mapping[str, str] = NOTHING,
+    inherited: Mapping[str, str] = NO_FILES,
     missing: Sequence[str] = (),
     read: Read = lambda _: None,
 ) -> Imported:
@@ -82,14 +82,14 @@ def import_verl(
     configuration that are not at hand; `read`: how the tool configuration is read.
     Raises ValueError for a value of another kind than verl's own.
     """
-    values, told = as_numbers(resolved(given, DEFAULTS))
+    values, told = as_numbers(resolve_references(given, DEFAULTS))
     found = Translation(values, inherited)
     found.lines["wrong"] += told
     found.lines["missing"] += missing
     read_tool_file(found, read)
     for part in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
         part(found)
-    found.tell_the_rest()
+    found.report_remaining()
     return found.imported()
 
 
@@ -99,16 +99,16 @@ def _data(this: Translation) -> None:
         if value is not None:
             files = value if isinstance(value, list) else [value]
             this.put(name, [this.path(name, each) for each in files])
-    for name in PLAIN:
+    for name in COPIED_FIELDS:
         if this.knows(f"{ACTOR}clip_ratio") or name not in CLIPS or name in this.given:
-            this.same(name)
+            this.copy(name)
     if (limit := this.get("data.train_max_samples")) is not None:
         this.put("data.train_max_samples", max(0, int(limit)))
     if (limit := this.given.get("data.val_max_samples")) is not None and limit > 0:
         this.put("data.val_max_samples", limit)
     if (cut := this.get("data.truncation")) is not None:
         this.put("data.truncation", cut != "error", "" if cut == "error" else f"was {cut}")
-    search = searches(this)
+    search = has_search(this)
     answer = "reward_model.ground_truth.target" if search else "reward_model.ground_truth"
     this.spec.setdefault("data", {}).setdefault("columns", {})["answer"] = answer
     this.lines["mapped"].append(
@@ -177,7 +177,7 @@ def _schedule(this: Translation) -> None:
         this.put(name, schedule or "Constant")
     if schedule not in ("Linear", "Cosine"):
         return
-    this.same(f"{ACTOR}optim.min_lr_ratio")
+    this.copy(f"{ACTOR}optim.min_lr_ratio")
     cycles = this.given.get(f"{ACTOR}optim.num_cycles")
     if cycles is not None and cycles != 0.5:
         this.wrong(f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period, as here: now 0.5")
@@ -244,7 +244,7 @@ def _token_limits(this: Translation, n: int) -> None:
 
 
 def _reward(this: Translation) -> None:
-    files = this.written("data.train_files").lower()
+    files = this.raw_text("data.train_files").lower()
     if this.given.get("custom_reward_function.path"):
         this.lines["unmapped"].append(
             "custom_reward_function: reward a function of yours that takes one sample: "
@@ -268,7 +268,7 @@ def _run(this: Translation) -> None:
             line = f"trainer.total_epochs={epochs}: total_training_steps decides"
             this.lines["unmapped"].append(line)
     elif this.knows("trainer.total_training_steps") or "trainer.total_epochs" in this.given:
-        this.same("trainer.total_epochs")
+        this.copy("trainer.total_epochs")
     save = int(this.get("trainer.save_freq"))
     if save < 1 and this.knows("trainer.save_freq"):
         save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
@@ -280,7 +280,7 @@ def _run(this: Translation) -> None:
     this.put("trainer.save_freq", save)
     test = int(this.get("trainer.test_freq"))
     held_out = bool(this.spec["data"].get("validationFiles")) or not this.knows("data.val_files")
-    off = not 0 < test < NEVER or not held_out
+    off = not 0 < test < NEVER_STEPS or not held_out
     this.put("trainer.test_freq", 0 if off else test, f"{test} is off" if off else "")
     this.put("trainer.val_before_train", bool(this.get("trainer.val_before_train")) and held_out)
     name = "trainer.default_local_dir"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raggrpo_operator.core.importing.overrides import NotAtHand
+from raggrpo_operator.core.importing.overrides import UnknownValue
 from raggrpo_operator.core.importing.translation import MOUNT, Imported
 from raggrpo_operator.core.importing.verl import import_verl
 
@@ -15,7 +15,7 @@ SMALLEST = {
     "actor_rollout_ref.model.path": "/models/m",
     f"{ROLLOUT}n": 4,
 }
-UNKNOWN = NotAtHand("$X", "$X is not set in the script")
+UNKNOWN = UnknownValue("$X", "$X is not set in the script")
 
 
 def with_(changes: dict[str, Any]) -> Imported:

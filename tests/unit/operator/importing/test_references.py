@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from raggrpo_operator.core.importing.composition import compose
-from raggrpo_operator.core.importing.overrides import NotAtHand
-from raggrpo_operator.core.importing.references import resolved
+from raggrpo_operator.core.importing.overrides import UnknownValue
+from raggrpo_operator.core.importing.references import resolve_references
 from raggrpo_operator.core.importing.verl import import_verl
 
 
@@ -44,7 +44,7 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
         "a.beside": 7,
         "a.b": value,
     }
-    assert resolved(values, {"usual": 5})["a.b"] == expected
+    assert resolve_references(values, {"usual": 5})["a.b"] == expected
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
 )
 def test_a_reference_that_leads_nowhere_is_told_with_its_reason(value: str, told: str) -> None:
     values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
-    found = resolved(values | {"a.b": value, "plain": "x"}, {})["a.b"]
-    assert isinstance(found, NotAtHand)
+    found = resolve_references(values | {"a.b": value, "plain": "x"}, {})["a.b"]
+    assert isinstance(found, UnknownValue)
     assert told in found.reason
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raggrpo_operator.core.importing.overrides import NotAtHand, Unreadable
+from raggrpo_operator.core.importing.overrides import UnknownValue, Unreadable
 from raggrpo_operator.core.importing.script import Script, read_script
 
 RUN = "python3 -m verl.trainer.main_ppo "
@@ -117,7 +117,7 @@ def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> No
         "ARGS=(data.a=1 data.b=2)\nif x; then ARGS+=(data.b=3); fi\n" + RUN + '"${ARGS[@]}"'
     )
     assert script.overrides["data.a"] == 1
-    assert script.overrides["data.b"] == NotAtHand(
+    assert script.overrides["data.b"] == UnknownValue(
         "3", "data.b=3 is in $ARGS or not, by what the script decides; given before as 2"
     )
 
@@ -129,7 +129,7 @@ def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -
     )
     assert (script.overrides["data.a"], script.overrides["data.b"]) == (1, 2)
     told = script.overrides["data.c"]
-    assert isinstance(told, NotAtHand)
+    assert isinstance(told, UnknownValue)
     assert "data.c=4 is in $A or not" in told.reason
     assert "given before as 3" in told.reason
     assert script.missing == []
@@ -211,7 +211,7 @@ def test_an_empty_variable_is_no_word_of_a_loop_and_an_empty_quote_is_one() -> N
     script = read_script(f"E=\nfor N in $E 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
     script = read_script(f'for N in "" 7; do\n{RUN} data.a=$N\ndone\n')
-    assert isinstance(script.overrides["data.a"], NotAtHand)
+    assert isinstance(script.overrides["data.a"], UnknownValue)
 
 
 def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
@@ -232,7 +232,7 @@ def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
 )
 def test_what_a_script_decides_is_not_at_hand(before: str, why: str) -> None:
     found = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
-    assert isinstance(found, NotAtHand)
+    assert isinstance(found, UnknownValue)
     assert why in found.reason
 
 

@@ -8,12 +8,12 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.importing.composition import compose
 from raggrpo_operator.core.importing.overrides import (
-    NotAtHand,
+    UnknownValue,
     Unreadable,
     Values,
     read_overrides,
 )
-from raggrpo_operator.core.importing.references import resolved
+from raggrpo_operator.core.importing.references import resolve_references
 from raggrpo_operator.core.importing.retrieval import TOOLS
 from raggrpo_operator.core.importing.script import read_script
 from raggrpo_operator.core.importing.translation import MOUNT, Imported
@@ -210,7 +210,7 @@ def test_one_clip_ratio_is_that_of_both_sides_unless_a_side_has_its_own(
 
 def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
-    assert resolved(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
+    assert resolve_references(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
     assert values["a.b"] == [1, 2]
 
 
@@ -239,7 +239,7 @@ def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
     assert list(script.overrides) == [f"data.{name}" for name in marked]
     for name, text in marked.items():
         told = script.overrides[f"data.{name}"]
-        assert isinstance(told, NotAtHand)
+        assert isinstance(told, UnknownValue)
         assert told.text == text
 
 
