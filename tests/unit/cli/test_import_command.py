@@ -99,7 +99,7 @@ def test_import_rejects_unreadable_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "overrides", "expected"),
     [
-        ("- 1\n", [], "it is no mapping: give verl's Hydra YAML"),
+        ("- 1\n", [], "it is not a mapping: specify a Hydra YAML"),
         ("data: {}\n", ["oops"], "oops: write an override as name.of.field=value"),
         (
             "trainer: {save_freq: often}\n",

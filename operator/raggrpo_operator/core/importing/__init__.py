@@ -1,1 +1,1 @@
-"""Turns other trainers' configurations into jobs; pure: reads no files, judges no job."""
+"""Translation of other trainers' configurations into jobs. Pure: reads no files."""

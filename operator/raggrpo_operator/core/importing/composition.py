@@ -1,7 +1,7 @@
-"""Compose a Hydra configuration from its `defaults` lists; pure: files come through `read`.
+"""Composition of a Hydra configuration from `defaults` lists. Pure: files come from `read`.
 
-Hydra's rules (hydra.cc, The Defaults List): later entries win; `_self_` is the file's own content,
-last where it is not named; `group@package: option` puts group/option.yaml below the package.
+Hydra's rules (hydra.cc, The Defaults List): later entries take precedence; `_self_` is the file's
+own content, by default last; `group@package: option` adds group/option.yaml below the package.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ from typing import Any, Final
 from .overrides import Unreadable, Values, flatten, parse_mapping
 
 Read = Callable[[str], str | None]
-"""Returns the text of a file by its path, None if it is not at hand."""
+"""Returns the text of a file, or None if it is not available."""
 NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
 _HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
 _CHOICE: Final = re.compile(r"\$\{(\w+)\}")
@@ -26,12 +26,12 @@ class Composition:
 
     values: Values = field(default_factory=dict)
     inherited: dict[str, str] = field(default_factory=dict)
-    """The file of every value that comes from a `defaults` list."""
+    """Source file of every value from a `defaults` list."""
     missing: list[str] = field(default_factory=list)
-    """Files that are not at hand, each with the file that names it."""
+    """Unavailable files, each with the file that references it."""
 
     def override(self, values: Values) -> None:
-        """Put a command line's values in place of the configuration's."""
+        """Replace values by those of a command line."""
         self.values |= values
         for path in values.keys() & self.inherited.keys():
             del self.inherited[path]
@@ -44,45 +44,45 @@ def compose(
     choices: Mapping[str, str] = NO_CHOICES,
     text: str | None = None,
 ) -> Composition:
-    """Return the configuration `name`, looked for in the folders and its own search path.
+    """Return the configuration `name` from the folders and its own search path.
 
-    `choices`: options of groups, as a command line gives them (`model_engine=megatron`).
-    `text`: that of the configuration itself, if it was read before.
-    Raises Unreadable for a file that is no mapping or is among its own defaults.
+    `choices` are options of groups from a command line (`model_engine=megatron`); `text` is the
+    content of the configuration if already read. Raises Unreadable for a file that is not a mapping
+    or includes itself.
     """
     composer = _Composer(list(folders), read, dict(choices))
     composer.add(_Entry(name.removesuffix(".yaml"), package=""), text=text)
-    return composer.found
+    return composer.result
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One file of a `defaults` list."""
+    """A file of a `defaults` list."""
 
     place: str
-    """Without suffix, below a folder of the search path: actor/dp_actor."""
+    """Path without suffix below a search path folder: actor/dp_actor."""
     package: str | None = None
-    """Relative to that of the file that names it; None: the file's own, else its group."""
+    """Package relative to that of the parent; None: from the file's header, else its group."""
     group: str = ""
     is_optional: bool = False
 
 
 class _Composer:
     def __init__(self, folders: list[str], read: Read, choices: dict[str, str]) -> None:
-        self.found = Composition()
+        self.result = Composition()
         self._folders, self._read, self._choices = folders, read, choices
 
     def add(
         self, entry: _Entry, parent: str = "", above: tuple[str, ...] = (), text: str | None = None
     ) -> None:
-        """Add a file below its parent's package; `above` are the files that led to it."""
+        """Add a file below its parent's package; `above` are its ancestors."""
         if entry.place in above:
-            raise Unreadable(f"{entry.place}.yaml is among its own defaults")
+            raise Unreadable(f"{entry.place}.yaml includes itself in its defaults")
         text = self._text(entry.place) if text is None else text
         if text is None:
             if not entry.is_optional:
                 of = f", in the defaults of {above[-1]}.yaml" if above else ""
-                self.found.missing.append(f"{entry.place}.yaml{of}")
+                self.result.missing.append(f"{entry.place}.yaml{of}")
             return
         try:
             raw = parse_mapping(text)
@@ -92,22 +92,22 @@ class _Composer:
         if not above:
             self._folders += _search_path(raw)
         own = {key: each for key, each in raw.items() if key not in ("defaults", "hydra")}
-        is_put = False
+        is_added = False
         for each in self._entries(raw.get("defaults"), posixpath.dirname(entry.place)):
             if each is None:
                 self._put(own, package, entry.place if above else "")
-                is_put = True
+                is_added = True
             else:
                 self.add(each, package, (*above, entry.place))
-        if not is_put:
+        if not is_added:
             self._put(own, package, entry.place if above else "")
 
     def _text(self, place: str) -> str | None:
-        found = (self._read(posixpath.join(each, f"{place}.yaml")) for each in self._folders)
-        return next((text for text in found if text is not None), None)
+        texts = (self._read(posixpath.join(each, f"{place}.yaml")) for each in self._folders)
+        return next((text for text in texts if text is not None), None)
 
     def _entries(self, defaults: Any, folder: str) -> Iterator[_Entry | None]:
-        """Yield the files of a list in order, None for the file's own content."""
+        """Yield the files of a list in order; None stands for the file's own content."""
         given = defaults if isinstance(defaults, list) else []
         pairs = [
             (str(key), option)
@@ -135,13 +135,14 @@ class _Composer:
         return _Entry(place, package or None, group, key.startswith("optional "))
 
     def _chosen(self, key: str, option: str) -> str:
-        """Return a group's option; what is chosen stands for `${group}` in later ones."""
+        """Return the option of a group; it replaces `${group}` in later options."""
         group = key.split()[-1]
         chosen = self._choices.setdefault(group, option)
-        return _CHOICE.sub(lambda found: self._choices.get(found[1], found[0]), chosen)
+        return _CHOICE.sub(lambda match: self._choices.get(match[1], match[0]), chosen)
 
     def _put(self, own: Mapping[Any, Any], package: str, file: str) -> None:
-        values, inherited = self.found.values, self.found.inherited
+        values = self.result.values
+        inherited = self.result.inherited
         for path, value in flatten(own, f"{package}." if package else ""):
             parts = path.split(".")
             replaced = {".".join(parts[:end]) for end in range(1, len(parts))}
@@ -155,7 +156,7 @@ class _Composer:
 
 
 def _package(entry: _Entry, parent: str, text: str) -> str:
-    """Return where a file's values go: by its entry, else by its own header, else by its group."""
+    """Return the package of a file: from its entry, else its header, else its group."""
     own = entry.group.replace("/", ".")
     package = entry.package
     if package is None and (header := _HEADER.match(text)):

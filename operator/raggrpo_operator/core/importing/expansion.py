@@ -1,6 +1,6 @@
-"""Expand words of a shell script with the variables it has set so far; runs no command.
+"""Expansion of shell words with the variables of a script; runs no command.
 
-What only a run of the script can tell stays in a text as a mark, with its source and the reason.
+Unknown values are represented by marks in the text, with source and reason.
 """
 
 import ast
@@ -13,7 +13,7 @@ from .overrides import HOME, OVERRIDE, UnknownValue
 from .shell import Piece, Word, word_of
 
 Variable = str | tuple[str, ...]
-"""A text, or the elements of an array."""
+"""A string, or the elements of an array."""
 
 _HERE: Final = frozenset({"$(pwd)", "`pwd`", "$PWD", "${PWD}"})
 _ARGUMENTS: Final = re.compile(r"\$[@*]|\$\{[@*](?::.*)?\}")
@@ -30,7 +30,7 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
 }
-_LONGEST: Final = 60
+_MAX_SHOWN: Final = 60
 _MARK: Final = re.compile("\0(\\d+)\0")
 
 
@@ -41,10 +41,10 @@ class Variables:
         self.now: dict[str, Variable] = {}
         self._marks: list[UnknownValue] = []
         self._either: dict[str, Sequence[str]] = {}
-        """What a mark of an undecided variable stands for."""
+        """Possible values of a mark for an undecided variable."""
 
     def words(self, word: Word) -> list[str]:
-        """Return what a word becomes: none, one or several words."""
+        """Return the expansion of a word: any number of words."""
         is_alone = len(word) == 1 or (len(word) == 2 and not word[0].text)
         if is_alone and (array := self._all_elements(word[-1])) is not None:
             return list(array)
@@ -62,22 +62,22 @@ class Variables:
         return [each for each in words if each] or ([""] if is_kept else [])
 
     def text(self, word: Word) -> str:
-        """Return what a word becomes where it is not split, as in an assignment."""
+        """Return the expansion of a word without splitting, as in an assignment."""
         return "".join(self._piece(piece) for piece in word)
 
     def unknown_value(self, text: str) -> UnknownValue | None:
-        """Return why a text is not known; None if it is."""
+        """Return why a text is unknown, or None if it is known."""
         reasons = [self._marks[int(mark)].reason for mark in _MARK.findall(text)]
         if not reasons:
             return None
         return UnknownValue(self.shown(text), "; ".join(dict.fromkeys(reasons)))
 
     def shown(self, text: str) -> str:
-        """Return the text with the sources of what is not known."""
-        return _MARK.sub(lambda found: self._marks[int(found[1])].text, text)
+        """Return the text with marks replaced by their sources."""
+        return _MARK.sub(lambda match: self._marks[int(match[1])].text, text)
 
     def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
-        """Go on after branches of which one runs, each of which ends with its own variables."""
+        """Merge the variables of alternative branches."""
         self.now = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = list(dict.fromkeys(end.get(name) for end in ends))
@@ -86,7 +86,7 @@ class Variables:
                 self.now[name] = given[0]
             elif all(isinstance(each, tuple) for each in given):
                 self.now[name] = self._merged(name, [each or () for each in values])
-            elif all(isinstance(each, str) and _holds_words(each) for each in given if each):
+            elif all(isinstance(each, str) and _has_overrides(each) for each in given if each):
                 words = [str(each or "").split() for each in values]
                 self.now[name] = " ".join(self._merged(name, words))
             else:
@@ -94,35 +94,34 @@ class Variables:
                 self.now[name] = self.undecided(name, list(dict.fromkeys(known)))
 
     def undecided(self, name: str, values: Sequence[str]) -> str:
-        """Return a mark for a variable with one of several values."""
+        """Return a mark for a variable with several possible values."""
         either = " or ".join([", ".join(values[:-1]), values[-1]])
-        when = "which is decided when the script runs"
+        when = "which depends on the run of the script"
         mark = self._mark(f"${name}", f"${name} is {either}, {when}")
         self._either[mark] = values
         return mark
 
     def changed(self, name: str) -> str:
-        """Return a mark for an array of which an element is set by itself."""
-        return self._mark(f"${name}", f"an element of ${name} is set by itself")
+        """Return a mark for an array with an element that is set separately."""
+        return self._mark(f"${name}", f"an element of ${name} is set separately")
 
     def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return all elements, those that are not in every array with a mark."""
+        """Return all elements; those that are not in every array have a mark."""
         return tuple(
             each
             if all(each in array for array in arrays)
-            else each
-            + self._mark("", f"{self.shown(each)} is in ${name} or not, by what the script decides")
+            else each + self._mark("", f"{self.shown(each)} may be in ${name}")
             for each in dict.fromkeys(each for array in arrays for each in array)
         )
 
     def _described(self, value: Variable | None) -> Sequence[str]:
-        """Return what a variable may be, for people."""
+        """Return the possible values of a variable for display."""
         if value is None:
             return ["unset"]
         text = value if isinstance(value, str) else " ".join(value)
         shown = " ".join(self.shown(text).split()) or "empty"
         return self._either.get(text) or [
-            shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+            shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
         ]
 
     def _mark(self, text: str, reason: str) -> str:
@@ -130,7 +129,7 @@ class Variables:
         return f"\0{len(self._marks) - 1}\0"
 
     def _all_elements(self, piece: Piece) -> Sequence[str] | None:
-        """Return the elements that `${NAME[@]}` stands for, None for anything else."""
+        """Return the elements of `${NAME[@]}`, or None for other pieces."""
         if not piece.is_expansion or not (found := _PARAMETER.fullmatch(piece.text)):
             return None
         value = self.now.get(found["name"] or "")
@@ -143,11 +142,11 @@ class Variables:
         if source in _HERE:
             return "."
         if _ARGUMENTS.fullmatch(source):
-            return ""  # what the script is started with is given to the import, too
+            return ""  # arguments of the script are passed to the import, too
         if found := _ARITHMETIC.fullmatch(source):
             return self._computed(found)
         if source.startswith(("$(", "`")):
-            return self._mark(source, f"{source} is what a command prints")
+            return self._mark(source, f"{source} is the output of a command")
         if found := _PARAMETER.fullmatch(source):
             return self._parameter(found, piece.is_quoted)
         return self._mark(source, f"{source} is not understood")
@@ -172,7 +171,7 @@ class Variables:
         return value
 
     def _computed(self, found: "re.Match[str]") -> str:
-        """Return the result of an arithmetic expansion, marked if it is not understood."""
+        """Return the result of an arithmetic expansion, or a mark if unsupported."""
         expression = _NAME.sub(self._number, re.sub(r"\s+", " ", found[1]).strip())
         if why := self.unknown_value(expression):
             return self._mark(found[0], why.reason)
@@ -188,8 +187,8 @@ class Variables:
         return self._mark(found[0], f"${found[1]} is not set in the script")
 
 
-def _holds_words(text: str) -> bool:
-    """Return whether a text is a list of overrides."""
+def _has_overrides(text: str) -> bool:
+    """Return whether a text contains overrides."""
     return any(OVERRIDE.fullmatch(word) for word in text.split())
 
 
@@ -199,4 +198,4 @@ def _integer(node: ast.expr) -> int:
             return number
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
             return _OPERATORS[type(sign)](_integer(left), _integer(right))
-    raise ValueError("no whole number")
+    raise ValueError("not an integer")

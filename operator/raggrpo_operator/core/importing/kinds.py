@@ -1,4 +1,4 @@
-"""Which of verl's fields hold numbers; a value of another kind is refused by its field."""
+"""Numeric fields of verl's configuration."""
 
 from typing import Final
 
@@ -23,16 +23,16 @@ NUMBERS: Final = frozenset(
         f"{ROLLOUT}multi_turn.max_assistant_turns",
     }
 )
-"""Fields that a job's numbers are computed from."""
+"""Fields that numbers of a job are computed from."""
 
 
 def as_numbers(values: Values) -> tuple[Values, list[str]]:
-    """Return the values with texts such as '1024' as numbers, and a line for each of these.
+    """Return the values with strings such as '1024' as numbers, and a line for each of them.
 
-    Raises ValueError, which names the fields, for what is no number.
+    Raises ValueError with the fields that are not numbers.
     """
     numbers: Values = {}
-    told: list[str] = []
+    lines: list[str] = []
     others: list[str] = []
     for name in sorted(values.keys() & NUMBERS):
         value = values[name]
@@ -41,9 +41,9 @@ def as_numbers(values: Values) -> tuple[Values, list[str]]:
         number = parse_value(value) if isinstance(value, str) else value
         if type(number) in (int, float):
             numbers[name] = number
-            told.append(f"{name}: {value!r} is a text, not a number: now {number}")
+            lines.append(f"{name}: {value!r} is a string, not a number: now {number}")
         else:
-            others.append(f"{name} is {value!r}, which is no number")
+            others.append(f"{name} is {value!r}, which is not a number")
     if others:
         raise ValueError("; ".join(others))
-    return values | numbers, told
+    return values | numbers, lines

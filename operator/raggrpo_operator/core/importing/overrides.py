@@ -1,4 +1,4 @@
-"""Read configurations and overrides as values by dotted path."""
+"""Parsing of configurations and overrides into values by dotted path."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,31 +19,31 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UnknownValue:
-    """A value that the files do not hold."""
+    """A value that the files do not contain."""
 
     text: str
-    """As it is written."""
+    """Source text."""
     reason: str
 
 
 def parse_mapping(text: str) -> Mapping[Any, Any]:
-    """Return the mapping that a YAML text holds. Raises Unreadable."""
+    """Return the mapping of a YAML text. Raises Unreadable."""
     raw = read_yaml(text)
     if isinstance(raw, Violation):
         raise Unreadable(raw.line())
     if not isinstance(raw, Mapping):
-        raise Unreadable("it is no mapping: give verl's Hydra YAML, or its .sh script")
+        raise Unreadable("it is not a mapping: specify a Hydra YAML or .sh script of verl")
     return raw
 
 
 def read_overrides(words: Sequence[str]) -> Values:
-    """Return overrides given on the command line. Raises Unreadable for what is none."""
+    """Return the overrides of a command line. Raises Unreadable for other words."""
     values: Values = {}
     for word in words:
-        found = OVERRIDE.fullmatch(word)
-        if found is None:
+        match = OVERRIDE.fullmatch(word)
+        if match is None:
             raise Unreadable(f"{word}: write an override as name.of.field=value")
-        values[found[1]] = parse_value(found[2])
+        values[match[1]] = parse_value(match[2])
     return values
 
 
@@ -58,6 +58,6 @@ def flatten(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def parse_value(text: str) -> Any:
-    """Return the value that an override's text means, the text itself if it is no YAML."""
-    found = read_yaml(text)
-    return text if isinstance(found, Violation) else found
+    """Return the value of an override, or the text itself if it is not YAML."""
+    value = read_yaml(text)
+    return text if isinstance(value, Violation) else value

@@ -1,7 +1,7 @@
-"""Fill in a configuration's references: `${data.seed}`, alone, within a text, or in a chain.
+"""Resolution of references such as `${data.seed}`, also nested or within a string.
 
-The grammar is OmegaConf's (Variable interpolation). Of its resolvers only `oc.select` is followed,
-and the default of `oc.env`; what others give depends on where and when verl would have started.
+The grammar is OmegaConf's (Variable interpolation). Supported resolvers are `oc.select` and
+`oc.env` with a default; the results of others depend on the run of verl.
 """
 
 import re
@@ -11,25 +11,25 @@ from typing import Any, Final
 from .overrides import UnknownValue, Values, parse_value
 
 _NODE: Final = re.compile(r"(\.*)([\w@/-]+(?:\.[\w@/-]+)*)")
-_RESOLVER: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
-_OPEN: Final = "???"
-"""A field that a configuration wants to be given."""
+_RESOLVER_CALL: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
+_MISSING: Final = "???"
+"""A mandatory value."""
 
 
 def resolve_references(values: Values, defaults: Mapping[str, Any]) -> Values:
-    """Return the values with all references filled in, NotAtHand where that is impossible.
+    """Return the values with references resolved, or UnknownValue if that is impossible.
 
-    `defaults` stand for fields that the values lack.
+    `defaults` are used for fields without a value.
     """
-    filling = _Filling(values, defaults)
-    return {name: filling.value(name) for name in values}
+    resolver = _Resolver(values, defaults)
+    return {name: resolver.value(name) for name in values}
 
 
-class _Failed(Exception):
-    """A reference leads nowhere; says why."""
+class _Unresolved(Exception):
+    """A reference cannot be resolved."""
 
 
-class _Filling:
+class _Resolver:
     def __init__(self, values: Values, defaults: Mapping[str, Any]) -> None:
         self._values, self._defaults = values, defaults
         self._done: Values = {}
@@ -42,23 +42,23 @@ class _Filling:
         raw = self._values[name]
         if isinstance(raw, UnknownValue):
             return raw
-        if raw == _OPEN:
-            return UnknownValue(_OPEN, "the configuration leaves it to be given")
+        if raw == _MISSING:
+            return UnknownValue(_MISSING, "the configuration requires a value")
         if name in self._above:
             circle = [*self._above[self._above.index(name) :], name]
-            raise _Failed(f"its references go in a circle: {' → '.join(circle)}")
+            raise _Unresolved(f"its references are circular: {' → '.join(circle)}")
         self._above.append(name)
         try:
-            found = self._filled(raw, name)
-        except _Failed as error:
-            found = UnknownValue(str(raw), str(error))
+            value = self._resolve(raw, name)
+        except _Unresolved as error:
+            value = UnknownValue(str(raw), str(error))
         self._above.pop()
-        self._done[name] = found
-        return found
+        self._done[name] = value
+        return value
 
-    def _filled(self, raw: Any, name: str) -> Any:
+    def _resolve(self, raw: Any, name: str) -> Any:
         if isinstance(raw, list):
-            return [self._filled(each, name) for each in raw]
+            return [self._resolve(each, name) for each in raw]
         if not isinstance(raw, str) or "${" not in raw:
             return raw
         parts: list[Any] = []
@@ -67,30 +67,30 @@ class _Filling:
             end = _end(raw, start)
             if raw[at:start]:
                 parts.append(raw[at:start])
-            parts.append(self._referenced(raw[start + 2 : end], name))
+            parts.append(self._reference(raw[start + 2 : end], name))
             at = end + 1
         if raw[at:]:
             parts.append(raw[at:])
         if len(parts) > 1 and None in parts:
-            raise _Failed(f"a part of {raw} is null")
+            raise _Unresolved(f"a reference in {raw} is null")
         return parts[0] if len(parts) == 1 else "".join(str(each) for each in parts)
 
-    def _referenced(self, inner: str, name: str) -> Any:
-        """Return what `${inner}` stands for in the field `name`."""
-        inner = str(self._filled(inner, name)).strip()
+    def _reference(self, inner: str, name: str) -> Any:
+        """Return the value of `${inner}` in the field `name`."""
+        inner = str(self._resolve(inner, name)).strip()
         if found := _NODE.fullmatch(inner):
             return self._node(_absolute(found, name), inner)
-        if not (found := _RESOLVER.fullmatch(inner)):
-            raise _Failed(f"${{{inner}}} is not understood")
+        if not (found := _RESOLVER_CALL.fullmatch(inner)):
+            raise _Unresolved(f"${{{inner}}} is not understood")
         resolver, (first, comma, default) = found[1], found[2].partition(",")
         if resolver == "oc.select" and (node := _NODE.fullmatch(first.strip())):
             try:
                 return self._node(_absolute(node, name), inner)
-            except _Failed:
+            except _Unresolved:
                 return parse_value(default.strip()) if comma else None
         if resolver == "oc.env" and comma:
             return parse_value(default.strip())
-        raise _Failed(f"${{{inner}}} is known only where verl runs")
+        raise _Unresolved(f"${{{inner}}} is known only at run time of verl")
 
     def _node(self, name: str, inner: str) -> Any:
         if name in self._values:
@@ -98,25 +98,25 @@ class _Filling:
         elif name in self._defaults:
             found = self._defaults[name]
         elif any(each.startswith(f"{name}.") for each in self._values):
-            raise _Failed(f"${{{inner}}} is a block of fields")
+            raise _Unresolved(f"${{{inner}}} is a block of fields")
         else:
-            raise _Failed(f"${{{inner}}} is not in the configuration")
+            raise _Unresolved(f"${{{inner}}} is not in the configuration")
         if isinstance(found, UnknownValue):
-            raise _Failed(found.reason)
+            raise _Unresolved(found.reason)
         return found
 
 
 def _end(text: str, start: int) -> int:
-    """Return where the bracket that opens at `start` closes."""
+    """Return the position of the bracket that closes the one at `start`."""
     depth = 0
     for at in range(start + 1, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
         if depth == 0:
             return at
-    raise _Failed(f"{text[start:]} has no closing bracket")
+    raise _Unresolved(f"{text[start:]} has no closing bracket")
 
 
 def _absolute(found: "re.Match[str]", name: str) -> str:
-    """Return a path from the root: `${.a}` is beside the field, `${..a}` beside its block."""
+    """Return a path from the root: `${.a}` is a sibling of the field, `${..a}` of its parent."""
     parts = name.split(".")[: -len(found[1])]
     return ".".join([*parts, found[2]])

@@ -1,4 +1,4 @@
-"""verl's multi-turn search as `spec.retrieval`; pure: the tool file comes through `read`."""
+"""Translation of verl's multi-turn search to `spec.retrieval`. Pure: files come from `read`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,13 +13,13 @@ TOOLS: Final = f"{ROLLOUT}multi_turn.tool_config_path"
 
 
 def read_tool_file(this: Translation, read: Read) -> None:
-    """Read the tools, if the configuration names a file of them."""
+    """Read the tool configuration, if there is one."""
     if (path := this.given.get(TOOLS)) is None:
         return
-    this.seen.add(TOOLS)
+    this.translated.add(TOOLS)
     text = read(str(path))
     if text is None:
-        this.lines["missing"].append(f"{path}, which {TOOLS} names: give retrieval.endpoints")
+        this.lines["missing"].append(f"{path}, the value of {TOOLS}: specify retrieval.endpoints")
         return
     try:
         this.tools = read_tools(text)
@@ -27,11 +27,11 @@ def read_tool_file(this: Translation, read: Read) -> None:
         this.wrong(TOOLS, f"{path}: {error}")
     for tool in this.tools:
         if not tool.searches:
-            this.lines["unmapped"].append(f"tool {tool.name}: the policy can search, nothing else")
+            this.lines["unmapped"].append(f"tool {tool.name}: only search tools are supported")
 
 
 def has_search(this: Translation) -> bool:
-    """Return whether the policy searches: by its tools, else by what its files are called."""
+    """Return whether the policy searches, according to its tools, else to file names."""
     if this.tools:
         return any(tool.searches for tool in this.tools)
     files = this.raw_text("data.train_files").lower()
@@ -47,24 +47,24 @@ def map_retrieval(this: Translation) -> None:
     if (turns := this.given.get(f"{turn}max_assistant_turns")) is not None:
         this.put(f"{turn}max_assistant_turns", max(1, int(turns) - 1), f"of {turns} turns")
     limit = this.given.get(f"{turn}max_tool_response_length", 256)
-    this.seen.add(f"{turn}max_tool_response_length")
+    this.translated.add(f"{turn}max_tool_response_length")
     this.wrong(
         f"{turn}max_tool_response_length",
-        f"cuts all search results together to {limit} characters, in their middle; here "
-        "retrieval.maxPassageTokens keeps tokens of each passage",
+        f"cuts all search results together to {limit} characters, in the middle; "
+        "retrieval.maxPassageTokens limits the tokens of each passage",
     )
     endpoints = [_endpoint(this, tool.settings) for tool in this.tools if tool.searches]
-    nowhere = {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
-    this.spec["retrieval"]["endpoints"] = endpoints[:1] or [nowhere]
+    placeholder = {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
+    this.spec["retrieval"]["endpoints"] = endpoints[:1] or [placeholder]
     this.lines["unmapped"].append(
-        "the search tool: its prompts say <tool_call>, here the policy writes "
-        "<search>query</search>; say so in data.systemPrompt"
-        + ("" if endpoints else ", and give the service in retrieval.endpoints")
+        "the search tool: its prompts use <tool_call>, but the policy must write "
+        "<search>query</search>; describe this in data.systemPrompt"
+        + ("" if endpoints else ", and specify the service in retrieval.endpoints")
     )
 
 
 def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the endpoint of verl's search tool, which asks as Search-R1 does."""
+    """Return the endpoint of verl's search tool, which uses the Search-R1 protocol."""
     endpoint: dict[str, Any] = {"name": "search", "role": "Retriever", "protocol": "SearchR1"}
     for name, value in settings.items():
         if field := COUNTERPARTS.get(name):
@@ -75,6 +75,7 @@ def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
             this.lines["unmapped"].append(f"tools: {name}={value}: no counterpart")
     if urlsplit(str(settings[SERVICE_FIELD])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
         this.wrong(
-            f"tools: {SERVICE_FIELD}", "is this machine alone; in a cluster give a Service's name"
+            f"tools: {SERVICE_FIELD}",
+            "is local to the host; in a cluster, specify a Service",
         )
     return endpoint

@@ -1,7 +1,7 @@
-"""Find what a shell script hands to verl's trainer; the script is never run.
+"""Overrides that a shell script passes to verl's trainer; the script is never run.
 
-Assignments, arrays, defaults, sums and products of whole numbers are followed in their order.
-Branches and loops are not decided: what differs between them is not at hand.
+Assignments, arrays, defaults and integer arithmetic are evaluated in order. Branches and loops are
+not: values that differ between them are unknown.
 """
 
 import re
@@ -31,15 +31,15 @@ _RESERVED: Final = _OPENING | _SKIPPED | {"elif", "else", "fi", "done", "esac"}
 
 @dataclass
 class Script:
-    """What a shell script hands to verl."""
+    """Arguments that a shell script passes to verl."""
 
     overrides: Values = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
-    """Hydra's own, by their long names: --config-name."""
+    """Options of Hydra by long name: --config-name."""
     choices: dict[str, str] = field(default_factory=dict)
     """Options of groups: model_engine=megatron."""
     missing: list[str] = field(default_factory=list)
-    """What else only a run of the script can tell."""
+    """Further values that depend on the run of the script."""
 
 
 @dataclass
@@ -50,30 +50,30 @@ class _Command:
 
 @dataclass
 class _Scope:
-    """A compound command that is open: what the variables were before and after its branches."""
+    """An open compound command, with the variables before and after its branches."""
 
     kind: str
     before: dict[str, Variable]
     ends: list[dict[str, Variable]] = field(default_factory=list)
     is_complete: bool = False
-    """One of its branches runs for sure."""
-    awaits_pattern: bool = False
+    """Whether one of its branches always runs."""
+    expects_pattern: bool = False
 
 
 def read_script(text: str) -> Script:
-    """Return what a script hands to verl's trainer, its own variables put in. Raises Unreadable."""
+    """Return the arguments that a script passes to verl. Raises Unreadable if there are none."""
     walk = _Walk()
     commands = list(walk.commands(text))
     script = Script()
     runs = [each for each in commands if _program(each) is not None]
-    # Scripts around it have programs of their own: launch.sh data.seed=1.
+    # Wrapper scripts run other programs: launch.sh data.seed=1.
     runs = runs or [each for each in commands if _configures(each)]
     for command in runs[:1]:
         _read(command, walk.variables, script)
     if not script.overrides and not script.options:
         raise Unreadable(
-            "there is no command with overrides such as data.train_batch_size=128 that runs "
-            "verl's main_ppo in it"
+            "it has no command that runs verl's main_ppo "
+            "with overrides such as data.train_batch_size=128"
         )
     script.missing += [
         f"the run of verl in line {each.line}: a job is one run, here that of line {runs[0].line}; "
@@ -81,7 +81,7 @@ def read_script(text: str) -> Script:
         for each in runs[1:]
     ]
     script.missing += [
-        f"{each.words[0]} in line {each.line} is outside of verl's command, which ends before it"
+        f"{each.words[0]} in line {each.line} is not part of verl's command, which ends before it"
         for each in commands
         if OVERRIDE.fullmatch(each.words[0])
     ]
@@ -89,7 +89,7 @@ def read_script(text: str) -> Script:
 
 
 def _program(command: _Command) -> int | None:
-    """Return the place of verl's trainer among the words of a command that runs it."""
+    """Return the index of verl's trainer in the words of a command, or None."""
     if command.words[0] in _NO_RUN:
         return None
     return next((at for at, each in enumerate(command.words) if _TRAINER.fullmatch(each)), None)
@@ -119,20 +119,20 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
             else:
                 script.options[_OPTIONS.get(found[1], found[1])] = value
         elif unknown := variables.unknown_value(word):
-            script.missing.append(f"the words {unknown.text} of verl's command: {unknown.reason}")
+            script.missing.append(f"{unknown.text} in verl's command: {unknown.reason}")
         elif found := _CHOICE.fullmatch(word):
             script.choices[found[1]] = found[2]
 
 
 class _Walk:
-    """Goes through a script's commands in their order and keeps its variables."""
+    """Evaluates the commands of a script in order."""
 
     def __init__(self) -> None:
         self.variables = Variables()
         self._scopes: list[_Scope] = []
 
     def commands(self, text: str) -> Iterator[_Command]:
-        """Yield the simple commands, their words expanded."""
+        """Yield the simple commands with expanded words."""
         collected: list[Token] = []
         before = ""
         for token in (*tokens(text), Token(0, "\n")):
@@ -162,16 +162,16 @@ class _Walk:
                 self._close("(")
             elif token.operator.startswith(";;") and self._is_in("case"):
                 self._branch()
-                self._scopes[-1].awaits_pattern = True
+                self._scopes[-1].expects_pattern = True
 
     def _is_pattern(self, operator: str, collected: Sequence[Token]) -> bool:
-        """Take the pattern of a branch of `case`; return whether this is a part of one."""
-        if not self._is_in("case") or not self._scopes[-1].awaits_pattern:
+        """Consume the pattern of a `case` branch; return whether there was one."""
+        if not self._is_in("case") or not self._scopes[-1].expects_pattern:
             return False
         if collected and _plain(collected[0]) == "esac":
             return False
         if operator == ")":
-            self._scopes[-1].awaits_pattern = False
+            self._scopes[-1].expects_pattern = False
             self._scopes[-1].is_complete |= [_plain(each) for each in collected] == ["*"]
         return True
 
@@ -196,7 +196,7 @@ class _Walk:
             yield _Command(rest[prefix].line, words)
 
     def _follow(self, given: Sequence[Token]) -> list[Token]:
-        """Follow the reserved words that come first and return what comes after them."""
+        """Process leading reserved words and return the rest."""
         rest = list(given)
         while rest and self._is_reserved(_plain(rest[0])):
             if _plain(rest.pop(0)) in ("for", "select") and rest:
@@ -205,7 +205,7 @@ class _Walk:
         return rest
 
     def _is_reserved(self, word: str) -> bool:
-        """Follow the reserved words of compound commands."""
+        """Process a reserved word; return whether it was one."""
         if word in _OPENING:
             self._open(word)
         elif word in ("elif", "else") and self._is_in("if"):
@@ -226,7 +226,7 @@ class _Walk:
 
     def _open(self, kind: str) -> None:
         scope = _Scope(kind, dict(self.variables.now))
-        scope.is_complete, scope.awaits_pattern = kind == "for", kind == "case"
+        scope.is_complete, scope.expects_pattern = kind == "for", kind == "case"
         self._scopes.append(scope)
 
     def _branch(self) -> None:
@@ -241,7 +241,7 @@ class _Walk:
         if scope.kind == "(":
             self.variables.now = scope.before
             return
-        ends = [*scope.ends, *([] if scope.awaits_pattern else [self.variables.now])]
+        ends = [*scope.ends, *([] if scope.expects_pattern else [self.variables.now])]
         first = [] if scope.is_complete else [scope.before]
         self.variables.merge([*first, *ends])
 
@@ -276,13 +276,13 @@ def _is_assignment(token: Token) -> bool:
 
 
 def _plain(token: Token) -> str:
-    """Return what a word begins with, if that is neither quoted nor expanded."""
+    """Return the start of a word, or "" if it is quoted or an expansion."""
     if not token.word or token.word[0].is_expansion or token.word[0].is_quoted:
         return ""
     return token.word[0].text
 
 
 def _opens_case(words: Sequence[Token]) -> bool:
-    """Tell whether these are `case WORD in`, with nothing but reserved words before."""
+    """Return whether the words are `case WORD in`, preceded only by reserved words."""
     *first, case, _, last = ["", "", *map(_plain, words)]
     return (case, last) == ("case", "in") and _RESERVED.issuperset(first[2:])

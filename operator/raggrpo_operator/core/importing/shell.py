@@ -1,7 +1,7 @@
-"""Split a shell script into words and operators; expands nothing, runs nothing.
+"""Tokenization of shell scripts, without expansion.
 
-The rules are POSIX's (Shell Command Language, Token Recognition), with bash's arrays, `[[ … ]]`,
-`(( … ))` and `$'…'`. Comments, bodies of heredocs and targets of redirections are left out.
+Follows POSIX (Shell Command Language, Token Recognition), with bash arrays, `[[ … ]]`, `(( … ))`
+and `$'…'`. Comments, heredocs and redirections are skipped.
 """
 
 import re
@@ -39,16 +39,16 @@ class Token:
     operator: str = ""
     word: Word = ()
     array: tuple[Word, ...] | None = None
-    """The elements; `word` is then what stands before them: `NAME=` or `NAME+=`."""
+    """Elements of an array assignment; `word` is then `NAME=` or `NAME+=`."""
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of a script in order. Raises Unreadable if a quote has no end."""
+    """Yield the tokens of a script. Raises Unreadable for an unclosed quote."""
     return _Lexer(text.replace("\r\n", "\n").replace("\0", "")).tokens()
 
 
 def word_of(text: str, is_quoted: bool) -> Word:
-    """Return the text as one word: the default in `${NAME:-default}`."""
+    """Return a text as one word, such as the default in `${NAME:-default}`."""
     return _Lexer(text).word(ends=frozenset(), is_quoted=is_quoted)
 
 
@@ -153,7 +153,7 @@ class _Lexer:
         return Piece("$")
 
     def _balanced(self, opening: str, has_quotes: bool = True) -> str:
-        """Skip what stands in brackets, and return it with them."""
+        """Skip a bracketed text and return it with its brackets."""
         opened, depth = self._at, 0
         while True:
             char = self._char(opened)
@@ -184,7 +184,7 @@ class _Lexer:
         self._heredocs.clear()
 
     def _skip_blanks(self, has_comments: bool = True) -> bool:
-        """Skip blanks, continued lines and comments; return whether anything is left."""
+        """Skip blanks, line continuations and comments; return whether text remains."""
         while self._at < len(self._text):
             if self._text[self._at] in " \t":
                 self._at += 1
@@ -215,7 +215,7 @@ class _Lexer:
 
     def _unfinished(self, opened: int) -> NoReturn:
         line = self._text.count("\n", 0, opened) + 1
-        raise Unreadable(f"line {line}: a quote or bracket that opens there has no end")
+        raise Unreadable(f"line {line}: a quote or bracket is not closed")
 
     def _line(self) -> int:
         self._lines += self._text.count("\n", self._counted, self._at)

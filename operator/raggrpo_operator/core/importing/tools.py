@@ -1,4 +1,4 @@
-"""verl's tool configuration: its search tool as a retrieval endpoint; pure."""
+"""verl's tool configuration. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ COUNTERPARTS: Final[Mapping[str, str]] = {
     "timeout": "timeoutSeconds",
     "num_workers": "maxConcurrency",
 }
-"""Settings of verl's search tool and the fields of an endpoint with the same meaning."""
+"""Settings of verl's search tool and the equivalent endpoint fields."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One entry of `tools`."""
+    """An entry of `tools`."""
 
     name: str
-    """As the policy calls it."""
+    """Name in tool calls."""
     settings: Mapping[str, Any]
 
     @property
     def searches(self) -> bool:
-        """Whether it asks a retrieval service."""
+        """Whether the tool calls a retrieval service."""
         return SERVICE_FIELD in self.settings
 
 

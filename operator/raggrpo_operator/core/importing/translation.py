@@ -1,4 +1,4 @@
-"""What verl takes by default, and the job that is being made from its configuration; pure."""
+"""verl's defaults, and the job under construction. Pure."""
 
 import posixpath
 import re
@@ -15,7 +15,7 @@ from .tools import Tool
 MOUNT: Final = "/mnt/work"
 CLAIM: Final = "work"
 UNNAMED: Final = "verl-import"
-"""A job whose experiment's name is not at hand."""
+"""Name of a job if the experiment name is unknown."""
 ROLLOUT: Final = "actor_rollout_ref.rollout."
 ACTOR: Final = "actor_rollout_ref.actor."
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -44,19 +44,19 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trainer.project_name": "verl_examples",
     "trainer.experiment_name": "gsm8k",
 }
-"""What verl takes where its configuration is silent, as far as a job depends on it."""
+"""verl's defaults of fields that a job depends on."""
 OWN_BLOCKS: Final = (
     "actor_rollout_ref.",
     "algorithm.filter_groups.",
     "custom_reward_function.",
     "reward_model.",
 )
-"""Of verl's configuration, in which people write no fields of other trainers."""
+"""Sections of verl's configuration that do not contain fields of other trainers."""
 
 
 @dataclass
 class Imported:
-    """A job as plain values, and one line for every field of the original."""
+    """A job as plain values, and a line for every field of the original."""
 
     job: dict[str, Any]
     mapped: list[str] = field(default_factory=list)
@@ -66,39 +66,39 @@ class Imported:
 
 
 class Translation:
-    """Collects the fields of a job and what is told of each field of the original."""
+    """A job under construction, with a line for each field of the original."""
 
     def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
-        """`inherited`: the file of every value that comes from a `defaults` list."""
+        """`inherited` is the source file of every value from a `defaults` list."""
         self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
-        """Fields whose values are not at hand: the job lacks them."""
+        """Fields with unknown values, which the job lacks."""
         self.given = {k: each for k, each in given.items() if k not in self.unknown}
         self.inherited = inherited
         self.spec: dict[str, Any] = {}
-        self.seen: set[str] = set()
+        self.translated: set[str] = set()
         kinds = ("mapped", "unmapped", "wrong", "missing")
         self.lines: dict[str, list[str]] = {kind: [] for kind in kinds}
         self.tools: list[Tool] = []
 
     def get(self, name: str) -> Any:
-        """Return verl's value of a field, its default if the configuration is silent."""
+        """Return the value of verl's field, or verl's default."""
         value = self.given.get(name)
         return DEFAULTS.get(name) if value is None else value
 
     def knows(self, *fields: str) -> bool:
-        """Return whether the values of all these fields are at hand, given or verl's defaults."""
+        """Return whether the values of all fields are known."""
         return not self.unknown.keys() & set(fields)
 
     def raw_text(self, name: str) -> str:
-        """Return a value as it is written, empty if it is not given."""
+        """Return the source text of a value, or ""."""
         return self.unknown[name].text if name in self.unknown else str(self.given.get(name, ""))
 
     def put(self, name: str, value: Any, note: str = "", path: str = "") -> None:
-        """Set the counterpart of verl's field, unless its value is not at hand."""
+        """Set the counterpart of verl's field, unless its value is unknown."""
         if name in self.unknown:
             return
         path = path or VERL_FIELDS[name].path
-        self.seen.add(name)
+        self.translated.add(name)
         *blocks, last = path.split(".")
         place = self.spec
         for block in blocks:
@@ -111,16 +111,16 @@ class Translation:
         self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
 
     def copy(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
-        """Set the counterpart if the configuration or verl gives a value."""
+        """Copy the value to its counterpart, if the configuration or verl has one."""
         if (value := self.get(name)) is not None:
             self.put(name, change(value))
 
     def wrong(self, name: str, reason: str) -> None:
-        """Tell of a mistake in the original."""
+        """Report an error in the original."""
         self.lines["wrong"].append(f"{name}: {reason}")
 
     def path(self, name: str, value: object) -> str:
-        """Return a path below the volume; tells of one that is not absolute."""
+        """Return a path below the volume; reports relative paths."""
         text = str(value)
         for home in (HOME, "~"):
             if text == home or text.startswith(f"{home}/"):
@@ -130,11 +130,11 @@ class Translation:
         below = f"{MOUNT}/models/" if name.endswith("model.path") else f"{MOUNT}/"
         moved = posixpath.normpath(below + text)
         what = "a name on a hub or a relative path" if "model" in name else "a relative path"
-        self.wrong(name, f"{text} is {what}, which depends on where a pod starts: now {moved}")
+        self.wrong(name, f"{text} is {what}, which depends on the working directory: now {moved}")
         return moved
 
     def report_remaining(self) -> None:
-        """List every field of the original that was not translated, inherited ones by file."""
+        """Report the fields that were not translated, inherited ones by file."""
         by_file: dict[str, list[str]] = {}
         for name, value in self.unknown.items():
             file = self.inherited.get(name)
@@ -148,7 +148,7 @@ class Translation:
             line = f"{name}={_shown(value.text)}{of}: {value.reason}: override it"
             self.lines["missing"].append(line)
         for name, value in self.given.items():
-            if name in self.seen or value is None:
+            if name in self.translated or value is None:
                 continue
             known, file = VERL_FIELDS.get(name), self.inherited.get(name)
             if file:
@@ -159,7 +159,7 @@ class Translation:
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
     def experiment(self) -> str:
-        """Return the experiment's name; a job needs one."""
+        """Return the experiment name, or UNNAMED."""
         name = "trainer.experiment_name"
         return str(self.get(name)) if self.knows(name) else UNNAMED
 
@@ -181,7 +181,7 @@ class Translation:
 
 
 def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a volume for the first part of every path that is not below MOUNT."""
+    """Return a volume for the top folder of every path that is not below MOUNT."""
     paths = [
         *spec["data"].get("trainFiles", []),
         *spec["data"].get("validationFiles", []),
@@ -197,12 +197,12 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _note(name: str, known: ForeignField | None) -> str:
-    """Return why a field was left out, or its place here if another trainer's name tells it."""
+    """Return why a field was not translated, or the counterpart of a field of another trainer."""
     if known is not None:
         return known.note or f"use spec.{known.path}, without this value"
     if name.startswith("critic."):
         return "GRPO has no critic"
-    if name.startswith(OWN_BLOCKS):  # the last part may well name something else here
+    if name.startswith(OWN_BLOCKS):  # its last name may have another meaning
         return "no counterpart"
     hint = hint_for(name.rpartition(".")[2])
     return f"not verl's; {hint}" if hint else "no counterpart"

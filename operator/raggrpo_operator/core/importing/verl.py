@@ -1,7 +1,6 @@
-"""Translate verl's configuration into a job, and tell what became of every field; pure.
+"""Translation of a verl configuration into a job, with a line for every field. Pure.
 
-What verl decides by default and we otherwise is written out, so that the job trains what the
-original would have trained.
+Defaults of verl that differ from ours are specified in the job, so that it trains in the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from .retrieval import has_search, map_retrieval, read_tool_file
 from .translation import ACTOR, DEFAULTS, ROLLOUT, Imported, Translation
 
 NEVER_STEPS: Final = 999_999
-"""A `test_freq` from here on means never."""
+"""Minimum `test_freq` that means never."""
 EVERY_STEPS: Final = 100
 
 SCHEDULES: Final = {"constant": "Constant", "linear": "Linear", "cosine": "Cosine"}
@@ -59,12 +58,12 @@ COPIED_FIELDS: Final = (
     "trainer.n_gpus_per_node",
     "trainer.nnodes",
 )
-"""Fields whose value is the same in a job."""
+"""Fields whose value is copied."""
 CLIPS: Final = {
     f"{ACTOR}clip_ratio_low": "clipRatioLow",
     f"{ACTOR}clip_ratio_high": "clipRatioHigh",
 }
-"""Where they are not given, `clip_ratio` is meant."""
+"""Fields that default to `clip_ratio`."""
 
 
 NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -76,21 +75,20 @@ def import_verl(
     missing: Sequence[str] = (),
     read: Read = lambda _: None,
 ) -> Imported:
-    """Return the job that a configuration amounts to.
+    """Return the job for a configuration.
 
-    `inherited`: the file of every value from a `defaults` list; `missing`: files of the
-    configuration that are not at hand; `read`: how the tool configuration is read.
-    Raises ValueError for a value of another kind than verl's own.
+    `inherited` is the source file of every value from a `defaults` list, `missing` are unavailable
+    files, `read` reads the tool configuration. Raises ValueError for a value of the wrong type.
     """
-    values, told = as_numbers(resolve_references(given, DEFAULTS))
-    found = Translation(values, inherited)
-    found.lines["wrong"] += told
-    found.lines["missing"] += missing
-    read_tool_file(found, read)
-    for part in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
-        part(found)
-    found.report_remaining()
-    return found.imported()
+    values, number_lines = as_numbers(resolve_references(given, DEFAULTS))
+    translation = Translation(values, inherited)
+    translation.lines["wrong"] += number_lines
+    translation.lines["missing"] += missing
+    read_tool_file(translation, read)
+    for map_section in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
+        map_section(translation)
+    translation.report_remaining()
+    return translation.imported()
 
 
 def _data(this: Translation) -> None:
@@ -124,7 +122,7 @@ def _model_and_training(this: Translation) -> None:
     if not this.knows("data.train_batch_size") or (mini and mini < batch):
         this.put(f"{ACTOR}ppo_mini_batch_size", mini)
     elif this.knows(f"{ACTOR}ppo_mini_batch_size"):
-        this.seen.add(f"{ACTOR}ppo_mini_batch_size")
+        this.translated.add(f"{ACTOR}ppo_mini_batch_size")
         if f"{ACTOR}ppo_mini_batch_size" in this.given and mini > batch:
             this.wrong(f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}")
         else:
@@ -139,7 +137,7 @@ def _model_and_training(this: Translation) -> None:
         this.put(f"{ACTOR}loss_agg_mode", LOSSES[loss])
     uses_kl = bool(this.get(f"{ACTOR}use_kl_loss"))
     coefficient = this.get(f"{ACTOR}kl_loss_coef")
-    this.seen |= {f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_coef"}
+    this.translated |= {f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_coef"}
     if f"{ACTOR}use_kl_loss" in this.given:
         this.lines["mapped"].append(
             f"{ACTOR}use_kl_loss → whether klCoefficient is above 0: {uses_kl}"
@@ -147,7 +145,7 @@ def _model_and_training(this: Translation) -> None:
     if uses_kl:
         this.put(f"{ACTOR}kl_loss_coef", 0.001 if coefficient is None else coefficient)
     elif coefficient is not None:
-        why = "off" if this.knows(f"{ACTOR}use_kl_loss") else "not at hand"
+        why = "off" if this.knows(f"{ACTOR}use_kl_loss") else "unknown"
         this.lines["unmapped"].append(f"{ACTOR}kl_loss_coef={coefficient}: use_kl_loss is {why}")
     if (warm := this.get(f"{ACTOR}optim.lr_warmup_steps")) is not None and warm > 0:
         this.put(f"{ACTOR}optim.lr_warmup_steps", warm)
@@ -159,7 +157,7 @@ def _model_and_training(this: Translation) -> None:
     if dtype is not None:
         precision = PRECISIONS.get(str(dtype).lower())
         if precision is None:
-            this.wrong(f"{ROLLOUT}dtype", f"{dtype} is no precision: now BF16")
+            this.wrong(f"{ROLLOUT}dtype", f"{dtype} is not a precision: now BF16")
         this.put(f"{ROLLOUT}dtype", precision or "BF16", f"was {dtype}")
     estimator = this.given.get("algorithm.adv_estimator")
     if estimator not in (None, "grpo"):
@@ -167,12 +165,12 @@ def _model_and_training(this: Translation) -> None:
 
 
 def _schedule(this: Translation) -> None:
-    """Map the learning rate's schedule, which older releases of verl call warmup_style."""
+    """Map the learning rate schedule, `warmup_style` in older releases of verl."""
     names = [f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.warmup_style"]
     name = next((each for each in names if this.given.get(each) is not None), None)
     schedule = SCHEDULES.get(str(this.given.get(name)).lower()) if name else "Constant"
     if name and schedule is None:
-        this.wrong(name, f"{this.given[name]} is no schedule of ours: now Constant")
+        this.wrong(name, f"{this.given[name]} is not a supported schedule: now Constant")
     if name:
         this.put(name, schedule or "Constant")
     if schedule not in ("Linear", "Cosine"):
@@ -180,7 +178,7 @@ def _schedule(this: Translation) -> None:
     this.copy(f"{ACTOR}optim.min_lr_ratio")
     cycles = this.given.get(f"{ACTOR}optim.num_cycles")
     if cycles is not None and cycles != 0.5:
-        this.wrong(f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period, as here: now 0.5")
+        this.wrong(f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period: now 0.5")
     if (decay := this.given.get(f"{ACTOR}optim.total_training_steps")) is not None and decay > 0:
         this.put(f"{ACTOR}optim.total_training_steps", decay)
 
@@ -196,15 +194,13 @@ def _rollout(this: Translation) -> None:
         None,
     )
     if group is not None and this.knows(f"{ROLLOUT}n"):
-        this.seen.add(group[0])
+        this.translated.add(group[0])
         if group[1] != n:
-            this.wrong(
-                group[0], f"is {group[1]}, rollout.n is {n}: a group is a prompt's n, now {n}"
-            )
+            this.wrong(group[0], f"{group[1]} differs from rollout.n: now {n}")
         else:
             this.lines["mapped"].append(f"{group[0]} → spec.algorithm.groupSize: {n}")
     if n < 2 and this.knows(f"{ROLLOUT}n"):
-        this.wrong(f"{ROLLOUT}n", f"{n} completion has no advantage within its group: now 2")
+        this.wrong(f"{ROLLOUT}n", f"{n} completion per group has no advantage: now 2")
         n = 2
     this.put(f"{ROLLOUT}n", n)
     this.put(f"{ROLLOUT}n", n, "", "algorithm.groupSize")
@@ -212,7 +208,7 @@ def _rollout(this: Translation) -> None:
 
 
 def _token_limits(this: Translation, n: int) -> None:
-    """Map the limits that have to hold a sequence, or a prompt with its n completions."""
+    """Map the token limits, which must fit a sequence, or a prompt with its n completions."""
     lengths = ("data.max_prompt_length", "data.max_response_length")
     if not this.knows(*lengths, f"{ROLLOUT}n"):
         for name in (f"{ROLLOUT}max_num_batched_tokens", f"{ACTOR}ppo_max_token_len_per_gpu"):
@@ -222,11 +218,11 @@ def _token_limits(this: Translation, n: int) -> None:
     length = sum(this.get(each) for each in lengths)
     tokens = this.given.get(f"{ROLLOUT}max_num_batched_tokens")
     if tokens is not None:
-        this.seen.add(f"{ROLLOUT}max_num_batched_tokens")
+        this.translated.add(f"{ROLLOUT}max_num_batched_tokens")
         if tokens < length:
             this.wrong(
                 f"{ROLLOUT}max_num_batched_tokens",
-                f"{tokens} does not hold a sequence of {length} tokens: now sized",
+                f"{tokens} is less than a sequence of {length} tokens: now computed",
             )
         else:
             this.put(f"{ROLLOUT}max_num_batched_tokens", tokens)
@@ -238,7 +234,7 @@ def _token_limits(this: Translation, n: int) -> None:
         if budget and budget < row:
             this.wrong(
                 f"{ACTOR}ppo_max_token_len_per_gpu",
-                f"{budget} does not hold a prompt with its {n} completions: now {row}",
+                f"{budget} is less than a prompt with its {n} completions: now {row}",
             )
         this.put(f"{ACTOR}ppo_max_token_len_per_gpu", max(budget, row))
 
@@ -247,25 +243,25 @@ def _reward(this: Translation) -> None:
     files = this.raw_text("data.train_files").lower()
     if this.given.get("custom_reward_function.path"):
         this.lines["unmapped"].append(
-            "custom_reward_function: reward a function of yours that takes one sample: "
+            "custom_reward_function: port it to a function of one sample: "
             "reward.functions[0].name Python, python package.module:function, codeFrom.path"
         )
-        this.seen |= {"custom_reward_function.path", "custom_reward_function.name"}
+        this.translated |= {"custom_reward_function.path", "custom_reward_function.name"}
     this.spec["reward"] = {"functions": [{"name": "ExactMatch"}]}
     what = "ExactMatch"
     if "gsm8k" in files:
         this.spec["reward"]["answerMarker"] = "####"
         what = "ExactMatch after the marker ####"
-    this.lines["mapped"].append(f"the reward verl chooses by data_source → {what}; check it")
+    this.lines["mapped"].append(f"verl's reward by data_source → {what}; check it")
 
 
 def _run(this: Translation) -> None:
     steps = this.given.get("trainer.total_training_steps")
-    this.seen |= {"trainer.total_training_steps", "trainer.total_epochs"}
+    this.translated |= {"trainer.total_training_steps", "trainer.total_epochs"}
     if steps:
         this.put("trainer.total_training_steps", steps)
         if (epochs := this.given.get("trainer.total_epochs")) is not None:
-            line = f"trainer.total_epochs={epochs}: total_training_steps decides"
+            line = f"trainer.total_epochs={epochs}: total_training_steps takes precedence"
             this.lines["unmapped"].append(line)
     elif this.knows("trainer.total_training_steps") or "trainer.total_epochs" in this.given:
         this.copy("trainer.total_epochs")
@@ -274,7 +270,7 @@ def _run(this: Translation) -> None:
         save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
         this.wrong(
             "trainer.save_freq",
-            f"{this.get('trainer.save_freq')} saves no checkpoint, so that any failure costs the "
+            f"{this.get('trainer.save_freq')} saves no checkpoint, so a failure would lose the "
             f"whole run: now every {save} steps",
         )
     this.put("trainer.save_freq", save)
@@ -291,9 +287,12 @@ def _run(this: Translation) -> None:
             below = [str(this.get(project))] if this.knows(project) else []
             folder = "/".join(["checkpoints", *below, this.experiment()])
         this.put(name, this.path(name, folder))
-    this.seen |= {"trainer.experiment_name"}
+    this.translated |= {"trainer.experiment_name"}
     keep = this.given.get("trainer.max_actor_ckpt_to_keep")
     if keep is not None:
         if keep < 2:
-            this.wrong("trainer.max_actor_ckpt_to_keep", f"{keep} leaves none while one is written")
+            this.wrong(
+                "trainer.max_actor_ckpt_to_keep",
+                f"{keep} is below the minimum of 2",
+            )
         this.put("trainer.max_actor_ckpt_to_keep", max(2, keep))

@@ -103,8 +103,8 @@ def test_a_value_that_a_block_replaces_is_no_longer_inherited() -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"main": "defaults: [base]", "base": "defaults: [main]"}, "main.yaml is among its own"),
-        ({"main": "defaults: [base]", "base": "- 1"}, "base.yaml: it is no mapping"),
+        ({"main": "defaults: [base]", "base": "defaults: [main]"}, "main.yaml includes itself"),
+        ({"main": "defaults: [base]", "base": "- 1"}, "base.yaml: it is not a mapping"),
         ({"main": "defaults: [base]", "base": "a: b: c"}, "base.yaml: .*line 1, column 5"),
     ],
 )

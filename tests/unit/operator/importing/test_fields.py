@@ -84,13 +84,13 @@ def test_where_a_configuration_is_silent_the_job_says_what_verl_would_have_done(
     assert "-1 saves no checkpoint" in found.wrong[0]
     assert about(found.mapped, "trainer.test_freq")[0].endswith(": 0 (-1 is off, verl's default)")
     assert found.unmapped == found.missing == []
-    for what in ("reward_model.ground_truth (a column", "the reward verl chooses by data_source"):
+    for what in ("reward_model.ground_truth (a column", "verl's reward by data_source"):
         assert len(about(found.mapped, what)) == 1
 
 
 def test_verls_one_completion_has_no_group() -> None:
     found = import_verl({"data.train_files": "/data/train.parquet"})
-    assert f"{ROLLOUT}n: 1 completion has no advantage within its group: now 2" in found.wrong
+    assert f"{ROLLOUT}n: 1 completion per group has no advantage: now 2" in found.wrong
     assert value_at(found, "rollout.n") == value_at(found, "algorithm.groupSize") == 2
 
 
@@ -159,19 +159,19 @@ def test_what_verl_writes_for_none_is_left_out(name: str, value: int, path: str)
             {f"{ROLLOUT}max_num_batched_tokens": 1023},
             "rollout.maxNumBatchedTokens",
             None,
-            "1023 does not hold a sequence of 1024 tokens: now sized",
+            "1023 is less than a sequence of 1024 tokens: now computed",
         ),
         (
             {"trainer.max_actor_ckpt_to_keep": 1},
             "checkpoint.keepLast",
             2,
-            "1 leaves none while one is written",
+            "1 is below the minimum of 2",
         ),
         (
             {"algorithm.group_size": 5},
             "algorithm.groupSize",
             4,
-            "is 5, rollout.n is 4: a group is a prompt's n, now 4",
+            "5 differs from rollout.n: now 4",
         ),
         ({"trainer.save_freq": 0}, "checkpoint.everySteps", 100, "0 saves no checkpoint"),
         (
@@ -236,7 +236,7 @@ def test_only_files_that_are_surely_not_given_turn_a_validation_off(
         (
             {"use_kl_loss": UNKNOWN, "kl_loss_coef": 0.5},
             None,
-            ["kl_loss_coef=0.5: use_kl_loss is not at hand"],
+            ["kl_loss_coef=0.5: use_kl_loss is unknown"],
         ),
         ({"use_kl_loss": False}, None, []),
     ],
@@ -319,8 +319,8 @@ def test_a_field_that_another_one_decides_is_told_once() -> None:
         }
     )
     epochs, reward = sorted(found.unmapped, reverse=True)
-    assert epochs == "trainer.total_epochs=3: total_training_steps decides"
-    assert reward.startswith("custom_reward_function: reward a function of yours")
+    assert epochs == "trainer.total_epochs=3: total_training_steps takes precedence"
+    assert reward.startswith("custom_reward_function: port it to a function")
     assert f"{ACTOR}ppo_mini_batch_size → the whole batch: 1024" in found.mapped
     assert "algorithm.group_size → spec.algorithm.groupSize: 4" in found.mapped
 

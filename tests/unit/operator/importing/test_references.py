@@ -50,18 +50,18 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("${oc.env:HOME}/data", "${oc.env:HOME} is known only where verl runs"),
-        ("${now:%Y}", "${now:%Y} is known only where verl runs"),
-        ("${made}/x", "${oc.env:MADE} is known only where verl runs"),
+        ("${oc.env:HOME}/data", "${oc.env:HOME} is known only at run time of verl"),
+        ("${now:%Y}", "${now:%Y} is known only at run time of verl"),
+        ("${made}/x", "${oc.env:MADE} is known only at run time of verl"),
         ("${nothing.here}", "${nothing.here} is not in the configuration"),
-        ("${a.b}", "go in a circle: a.b → a.b"),
-        ("${plain} ${a.b}", "go in a circle: a.b → a.b"),
-        ("${c}", "go in a circle: c → d → c"),
-        ("${d}", "go in a circle: c → d → c"),
+        ("${a.b}", "are circular: a.b → a.b"),
+        ("${plain} ${a.b}", "are circular: a.b → a.b"),
+        ("${c}", "are circular: c → d → c"),
+        ("${d}", "are circular: c → d → c"),
         ("${block}", "${block} is a block of fields"),
         ("${open", "${open has no closing bracket"),
-        ("${null}/x", "a part of ${null}/x is null"),
-        ("???", "the configuration leaves it to be given"),
+        ("${null}/x", "a reference in ${null}/x is null"),
+        ("???", "the configuration requires a value"),
         ("${a b}", "${a b} is not understood"),
     ],
 )
@@ -94,8 +94,8 @@ trainer:
     assert spec["checkpoint"]["path"] == "/ck/first_256"
     assert "trainFiles" not in spec["data"]
     assert found.missing == [
-        "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only where verl runs: "
-        "override it"
+        "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only at run time of "
+        "verl: override it"
     ]
 
 
@@ -112,24 +112,26 @@ def test_a_reference_that_leads_nowhere_in_a_file_of_the_defaults_is_told_if_a_j
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("trainer.save_freq", "often", "trainer.save_freq is 'often', which is no number"),
-        ("data.max_prompt_length", [1], "data.max_prompt_length is [1], which is no number"),
-        ("trainer.total_training_steps", True, "is True, which is no number"),
-        ("data.val_max_samples", "a", "data.val_max_samples is 'a', which is no number"),
+        ("trainer.save_freq", "often", "trainer.save_freq is 'often', which is not a number"),
+        ("data.max_prompt_length", [1], "data.max_prompt_length is [1], which is not a number"),
+        ("trainer.total_training_steps", True, "is True, which is not a number"),
+        ("data.val_max_samples", "a", "data.val_max_samples is 'a', which is not a number"),
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_its_field(name: str, value: Any, told: str) -> None:
-    with pytest.raises(ValueError, match="which is no number") as caught:
+    with pytest.raises(ValueError, match="which is not a number") as caught:
         import_verl({name: value})
     assert told in str(caught.value)
 
 
 def test_all_values_of_another_kind_are_told_at_once() -> None:
-    with pytest.raises(ValueError, match=r"save_freq is 'b', which is no number; trainer.test_f"):
+    with pytest.raises(
+        ValueError, match=r"save_freq is 'b', which is not a number; trainer.test_f"
+    ):
         import_verl({"trainer.test_freq": "a", "trainer.save_freq": "b"})
 
 
 def test_a_number_written_as_a_text_is_taken_and_told() -> None:
     found = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
     assert found.job["spec"]["data"]["maxPromptLength"] == 1024
-    assert "data.max_prompt_length: '1024' is a text, not a number: now 1024" in found.wrong
+    assert "data.max_prompt_length: '1024' is a string, not a number: now 1024" in found.wrong

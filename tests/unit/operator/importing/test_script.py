@@ -83,7 +83,7 @@ def test_the_last_assignment_before_the_command_counts(script: str, expected: st
 def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told: str) -> None:
     found = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
     assert found.missing == [
-        f"data.train_batch_size=$BS: {told}, which is decided when the script runs: override it"
+        f"data.train_batch_size=$BS: {told}, which depends on the run of the script: override it"
     ]
     assert "trainBatchSize" not in found.job["spec"]["data"]
 
@@ -96,11 +96,11 @@ def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told:
         ("actor_rollout_ref.rollout.n=${N}", "${N} is not set in the script"),
         ("actor_rollout_ref.rollout.n=$1", "$1 is an argument of the script"),
         ("actor_rollout_ref.actor.use_kl_loss=$KL", "$KL is not set in the script"),
-        ("actor_rollout_ref.actor.optim.lr=$(cat lr)", "$(cat lr) is what a command prints"),
+        ("actor_rollout_ref.actor.optim.lr=$(cat lr)", "$(cat lr) is the output of a command"),
         ("data.max_response_length=${L%k}", "${L%k} is not understood"),
         ("data.max_prompt_length=$((X * 2))", "$X is not set in the script"),
         ("trainer.default_local_dir=/c/$D", "$D is not set in the script"),
-        ("actor_rollout_ref.model.path=`cat m`", "`cat m` is what a command prints"),
+        ("actor_rollout_ref.model.path=`cat m`", "`cat m` is the output of a command"),
     ],
 )
 def test_what_the_script_does_not_hold_is_told_and_left_out_of_the_job(
@@ -120,7 +120,7 @@ def test_an_experiment_named_by_a_command_still_makes_a_job_with_a_name_and_a_fo
     assert found.job["spec"]["checkpoint"]["path"].endswith(
         "/checkpoints/verl_examples/verl-import"
     )
-    assert "$(date +%F) is what a command prints" in found.missing[0]
+    assert "$(date +%F) is the output of a command" in found.missing[0]
 
 
 def test_a_field_without_counterpart_needs_no_value() -> None:

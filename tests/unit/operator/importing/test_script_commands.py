@@ -94,7 +94,7 @@ def test_what_a_process_prints_is_told_and_does_not_end_the_command() -> None:
     assert script.overrides == {"data.a": 1, "data.b": 2}
     [line] = script.missing
     assert "sort ')' a" in line
-    assert line.endswith("is what a command prints")
+    assert line.endswith("is the output of a command")
 
 
 def test_a_pattern_of_a_case_is_no_command() -> None:
@@ -106,9 +106,9 @@ def test_words_that_are_not_at_hand_are_told() -> None:
     script = read_script(f"MORE=\nif x; then MORE=some.sh; fi\n{RUN} data.b=2 $COMMON $MORE")
     assert script.overrides == {"data.b": 2}
     assert script.missing == [
-        "the words $COMMON of verl's command: $COMMON is not set in the script",
-        "the words $MORE of verl's command: $MORE is empty or some.sh, "
-        "which is decided when the script runs",
+        "$COMMON in verl's command: $COMMON is not set in the script",
+        "$MORE in verl's command: $MORE is empty or some.sh, "
+        "which depends on the run of the script",
     ]
 
 
@@ -118,7 +118,7 @@ def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> No
     )
     assert script.overrides["data.a"] == 1
     assert script.overrides["data.b"] == UnknownValue(
-        "3", "data.b=3 is in $ARGS or not, by what the script decides; given before as 2"
+        "3", "data.b=3 may be in $ARGS; given before as 2"
     )
 
 
@@ -130,7 +130,7 @@ def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -
     assert (script.overrides["data.a"], script.overrides["data.b"]) == (1, 2)
     told = script.overrides["data.c"]
     assert isinstance(told, UnknownValue)
-    assert "data.c=4 is in $A or not" in told.reason
+    assert "data.c=4 may be in $A" in told.reason
     assert "given before as 3" in told.reason
     assert script.missing == []
 
@@ -145,7 +145,7 @@ def test_words_after_a_comment_within_the_command_are_told_to_be_outside_of_it()
     script = read_script(f"{RUN} data.a=1 \\\n  # data.b=2 \\\n  data.c=3 \\\n  data.d=4\n")
     assert script.overrides == {"data.a": 1}
     [line] = script.missing
-    assert line == "data.c=3 in line 3 is outside of verl's command, which ends before it"
+    assert line == "data.c=3 in line 3 is not part of verl's command, which ends before it"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_stands_after_the_command_does_not_belong_to_it(after: str) -> None
     ],
 )
 def test_a_quote_without_end_is_told_by_its_line(text: str, line: int) -> None:
-    with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket that opens there"):
+    with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket is not closed"):
         read_script(text + RUN + "data.a=1")
 
 
@@ -226,8 +226,8 @@ def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
         ("if x; then N=1; else (echo); N=2; fi\n", "1 or 2"),
         ("N=1\nwhile x; do case $1 in a) N=2;; b) N=3;; esac; done\n", "1, 2 or 3"),
         ("if x; then N=1; else case $1 in a) N=2;; *) N=3;; esac; fi\n", "1, 2 or 3"),
-        ("N=(1 2)\nN[0]=5\n", "an element of $N is set by itself"),
-        ("declare N[0]=5\n", "an element of $N is set by itself"),
+        ("N=(1 2)\nN[0]=5\n", "an element of $N is set separately"),
+        ("declare N[0]=5\n", "an element of $N is set separately"),
     ],
 )
 def test_what_a_script_decides_is_not_at_hand(before: str, why: str) -> None:

@@ -103,10 +103,10 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
         ("trainer.accumulate_grad_batches", 2, "not verl's; remove it: rows are packed"),
         ("actor_rollout_ref.actor.optim.lr_scheduler_type", "cosine", "Schedule: Cosine"),
         ("actor_rollout_ref.actor.optim.warmup_style", "constant", "Schedule: Constant"),
-        ("actor_rollout_ref.actor.optim.warmup_style", "sawtooth", "no schedule of ours"),
+        ("actor_rollout_ref.actor.optim.warmup_style", "sawtooth", "not a supported schedule"),
         ("actor_rollout_ref.actor.optim.min_lr_ratio", 0.1, "minLearningRateRatio, without"),
         ("data.val_max_samples", 64, "→ spec.validation.maxSamples: 64"),
-        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is no precision: now BF16"),
+        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is not a precision: now BF16"),
         ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
     ],
 )
@@ -153,11 +153,11 @@ def test_the_search_configuration_is_a_search_job_with_several_accepted_answers(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"algorithm.hybrid_grpo.group_size": 5}, "group_size: is 5, rollout.n is 4"),
-        ({"trainer.max_actor_ckpt_to_keep": 1}, "1 leaves none while one is written"),
+        ({"algorithm.hybrid_grpo.group_size": 5}, "group_size: 5 differs from rollout.n"),
+        ({"trainer.max_actor_ckpt_to_keep": 1}, "1 is below the minimum of 2"),
         ({"algorithm.adv_estimator": "gae"}, "gae is not GRPO"),
-        ({"actor_rollout_ref.rollout.n": 1}, "1 completion has no advantage"),
-        ({"actor_rollout_ref.rollout.max_num_batched_tokens": 512}, "does not hold a sequence"),
+        ({"actor_rollout_ref.rollout.n": 1}, "1 completion per group has no advantage"),
+        ({"actor_rollout_ref.rollout.max_num_batched_tokens": 512}, "is less than a sequence"),
         ({"data.train_files": "train.parquet"}, "train.parquet is a relative path"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
     given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
     imported = import_verl(SMALLEST | lengths | given)
     assert make_valid_job(imported).spec.training.tokens_per_micro_batch == 5120
-    assert any("does not hold a prompt with" in line for line in imported.wrong) == is_told
+    assert any("is less than a prompt with" in line for line in imported.wrong) == is_told
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_the_last_turn_of_a_policy_is_its_answer_and_no_search(turns: int, searc
 
 def test_a_tool_on_this_machine_alone_is_told() -> None:
     text = "tools: [{config: {retrieval_service_url: 'http://127.0.0.1:8000/retrieve'}}]"
-    assert "in a cluster give a Service's name" in "\n".join(with_tools(text).wrong)
+    assert "in a cluster, specify a Service" in "\n".join(with_tools(text).wrong)
 
 
 def test_tools_that_do_not_search_are_told_and_make_no_search_job() -> None:
@@ -310,7 +310,7 @@ def test_tools_that_do_not_search_are_told_and_make_no_search_job() -> None:
 def test_a_tool_file_that_is_missing_or_broken_is_told() -> None:
     missing = import_verl(TOOL_FILE)
     assert any(
-        "tools.yaml" in line and "give retrieval.endpoints" in line for line in missing.missing
+        "tools.yaml" in line and "specify retrieval.endpoints" in line for line in missing.missing
     )
     assert "tools.yaml: it has no list of tools" in "\n".join(with_tools("a: 1").wrong)
 
