@@ -35,8 +35,12 @@ class Lease:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._client, self._namespace, self._name = client, namespace, name
-        self._identity, self._clock, self._sleep = identity, clock, sleep
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._sleep = sleep
         self._observed: tuple[str, str] = ("", "")
         self._observed_at = float("-inf")
 

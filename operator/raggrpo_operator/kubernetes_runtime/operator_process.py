@@ -79,7 +79,9 @@ class _Operator:
         heads: Heads,
         metrics: Metrics,
     ) -> None:
-        self._settings, self._client, self._metrics = settings, client, metrics
+        self._settings = settings
+        self._client = client
+        self._metrics = metrics
         self._caches = Caches(len(settings.namespaces) or 1)
         evidence = EvidenceStore(timedelta(seconds=settings.start_grace_seconds))
         store = JobStore(self._caches.objects)

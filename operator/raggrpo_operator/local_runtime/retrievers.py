@@ -28,7 +28,8 @@ class Retrievers:
     """The managed retrievers of a job."""
 
     def __init__(self, processes: Processes, logs: Path) -> None:
-        self._processes, self._logs = processes, logs
+        self._processes = processes
+        self._logs = logs
         self._running: dict[str, _Retriever] = {}
 
     def start(self, name: str, managed: ManagedRetriever) -> None:

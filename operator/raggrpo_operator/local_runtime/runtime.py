@@ -62,8 +62,11 @@ class LocalRuntime:
         log_dir: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._state, self._processes = folder, state, processes
-        self._log_dir, self._clock = log_dir, clock
+        self._folder = folder
+        self._state = state
+        self._processes = processes
+        self._log_dir = log_dir
+        self._clock = clock
         self._head: RayHead | None = None
         self._driver: Driver | None = None
         self._preflight: PreflightRun | None = None

@@ -13,14 +13,14 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
         return ""
     is_numeric = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(titles))]
     css = [' class="n"' if numeric else "" for numeric in is_numeric]
-    head = "".join(f"<th{c}>{escape(title)}</th>" for c, title in zip(css, titles, strict=True))
+    header = "".join(f"<th{c}>{escape(title)}</th>" for c, title in zip(css, titles, strict=True))
     lines = [
         "".join(f"<td{c}>{escape(cell_text(cell))}</td>" for c, cell in zip(css, row, strict=True))
         for row in rows
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     heading = f"<h2>{escape(title)}</h2>" if title else ""
-    return f'{heading}<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return f'{heading}<div class="scroll"><table><tr>{header}</tr>{body}</table></div>'
 
 
 def collapsible_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

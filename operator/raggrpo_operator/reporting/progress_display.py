@@ -42,7 +42,8 @@ class ProgressDisplay:
     def __init__(
         self, name: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._name, self._clock = name, clock
+        self._name = name
+        self._clock = clock
         self._console = console or Console(highlight=False)
         self._status = JobStatus()
         self._has_status = False
@@ -100,17 +101,17 @@ class ProgressDisplay:
     def _panel(self) -> RenderableType:
         status = self._status
         progress = status.progress
-        head = Text(f"{self._name}  {status.phase}", style="bold")
+        title = Text(f"{self._name}  {status.phase}", style="bold")
         if status.attempt:
-            head.append(f"  attempt {status.attempt}", style="not bold")
+            title.append(f"  attempt {status.attempt}", style="not bold")
         if status.restarts.total:
-            head.append(f"  {status.restarts.total} restarts", style="not bold yellow")
+            title.append(f"  {status.restarts.total} restarts", style="not bold yellow")
         elapsed = duration(self._clock() - self._label_since)
         stage = Text(f"{self._label} for {elapsed}", style="dim")
         if status.checkpoint is not None:
             stage.append(f"  checkpoint: step {status.checkpoint.step}")
         if not progress.total_steps:
-            return Group(head, stage)
+            return Group(title, stage)
         bar = ProgressBar(total=progress.total_steps, completed=progress.step, width=30)
         row = Table.grid(padding=(0, 1))
         row.add_row(
@@ -118,7 +119,7 @@ class ProgressDisplay:
             Text(f"{progress.progress_percentage} %"),
             Text(printable(progress_line(status, datetime.now(UTC), with_stage=False))),
         )
-        return Group(head, row, stage)
+        return Group(title, row, stage)
 
 
 def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) -> str:

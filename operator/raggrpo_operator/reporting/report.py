@@ -53,7 +53,7 @@ def render_report(
     """Return the page."""
     results = figures(history, events)
     sections = [
-        _head(name, status, results),
+        _header(name, status, results),
         _validations(results),
         charts(history, events),
         _retrieval(results),
@@ -70,7 +70,7 @@ def render_report(
     )
 
 
-def _head(name: str, status: JobStatus, results: Figures) -> str:
+def _header(name: str, status: JobStatus, results: Figures) -> str:
     progress = status.progress
     css = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
     tiles = {

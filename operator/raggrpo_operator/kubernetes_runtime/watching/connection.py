@@ -22,7 +22,9 @@ class _Events:
     """The body of a watch, with one event per line."""
 
     def __init__(self, content: aiohttp.StreamReader, path: str, caches: Caches) -> None:
-        self._content, self._path, self._caches = content, path, caches
+        self._content = content
+        self._path = path
+        self._caches = caches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)  # attributes that aiohttp uses
