@@ -40,13 +40,13 @@ def test_torch_out_of_memory_error_is_recognized() -> None:
 def test_batch_copy_to_gpu_is_complete_and_asynchronous() -> None:
     import torch
 
-    from raggrpo_trainer.policy.packing import items, micro_batch
+    from raggrpo_trainer.policy.packing import build_items, build_micro_batch
     from support.builders.trainer.policies import uneven_groups
 
     groups = uneven_groups()
     weights = [1.0] * sum(len(group.completions) for group in groups)
-    todo = items(groups, weights, skip_zero_advantage=False)
-    batch = micro_batch(todo, RowLayout.SHARED_PREFIX)
+    todo = build_items(groups, weights, skip_zero_advantage=False)
+    batch = build_micro_batch(todo, RowLayout.SHARED_PREFIX)
     torch.cuda.set_sync_debug_mode("error")
     try:
         copied = batch.to(torch.device("cuda"))

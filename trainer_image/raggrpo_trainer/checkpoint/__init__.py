@@ -1,1 +1,1 @@
-"""Checkpoints: fencing, folder layout, saving and backups."""
+"""Checkpoints: fencing, folder layout, saving, retention and backups."""

@@ -1,8 +1,8 @@
-"""Copies of checkpoints at a URL that fsspec understands: file, s3, gs.
+"""Backups of checkpoints at a URL that fsspec supports: file, s3, gs.
 
-The same rule holds there: COMPLETE is copied last, and without it there is no checkpoint.
-Credentials come from the environment and are never handled here. Must not delete anything. Clients
-of remote file systems raise more than OSError; every error is reported with its URL.
+As in the checkpoint path, COMPLETE is copied last, and a folder without it is not a checkpoint.
+fsspec reads credentials from the environment. Must not delete anything. Clients of remote file
+systems raise more than OSError, so every error is caught and reported with the URL.
 """
 
 import posixpath
@@ -29,7 +29,7 @@ class Backup:
     marker: Marker
 
     def fetch(self, target: Path) -> None:
-        """Copy everything but the marker into a local folder."""
+        """Copy all files except the marker into a local folder."""
         for file in self.marker.files:
             local = target / file
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -37,11 +37,11 @@ class Backup:
 
 
 def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
-    """Copy a checkpoint to a folder under the URL, calling `check` before marking it complete.
+    """Copy a checkpoint to a folder under the URL; call `check` before its marker is copied.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED naming the URL, and whatever `check` raises.
+    Raises TrainerError CHECKPOINT_WRITE_FAILED, and the errors of `check`.
     """
-    with _naming(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
+    with _translate_errors(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         folder = posixpath.join(root, checkpoint.folder.name)
         for file in checkpoint.marker.files:
@@ -50,47 +50,47 @@ def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> Non
         file_system.put_file(str(checkpoint.folder / COMPLETE), posixpath.join(folder, COMPLETE))
 
 
-def newest(url: str) -> Backup | None:
-    """Return the newest backup whose files are all present at full size.
+def newest_backup(url: str) -> Backup | None:
+    """Return the newest backup whose files all exist with their size, or None.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read: starting over could
-    then throw away training progress.
+    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read, as starting from step
+    0 would then lose training progress.
     """
-    with _naming(f"cannot read checkpoint.backup.url {url}"):
+    with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         if not file_system.isdir(root):
             return None
-        listed = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
-        for name in CheckpointName.among(listed):
-            backup = _whole(file_system, posixpath.join(root, str(name)))
+        folders = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
+        for name in CheckpointName.among(folders):
+            backup = _complete_backup(file_system, posixpath.join(root, str(name)))
             if backup is not None:
                 return backup
     return None
 
 
-def require(url: str) -> None:
-    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups at the URL can be listed."""
-    with _naming(f"cannot read checkpoint.backup.url {url}"):
+def check_readable(url: str) -> None:
+    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups at the URL can be read."""
+    with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         bucket = root.split("/")[0]
         if bucket and not file_system.exists(bucket):
-            raise FileNotFoundError(f"there is no bucket {bucket}")
-    newest(url)
+            raise FileNotFoundError(f"bucket {bucket} does not exist")
+    newest_backup(url)
 
 
-def _whole(file_system: Any, folder: str) -> Backup | None:
+def _complete_backup(file_system: Any, folder: str) -> Backup | None:
     try:
         marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
-        present = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
+        sizes = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
     except (FileNotFoundError, ValueError):  # an interrupted copy
         return None
-    return Backup(file_system, folder, marker) if present == marker.files else None
+    return Backup(file_system, folder, marker) if sizes == marker.files else None
 
 
 def _open(url: str) -> tuple[Any, str]:
-    # Only the local file system needs folders created.
+    # Only the local file system needs folders to be created.
     options = {"auto_mkdir": True} if fsspec.utils.get_protocol(url) == "file" else {}
-    try:  # a cached instance keeps old listings, and connections to a server that was down
+    try:  # a cached instance has old listings, and connections to a server that was down
         file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         raise TrainerError(
@@ -100,11 +100,11 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _naming(what: str) -> Iterator[None]:
+def _translate_errors(action: str) -> Iterator[None]:
     try:
         yield
     except TrainerError:
         raise
     except Exception as error:
-        text = f"{what}: {type(error).__name__}: {error}"
+        text = f"{action}: {type(error).__name__}: {error}"
         raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error

@@ -1,7 +1,7 @@
-"""Whether training may resume from a checkpoint with this configuration. Must not load anything.
+"""Whether training can resume from a checkpoint with this configuration. Must not load anything.
 
-`identity` holds what the settings don't show, keyed by a name for messages: digests of the model's
-architecture and tokenizer, the number of prompts.
+`identity` has what a checkpoint depends on besides settings, by a name for messages: digests of the
+model's configuration and tokenizer, the number of prompts.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def meta_of(
     *,
     identity: Mapping[str, object] = NOTHING,
 ) -> Meta:
-    """Return the metadata of a checkpoint of this configuration after `step` steps."""
+    """Return the metadata of a checkpoint with this configuration after `step` steps."""
     return Meta(
         step=step,
         cursor=cursor,
@@ -40,27 +40,27 @@ def meta_of(
 def compare(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
-    """Return the values that differ from the checkpoint's, as "path: old → new"."""
+    """Return the values that differ from those of the checkpoint, as "path: old → new"."""
     return changes(meta.resume_values, resume_values(config) | dict(identity))
 
 
 def check_compatible(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
-    """Return notes on acceptable differences, such as a changed world size, which is resharded.
+    """Return notes on acceptable differences, such as another number of ranks (resharded).
 
-    Raises TrainerError CHECKPOINT_INCOMPATIBLE naming every value that differs.
+    Raises TrainerError CHECKPOINT_INCOMPATIBLE with all values that differ.
     """
-    differing = compare(meta, config, identity=identity)
-    if differing or meta.resume_hash != config.attempt.resume_hash:
+    differences = compare(meta, config, identity=identity)
+    if differences or meta.resume_hash != config.attempt.resume_hash:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(
             ExitCode.CHECKPOINT_INCOMPATIBLE,
-            f"the checkpoint of step {meta.step} was made with other settings (old → new): "
-            f"{'; '.join(differing) or hashes}. Set them back, or give the job an empty "
-            "checkpoint.path",
+            f"the checkpoint of step {meta.step} was saved with other settings (old → new): "
+            f"{'; '.join(differences) or hashes}; restore the settings, or set checkpoint.path to "
+            "an empty folder",
         )
     ranks = config.world.num_ranks
     if meta.world_size != ranks:
-        return [f"written by {meta.world_size} ranks, resharded to {ranks}"]
+        return [f"saved by {meta.world_size} ranks, resharded to {ranks}"]
     return []

@@ -1,12 +1,12 @@
-"""One writer per checkpoint folder: claims, heartbeats and detecting that we were superseded.
+"""Fencing: one writer per checkpoint folder, by claims and heartbeats.
 
     <path>/fence/00000003          the claim of epoch 3: job, attempt, host, process
-    <path>/fence/00000003.accepts  checkpoints of older epochs that still count
-    <path>/fence/00000003.beat     its host's clock, read again and again while the holder is alive
+    <path>/fence/00000003.accepts  valid checkpoints of older epochs
+    <path>/fence/00000003.beat     heartbeat: the host's clock, updated while the holder is alive
 
-Every attempt claims the next epoch. A checkpoint that an older attempt finishes later, say after
-having been frozen, is in no accepts list, so no successor ever reads it. Must not touch
-checkpoints or compare clocks of different hosts: of a beat it matters only that it changes.
+Every attempt claims the next epoch. A checkpoint that an older attempt completes later, for example
+after it was frozen, is in no accepts list, so no later attempt uses it. Must not change checkpoints
+or compare clocks of different hosts: a heartbeat is only checked for changes.
 """
 
 import contextlib
@@ -31,14 +31,15 @@ from .folder import CheckpointName, Validity, is_complete, sync, write_atomicall
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
-BEATS_WATCHED = 2.5
-"""Beat intervals without a beat after which another job is considered dead."""
+"""Heartbeat interval."""
+WATCHED_BEATS = 2.5
+"""Heartbeat intervals without a change after which another job is considered dead."""
 _CLAIM = re.compile(r"\d{8,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who holds an epoch."""
+    """The holder of an epoch."""
 
     job_uid: str
     job_name: str
@@ -51,13 +52,14 @@ class Claim:
 
 
 class Fence:
-    """A claim on a checkpoint folder, acquired by `claim` and held until `release`."""
+    """A claim on a checkpoint folder, from `claim` to `release`."""
 
     validity: Validity
-    """Which checkpoints count, as `claim` recorded it."""
+    """Which checkpoints are valid, as recorded by `claim`."""
 
     def __init__(self, path: Path, epoch: int, claim: Claim, beat_seconds: float) -> None:
-        self.path, self.epoch = path, epoch
+        self.path = path
+        self.epoch = epoch
         self.holder = claim
         self._beat_seconds = beat_seconds
         self._beat_error: OSError | None = None
@@ -74,10 +76,10 @@ class Fence:
         *,
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self:
-        """Take over the folder as the next epoch and record which checkpoints count.
+        """Claim the next epoch of the folder and record which checkpoints are valid.
 
-        If the newest claim belongs to another job, its heartbeat is watched first, which takes a
-        while. Raises TrainerError: CHECKPOINT_PATH_IN_USE if that job is alive,
+        If the newest claim belongs to another job, its heartbeat is watched first, for up to
+        WATCHED_BEATS intervals. Raises TrainerError: CHECKPOINT_PATH_IN_USE if that job is alive,
         CHECKPOINT_WRITE_FAILED if the folder cannot be written.
         """
         claim = Claim(job_uid, job_name, attempt, socket.gethostname(), os.getpid())
@@ -85,22 +87,22 @@ class Fence:
             (path / "fence").mkdir(parents=True, exist_ok=True)
             epoch = _claim_epoch(path, claim, beat_seconds)
             fence = cls(path, epoch, claim, beat_seconds)
-            fence._settle()
+            fence._record_valid_checkpoints()
         except OSError as error:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
                 f"cannot claim the checkpoint folder {path}: {error}; make it writable",
             ) from error
         fence._thread.start()
-        log.info("holding epoch %d of %s as %s", epoch, path, claim)
+        log.info("claimed epoch %d of %s as %s", epoch, path, claim)
         return fence
 
     def check(self) -> None:
-        """Verify that this attempt still holds the folder.
+        """Check that this attempt still holds the folder.
 
-        Raises TrainerError: SUPERSEDED if a later attempt of this job took over,
-        CHECKPOINT_PATH_IN_USE if another job did, CHECKPOINT_WRITE_FAILED if the claim is gone or
-        the heartbeat cannot be written.
+        Raises TrainerError: SUPERSEDED if a later attempt of this job has claimed it,
+        CHECKPOINT_PATH_IN_USE if another job has, CHECKPOINT_WRITE_FAILED if the claim was deleted
+        or the heartbeat cannot be written.
         """
         epochs = _epochs(self.path)
         newest = max(epochs, default=0)
@@ -108,30 +110,30 @@ class Fence:
             holder = _read_claim(self.path, newest)
             if holder.job_uid == self.holder.job_uid:
                 raise TrainerError(
-                    ExitCode.SUPERSEDED, f"epoch {newest} of {self.path} was taken over by {holder}"
+                    ExitCode.SUPERSEDED, f"{self.path} was claimed by {holder} (epoch {newest})"
                 )
             raise _in_use(self.path, holder)
         if self.epoch not in epochs:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"the claim {_claim_path(self.path, self.epoch)} has vanished: was the checkpoint "
-                "folder emptied or unmounted while the job ran?",
+                f"the claim {_claim_path(self.path, self.epoch)} was deleted: the checkpoint "
+                "folder was emptied or unmounted while the job was running",
             )
         if self._beat_error is not None:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"cannot keep the claim on {self.path} alive: {self._beat_error}",
+                f"cannot write the heartbeat of {self.path}: {self._beat_error}",
             )
 
     def release(self) -> None:
-        """Stop the heartbeat so that another job can take over the folder at once."""
-        self._released.set()  # a beat that is being written now doesn't bring the file back
+        """Stop the heartbeat, so that another job can claim the folder at once."""
+        self._released.set()  # a heartbeat in progress does not recreate the file
         _beat_path(self.path, self.epoch).unlink(missing_ok=True)
 
-    def _settle(self) -> None:
-        """Record, once and for all, which older checkpoints count from now on."""
-        before = validity(self.path)
-        accepted = {str(name) for name in _complete(self.path) if before.covers(name)}
+    def _record_valid_checkpoints(self) -> None:
+        """Write the accepts list: the checkpoints that are valid at the time of the claim."""
+        previous = validity(self.path)
+        accepted = {str(name) for name in _complete(self.path) if previous.covers(name)}
         write_atomically(_accepts_path(self.path, self.epoch), json.dumps(sorted(accepted)))
         self.validity = Validity(self.epoch, frozenset(accepted))
 
@@ -141,13 +143,13 @@ class Fence:
                 _write_beat(_beat_path(self.path, self.epoch))
                 self._beat_error = None
             except OSError as error:
-                self._beat_error = error  # check() raises it unless the next beat succeeds
+                self._beat_error = error  # check() raises it unless the next heartbeat succeeds
 
 
 def validity(path: Path) -> Validity:
-    """Return which checkpoints a new claimant would accept; needs no claim.
+    """Return which checkpoints the next claim would accept; needs no claim.
 
-    Without any accepts list (new folder, or checkpoints copied in) all complete ones count.
+    Without an accepts list (a new folder, or copied checkpoints) all complete ones are valid.
     """
     epochs = sorted(_epochs(path), reverse=True)
     for epoch in epochs:
@@ -159,30 +161,33 @@ def validity(path: Path) -> Validity:
     return Validity(0, frozenset(map(str, _complete(path))))
 
 
-def probe(path: Path, job_uid: str, *, beat_seconds: float = BEAT_SECONDS) -> str | None:
-    """Return the name of another live job using this folder, or None. May watch for a while."""
+def live_job(path: Path, job_uid: str, *, beat_seconds: float = BEAT_SECONDS) -> str | None:
+    """Return the name of another live job that uses the folder, or None.
+
+    Watches its heartbeat for up to WATCHED_BEATS intervals.
+    """
     holder = _live_other(path, max(_epochs(path), default=0), job_uid, beat_seconds)
     return None if holder is None else holder.job_name
 
 
 def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
-    """Create the next epoch's claim; after losing a race, check the winner and try again."""
+    """Create the claim of the next epoch; after a lost race, check the winner and retry."""
     draft = path / "fence" / f"{uuid.uuid4().hex}.tmp"
     draft.write_text(json.dumps(asdict(claim)))
-    sync(draft)  # after a power cut an empty claim would stop every later attempt
+    sync(draft)  # an empty claim after a power cut would fail all later attempts
     newest = max(_epochs(path), default=0)
     try:
         while True:
             holder = _live_other(path, newest, claim.job_uid, beat_seconds)
             if holder is not None:
                 raise _in_use(path, holder)
-            # Checkpoints copied in may have higher epochs than any claim here.
+            # Copied checkpoints may have higher epochs than any claim.
             epoch = 1 + max([newest, *(name.epoch for name in CheckpointName.all_in(path))])
-            # Create the beat before the claim: a claim without a beat has been released.
+            # The heartbeat comes first: a claim without heartbeat is released.
             with contextlib.suppress(FileExistsError), _beat_path(path, epoch).open("xb") as file:
                 file.write(_now())
             try:
-                os.link(draft, _claim_path(path, epoch))  # atomic, and fails if the claim exists
+                os.link(draft, _claim_path(path, epoch))  # atomic; fails if the claim exists
             except FileExistsError:
                 newest = epoch
                 continue
@@ -192,14 +197,14 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
 
 
 def _live_other(path: Path, epoch: int, job_uid: str, beat_seconds: float) -> Claim | None:
-    """Return the holder of an epoch if it is another job whose heartbeat advances."""
+    """Return the holder of an epoch if it is another job whose heartbeat changes."""
     if epoch == 0:
         return None
     holder = _read_claim(path, epoch)
     beat = _beat(path, epoch)
     if holder.job_uid == job_uid or beat is None:
         return None
-    deadline = time.monotonic() + BEATS_WATCHED * beat_seconds
+    deadline = time.monotonic() + WATCHED_BEATS * beat_seconds
     while time.monotonic() < deadline:
         time.sleep(beat_seconds / 10)
         now = _beat(path, epoch)
@@ -213,8 +218,8 @@ def _live_other(path: Path, epoch: int, job_uid: str, beat_seconds: float) -> Cl
 def _in_use(path: Path, holder: Claim) -> TrainerError:
     return TrainerError(
         ExitCode.CHECKPOINT_PATH_IN_USE,
-        f"the checkpoint folder {path} is in use by {holder}: delete or suspend that job, or give "
-        "this one another checkpoint.path",
+        f"the checkpoint folder {path} is in use by {holder}; delete or suspend that job, or set "
+        "checkpoint.path to another folder",
     )
 
 
@@ -255,7 +260,7 @@ def _beat(path: Path, epoch: int) -> bytes | None:
 
 
 def _write_beat(path: Path) -> None:
-    """Overwrite it in place: this needs no new block, so it works on a full disk."""
+    """Overwrite the heartbeat in place, which needs no new block and works on a full disk."""
     with path.open("r+b") as file:
         file.write(_now())
 

@@ -1,11 +1,11 @@
-"""Layout of checkpoint folders on disk, and which of them can be loaded. Must not delete.
+"""Layout of checkpoint folders, and which of them can be loaded. Must not delete.
 
     <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
-                               meta.json   step, data cursor, what the result depends on, metrics
-                               COMPLETE    written last: who wrote it, every file with its size
-                               REJECTED    if present, why it must not be used
+                               meta.json   step, data cursor, settings, metrics
+                               COMPLETE    written last: epoch, attempt, all files with their sizes
+                               REJECTED    if it exists: why the checkpoint must not be used
 
-No COMPLETE, no checkpoint.
+A folder without COMPLETE is not a checkpoint.
 """
 
 import json
@@ -31,7 +31,7 @@ _NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """Steps done and the fencing epoch that wrote it; names sort from old to new."""
+    """Completed steps and the fencing epoch that saved it; names sort from old to new."""
 
     step: int
     epoch: int
@@ -41,29 +41,29 @@ class CheckpointName:
 
     @classmethod
     def all_in(cls, path: Path) -> list[Self]:
-        """Return the names in a checkpoint path, newest first, complete or not."""
+        """Return all names in a checkpoint path, complete or not, newest first."""
         return cls.among(os.listdir(path) if path.is_dir() else [])
 
     @classmethod
     def among(cls, folders: Iterable[str]) -> list[Self]:
         """Return the checkpoint names among these folder names, newest first."""
-        found = map(_NAME.fullmatch, folders)
-        return sorted((cls(int(m[1]), int(m[2])) for m in found if m), reverse=True)
+        matches = map(_NAME.fullmatch, folders)
+        return sorted((cls(int(m[1]), int(m[2])) for m in matches if m), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What resuming needs besides model and optimiser, and what the result depends on."""
+    """State for a resume besides model and optimizer, and the settings the result depends on."""
 
     step: int
     cursor: Cursor
     """Where the data continues."""
     world_size: int
-    """Trainer ranks that wrote the shards."""
+    """Number of ranks that wrote the shards."""
     resume_hash: str
     """Hash of the settings a checkpoint depends on; compared before loading."""
     resume_values: Mapping[str, Any]
-    """The settings behind that hash, by field path, so that differences can be named."""
+    """The settings of that hash by field path, to report differences."""
     metrics: Mapping[str, float]
 
 
@@ -79,11 +79,11 @@ class Marker:
     time: str
     """RFC 3339."""
     score: float | None
-    """Compared to find the best checkpoint, larger is better; None is never the best."""
+    """Score by which the best checkpoint is found, larger is better; None is never the best."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
     scored_by: str = BestBy.REWARD
-    """What the score is of; only equals are compared. Older markers hold the reward."""
+    """Metric of the score; only scores of the same metric are compared."""
 
 
 _META, _MARKER = TypeAdapter(Meta), TypeAdapter(Marker)
@@ -109,11 +109,11 @@ class Checkpoint:
 
     @property
     def score(self) -> float:
-        """Return the score that decides which is best; -inf if it has none."""
+        """Return the score; -inf without one."""
         return -math.inf if self.marker.score is None else self.marker.score
 
     def ref(self) -> CheckpointRef:
-        """Return the reference that /progress reports."""
+        """Return the reference for Progress."""
         marker = self.marker
         return CheckpointRef(
             step=marker.step, path=str(self.folder), time=marker.time, world_size=marker.world_size
@@ -122,20 +122,20 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Which complete checkpoints count: those of `epoch` and the older ones it accepted."""
+    """Which complete checkpoints are valid: those of `epoch` and older ones that it accepted."""
 
     epoch: int
     accepted: frozenset[str]
 
     def covers(self, name: CheckpointName) -> bool:
-        """Return whether a complete checkpoint of this name may be used."""
+        """Return whether a complete checkpoint with this name is valid."""
         return name.epoch == self.epoch or str(name) in self.accepted
 
 
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
-    """Return the loadable checkpoints, newest first, and the other complete ones with the reason.
+    """Return usable checkpoints, newest first, and other complete ones with the reason.
 
-    Folders without COMPLETE are left over from a killed save and not reported.
+    Folders without COMPLETE are remains of a killed save and not reported.
     """
     usable: list[Checkpoint] = []
     skipped: list[SkippedCheckpoint] = []
@@ -143,34 +143,34 @@ def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[Ski
         folder = path / str(name)
         if not is_complete(folder):
             continue
-        found = _read(folder, name, validity)
-        if isinstance(found, Checkpoint):
-            usable.append(found)
+        checkpoint = _read(folder, name, validity)
+        if isinstance(checkpoint, Checkpoint):
+            usable.append(checkpoint)
         else:
-            skipped.append(SkippedCheckpoint(path=str(folder), reason=found))
+            skipped.append(SkippedCheckpoint(path=str(folder), reason=checkpoint))
     return usable, skipped
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether the save finished; says nothing about damage since then."""
+    """Return whether the save was completed; later damage is not checked."""
     return (folder / COMPLETE).is_file()
 
 
-def sizes(folder: Path) -> dict[str, int]:
-    """Return the size of every file under the folder, by relative path."""
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size in bytes of all files under the folder, by relative path."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
 
 
 def write_marker(folder: Path, marker: Marker) -> None:
-    """Turn the folder into a checkpoint; everything else is flushed to disk first."""
+    """Write COMPLETE, after all other files were flushed to disk."""
     sync_tree(folder)
     write_atomically(folder / COMPLETE, json.dumps(asdict(marker)))
     sync(folder.parent)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that, even after a power cut, it exists completely or not at all."""
+    """Write a file that exists completely or not at all, even after a power cut."""
     draft = path.with_name(f"{path.name}.tmp")
     draft.write_text(text)
     sync(draft)
@@ -179,7 +179,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def parse_marker(text: bytes) -> Marker:
-    """Return the content of a COMPLETE file. Raises ValueError."""
+    """Return the content of a COMPLETE file. Raises ValueError if it is invalid."""
     return _MARKER.validate_python(json.loads(text))
 
 
@@ -194,7 +194,7 @@ def sync_tree(folder: Path) -> None:
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
     """Return the checkpoint, or why it cannot be used."""
     if not validity.covers(name):
-        return f"finished after a later attempt than epoch {name.epoch} had begun, or copied here"
+        return f"completed after an attempt later than epoch {name.epoch} started, or copied here"
     rejected = folder / REJECTED
     if rejected.exists():
         return f"rejected: {rejected.read_text()}"
@@ -215,12 +215,12 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
 def _damage(folder: Path, name: CheckpointName, marker: Marker) -> str:
     if CheckpointName(marker.step, marker.epoch) != name:
         return f"{COMPLETE} is of step {marker.step}, epoch {marker.epoch}"
-    found = sizes(folder)
+    sizes = file_sizes(folder)
     for file, size in marker.files.items():
-        if file not in found:
+        if file not in sizes:
             return f"{file} is missing"
-        if found[file] != size:
-            return f"{file} has {found[file]} of {size} bytes"
+        if sizes[file] != size:
+            return f"{file} has {sizes[file]} of {size} bytes"
     return ""
 
 
@@ -229,7 +229,7 @@ def _line(error: Exception) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush one file, or one folder's entries, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,12 @@
-"""Save, keep and find checkpoints, so that from the first save on one is always complete.
+"""Saving, retention and discovery of checkpoints. After the first save one is always complete.
 
     store = CheckpointStore(config.checkpoint, fence, config.attempt.config_hash)
-    store.clean_up()                                     # once older ranks are dead
+    store.clean_up()                                     # after the previous ranks were killed
     checkpoint = store.newest or store.restore()
     store.save(meta_of(config, step, cursor, metrics), ranks.save, score=reward)
 
-All methods block: call them in a thread. `folder` defines the layout, `fence` who may write and
-`compatibility` whether a configuration fits.
+All methods block: call them in a thread. `folder` defines the layout, `fence` the writer,
+`compatibility` whether a checkpoint fits the configuration.
 """
 
 import errno
@@ -27,7 +27,7 @@ from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from . import backup as checkpoint_backup
+from .backup import copy_out, newest_backup
 from .fence import Fence
 from .folder import (
     COMPLETE,
@@ -38,8 +38,8 @@ from .folder import (
     Marker,
     Meta,
     discover,
+    file_sizes,
     is_complete,
-    sizes,
     sync_tree,
     write_atomically,
     write_marker,
@@ -50,18 +50,18 @@ SPACE_FACTOR = 1.2
 
 
 class SavePhase(StrEnum):
-    """Points of a save at which a drill can inject a fault."""
+    """Phases of a save, for drills."""
 
     SHARDS = "shards"
     """Only the shards are written."""
     COMPLETE = "complete"
-    """Everything but the marker is on disk."""
+    """All files except the marker are on disk."""
     RETENTION = "retention"
-    """The checkpoint is complete; older ones are not yet removed."""
+    """The checkpoint is complete; older ones have not been removed."""
 
 
 class CheckpointStore:
-    """The checkpoints of one job, written by the fence's holder."""
+    """The checkpoints of a job, written by the holder of the fence."""
 
     def __init__(
         self,
@@ -71,33 +71,35 @@ class CheckpointStore:
         *,
         reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
     ) -> None:
-        """`reached` is called with every phase of a save and its step."""
-        self._spec, self._fence, self._config_hash = spec, fence, config_hash
+        """Find the checkpoints; `reached` is called with each phase of a save and its step."""
+        self._spec = spec
+        self._fence = fence
+        self._config_hash = config_hash
         self._reached = reached
         self._path = fence.path
         self._lock = threading.Lock()
-        self._held: set[CheckpointName] = set()
+        self._protected: set[CheckpointName] = set()
         self.checkpoints, self.skipped = discover(self._path, fence.validity)
-        """Usable checkpoints, newest first; and complete but unusable ones with the reason."""
+        """Usable checkpoints, newest first, and other complete ones with the reason."""
 
     @property
     def newest(self) -> Checkpoint | None:
-        """Return the checkpoint to resume from."""
+        """Return the newest usable checkpoint, or None."""
         return self.checkpoints[0] if self.checkpoints else None
 
     @property
     def best(self) -> Checkpoint | None:
-        """Return the checkpoint with the highest score of those judged by checkpoint.bestBy."""
+        """Return the checkpoint with the highest score by `bestBy`, or None."""
         return best_of(self.checkpoints, self._spec.best_by)
 
     def save(
         self, meta: Meta, save_shards: Callable[[Path], None], *, score: float | None = None
     ) -> Checkpoint:
-        """Write a checkpoint, then remove those that need not be kept.
+        """Save a checkpoint, then remove those beyond the retention.
 
-        `save_shards` writes into the folder it is given and raises OSError if that fails. A step
-        this attempt has already saved is not saved again. Raises TrainerError: VOLUME_FULL,
-        CHECKPOINT_WRITE_FAILED, and those of Fence.check.
+        `save_shards` writes into the given folder and raises OSError if that fails. A step that
+        this attempt has saved is not saved again. Raises TrainerError: VOLUME_FULL,
+        CHECKPOINT_WRITE_FAILED, and the errors of Fence.check.
         """
         with self._lock:
             name = CheckpointName(meta.step, self._fence.epoch)
@@ -116,20 +118,20 @@ class CheckpointStore:
             return checkpoint
 
     def reject(self, checkpoint: Checkpoint, reason: str) -> None:
-        """Mark a checkpoint so that no attempt uses it again, for example after a failed load."""
-        with self._lock, _naming(checkpoint.folder):
+        """Mark a checkpoint as unusable for all attempts, for example after a failed load."""
+        with self._lock, _translate_errors(checkpoint.folder):
             write_atomically(checkpoint.folder / REJECTED, reason)
             self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
 
     def reject_all(self, folders: Collection[str], reason: str) -> None:
-        """Reject the checkpoints in these folders, but never the last usable one."""
+        """Reject the checkpoints in these folders, except the last usable one."""
         for checkpoint in self.checkpoints:
             if str(checkpoint.folder) in folders and len(self.checkpoints) > 1:
                 self.reject(checkpoint, reason)
 
     def clean_up(self) -> None:
-        """Remove what killed attempts left half-written. Call only once their ranks are dead."""
-        with self._lock, _naming(self._path):
+        """Remove incomplete folders of killed attempts. Call it after their ranks were killed."""
+        with self._lock, _translate_errors(self._path):
             for name in CheckpointName.all_in(self._path):
                 folder = self._path / str(name)
                 if not is_complete(folder):
@@ -138,11 +140,11 @@ class CheckpointStore:
                 shutil.rmtree(leftover)
 
     def export(self, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a folder, then replace the exported model with it."""
+        """Replace the exported model with a folder that `write` fills; return its path."""
         target = self._path / names.EXPORT_DIR
         draft = target.with_name(f"{target.name}.e{self._fence.epoch}.tmp")
         replaced = target.with_name(f"{target.name}.old.tmp")
-        with self._lock, _naming(draft):
+        with self._lock, _translate_errors(draft):
             for leftover in (draft, replaced):
                 shutil.rmtree(leftover, ignore_errors=True)  # usually absent
             draft.mkdir()
@@ -155,29 +157,31 @@ class CheckpointStore:
             shutil.rmtree(replaced, ignore_errors=True)
         return target
 
-    def hold(self, checkpoint: Checkpoint) -> None:
-        """Protect a checkpoint from retention until it is released."""
-        self._held.add(checkpoint.name)
+    def protect(self, checkpoint: Checkpoint) -> None:
+        """Exempt a checkpoint from retention until `unprotect`."""
+        self._protected.add(checkpoint.name)
 
-    def release(self, checkpoint: Checkpoint) -> None:
-        """Allow retention to remove the checkpoint again."""
-        self._held.discard(checkpoint.name)
+    def unprotect(self, checkpoint: Checkpoint) -> None:
+        """Let retention remove the checkpoint again."""
+        self._protected.discard(checkpoint.name)
 
     def back_up(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint to checkpoint.backup.url; the caller must hold it."""
-        checkpoint_backup.copy_out(checkpoint, self._spec.backup.url, self._fence.check)
+        """Copy a protected checkpoint to checkpoint.backup.url."""
+        copy_out(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
-        """Fetch the newest complete backup as a checkpoint of this epoch; None if there is none."""
+        """Fetch the newest complete backup as a checkpoint of this epoch; None without one."""
         if not self._spec.backup.url:
             return None
-        found = checkpoint_backup.newest(self._spec.backup.url)
-        if found is None:
+        backup = newest_backup(self._spec.backup.url)
+        if backup is None:
             return None
         with self._lock:
-            marker = found.marker
+            marker = backup.marker
             name = CheckpointName(marker.step, self._fence.epoch)
-            return self._write(name, found.fetch, marker.world_size, marker.score, marker.scored_by)
+            return self._write(
+                name, backup.fetch, marker.world_size, marker.score, marker.scored_by
+            )
 
     def _write(
         self,
@@ -187,13 +191,13 @@ class CheckpointStore:
         score: float | None,
         scored_by: str,
     ) -> Checkpoint:
-        """Write one folder, COMPLETE last; a failure leaves all other folders untouched."""
+        """Write a folder, COMPLETE last; a failure does not affect other folders."""
         folder = self._path / str(name)
         self._fence.check()
         self._require_space()
         try:
-            with _naming(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # left by a failed save of this attempt
+            with _translate_errors(folder):
+                shutil.rmtree(folder, ignore_errors=True)  # remains of a failed save
                 folder.mkdir()
                 fill(folder)
                 marker = Marker(
@@ -204,7 +208,7 @@ class CheckpointStore:
                     config_hash=self._config_hash,
                     time=datetime.now(UTC).isoformat(timespec="seconds"),
                     score=score,
-                    files=sizes(folder),
+                    files=file_sizes(folder),
                     scored_by=scored_by,
                 )
                 sync_tree(folder)
@@ -212,7 +216,7 @@ class CheckpointStore:
                 self._fence.check()
                 write_marker(folder, marker)
         except BaseException:
-            # Removal errors must not hide the original failure; clean_up removes the rest.
+            # Errors of the removal must not hide the original one; clean_up removes the rest.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
@@ -226,49 +230,49 @@ class CheckpointStore:
             raise _volume_full(self._path, f"a checkpoint needs {_gib(needed)}")
 
     def _remove_old(self) -> None:
-        """Remove every checkpoint folder older than the newest `keepLast`, except the best.
+        """Remove all checkpoint folders older than the newest `keepLast`, except the best.
 
-        This includes damaged, rejected and half-written ones. The marker is removed first.
+        This includes damaged, rejected and incomplete ones.
         """
         best_by = self._spec.best_by if self._spec.keep_best else None
-        keep = kept(self.checkpoints, self._spec.keep_last, best_by)
+        keep = retained_names(self.checkpoints, self._spec.keep_last, best_by)
         recent = [c.name for c in self.checkpoints[: self._spec.keep_last]]
         if len(recent) < self._spec.keep_last:
             return
         for name in CheckpointName.all_in(self._path):
-            if name in keep or name in self._held or name > recent[-1]:
+            if name in keep or name in self._protected or name > recent[-1]:
                 continue
             self._fence.check()
-            with _naming(self._path / str(name)):
+            with _translate_errors(self._path / str(name)):
                 _remove(self._path / str(name))
         self.checkpoints = [c for c in self.checkpoints if c.folder.exists()]
 
 
-def kept(
+def retained_names(
     checkpoints: Sequence[Checkpoint], keep_last: int, best_by: BestBy | None
 ) -> frozenset[CheckpointName]:
-    """Return the names to keep: the newest `keep_last` and, with `best_by`, the best."""
+    """Return the names to retain: the newest `keep_last` and, with `best_by`, the best."""
     newest_first = sorted((c.name for c in checkpoints), reverse=True)
     best = best_of(checkpoints, best_by) if best_by else None
     return frozenset(newest_first[:keep_last]) | ({best.name} if best else set())
 
 
 def best_of(checkpoints: Sequence[Checkpoint], best_by: BestBy) -> Checkpoint | None:
-    """Return the checkpoint with the highest score, the newest of equals; None if none has one."""
-    judged = [c for c in checkpoints if c.marker.scored_by == best_by]
-    scored = [c for c in judged if c.score > -math.inf]  # also excludes NaN
+    """Return the checkpoint with the highest score by `best_by`, the newest of equal ones."""
+    comparable = [c for c in checkpoints if c.marker.scored_by == best_by]
+    scored = [c for c in comparable if c.score > -math.inf]  # also excludes NaN
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 
 
 def _remove(folder: Path) -> None:
-    # First: a folder that a kill leaves without its marker goes at the next start.
+    # The marker first: if this is killed, the next start removes the incomplete folder.
     (folder / COMPLETE).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn an OSError into a TrainerError naming the path and the remedy."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a TrainerError with the path and the remedy."""
     try:
         yield
     except OSError as error:
@@ -282,18 +286,18 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _errno(error: OSError) -> int:
-    """Return an OSError's errno; Ray's copy of a rank's error keeps it in its `cause`."""
+    """Return the errno of an OSError; in Ray's copy of a rank's error it is in `cause`."""
     return error.errno or getattr(getattr(error, "cause", None), "errno", None) or errno.EIO
 
 
-def _volume_full(path: Path, what: str) -> TrainerError:
+def _volume_full(path: Path, failure: str) -> TrainerError:
     volume = path
     while not volume.is_mount():
         volume = volume.parent
     usage = shutil.disk_usage(volume)
     return TrainerError(
         ExitCode.VOLUME_FULL,
-        f"{what}: the volume at {volume} has {_gib(usage.free)} of {_gib(usage.total)} free; "
+        f"{failure}: the volume at {volume} has {_gib(usage.free)} of {_gib(usage.total)} free; "
         "enlarge it, remove files, or lower checkpoint.keepLast",
     )
 

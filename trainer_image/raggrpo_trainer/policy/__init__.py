@@ -1,1 +1,1 @@
-"""One rank's model and optimiser: packing, log-probabilities, loss, step."""
+"""One rank's model and optimizer: packing, logprobs, loss, step."""

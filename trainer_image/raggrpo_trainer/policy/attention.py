@@ -1,10 +1,10 @@
 """Exact attention for shared-prefix rows, registered as a transformers attention function.
 
-A row holds prompts, each followed by its completions. A completion's token attends to its prompt
-and to its own completion up to itself. A dense [T, T] mask would compute every pair of tokens;
-instead, each span takes two attentions without a mask: all its tokens over the prompt's keys
-(causal and top-left aligned, so that rows below the prompt see all of it), and the completions,
-as a batch, over themselves. The two are combined by their log-sum-exps, which is exact.
+A row has prompts, each followed by its completions. A token of a completion attends to its prompt
+and to its completion up to itself. A dense [T, T] mask would compute all pairs of tokens. Instead,
+each span takes two attentions without a mask: all its tokens over the prompt's keys (causal and
+top-left aligned, so that tokens after the prompt attend to all of it), and the completions, as a
+batch, over themselves. The two are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from .segment_attention import has_flash, segment_attention
 
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
 """`attn_implementation` of models called with `shared_prefix=spans`."""
-_UNKNOWN_OPTIONS = ("softcap", "s_aux", "position_bias")
-"""Attention options of some models that this implementation does not support."""
+_UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias")
+"""Attention options of some models that shared-prefix rows do not support."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # spans differ in every micro-batch
@@ -36,14 +36,16 @@ def shared_prefix_attention(
     shared_prefix: Sequence[Span],
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the attention output [1, T, heads, D] in the form transformers expects.
+    """Return the attention output [1, T, heads, D] and None, as transformers expects.
 
-    Raises ValueError for models whose attention is more than softmax(q k) v.
+    Raises ValueError if the model's attention is more than softmax(q k) v.
     """
-    for name in _UNKNOWN_OPTIONS + _too_short(options.get("sliding_window"), shared_prefix):
+    for name in _UNSUPPORTED_OPTIONS + _effective_window(
+        options.get("sliding_window"), shared_prefix
+    ):
         if options.get(name) is not None:
             raise ValueError(
-                f"{type(module).__name__} uses {name}, which shared-prefix rows cannot express;"
+                f"{type(module).__name__} uses {name}, which shared-prefix rows do not support;"
                 " set training.rowLayout: Padded"
             )
     if query.device.type == "cpu":
@@ -57,18 +59,18 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same using only public API, at the cost of copying the prompt's keys n times.
+    """Return the same with public API only, which copies the prompt's keys for every completion.
 
-    For FP32 on a GPU, and for GPUs older than the flash kernels.
+    For FP32 on GPUs, and for GPUs older than the flash kernels.
     """
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    parts = []
+    outputs = []
     for span in spans:
         q, k, v = (_tokens(x, span) for x in (query, key, value))
         pq, pk, pv = (_prompt(x, span) for x in (q, k, v))
         attended = scaled_dot_product_attention(pq, pk, pv, is_causal=True, scale=scaling)
-        parts.append(attended.transpose(1, 2)[0])
+        outputs.append(attended.transpose(1, 2)[0])
         for own_q, own_k, own_v in _blocks(span, q, k, v):
             count, _, length, _ = own_q.shape
             keys, values = (
@@ -79,16 +81,15 @@ def concatenated_attention(
             attended = scaled_dot_product_attention(
                 own_q, keys, values, attn_mask=mask.tril(span.prompt), scale=scaling
             )
-            parts.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(parts)[None]
+            outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[None]
 
 
 class _JoinedAttention(torch.autograd.Function):
-    """Both attentions of every span, using the CPU flash kernel and its backward.
+    """Both attentions of every span, with the CPU flash kernel and its backward pass.
 
-    The kernel's backward pass takes the output and the log-sum-exp as inputs. Given the combined
-    ones, each half returns exactly its share of the gradient, as in ring attention
-    (arXiv 2310.01889).
+    The backward pass takes output and log-sum-exp as inputs. With the combined ones, each half
+    returns exactly its share of the gradient, as in ring attention (arXiv 2310.01889).
     """
 
     @staticmethod
@@ -116,19 +117,19 @@ class _JoinedAttention(torch.autograd.Function):
         saved = (*ctx.saved_tensors, grad.transpose(1, 2))
         gradients = [torch.empty_like(x) for x in saved[:3]]
         for span in ctx.spans:
-            q, k, v, *rest = parts = [_tokens(x, span) for x in saved]
-            grad_q, grad_k, grad_v = found = [_tokens(x, span) for x in gradients]
+            q, k, v, *rest = inputs = [_tokens(x, span) for x in saved]
+            grad_q, grad_k, grad_v = outputs = [_tokens(x, span) for x in gradients]
             grad_q[...], _prompt(grad_k, span)[...], _prompt(grad_v, span)[...] = _gradients(
                 ctx.scaling, q, _prompt(k, span), _prompt(v, span), *rest
             )
-            for *block, own_q, own_k, own_v in _blocks(span, *parts, *found):
+            for *block, own_q, own_k, own_v in _blocks(span, *inputs, *outputs):
                 more_q, own_k[...], own_v[...] = _gradients(ctx.scaling, *block)
                 own_q += more_q
         return *gradients, None, None
 
 
-def _too_short(window: int | None, spans: Sequence[Span]) -> tuple[str, ...]:
-    """Return the option's name if the window hides a token; one as long as every row is none."""
+def _effective_window(window: int | None, spans: Sequence[Span]) -> tuple[str, ...]:
+    """Return ("sliding_window",) if the window is shorter than the longest sequence, else ()."""
     longest = max(
         span.prompt + max((length for _, length in span.blocks), default=0) for span in spans
     )
@@ -136,14 +137,17 @@ def _too_short(window: int | None, spans: Sequence[Span]) -> tuple[str, ...]:
 
 
 def _attend(scaling: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return output and log-sum-exp [..., length, 1] of causal attention over query, key, value."""
+    """Return output and log-sum-exp [..., T, 1] of causal attention; takes query, key, value."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, lse = flash(*tensors, 0.0, True, scale=scaling)
     return output, lse[..., None]
 
 
 def _gradients(scaling: float, *tensors: Tensor) -> Sequence[Tensor]:
-    """Return the gradients of query, key, value; takes those, output, log-sum-exp and gradient."""
+    """Return the gradients of query, key, value.
+
+    Takes query, key, value, output, log-sum-exp and the gradient of the output.
+    """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     query, key, value, output, lse, grad = tensors
     gradients: Sequence[Tensor] = flash(
@@ -166,9 +170,9 @@ def _blocks(span: Span, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """Yield views of equally long completions: [1, heads, S, D] -> [n, heads, length, D] each."""
     first = span.prompt
     for count, length in span.blocks:
-        part = slice(first, first + count * length)
-        yield [x[0, :, part].unflatten(1, (count, length)).transpose(0, 1) for x in tensors]  # type: ignore[no-untyped-call]
-        first = part.stop
+        block = slice(first, first + count * length)
+        yield [x[0, :, block].unflatten(1, (count, length)).transpose(0, 1) for x in tensors]  # type: ignore[no-untyped-call]
+        first = block.stop
 
 
 AttentionInterface.register(SHARED_PREFIX_ATTENTION, shared_prefix_attention)

@@ -1,4 +1,4 @@
-"""A checksum over all ranks of what training has made: parameters and optimiser state."""
+"""A checksum of parameters and optimizer state over all ranks."""
 
 from collections.abc import Iterable
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 WORDS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
-"""Integers by the size of the elements that are read as such."""
+"""Integer type by element size in bytes."""
 
 
 def checksum(tensors: Iterable[Tensor], device: torch.device) -> int:
-    """Return the sum of all elements' bits modulo 2^64, the same on every rank (collective).
+    """Return the sum of all elements' bits modulo 2^64, equal on all ranks (collective).
 
-    Addition makes it independent of how the tensors are sharded. Each has a factor of its own, so
-    that changes of two of them do not cancel out.
+    A sum does not depend on how tensors are sharded. Each tensor has its own factor, so changes of
+    two tensors do not cancel out.
     """
     total = torch.zeros((), dtype=torch.int64, device=device)
     for number, tensor in enumerate(tensors):

@@ -1,8 +1,8 @@
-"""Decides by experiment in which rows a model trains exactly. Needs no weights, no GPU, no Ray.
+"""Tests which row layouts train a model exactly. Needs no weights, no GPU and no Ray.
 
-A small random model of the same kind computes a few completions in the trainer's rows and, without
-any of the trainer's code, each one alone. Log-probabilities and gradients must agree. Layers that
-carry state across positions, a mask of the model's own, an unknown head: all of it shows here.
+A small random model of the same architecture computes a few completions in the trainer's rows and,
+without the trainer's code, each completion alone. Logprobs and gradients must agree. This detects
+layers with state across positions, masks that the model builds, and unsupported LM heads.
 """
 
 import json
@@ -20,32 +20,32 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Completion, Group
 
 from .model import TokenLogprobs, attention_implementation
-from .packing import items, micro_batch, plan
+from .packing import build_items, build_micro_batch, plan_micro_batches
 from .small_model import VOCABULARY, NotSmall, small_model
 
 MAX_NATS = 2e-4
-"""Largest difference of log-probabilities in fp32; exact layouts stay below 2e-5."""
+"""Limit of the logprob difference in fp32, in nats; exact layouts stay below 2e-5."""
 MAX_GRADIENT_ERROR = 2e-3
-"""Relative, over all parameters; exact layouts stay below 1e-4."""
+"""Limit of the relative gradient error over all parameters; exact layouts stay below 1e-4."""
 TEMPERATURE = 0.7
 _LENGTHS = ((9, (7, 5, 7, 2)), (14, (6, 11)))
-"""(tokens of the prompt, of its completions) for each group."""
-_RESERVED = 3
-"""Ids that configurations use for special tokens."""
+"""(length of the prompt, lengths of its completions) of each group, in tokens."""
+_NUM_RESERVED = 3
+"""Number of token ids that configurations use for special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutResult:
-    """How far one layout is from the plain model."""
+    """Deviation of a layout from the plain model."""
 
     nats: float
     gradient_error: float
     problem: str = ""
-    """Why it could not be computed at all."""
+    """Why the layout cannot be computed; "" if it can."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether training in it is training the model."""
+        """Whether training in this layout trains the model."""
         return (
             not self.problem and self.nats <= MAX_NATS and self.gradient_error <= MAX_GRADIENT_ERROR
         )
@@ -53,80 +53,82 @@ class LayoutResult:
 
 @dataclass(frozen=True, slots=True)
 class FamilyResult:
-    """What the experiment found about a model."""
+    """Result of the layout check of a model."""
 
     architecture: str
     problem: str = ""
-    """Why no layout can be trained: no small model, or not a causal one."""
+    """Why no layout can be trained, such as a model that is not causal; "" if there may be one."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 
 def check_family(config: PreTrainedConfig) -> FamilyResult:
-    """Compare both layouts with the plain model."""
+    """Compare both row layouts with the plain model."""
     try:
         plain = small_model(config)
     except NotSmall as error:
-        return FamilyResult(_architecture(config), f"no small copy of it can be built: {error}")
+        return FamilyResult(_architecture(config), f"no small copy can be built: {error}")
     architecture = type(plain).__name__
     try:
-        expected = _plain(plain)
-        ahead = _looks_ahead(plain)
+        expected = _plain_result(plain)
+        future_nats = _future_effect(plain)
     except Exception as error:  # the model's own code fails
         return FamilyResult(architecture, f"its forward pass fails: {_short(error)}")
-    if ahead > MAX_NATS:
-        return FamilyResult(architecture, f"a token sees later ones ({ahead:.2g} nats): not causal")
+    if future_nats > MAX_NATS:
+        message = f"not causal: later tokens change earlier logprobs by {future_nats:.2g} nats"
+        return FamilyResult(architecture, message)
     if not float(expected[0].std()) > MAX_NATS:
         return FamilyResult(architecture, "its output does not depend on its input")
-    found = {layout: _compared(config, layout, expected) for layout in RowLayout}
-    return FamilyResult(architecture, layouts=found)
+    layouts = {layout: _compare(config, layout, expected) for layout in RowLayout}
+    return FamilyResult(architecture, layouts=layouts)
 
 
-def _compared(
+def _compare(
     config: PreTrainedConfig, layout: RowLayout, expected: tuple[Tensor, Tensor]
 ) -> LayoutResult:
     try:
         attention = attention_implementation(Attention.AUTO, layout)
-        logprobs, gradient = _in_rows(small_model(config, attention=attention), layout)
-    except Exception as error:  # many models' code is not made for either layout
+        logprobs, gradient = _row_result(small_model(config, attention=attention), layout)
+    except Exception as error:  # the code of many models does not support a layout
         return LayoutResult(float("inf"), float("inf"), _short(error))
     relative = (gradient - expected[1]).norm() / expected[1].norm()
     return LayoutResult(float((logprobs - expected[0]).abs().max()), float(relative))
 
 
-def _in_rows(causal_lm: PreTrainedModel, layout: RowLayout) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities and gradient as the trainer computes them."""
+def _row_result(causal_lm: PreTrainedModel, layout: RowLayout) -> tuple[Tensor, Tensor]:
+    """Return logprobs [K] and gradient as the trainer computes them."""
     network = TokenLogprobs(causal_lm, TEMPERATURE)
     groups = _groups()
     number = sum(len(group.completions) for group in groups)
-    work = items(groups, [1.0] * number, skip_zero_advantage=False)
+    work = build_items(groups, [1.0] * number, skip_zero_advantage=False)
     flat = torch.zeros(sum(d.num_sampled for g in groups for d in g.completions))
-    for rows in plan(work, layout, 10_000):
-        batch = micro_batch(rows, layout)
-        found = network(batch)
-        (found * _weights(len(flat))[batch.tokens]).sum().backward()
-        flat[batch.tokens] = found.detach()
+    for rows in plan_micro_batches(work, layout, 10_000):
+        batch = build_micro_batch(rows, layout)
+        logprobs = network(batch)
+        (logprobs * _weights(len(flat))[batch.tokens]).sum().backward()
+        flat[batch.tokens] = logprobs.detach()
     return flat, _gradient(causal_lm)
 
 
-def _plain(causal_lm: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    """Return the same from the model's own forward pass of every completion alone."""
-    found = []
+def _plain_result(causal_lm: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Return the same from the model's own forward pass of each completion alone."""
+    logprobs = []
     for ids, prompt in _sequences():
         logits = causal_lm(input_ids=ids, use_cache=False).logits[0, prompt - 1 : -1].float()
         chosen = (logits / TEMPERATURE).log_softmax(-1).gather(-1, ids[0, prompt:, None])
-        found.append(chosen[:, 0])
-    flat = torch.cat(found)
+        logprobs.append(chosen[:, 0])
+    flat = torch.cat(logprobs)
     (flat * _weights(len(flat))).sum().backward()  # type: ignore[no-untyped-call]
     return flat.detach(), _gradient(causal_lm)
 
 
 @torch.no_grad()
-def _looks_ahead(causal_lm: PreTrainedModel) -> float:
-    """Return how much the first half of a row changes with the second."""
+def _future_effect(causal_lm: PreTrainedModel) -> float:
+    """Return how much logprobs of the first half of a row depend on the second half, in nats."""
     ids, _ = next(_sequences())
     half = ids.shape[1] // 2
     other = ids.clone()
-    other[:, half:] = (other[:, half:] - _RESERVED + 1) % (VOCABULARY - _RESERVED) + _RESERVED
+    shifted = other[:, half:] - _NUM_RESERVED + 1
+    other[:, half:] = shifted % (VOCABULARY - _NUM_RESERVED) + _NUM_RESERVED
     first, second = (
         causal_lm(input_ids=each, use_cache=False).logits[:, :half].float().log_softmax(-1)
         for each in (ids, other)
@@ -147,7 +149,7 @@ def _groups() -> list[Group]:
     random = Random(0)
 
     def tokens(number: int) -> tuple[int, ...]:
-        return tuple(random.randrange(_RESERVED, VOCABULARY) for _ in range(number))
+        return tuple(random.randrange(_NUM_RESERVED, VOCABULARY) for _ in range(number))
 
     def completion(length: int) -> Completion:
         return Completion(tokens(length), (True,) * length, (0.0,) * length)
@@ -159,7 +161,7 @@ def _groups() -> list[Group]:
 
 
 def _sequences() -> Iterator[tuple[Tensor, int]]:
-    """Yield (ids [1, T], tokens of the prompt) of every completion, in order."""
+    """Yield (ids [1, T], length of the prompt) of each completion, in order."""
     for group in _groups():
         for done in group.completions:
             yield torch.tensor([group.prompt_ids + done.token_ids]), len(group.prompt_ids)
@@ -180,12 +182,12 @@ def _short(error: Exception) -> str:
 def main(path: str, write: Callable[[str], object] = sys.stdout.write) -> None:
     """Check the model in a folder and write the result as one line of JSON."""
     torch.set_num_threads(1)
-    found = check_family(AutoConfig.from_pretrained(path))
+    result = check_family(AutoConfig.from_pretrained(path))
     layouts = {
         layout: {**asdict(each), "is_exact": each.is_exact}
-        for layout, each in (found.layouts or {}).items()
+        for layout, each in (result.layouts or {}).items()
     }
-    write(json.dumps({**asdict(found), "layouts": layouts}) + "\n")
+    write(json.dumps({**asdict(result), "layouts": layouts}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens without a [tokens, vocabulary] tensor. Knows no model."""
+"""Logprobs of given tokens without a [tokens, vocabulary] tensor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from raggrpo_api.memory.arithmetic import GPU_LOGIT_CHUNK, LOGIT_CHUNK
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """What a model does to the products with its output embedding before they are logits."""
+    """Transformation of the products with the output embedding (LM head) to logits."""
 
     scale: float = 1.0
     soft_cap: float | None = None
-    """Logits are squeezed into ±soft_cap by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118)."""
+    """Logits are bounded to ±soft_cap by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118)."""
 
     def apply_(self, logits: Tensor) -> Tensor:
-        """Transform fp32 products in place: [..., V]."""
+        """Transform fp32 products [..., V] in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         if self.soft_cap is not None:
@@ -29,7 +29,7 @@ class LogitTransform:
         return logits
 
     def chain_(self, grad: Tensor, logits: Tensor) -> Tensor:
-        """Turn a gradient of the transformed logits into that of the products, in place."""
+        """Convert a gradient of the logits to that of the products, in place."""
         if self.soft_cap is not None:
             grad.mul_(1.0 - (logits / self.soft_cap).square())
         return grad.mul_(self.scale) if self.scale != 1.0 else grad
@@ -52,10 +52,11 @@ def chunked_logprobs(
     """Return log softmax(transform(hidden @ weight.T + bias) / temperature)[target] in fp32: [K].
 
     Logits are computed for `chunk` tokens at a time, reduced and discarded, then recomputed in the
-    backward pass, so peak memory does not grow with K. Those of the last chunk are kept: backward
-    begins with it, when it needs the memory anyway. With bf16 inputs the matrix products run in
-    bf16; softmax, sums and the accumulation of the weight's gradient over chunks run in fp32.
-    `compiled`: what happens to a chunk between the products is compiled into few kernels.
+    backward pass, so peak memory does not grow with K. Those of the last chunk are cached, because
+    the backward pass starts with it and needs the memory anyway. With bf16 inputs the matrix
+    products run in bf16; softmax, sums and the accumulation of the weight's gradient over chunks
+    run in fp32. With `compiled`, the operations between the matrix products are compiled into few
+    kernels.
     """
     size = LOGIT_CHUNK if hidden.device.type == "cpu" else GPU_LOGIT_CHUNK
     chunk = chunk or max(1, size // weight.shape[0])
@@ -81,47 +82,50 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)
         normalizers = torch.empty_like(logprobs)
         scaled = None
-        for part in _parts(len(targets), chunk):
-            scaled = None  # before there is another
-            products = linear(hidden[part], weight, bias)
+        for rows in _chunks(len(targets), chunk):
+            scaled = None  # freed before the next one is allocated
+            products = linear(hidden[rows], weight, bias)
             if compiled:
-                found = _compiled(_fused_logprobs)(products, targets[part], transform, temperature)
+                result = _compiled(_fused_logprobs)(products, targets[rows], transform, temperature)
             else:
                 scaled = transform.apply_(products.float()).div_(temperature)
-                found = _of_targets(scaled, targets[part])
-            logprobs[part], normalizers[part] = found
+                result = _target_logprobs(scaled, targets[rows])
+            logprobs[rows], normalizers[rows] = result
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
-        # a soft cap's gradient needs the logits as they were before the temperature
-        ctx.kept = scaled if transform.soft_cap is None else None
-        ctx.transform, ctx.temperature = transform, temperature
-        ctx.chunk, ctx.compiled = chunk, compiled
+        # The gradient of a soft cap needs the logits before division by the temperature.
+        ctx.cached = scaled if transform.soft_cap is None else None
+        ctx.transform = transform
+        ctx.temperature = temperature
+        ctx.chunk = chunk
+        ctx.compiled = compiled
         return logprobs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalizers = ctx.saved_tensors
-        transform, temperature = ctx.transform, ctx.temperature
+        transform = ctx.transform
+        temperature = ctx.temperature
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-        for part in reversed(_parts(len(targets), ctx.chunk)):
-            rest = (targets[part], normalizers[part, None], grad[part, None] / temperature)
+        for rows in reversed(_chunks(len(targets), ctx.chunk)):
+            inputs = (targets[rows], normalizers[rows, None], grad[rows, None] / temperature)
             if ctx.compiled:
-                products = linear(hidden[part], weight, bias)
-                delta = _compiled(_fused_gradient)(products, *rest, transform, temperature)
+                products = linear(hidden[rows], weight, bias)
+                delta = _compiled(_fused_gradient)(products, *inputs, transform, temperature)
             else:
-                logits = scaled = ctx.kept
-                ctx.kept = None
+                logits = scaled = ctx.cached
+                ctx.cached = None
                 if scaled is None:
-                    logits = transform.apply_(linear(hidden[part], weight, bias).float())
+                    logits = transform.apply_(linear(hidden[rows], weight, bias).float())
                     scaled = logits if transform.soft_cap is None else logits.clone()
                     scaled.div_(temperature)
-                delta = transform.chain_(_gradient_(scaled, *rest), logits)
+                delta = transform.chain_(_gradient_(scaled, *inputs), logits)
             if grad_bias is not None:
                 grad_bias += delta.sum(0, dtype=torch.float32)
             delta = delta.to(weight.dtype)
-            grad_hidden[part] = delta @ weight
-            _add_product_(grad_weight, delta.T, hidden[part])
+            grad_hidden[rows] = delta @ weight
+            _add_product_(grad_weight, delta.T, hidden[rows])
         return (
             grad_hidden,
             grad_weight.to(weight.dtype),
@@ -130,18 +134,18 @@ class _ChunkedLogprobs(torch.autograd.Function):
         )
 
 
-def _parts(length: int, chunk: int) -> list[slice]:
+def _chunks(length: int, chunk: int) -> list[slice]:
     return [slice(start, start + chunk) for start in range(0, length, chunk)]
 
 
-def _of_targets(scaled: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the targets' log-probabilities and the rows' normalizers: [C], [C]."""
+def _target_logprobs(scaled: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logprobs of the targets and the log-sum-exps: [C], [C]."""
     normalizers = scaled.logsumexp(-1)
     return scaled.gather(-1, targets[:, None])[:, 0] - normalizers, normalizers
 
 
 def _gradient_(scaled: Tensor, targets: Tensor, normalizers: Tensor, scale: Tensor) -> Tensor:
-    """Return scale * (one_hot(target) - softmax) in the place of the scaled logits: [C, V]."""
+    """Return scale * (one_hot(target) - softmax), [C, V]; overwrites the scaled logits."""
     delta = scaled.sub_(normalizers).exp_().mul_(-scale)
     return delta.scatter_add_(-1, targets[:, None], scale)
 
@@ -149,7 +153,7 @@ def _gradient_(scaled: Tensor, targets: Tensor, normalizers: Tensor, scale: Tens
 def _fused_logprobs(
     products: Tensor, targets: Tensor, transform: LogitTransform, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    return _of_targets(transform.apply_(products.float()) / temperature, targets)
+    return _target_logprobs(transform.apply_(products.float()) / temperature, targets)
 
 
 def _fused_gradient(
@@ -160,7 +164,7 @@ def _fused_gradient(
     transform: LogitTransform,
     temperature: float,
 ) -> Tensor:
-    """Return the products' gradient in their data type; no scatter, which would not be fused."""
+    """Return the gradient of the products, in their dtype; without scatter, which does not fuse."""
     logits = transform.apply_(products.float())
     is_target = torch.arange(products.shape[1], device=products.device) == targets[:, None]
     delta = scale * (is_target.float() - (logits / temperature - normalizers).exp())
@@ -173,7 +177,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to an fp32 tensor, on a GPU without rounding the product to bf16 first."""
+    """Add left @ right to an fp32 tensor; on a GPU without rounding the product to bf16."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.is_cuda:

@@ -1,4 +1,4 @@
-"""The clipped GRPO objective over flat tokens: pure functions that know neither rows nor ranks."""
+"""The clipped GRPO objective over K flat tokens. Pure functions."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,12 @@ from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
-"""Trainer and engine log-probabilities closer than this count as equal, with importance weight 1.
+"""Logprobs of trainer and engine that differ by less count as equal (importance weight 1).
+
 Two fp32 implementations differ by about 5e-6, depending on how the engine batches requests. Without
-this dead band that noise would reach the parameters, and a resumed run could not be bitwise equal.
-A real change of policy is far larger."""
+this dead band the noise would reach the parameters, and a resumed run would not be bitwise equal. A
+change of the policy is much larger.
+"""
 
 
 def grpo_loss(
@@ -25,12 +27,12 @@ def grpo_loss(
 ) -> LossMetrics[Tensor]:  # [K]; loss: []
     """Return the loss and the per-token metrics.
 
-    The loss is sum(weights * (-importance * clipped surrogate + kl_coefficient * kl_penalty)).
-    The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476) and, as an option,
-    a bound for tokens of negative advantage (dual clip, arXiv 1912.09729). Without `old_logprobs`
+    loss = sum(weights * (-importance * clipped surrogate + kl_coefficient * kl_penalty)).
+    The surrogate is PPO's with separate clip distances (DAPO, arXiv 2503.14476) and, optionally, a
+    bound for tokens with negative advantage (dual clip, arXiv 1912.09729). Without `old_logprobs`
     this is the batch's first update: the policy is its own old policy, so the ratio is 1 and only
-    its gradient counts. The importance weight min(exp(old - rollout), cap) corrects for the
-    engine's different arithmetic or older weights; no gradient flows through it.
+    its gradient matters. The importance weight min(exp(old - rollout), cap) corrects for the
+    engine's different arithmetic or older weights; it has no gradient.
     """
     old = logprobs.detach() if old_logprobs is None else old_logprobs
     log_ratio = logprobs - old
@@ -61,11 +63,12 @@ def _clipped_surrogate(
     log_ratio: Tensor,  # [K], with gradient
     advantages: Tensor,  # [K]
     objective: Objective,
-) -> tuple[Tensor, Tensor]:  # [K], [K] of bool: held at its bound
-    """Return min(ratio * A, clipped ratio * A), for A < 0 at least dual_clip * A if that is set.
+) -> tuple[Tensor, Tensor]:  # [K], [K] of bool
+    """Return min(ratio * A, clipped ratio * A) and whether it is clipped.
 
-    A held token is a constant. Its ratio, which may be infinite, is kept out of the graph, because
-    the backward pass would multiply it by zero.
+    With `dual_clip`, the surrogate is at least dual_clip * A for A < 0. A clipped token, or one
+    with A = 0, is a constant: its ratio, which may be infinite, is excluded from the graph, as the
+    backward pass would multiply it by zero.
     """
     fixed = log_ratio.detach().exp()
     bound = fixed.clamp(1.0 - objective.clip_ratio_low, 1.0 + objective.clip_ratio_high)
@@ -74,9 +77,9 @@ def _clipped_surrogate(
         is_too_far = (advantages < 0) & (fixed > objective.dual_clip)
         bound = torch.where(is_too_far, objective.dual_clip, bound)
         is_clipped = is_clipped | is_too_far
-    is_held = is_clipped | (advantages == 0)
-    ratio = torch.where(is_held, 0.0, log_ratio).exp()
-    return torch.where(is_held, bound, ratio) * advantages, is_clipped
+    is_constant = is_clipped | (advantages == 0)
+    ratio = torch.where(is_constant, 0.0, log_ratio).exp()
+    return torch.where(is_constant, bound, ratio) * advantages, is_clipped
 
 
 def kl_penalty(
@@ -87,21 +90,21 @@ def kl_penalty(
     """Return importance * k2, whose expected gradient is that of KL(policy || reference).
 
     Schulman's k1, k2 and k3 (http://joschu.net/blog/kl-approx.html) estimate the value of the
-    divergence. As a loss they differ: k3's gradient ignores that the policy chooses the tokens and
-    leads to KL(reference || policy) instead (arXiv 2512.21852). That of k2 = (log ratio)^2 / 2 on
-    the policy's own samples is the right one, and equals that of ratio * k3, the importance-
-    weighted k3 of TRL and DeepSeek-V3.2; but it contains no exponential of a distance that grows
-    during training. The weight is truncated like the surrogate's, which biases only tokens that
-    have become much more likely since they were sampled.
+    divergence. As a loss they differ: the gradient of k3 ignores that the policy samples the tokens
+    and is that of KL(reference || policy) instead (arXiv 2512.21852). The gradient of
+    k2 = (log ratio)^2 / 2 on the policy's own samples is correct. It equals that of ratio * k3, the
+    importance-weighted k3 of TRL and DeepSeek-V3.2, but without an exponential of a distance that
+    grows during training. The weight is truncated like that of the surrogate, which biases only
+    tokens that have become much more likely since they were sampled.
     """
     log_ratio = logprobs - ref_logprobs
     return 0.5 * importance * log_ratio * log_ratio
 
 
 def k3_divergence(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Return Schulman's k3 estimate of KL(policy || reference) per token: never negative.
+    """Return Schulman's k3 estimate of KL(policy || reference) per token, [K]; never negative.
 
-    A metric only; see `kl_penalty` for what is trained on.
+    A metric only; the loss uses `kl_penalty`.
     """
     log_ratio = ref_logprobs - logprobs
     return log_ratio.exp() - log_ratio - 1.0

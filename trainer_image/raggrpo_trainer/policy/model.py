@@ -1,6 +1,6 @@
-"""A rank's sharded model: loads a Hugging Face folder, returns token log-probabilities.
+"""A rank's sharded model: loads a Hugging Face folder and returns token logprobs.
 
-Collective: all ranks must build and call it together. Must not know loss or optimiser.
+Collective: all ranks build and call it together.
 """
 
 import inspect
@@ -23,11 +23,11 @@ from .packing import MicroBatch
 
 
 class TokenLogprobs(nn.Module):
-    """A causal language model that returns the log-probabilities of a micro-batch's targets.
+    """A causal language model that returns the logprobs of a micro-batch's targets.
 
-    It computes the model's own head in chunks, from output embedding, scale and soft cap: FSDP has
-    the embedding unsharded during this forward, and the full logits never have to exist. A head
-    that is more than these is found by `layout_check`. A router's auxiliary loss is left out.
+    The LM head is computed in chunks from output embedding, scale and soft cap, so that full logits
+    never exist; FSDP has the embedding unsharded during this forward pass. `layout_check` detects
+    an LM head with other operations. The auxiliary loss of a router is not computed.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class TokenLogprobs(nn.Module):
         self._transform = logit_transform(causal_lm.config)
 
     def forward(self, batch: MicroBatch, *, plain: bool = False) -> Tensor:
-        """Return log-probabilities [K] under the sampling temperature.
+        """Return the logprobs of the targets at the sampling temperature: [K].
 
-        `plain`: of one row, by the model's own forward pass and head, without gradient; whole
-        logits of the targets exist.
+        With `plain`, for one row, by the model's own forward pass and LM head, without gradient;
+        this materializes the full logits of the targets.
         """
         if plain:
             return self._plain(batch)
@@ -51,13 +51,13 @@ class TokenLogprobs(nn.Module):
         hidden = self._body()(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **rows
         ).last_hidden_state
-        head = self.causal_lm.get_output_embeddings()
+        lm_head = self.causal_lm.get_output_embeddings()
         return chunked_logprobs(
-            # not hidden[source], whose backward pass sums in nondeterministic order
+            # Not hidden[source]: its backward pass sums in nondeterministic order.
             hidden.flatten(0, 1).index_select(0, batch.source),
-            head.weight,
+            lm_head.weight,
             batch.targets,
-            bias=getattr(head, "bias", None),
+            bias=getattr(lm_head, "bias", None),
             transform=self._transform,
             temperature=self._temperature,
             compiled=self._compiled,
@@ -65,36 +65,38 @@ class TokenLogprobs(nn.Module):
 
     @torch.no_grad()
     def _plain(self, batch: MicroBatch) -> Tensor:
-        ours = self.causal_lm.config._attn_implementation
-        if ours == SHARED_PREFIX_ATTENTION:
+        attention = self.causal_lm.config._attn_implementation
+        if attention == SHARED_PREFIX_ATTENTION:
             self.causal_lm.set_attn_implementation("sdpa")
         try:
             first = int(batch.source.min()) if len(batch.source) else 0
             can_skip = "logits_to_keep" in inspect.signature(self.causal_lm.forward).parameters
-            skipped = {"logits_to_keep": batch.input_ids.shape[1] - first} if can_skip else {}
-            found = self.causal_lm(input_ids=batch.input_ids, use_cache=False, **skipped)
+            options = {"logits_to_keep": batch.input_ids.shape[1] - first} if can_skip else {}
+            output = self.causal_lm(input_ids=batch.input_ids, use_cache=False, **options)
         finally:
-            if ours == SHARED_PREFIX_ATTENTION:
-                self.causal_lm.set_attn_implementation(ours)
-        logits = found.logits[0, -(batch.input_ids.shape[1] - first) :]
+            if attention == SHARED_PREFIX_ATTENTION:
+                self.causal_lm.set_attn_implementation(attention)
+        logits = output.logits[0, -(batch.input_ids.shape[1] - first) :]
         chosen = logits.index_select(0, batch.source - first).float() / self._temperature
         logprobs: Tensor = chosen.log_softmax(-1).gather(-1, batch.targets[:, None])[:, 0]
         return logprobs
 
     def _body(self) -> nn.Module:
-        """Return the model without its head."""
+        """Return the model without its LM head."""
         body: nn.Module = self.causal_lm.base_model
         if body is not self.causal_lm:
             return body
-        return self.causal_lm.get_submodule("model")  # Llama 4 names another one as its base
+        return self.causal_lm.get_submodule("model")  # the base_model of Llama 4 is another one
 
 
 def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
-    Each rank reads the whole model, 4 bytes of host memory per parameter until it is sharded.
-    Dropout is off. A frozen model takes no gradients and is not compiled. Raises TrainerError if
-    the folder lacks tensors, ValueError when the attention cannot serve the row layout.
+    Each rank reads the whole model, with 4 bytes of host memory per parameter until it is sharded.
+    Dropout is off. A frozen model has no gradients and is not compiled.
+
+    Raises TrainerError PREFLIGHT_FAILED if tensors are missing in the folder, ValueError if the
+    attention does not support the row layout.
     """
     training = config.training
     attention = attention_implementation(config.model.attention, training.row_layout)
@@ -108,7 +110,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     if (dtype := forward_dtype(training.precision)) is not torch.float32:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in layers:
-        # Only the layer's own flag enables checkpointing; its children stay in eval mode.
+        # The layer's own flag enables gradient checkpointing; its children stay in eval mode.
         layer.training = recomputes
         if compiled:
             layer.compile(dynamic=True)
@@ -119,38 +121,41 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
 
 
 def load_model(path: str, attention: str | None) -> PreTrainedModel:
-    """Return a folder's model in fp32. Raises TrainerError (PREFLIGHT_FAILED) if it lacks tensors.
+    """Return a folder's model in fp32. Raises TrainerError PREFLIGHT_FAILED if tensors are missing.
 
-    Transformers would make them up, in the plain model that the self-check compares with as well.
+    Transformers would initialize them randomly, also in the plain model of the self-check.
     """
     model, loaded = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
-    found: PreTrainedModel = model
-    if lacking := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
+    causal_lm: PreTrainedModel = model
+    if missing := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
         raise TrainerError(
             ExitCode.PREFLIGHT_FAILED,
-            f"{path} lacks {len(lacking)} of the model's tensors, such as {lacking[0]}: save the "
+            f"{path}: lacks {len(missing)} of the model's tensors, such as {missing[0]}; save the "
             "whole model with save_pretrained(), without a wrapper's prefix",
         )
-    return found
+    return causal_lm
 
 
 def forward_dtype(precision: Precision) -> torch.dtype:
-    """Return the data type of forward passes, here and in the engines."""
+    """Return the dtype of forward passes, of the trainer and of the engines."""
     types = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
     return types.get(precision, torch.float32)
 
 
 def attention_implementation(attention: Attention, row_layout: RowLayout) -> str | None:
-    """Return transformers' name for the attention to ask for; None: what suits the model best."""
+    """Return `attn_implementation` for transformers, or None for the model's default.
+
+    Raises ValueError if the attention does not support the row layout.
+    """
     match row_layout, attention:
         case RowLayout.SHARED_PREFIX, Attention.AUTO | Attention.SDPA:
             return SHARED_PREFIX_ATTENTION
         case RowLayout.SHARED_PREFIX, _:
             raise ValueError(
                 f"model.attention: {attention} needs training.rowLayout: Padded;"
-                " shared-prefix rows bring their own attention"
+                " shared-prefix rows have their own attention"
             )
         case _, Attention.FLASH:
             return "flash_attention_2"
@@ -158,11 +163,11 @@ def attention_implementation(attention: Attention, row_layout: RowLayout) -> str
             return "eager"
         case _, Attention.SDPA:
             return "sdpa"
-    return None  # sdpa where the model has it, else eager
+    return None  # sdpa if the model supports it, else eager
 
 
 def logit_transform(config: PreTrainedConfig) -> LogitTransform:
-    """Return the scale and soft cap of the model's head, under the names transformers gives them.
+    """Return scale and soft cap of the model's LM head, by their names in transformers.
 
     `logit_scale` and `lm_head_multiplier` multiply (Cohere, Falcon-H1), `logits_scaling` divides
     (Granite), `final_logit_softcapping` caps (Gemma, nanochat).
@@ -180,11 +185,11 @@ def logit_transform(config: PreTrainedConfig) -> LogitTransform:
 
 
 def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """Return the layers that the model itself declares indivisible, without parts of such."""
+    """Return the modules that the model declares in `_no_split_modules`, without nested ones."""
     names = set(causal_lm._no_split_modules or ())
     layers: list[nn.Module] = []
     inside: set[nn.Module] = set()
-    for module in causal_lm.modules():  # a module comes before its parts
+    for module in causal_lm.modules():  # parents come before children
         if type(module).__name__ in names and module not in inside:
             layers.append(module)
             inside.update(module.modules())

@@ -1,9 +1,12 @@
-"""From groups of completions to micro-batches of tensors. Pure; must not know model or ranks.
+"""From groups of completions to micro-batches of tensors. Pure.
 
-    items(groups, weights) -> balance(items, num_ranks) -> plan(items, ...) -> micro_batch(rows)
+    items = build_items(groups, weights)
+    shares = balance_over_ranks(items, num_ranks)
+    micro_batches = plan_micro_batches(shares[rank], layout, token_budget)
+    build_micro_batch(micro_batches[0], layout)
 
 Every rank runs the first three for the whole batch (cheap integer work), so all ranks agree on the
-number of micro-batches without communicating. Each builds tensors only for its own share.
+number of micro-batches without communication. Each builds tensors only for its own share.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,55 +22,55 @@ from raggrpo_trainer.exchange.groups import Completion, Group
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A completion to train on, with what the loss needs to know about it."""
+    """A completion to train on, with its inputs to the loss."""
 
     completion: Completion
     advantage: float
     weight: float
-    """Weight of each token's loss (loss.token_weights)."""
+    """Weight of each token's loss, see `objective.token_weights`."""
     offset: int
     """Index of its first sampled token among all sampled tokens of the batch."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tokens fed to the model: those before the last sampled one."""
+        """Tokens fed to the model: those before the last sampled one."""
         last = max(i for i, sampled in enumerate(self.completion.sampled) if sampled)
         return self.completion.token_ids[:last]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A prompt with the completions that are computed together with it."""
+    """A prompt with completions that are computed in the same row."""
 
     prompt_ids: tuple[int, ...]
     targets: tuple[Target, ...]
 
     @property
     def num_tokens(self) -> int:
-        """Number of positions in its shared-prefix row."""
+        """Number of positions in a shared-prefix row."""
         return len(self.prompt_ids) + sum(len(target.inputs) for target in self.targets)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a prompt and its completions lie in a shared-prefix row, for the attention."""
+    """Position of a prompt and its completions in a shared-prefix row."""
 
     start: int
     prompt: int
-    """Number of prompt tokens, beginning at `start`."""
+    """Number of prompt tokens, from `start` on."""
     blocks: tuple[tuple[int, int], ...]
     """(count, length) of runs of equally long completions, in row order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of tokens, with the K sampled tokens among them as flat index tensors."""
+    """B rows of T tokens, with their K sampled tokens as flat index tensors."""
 
     input_ids: Tensor  # [B, T]
     position_ids: Tensor  # [B, T]
     spans: tuple[Span, ...] | None
-    """Shared-prefix layout (B = 1, any number of prompts); None: padded rows, plain causal."""
-    source: Tensor  # [K], flat position in B * T whose hidden state predicts the token
+    """Shared-prefix layout (B = 1, any number of prompts); None for padded rows (causal)."""
+    source: Tensor  # [K], flat position in B * T of the hidden state that predicts the token
     targets: Tensor  # [K], token ids
     rollout_logprobs: Tensor  # [K]
     advantages: Tensor  # [K]
@@ -75,7 +78,7 @@ class MicroBatch:
     tokens: Tensor  # [K], index among all sampled tokens of the batch
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return a copy on the device; on a CPU, this one."""
+        """Return a copy on the device; on a CPU, itself."""
         if device.type != "cuda":
             return self
 
@@ -93,25 +96,24 @@ class MicroBatch:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a host's tensor on the device; on a CPU, the tensor.
+    """Return a copy of a host tensor on the device; on a CPU, the tensor itself.
 
-    A GPU is not waited for: it reads pinned memory while the host prepares what comes next, and
-    torch keeps that memory until it was read.
+    Does not synchronize: the GPU reads pinned memory, which torch frees only afterwards.
     """
     if device.type != "cuda":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def items(
+def build_items(
     groups: Iterable[Group], weights: Iterable[float], *, skip_zero_advantage: bool
 ) -> list[Item]:
-    """Return the items to compute; `weights` holds one per completion, in the groups' order.
+    """Return the items to compute; `weights` has one per completion, in the order of the groups.
 
-    A completion without sampled tokens has no gradient and is left out, and so is one with zero
-    advantage if `skip_zero_advantage`. A prompt left without completions is dropped.
+    Completions without sampled tokens are skipped, as they have no gradient, and so are those with
+    zero advantage if `skip_zero_advantage`. Prompts without remaining completions are skipped.
     """
-    found = []
+    items = []
     offset = 0
     weight = iter(weights)
     for group in groups:
@@ -122,14 +124,14 @@ def items(
             if completion.num_sampled and (advantage != 0.0 or not skip_zero_advantage):
                 targets.append(target)
         if targets:
-            # Equal lengths side by side, so that the attention can batch them.
+            # Equal lengths adjacent, so that attention can batch them.
             targets.sort(key=lambda target: len(target.inputs))
-            found.append(Item(group.prompt_ids, tuple(targets)))
-    return found
+            items.append(Item(group.prompt_ids, tuple(targets)))
+    return items
 
 
-def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
-    """Distribute the items so that ranks get about equally many tokens: greedy, longest first."""
+def balance_over_ranks(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
+    """Distribute items so that ranks have similar numbers of tokens: greedy, longest first."""
     shares: list[list[Item]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
     for item in sorted(work, key=lambda item: -item.num_tokens):
@@ -139,32 +141,35 @@ def balance(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
     return shares
 
 
-def plan(work: Sequence[Item], layout: RowLayout, token_budget: int) -> list[list[Item]]:
+def plan_micro_batches(
+    work: Sequence[Item], layout: RowLayout, token_budget: int
+) -> list[list[Item]]:
     """Divide a rank's items into micro-batches of at most `token_budget` positions each.
 
-    An item above the budget is split between completions; a single completion above it gets its
-    own micro-batch. Padded rows are grouped by length to keep padding small.
+    An item above the budget is split between completions; a single completion above it is its own
+    micro-batch. Padded rows are grouped by length to reduce padding.
     """
     if layout is RowLayout.PADDED:
         return _plan_padded(work, token_budget)
     pieces = [piece for item in work for piece in _split(item, token_budget)]
     bins: list[list[Item]] = []
-    room: list[int] = []
+    remaining: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
-        place = next((i for i, left in enumerate(room) if piece.num_tokens <= left), len(bins))
-        if place == len(bins):
+        fitting = (i for i, room in enumerate(remaining) if piece.num_tokens <= room)
+        index = next(fitting, len(bins))
+        if index == len(bins):
             bins.append([])
-            room.append(token_budget)
-        bins[place].append(piece)
-        room[place] -= piece.num_tokens
+            remaining.append(token_budget)
+        bins[index].append(piece)
+        remaining[index] -= piece.num_tokens
     return bins
 
 
-def micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
+def build_micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
     """Build the tensors of one planned micro-batch.
 
-    Without items it is a single token that predicts nothing, because a rank that has run out of
-    work must still take part in the others' collectives.
+    Without items it is a single token that predicts nothing, since a rank without work must take
+    part in the collectives of the others.
     """
     work = work or [Item((0,), ())]
     if layout is RowLayout.PADDED:
@@ -180,7 +185,8 @@ def _split(item: Item, token_budget: int) -> Iterator[Item]:
         size = len(target.inputs)
         if taken and used + size > room:
             yield Item(item.prompt_ids, tuple(taken))
-            taken, used = [], 0
+            taken = []
+            used = 0
         taken.append(target)
         used += size
     yield Item(item.prompt_ids, tuple(taken))
@@ -203,7 +209,8 @@ def _shared_prefix(work: Sequence[Item]) -> MicroBatch:
     sources: list[int] = []
     spans = []
     for item in work:
-        start, prompt = len(ids), len(item.prompt_ids)
+        start = len(ids)
+        prompt = len(item.prompt_ids)
         ids += item.prompt_ids
         positions += range(prompt)
         for target in item.targets:
@@ -232,9 +239,11 @@ def _padded(work: Sequence[Item]) -> MicroBatch:
 
 
 def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
-    """Yield the position before each sampled token; `before[i]` is the one before token i."""
+    """Yield the position before each sampled token; `before[i]` is the position before token i."""
     return (
-        place for place, sampled in zip(before, target.completion.sampled, strict=False) if sampled
+        position
+        for position, is_sampled in zip(before, target.completion.sampled, strict=False)
+        if is_sampled
     )
 
 
@@ -251,7 +260,8 @@ def _tensors(
     weights: list[float] = []
     tokens: list[int] = []
     for target in (target for item in work for target in item.targets):
-        completion, count = target.completion, target.completion.num_sampled
+        completion = target.completion
+        count = completion.num_sampled
         chosen = [i for i, sampled in enumerate(completion.sampled) if sampled]
         targets += [completion.token_ids[i] for i in chosen]
         logprobs += [completion.rollout_logprobs[i] for i in chosen]

@@ -1,4 +1,4 @@
-"""One FSDP2 rank of the policy: step, log-probabilities, export, state. Knows no Ray, no vLLM.
+"""One FSDP2 rank of the policy: step, logprobs, export, state. Must not import Ray or vLLM.
 
     init_process_group(rank, world_size, "10.0.0.1", 29500, "cuda")
     policy = Policy(config, rank=rank, world_size=world_size)
@@ -7,8 +7,8 @@
     dcp.save(policy.state_dict(), checkpoint_id=folder)
 
 Every method is collective: all ranks call it with equal arguments. Each rank gets the whole batch
-and takes its own share, so that nothing has to be counted over the network and the result does not
-depend on the number of ranks.
+and takes its share, so ranks need not exchange counts and the result does not depend on the number
+of ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,27 +46,36 @@ from .checksum import checksum
 from .loss import grpo_loss
 from .loss_scale import LossScale
 from .model import TokenLogprobs, build_model, forward_dtype
-from .packing import Item, MicroBatch, balance, items, micro_batch, plan
+from .packing import (
+    Item,
+    MicroBatch,
+    balance_over_ranks,
+    build_items,
+    build_micro_batch,
+    plan_micro_batches,
+)
 from .peak_memory import PeakMemory
 from .update_totals import UpdateTotals
 from .weight_update_ratio import weight_update_ratio
 
 LOSS_SCALE = "loss_scale"
-"""Its key in a checkpoint."""
+"""Key of the loss scale in a checkpoint."""
 
 
 class Policy:
-    """The trained model and its optimiser, sharded over all ranks of the process group."""
+    """The trained model and its optimizer, sharded over all ranks of the process group."""
 
     def __init__(self, config: PolicyConfig, *, rank: int, world_size: int) -> None:
         torch.manual_seed(config.training.seed)
-        self._config, self._training = config, config.training
-        self._rank, self._world_size = rank, world_size
+        self._config = config
+        self._training = config.training
+        self._rank = rank
+        self._world_size = world_size
         self._device = torch.device(config.device)
         mesh = init_device_mesh(config.device, (world_size,))
         self._reference: TokenLogprobs | None = None
         turns = config.ranks_per_pod if config.training.load_in_turns else 1
-        for turn in range(turns):  # a rank holds the whole model until it is sharded
+        for turn in range(turns):  # a rank loads the whole model before it shards it
             if rank % turns == turn:
                 self._model = build_model(config, mesh)
                 if config.objective.kl_coefficient > 0:
@@ -84,25 +93,26 @@ class Policy:
 
     @property
     def attention(self) -> str:
-        """Transformers' name for the attention in use."""
+        """`attn_implementation` in use."""
         return str(self._model.causal_lm.config._attn_implementation)
 
     @property
     def num_parameters(self) -> int:
-        """Parameters of the whole model; a tied head counts once."""
+        """Number of parameters of the whole model; a tied LM head counts once."""
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
     def device_name(self) -> str:
-        """The GPU's name; "" on a CPU."""
+        """Name of the GPU; "" on a CPU."""
         return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
 
     def step(self, groups: Sequence[Group], *, step: int) -> StepMetrics:
         """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
 
-        `step` counts from 1 and sets the learning rate. If an update's loss or gradient norm is
-        not finite, it and the updates after it are skipped, and `non_finite` is set; an overflow
-        in FP16 skips only its own update. Groups with nothing to learn from are not computed.
+        `step` counts from 1 and determines the learning rate. If the loss or gradient norm of an
+        update is not finite, it and later updates are skipped and `non_finite` is set; an overflow
+        in FP16 skips only its update. Completions with zero advantage are not computed, unless
+        there is a KL penalty.
         """
         memory = PeakMemory(self._device)
         rate = learning_rate(self._training, step)
@@ -113,13 +123,13 @@ class Policy:
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
             for first in range(0, max(1, len(groups)), size)
         ]
-        # The first update starts from the old policy; later ones need its log-probabilities.
-        old = [None, *(self._token_logprobs(part) for part in work[1:])]
+        # The first update is at the old policy; later ones need its logprobs.
+        old = [None, *(self._token_logprobs(each) for each in work[1:])]
         updates: list[Update] = []
         num_skipped = 0
-        for part, old_logprobs in zip(work, old, strict=True):
-            if part.num_micro_batches and all(update.is_finite for update in updates):
-                update = self._accumulate_gradients(part, old_logprobs)
+        for update_work, old_logprobs in zip(work, old, strict=True):
+            if update_work.num_micro_batches and all(update.is_finite for update in updates):
+                update = self._accumulate_gradients(update_work, old_logprobs)
                 if self._loss_scale.is_overflow(update.totals.loss, update.grad_norm):
                     num_skipped += 1
                 else:
@@ -132,18 +142,18 @@ class Policy:
         is_measured = (
             every > 0 and step % every == 0 and any(update.is_finite for update in updates)
         )
-        moved = weight_update_ratio(self._optimizer) if is_measured else None
+        update_ratio = weight_update_ratio(self._optimizer) if is_measured else None
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the step's time includes the optimizer's
+            torch.cuda.synchronize(self._device)  # step time includes the optimizer step
         return StepMetrics(
             **reduce_updates(updates),
             entropy=sampled_entropy(groups),
-            num_sampled_tokens=sum(part.num_sampled_tokens for part in work),
+            num_sampled_tokens=sum(each.num_sampled_tokens for each in work),
             num_trained_tokens=sum(update.num_tokens for update in updates),
             num_positions=sum(update.num_positions for update in updates),
             grad_norm=max((update.grad_norm for update in updates), default=0.0),
             learning_rate=rate,
-            weight_update_ratio=moved,
+            weight_update_ratio=update_ratio,
             num_skipped_updates=num_skipped,
             loss_scale=self._loss_scale.value,
             non_finite=not all(update.is_finite for update in updates),
@@ -152,61 +162,61 @@ class Policy:
         )
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the log-probabilities of each completion's sampled tokens, in order."""
+        """Return the logprobs of the sampled tokens, one list per completion, in order."""
         work = self._work(groups, skip_zero_advantage=False)
         flat = self._token_logprobs(work)
         dist.all_reduce(flat)
-        lengths = [done.num_sampled for group in groups for done in group.completions]
-        return [part.tolist() for part in torch.split(flat, lengths)]
+        lengths = [each.num_sampled for group in groups for each in group.completions]
+        return [logprobs.tolist() for logprobs in torch.split(flat, lengths)]
 
     def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return what the plain Hugging Face model says, each completion alone, without our code.
+        """Return the same, computed by the plain Hugging Face model for each completion alone.
 
-        The weights are the sharded ones; rows, attention, head and temperature are not the
-        trainer's. Whole logits of one completion exist, so it is meant for a few.
+        The weights are the sharded ones; rows, attention and LM head are not the trainer's. It
+        materializes the full logits of a completion, so it is for a few completions.
         """
         alone = [
-            Group(group.prompt_ids, (done,), (1.0,))
+            Group(group.prompt_ids, (completion,), (1.0,))
             for group in groups
-            for done in group.completions
+            for completion in group.completions
         ]
-        lengths = [done.num_sampled for group in alone for done in group.completions]
-        todo = items(alone, [1.0] * len(alone), skip_zero_advantage=False)
-        mine = todo[self._rank :: self._world_size]
+        lengths = [each.num_sampled for group in alone for each in group.completions]
+        items = build_items(alone, [1.0] * len(alone), skip_zero_advantage=False)
+        mine = items[self._rank :: self._world_size]
         flat = torch.zeros(sum(lengths), device=self._device)
-        for number in range(-(-len(todo) // self._world_size)):
+        for number in range(-(-len(items) // self._world_size)):
             rows = mine[number : number + 1]
-            batch = micro_batch(rows, RowLayout.PADDED).to(self._device)
+            batch = build_micro_batch(rows, RowLayout.PADDED).to(self._device)
             flat[batch.tokens] = self._model(batch, plain=True)
         dist.all_reduce(flat)
-        return [part.tolist() for part in torch.split(flat, lengths)]
+        return [logprobs.tolist() for logprobs in torch.split(flat, lengths)]
 
     def export_weights(self, *, on_device: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Yield (Hugging Face name, full tensor) one by one, a tied head only once.
+        """Yield (Hugging Face name, full tensor) one by one; a tied LM head is yielded once.
 
-        Tensors are on the host, or stay on the device, in the precision of the forward pass, and
-        may share memory with the parameters: use them before the next step. Every rank must exhaust
-        the iterator, since each tensor is gathered on demand.
+        Tensors are on the host, or on the device with `on_device`, in the dtype of the forward
+        pass. They may share memory with the parameters, so use them before the next step. Every
+        rank must exhaust the iterator, as each tensor is gathered on demand.
         """
         dtype = forward_dtype(self._training.precision)
         for name, tensor in checkpoint_tensors(self._model.causal_lm, dtype):
             yield name, tensor if on_device else tensor.cpu()
 
     def release_cached_memory(self) -> None:
-        """Return cached device memory, also what engines had mapped, for engines on the device."""
+        """Free cached device memory, including IPC buffers, for engines on the same device."""
         if self._device.type == "cuda":
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
     def export_hf(self, folder: Path) -> None:
-        """Write a plain Hugging Face folder on rank 0, in the data type of the starting model."""
+        """Write a Hugging Face folder on rank 0, in the dtype of the initial model."""
         source = Path(self._config.model.path)
         write_folder(self._model.causal_lm, source, folder, writes=self._rank == 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return sharded model and optimiser state for torch.distributed.checkpoint.
+        """Return sharded model and optimizer state for torch.distributed.checkpoint.
 
-        With FP16 also `loss_scale`, which a checkpoint of another precision lacks.
+        With FP16 it includes `loss_scale`, which checkpoints of other precisions do not have.
         """
         model = self._model.causal_lm
         scale = self._loss_scale.state_dict()
@@ -216,15 +226,15 @@ class Policy:
         } | ({LOSS_SCALE: scale} if scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Adopt a state that `dcp.load` filled in place, saved by any number of ranks."""
+        """Load a state that `dcp.load` filled in place, saved by any number of ranks."""
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
         self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))
 
     def checksum(self) -> int:
-        """Return a checksum of parameters and optimiser state, the same on every rank."""
-        # The optimiser's are the shards: the model shows whole ones until its next backward pass.
+        """Return a checksum of parameters and optimizer state, equal on all ranks."""
+        # The optimizer's parameters are shards; the model's are unsharded until a backward pass.
         parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         moments = (
             self._optimizer.state[parameter][name]
@@ -234,9 +244,10 @@ class Policy:
         return checksum([*parameters, *moments], self._device)
 
     def _allocate_moments(self) -> None:
-        """Create AdamW's state before any step, so that saving does not change the run.
+        """Create AdamW's state before the first step, so that saving does not change the run.
 
-        If missing, `get_optimizer_state_dict` creates it by an empty step: one count too high.
+        If it is missing, `get_optimizer_state_dict` creates it with an empty step, which increments
+        the step count.
         """
         for parameter in self._model.parameters():
             self._optimizer.state[parameter] = {
@@ -246,20 +257,22 @@ class Policy:
             }
 
     def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
-        lengths = [done.num_sampled for group in groups for done in group.completions]
+        lengths = [each.num_sampled for group in groups for each in group.completions]
         weights = token_weights(lengths, self._config.objective)
-        todo = items(groups, weights, skip_zero_advantage=skip_zero_advantage)
+        items = build_items(groups, weights, skip_zero_advantage=skip_zero_advantage)
         plans = [
-            plan(share, self._training.row_layout, self._training.tokens_per_micro_batch)
-            for share in balance(todo, self._world_size)
+            plan_micro_batches(
+                share, self._training.row_layout, self._training.tokens_per_micro_batch
+            )
+            for share in balance_over_ranks(items, self._world_size)
         ]
         return _Work(plans[self._rank], max(map(len, plans)), sum(lengths))
 
     def _micro_batches(self, work: "_Work") -> Iterator[MicroBatch]:
-        """Yield as many micro-batches as every other rank, empty ones if need be."""
+        """Yield as many micro-batches as every other rank; the last ones may be empty."""
         for number in range(work.num_micro_batches):
             rows = work.rows[number] if number < len(work.rows) else []
-            yield micro_batch(rows, self._training.row_layout).to(self._device)
+            yield build_micro_batch(rows, self._training.row_layout).to(self._device)
 
     def _accumulate_gradients(self, work: "_Work", old_logprobs: Tensor | None) -> Update:
         totals = UpdateTotals(self._device)
@@ -278,8 +291,8 @@ class Policy:
                 ref_logprobs=ref_logprobs,
             )
             totals.add(batch, metrics)
-            # FSDP averages over ranks, but the weights already hold the global denominator.
-            self._loss_scale.scaled(metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
+            # FSDP averages over ranks, but the weights include the global denominator.
+            self._loss_scale.scale(metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
         self._loss_scale.unscale(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), self._training.max_grad_norm
@@ -290,7 +303,7 @@ class Policy:
 
     @torch.no_grad()
     def _token_logprobs(self, work: "_Work") -> Tensor:
-        """Return this rank's part of [num_sampled_tokens], zero elsewhere."""
+        """Return the logprobs [num_sampled_tokens]; zero for tokens of other ranks."""
         flat = torch.zeros(work.num_sampled_tokens, device=self._device)
         for batch in self._micro_batches(work):
             flat[batch.tokens] = self._model(batch)
@@ -303,6 +316,6 @@ class _Work:
 
     rows: list[list[Item]]
     num_micro_batches: int
-    """The largest number on any rank."""
+    """Maximum over all ranks."""
     num_sampled_tokens: int
-    """On all ranks, computed or not."""
+    """Sampled tokens on all ranks, including skipped completions."""

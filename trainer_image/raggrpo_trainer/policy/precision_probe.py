@@ -1,7 +1,7 @@
-"""Choose fp32 or bf16 on a CPU by timing one of the model's layers. Must not touch the trainer.
+"""Choice of FP32 or BF16 on a CPU by timing one layer of the model.
 
 The measurement runs in a child process: a CPU may advertise instructions (AMX) that its hypervisor
-does not allow, in which case the first bf16 product kills the process.
+forbids, in which case the first BF16 matrix product kills the process.
 """
 
 import subprocess
@@ -15,16 +15,16 @@ from transformers import AutoConfig, AutoModel
 from raggrpo_api.spec.training import Precision
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
 
-_CLEARLY_FASTER = 1.2
+_MIN_SPEEDUP = 1.2
 _TOKENS = 512
 _REPEATS = 5
 
 
 def measure_precision(model_path: str) -> MeasuredPrecision:
-    """Return BF16 if a layer's forward and backward passes run at least 1.2 times as fast in it.
+    """Return BF16 if forward and backward pass of a layer are at least _MIN_SPEEDUP times as fast.
 
-    Takes seconds, mostly for imports. Raises CalledProcessError if the child exits with an error;
-    being killed by a signal is a valid outcome that means FP32.
+    Takes seconds, mostly for imports. Raises CalledProcessError if the child process exits with an
+    error; if a signal kills it, the result is FP32.
     """
     command = [
         sys.executable,
@@ -41,22 +41,22 @@ def measure_precision(model_path: str) -> MeasuredPrecision:
 
 
 def faster_precision(model_path: str) -> Precision:
-    """Measure in this process, which bf16 may kill."""
+    """Measure in this process, which BF16 may kill."""
     config = AutoConfig.from_pretrained(model_path)
     config.num_hidden_layers = 1
     config.vocab_size, config.pad_token_id = 2, None
     model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
     hidden = torch.randn(1, _TOKENS, config.hidden_size)
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    for _ in range(_REPEATS):  # alternating, so that a busy machine affects both alike
+    for _ in range(_REPEATS):  # alternating, so that other load affects both equally
         for dtype in seconds:
             seconds[dtype] = min(seconds[dtype], _forward_backward(model.to(dtype), hidden))
     return clearly_faster(seconds[torch.float32], seconds[torch.bfloat16])
 
 
 def clearly_faster(fp32_seconds: float, bf16_seconds: float) -> Precision:
-    """Return BF16 only if the gain is worth its rounding errors and is not just noise."""
-    return Precision.BF16 if fp32_seconds >= _CLEARLY_FASTER * bf16_seconds else Precision.FP32
+    """Return BF16 if its speedup outweighs its rounding errors and is not noise, else FP32."""
+    return Precision.BF16 if fp32_seconds >= _MIN_SPEEDUP * bf16_seconds else Precision.FP32
 
 
 def _forward_backward(model: torch.nn.Module, hidden: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Joins the ranks into torch's process group."""
+"""Initialization of torch's process group."""
 
 import socket
 
@@ -8,9 +8,10 @@ import torch.distributed as dist
 def init_process_group(
     rank: int, world_size: int, master_addr: str, master_port: int, device: str
 ) -> None:
-    """Join the process group; `master_addr` is the node of rank 0, which listens nowhere else.
+    """Join the process group; blocks until all ranks have joined.
 
-    On GPUs the group also carries CPU tensors, for checkpointing.
+    `master_addr` is the address of rank 0, the only one on which it listens. On GPUs the group also
+    transfers CPU tensors, for checkpoints.
     """
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not re-exported
         master_addr,
@@ -18,13 +19,13 @@ def init_process_group(
         world_size,
         is_master=rank == 0,
         timeout=dist.default_pg_timeout,
-        master_listen_fd=_listening(master_addr, master_port) if rank == 0 else None,
+        master_listen_fd=_listening_socket(master_addr, master_port) if rank == 0 else None,
     )
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
-def _listening(address: str, port: int) -> int:
-    """Return a listening socket for the store; its own would be on all interfaces."""
+def _listening_socket(address: str, port: int) -> int:
+    """Return the descriptor of a listening socket; the store's own listens on all interfaces."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family).detach()

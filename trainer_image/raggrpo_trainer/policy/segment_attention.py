@@ -1,8 +1,8 @@
-"""Attention of shared-prefix rows on a GPU: two flash kernels a pass, however many prompts.
+"""Attention of shared-prefix rows on a GPU: two flash kernel calls for any number of prompts.
 
-The kernel computes many attentions in one call if it is told where each begins. One call takes
-every prompt and every completion over itself, another all completions over their prompts. The two
-are combined by their log-sum-exps, which is exact.
+The kernel computes many attentions in one call, given the start of each segment. One call computes
+the attention of every prompt and every completion over itself, the other that of all completions
+over their prompts. The two are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from .packing import Span, on_device
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Stretches of equal rank in queries and keys; each query sees the keys of its own."""
+    """S segments of queries and keys; a query attends to the keys of its segment."""
 
-    queries: Tensor  # [S + 1] of int32, where each begins
+    queries: Tensor  # [S + 1] of int32, start of each segment
     keys: Tensor  # [S + 1]
     longest_query: int
     longest_key: int
@@ -30,7 +30,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Where the two calls find their tokens."""
+    """The segments and token positions of the two calls."""
 
     own: Segments
     over_prompts: Segments
@@ -39,10 +39,10 @@ class _Row:
 
 
 def has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return whether the GPU, the data type and the head size are ones the kernel serves."""
+    """Return whether the kernel supports the GPU, the data type and the size of attention heads."""
     params = SDPAParams(query, key, value, None, 0.0, True, True)
-    is_whole = query.shape[-1] % 8 == 0  # torch pads other head sizes before it calls the kernel
-    return query.is_cuda and is_whole and bool(can_use_flash_attention(params))
+    has_supported_size = query.shape[-1] % 8 == 0  # torch pads other sizes before the kernel
+    return query.is_cuda and has_supported_size and bool(can_use_flash_attention(params))
 
 
 def segment_attention(
@@ -58,7 +58,7 @@ def segment_attention(
 
 
 class _SegmentAttention(torch.autograd.Function):
-    """The kernel's backward pass takes output and log-sum-exp as inputs, as on the CPU."""
+    """As on the CPU, the kernel's backward pass takes the combined output and log-sum-exp."""
 
     @staticmethod
     def forward(
@@ -86,21 +86,23 @@ class _SegmentAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, output, lse = ctx.saved_tensors
-        row, whole = ctx.row, grad[0].contiguous()
-        found = flash_gradients(ctx.scaling, row.own, True, whole, q, k, v, output, lse)
+        row = ctx.row
+        grad_output = grad[0].contiguous()
+        gradients = flash_gradients(ctx.scaling, row.own, True, grad_output, q, k, v, output, lse)
         if len(row.completions):
             at, prompts = row.completions, row.prompts
-            gathered = (whole[at], q[at], k[prompts], v[prompts], output[at], lse[:, at])
+            gathered = (grad_output[at], q[at], k[prompts], v[prompts], output[at], lse[:, at])
             more = flash_gradients(ctx.scaling, row.over_prompts, False, *gathered)
-            for gradient, places, part in zip(found, (at, prompts, prompts), more, strict=True):
-                gradient[places] += part
-        return *(x.transpose(0, 1)[None] for x in found), None, None
+            positions = (at, prompts, prompts)
+            for gradient, index, addend in zip(gradients, positions, more, strict=True):
+                gradient[index] += addend
+        return *(x.transpose(0, 1)[None] for x in gradients), None, None
 
 
 def flash(
     scaling: float, segments: Segments, is_causal: bool, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:  # [T, heads, D], [heads, T] in fp32
-    """Return output and log-sum-exp of each segment's attention; takes [T, heads, D]."""
+    """Return output and log-sum-exp of the segments' attention; takes [T, heads, D]."""
     output, lse, *_ = torch.ops.aten._flash_attention_forward(
         *(query, key, value, segments.queries, segments.keys),
         *(segments.longest_query, segments.longest_key, 0.0, is_causal, False),
@@ -112,7 +114,10 @@ def flash(
 def flash_gradients(
     scaling: float, segments: Segments, is_causal: bool, *tensors: Tensor
 ) -> Sequence[Tensor]:
-    """Return the gradients of query, key, value; takes theirs of the output, then the rest."""
+    """Return the gradients of query, key, value.
+
+    Takes the gradient of the output, then query, key, value, output, log-sum-exp.
+    """
     grad, query, key, value, output, lse = tensors
     unused = query.new_empty(0)
     state = torch.empty(2, dtype=torch.uint64, device=query.device)  # no dropout, no random numbers
@@ -124,13 +129,13 @@ def flash_gradients(
     return gradients
 
 
-@lru_cache(maxsize=2)  # every layer of the model and of the reference asks for the same
+@lru_cache(maxsize=2)  # all layers of the model and of the reference use the same row
 def _row(spans: tuple[Span, ...], device: torch.device) -> _Row:
     own: list[int] = []
     completions: list[int] = []
     prompts: list[int] = []
-    asking: list[int] = []
-    asked: list[int] = []
+    query_lengths: list[int] = []
+    key_lengths: list[int] = []
     for span in spans:
         lengths = [length for count, length in span.blocks for _ in range(count)]
         first = span.start + span.prompt
@@ -138,17 +143,19 @@ def _row(spans: tuple[Span, ...], device: torch.device) -> _Row:
         if lengths:
             prompts += range(span.start, first)
             completions += range(first, first + sum(lengths))
-            asking.append(sum(lengths))
-            asked.append(span.prompt)
+            query_lengths.append(sum(lengths))
+            key_lengths.append(span.prompt)
     return _Row(
         _segments(own, own, device),
-        _segments(asking, asked, device),
+        _segments(query_lengths, key_lengths, device),
         on_device(torch.tensor(completions, dtype=torch.long), device),
         on_device(torch.tensor(prompts, dtype=torch.long), device),
     )
 
 
 def _segments(queries: list[int], keys: list[int], device: torch.device) -> Segments:
-    starts = (list(accumulate(part, initial=0)) for part in (queries, keys))
-    at, of = (on_device(torch.tensor(each, dtype=torch.int32), device) for each in starts)
-    return Segments(at, of, max(queries, default=0), max(keys, default=0))
+    starts = (list(accumulate(lengths, initial=0)) for lengths in (queries, keys))
+    query_starts, key_starts = (
+        on_device(torch.tensor(each, dtype=torch.int32), device) for each in starts
+    )
+    return Segments(query_starts, key_starts, max(queries, default=0), max(keys, default=0))

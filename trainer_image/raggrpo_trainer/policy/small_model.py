@@ -1,7 +1,7 @@
-"""A small random model of the same kind as a real one: same code, layer types and head.
+"""A small random model of the same architecture: same code, layer types and LM head.
 
-Every size in the configuration is cut, nothing else. Enough layers stay that each kind of layer
-occurs. The weights are larger than usual, so that what a layer does wrong is seen in the output.
+All sizes in the configuration are reduced, nothing else. Enough layers remain for each layer type
+to occur. The weights are larger than usual, so that errors of a layer show in the output.
 """
 
 import copy
@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 VOCABULARY = 128
 MAX_PARAMETERS = 60_000_000
-"""Of a small model; one that is larger because a size has a name of its own is not built."""
-_LEAST_LAYERS = 2
+"""Limit of a small model. A larger one, due to a size with an unknown name, is not built."""
+_MIN_LAYERS = 2
 _SIZES: dict[str, int] = {
     "vocab_size": VOCABULARY,
     "vocab_size_per_layer_input": VOCABULARY,
@@ -108,16 +108,16 @@ _PERIODS = (
     "decoder_sparse_step",
 )  # fmt: skip
 _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-"""Fields that count the layers before those of another kind."""
+"""Fields with the number of layers before those of another type."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id")
 
 
 class NotSmall(Exception):
-    """No small model of this kind can be built; the message says what transformers answered."""
+    """No small model of this architecture can be built; the message is the error."""
 
 
 def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> PreTrainedModel:
-    """Build the small model in fp32 on the CPU, in evaluation mode, always with the same weights.
+    """Build the small model in fp32 on the CPU, in eval mode, with deterministic weights.
 
     Raises NotSmall.
     """
@@ -128,85 +128,87 @@ def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> Pr
         if size > MAX_PARAMETERS:
             raise NotSmall(f"its small copy would have {size:,} parameters")
         torch.manual_seed(0)
-        given = {} if attention is None else {"attn_implementation": attention}
+        options = {} if attention is None else {"attn_implementation": attention}
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            small, dtype=torch.float32, **given
+            small, dtype=torch.float32, **options
         )
     except NotSmall:
         raise
-    except Exception as error:  # each model's code raises what it likes for sizes it did not expect
+    except Exception as error:  # models raise various errors for unexpected sizes
         raise NotSmall(f"{type(error).__name__}: {error}") from error
     _strengthen(model)
     return model.eval()
 
 
 def small_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return a copy of the configuration with every known size cut."""
+    """Return a copy of the configuration with all known sizes reduced."""
     small = copy.deepcopy(config)
-    for part in _parts(small):
-        _cut(part)
+    for each in _configs(small):
+        _reduce(each)
     return small
 
 
-def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     yield config
     for name, value in vars(config).items():
         if isinstance(value, PreTrainedConfig):
-            yield from _parts(value)
+            yield from _configs(value)
         elif isinstance(value, dict):
-            cut = {
+            reduced = {
                 key: min(size, _SIZES.get(key, size)) if type(size) is int else size
                 for key, size in value.items()
             }
-            setattr(config, name, cut)
+            setattr(config, name, reduced)
 
 
-def _cut(config: PreTrainedConfig) -> None:
-    heads = next((_number(config, n) for n in ("num_attention_heads", "n_head", "n_heads")), None)
+def _reduce(config: PreTrainedConfig) -> None:
+    num_heads = next(
+        (_number(config, n) for n in ("num_attention_heads", "n_head", "n_heads")), None
+    )
     layers = _layers_needed(config)
     for name, size in _SIZES.items():
         value = _number(config, name) or 0
-        if value > size or (value and size == VOCABULARY):  # tokens are drawn from all of it
+        if value > size or (value and size == VOCABULARY):  # all tokens are drawn
             setattr(config, name, size)
-    if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no other heads
+    if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no attention heads
         config.num_heads = config.expand * config.hidden_size // config.head_dim
     if _number(config, "mamba_d_ssm"):
         config.mamba_d_head = config.mamba_d_ssm // config.mamba_n_heads
     for name in _KEY_VALUE_HEADS:
-        given = _number(config, name)
-        if given and given > 2:
-            setattr(config, name, 4 if given == heads else 2)
+        num_kv_heads = _number(config, name)
+        if num_kv_heads and num_kv_heads > 2:
+            setattr(config, name, 4 if num_kv_heads == num_heads else 2)
     for name in _LAYER_COUNTS:
-        given = _number(config, name)
-        if given and given > layers:
-            for key, value in _per_layer(config, given):
+        num_layers = _number(config, name)
+        if num_layers and num_layers > layers:
+            for key, value in _per_layer(config, num_layers):
                 setattr(config, key, value[:layers])
             setattr(config, name, layers)
     if overrides := config.to_dict().get("per_layer_config"):
-        cut = {
+        reduced = {
             int(layer): {name: min(value, _SIZES.get(name, value)) for name, value in each.items()}
             for layer, each in overrides.items()
         }
-        # Set by name: transformers' own type of it is not what may be set.
+        # Set by name: transformers' annotated type differs from what can be set.
         setattr(config, "per_layer_config", None)  # noqa: B010
-        kept = {at: each for at, each in cut.items() if at < layers}
-        setattr(config, "per_layer_config", kept)  # noqa: B010
+        remaining = {layer: each for layer, each in reduced.items() if layer < layers}
+        setattr(config, "per_layer_config", remaining)  # noqa: B010
     for name in _SPECIAL_TOKENS:
-        given = getattr(config, name, None)
-        if isinstance(given, list) or (isinstance(given, int) and given >= VOCABULARY):
+        token_id = getattr(config, name, None)
+        if isinstance(token_id, list) or (isinstance(token_id, int) and token_id >= VOCABULARY):
             setattr(config, name, _SPECIAL_TOKENS.index(name))
 
 
 def _layers_needed(config: PreTrainedConfig) -> int:
-    """Return the shortest prefix of the layers in which every kind occurs."""
-    needed = _LEAST_LAYERS
+    """Return the smallest number of first layers in which every layer type occurs."""
+    needed = _MIN_LAYERS
     for name in _PERIODS:
         needed = max(needed, _number(config, name) or 0)
     for name in _DENSE_FIRST:
         needed = max(needed, (_number(config, name) or 0) + 1)
-    for name, value in vars(config).items():  # the layers of a kind by their numbers
-        by_number = name.endswith(("_indices", "_idxs", "_layers", "_layer_ids"))
-        if by_number and isinstance(value, list) and value and type(value[0]) is int:
+    for name, value in vars(config).items():  # indices of the layers of a type
+        is_index_list = name.endswith(("_indices", "_idxs", "_layers", "_layer_ids"))
+        if is_index_list and isinstance(value, list) and value and type(value[0]) is int:
             needed = max(needed, min(value) + 1)
     for name in _LAYER_COUNTS:
         for _, values in _per_layer(config, _number(config, name) or -1):
@@ -216,7 +218,7 @@ def _layers_needed(config: PreTrainedConfig) -> int:
 
 
 def _per_layer(config: PreTrainedConfig, layers: int) -> list[tuple[str, Any]]:
-    """Return the fields that hold one entry per layer."""
+    """Return the fields with one entry per layer."""
     return [
         (name, value)
         for name, value in vars(config).items()
@@ -229,14 +231,14 @@ def _per_layer(config: PreTrainedConfig, layers: int) -> list[tuple[str, Any]]:
 def _number(config: PreTrainedConfig, name: str) -> int | None:
     try:
         value = getattr(config, name, None)
-    except Exception:  # some names are properties that compute from what others lack
+    except Exception:  # some are properties that use missing fields
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @torch.no_grad()
 def _strengthen(model: PreTrainedModel) -> None:
-    """Give every matrix unit gain and every vector some noise; zeros would hide what they scale."""
+    """Give matrices unit gain and vectors some noise; zeros would hide what they scale."""
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             parameter.normal_(std=parameter.shape[-1] ** -0.5)

@@ -1,4 +1,4 @@
-"""Totals of one update, accumulated on the device; must not know the model."""
+"""Totals of the metrics of one update, accumulated on the device."""
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,7 @@ from .packing import MicroBatch
 
 
 class UpdateTotals:
-    """Sums and maxima over the micro-batches of one update."""
+    """Sums and maxima over the micro-batches of an update."""
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
@@ -18,7 +18,7 @@ class UpdateTotals:
         self._num_tokens = self._num_positions = 0
 
     def add(self, batch: MicroBatch, metrics: LossMetrics[Tensor]) -> None:
-        """Add one of this rank's micro-batches, without synchronising with the device."""
+        """Add the metrics of a micro-batch without synchronizing with the device."""
         sums = [getattr(metrics, name).detach().sum().double() for name in SUMS]
         largest = [_largest(getattr(metrics, name).detach()) for name in MAXIMA]
         self._sums += torch.stack(sums)
@@ -27,7 +27,7 @@ class UpdateTotals:
         self._num_positions += batch.input_ids.numel()
 
     def all_reduce(self, grad_norm: float) -> Update:
-        """Combine all ranks (collective)."""
+        """Return the totals over all ranks (collective)."""
         counts = self._sums.new_tensor([self._num_tokens, self._num_positions])
         sums = torch.cat([self._sums, counts])
         dist.all_reduce(sums)

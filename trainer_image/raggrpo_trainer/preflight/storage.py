@@ -15,8 +15,8 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
-from raggrpo_trainer.checkpoint.fence import probe
-from raggrpo_trainer.checkpoint.folder import CheckpointName, sizes
+from raggrpo_trainer.checkpoint.fence import live_job
+from raggrpo_trainer.checkpoint.folder import CheckpointName, file_sizes
 from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, finding_for, not_evaluated
@@ -61,7 +61,7 @@ def check_writable(config: TrainerConfig) -> Finding:
             )
     if url := config.checkpoint.backup.url:
         try:
-            checkpoint_backup.require(url)
+            checkpoint_backup.check_readable(url)
         except TrainerError as error:
             problems.append(str(error))
     return finding_for(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)
@@ -74,7 +74,7 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     spec = config.checkpoint
     path = Path(spec.path)
     count = spec.keep_last + 1 + spec.keep_best
-    existing = sum(sum(sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
+    existing = sum(sum(file_sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
     needed = max(0, count * BYTES_PER_PARAMETER * facts.parameters - existing)
     free = shutil.disk_usage(_nearest_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
@@ -86,7 +86,7 @@ def check_free(config: TrainerConfig) -> Finding:
     """Check that no other running job writes to the checkpoint folder."""
     path = Path(config.checkpoint.path)
     try:
-        holder = probe(path, config.attempt.job_uid)
+        holder = live_job(path, config.attempt.job_uid)
     except (OSError, ValueError, TypeError) as error:
         problem = f"{path}/fence cannot be read: {error}"
         return finding_for(CheckId.CHECKPOINT_FREE, [problem], "")

@@ -99,9 +99,9 @@ def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) 
         assert saved.folder.exists()
 
     fence.work = train_on
-    store.hold(saved)
+    store.protect(saved)
     store.back_up(saved)
-    store.release(saved)
+    store.unprotect(saved)
     assert (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
     store.save(make_meta(30), shards(30))
     assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]
@@ -119,5 +119,5 @@ def test_a_backup_that_fails_names_the_url(tmp_path: Path) -> None:
 
 def test_a_protocol_without_its_package_says_what_to_install() -> None:
     with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as refusal:
-        checkpoint_backup.newest("dropbox://x")
+        checkpoint_backup.newest_backup("dropbox://x")
     assert refusal.value.exit_code is ExitCode.CONFIG_ERROR

@@ -96,9 +96,9 @@ def test_nobody_begins_anew_while_backups_cannot_be_read(server: S3Server, tmp_p
 
 
 def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3Server) -> None:
-    checkpoint_backup.require(url_in(server))
-    with pytest.raises(TrainerError, match="there is no bucket typo") as refusal:
-        checkpoint_backup.require("s3://typo/demo")
+    checkpoint_backup.check_readable(url_in(server))
+    with pytest.raises(TrainerError, match="bucket typo does not exist") as refusal:
+        checkpoint_backup.check_readable("s3://typo/demo")
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
 

@@ -81,4 +81,4 @@ def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
 def test_another_world_size_is_fine_and_told() -> None:
     config = make_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
-    assert check_compatible(make_meta_of(config), wider) == ["written by 1 ranks, resharded to 3"]
+    assert check_compatible(make_meta_of(config), wider) == ["saved by 1 ranks, resharded to 3"]

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.checkpoint.fence import probe, validity
+from raggrpo_trainer.checkpoint.fence import live_job, validity
 from raggrpo_trainer.checkpoint.folder import Validity
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import (
@@ -75,7 +75,7 @@ def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_pa
 
     assert (first.epoch, second.epoch) == (1, 2)
     second.check()
-    with pytest.raises(TrainerError, match=r"epoch 2 .* job demo \(attempt 2 on ") as refusal:
+    with pytest.raises(TrainerError, match=r"job demo \(attempt 2 on .* \(epoch 2\)") as refusal:
         first.check()
     assert refusal.value.exit_code is ExitCode.SUPERSEDED
 
@@ -132,8 +132,8 @@ def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> Non
 
 def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
     with another_job(tmp_path):
-        assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
-        assert probe(tmp_path, "other", beat_seconds=PATIENT) is None
+        assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
+        assert live_job(tmp_path, "other", beat_seconds=PATIENT) is None
         with pytest.raises(TrainerError, match=r"in use by job other-job .*delete or") as refusal:
             make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
@@ -144,7 +144,7 @@ def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
 def test_a_live_job_that_took_the_path_after_this_one_keeps_it(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="mine").release()
     with another_job(tmp_path):
-        assert probe(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
+        assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         with pytest.raises(TrainerError, match="in use by job other-job"):
             make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
@@ -153,7 +153,7 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
     with another_job(tmp_path):
         pass  # ended by SIGKILL
 
-    assert probe(tmp_path, "mine", beat_seconds=FAST) is None
+    assert live_job(tmp_path, "mine", beat_seconds=FAST) is None
     fence = make_claim(tmp_path, uid="mine", beat_seconds=FAST)
     fence.release()
     assert fence.epoch == 2
@@ -167,14 +167,14 @@ def test_a_silent_job_is_watched_for_two_and_a_half_beats(
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
     monkeypatch.setattr("raggrpo_trainer.checkpoint.fence.time", clock)
 
-    assert probe(tmp_path, "mine", beat_seconds=60) is None
+    assert live_job(tmp_path, "mine", beat_seconds=60) is None
     assert sum(slept) == 150
     assert len(slept) >= 5  # so that a living one is noticed soon after its beat
 
 
 def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="former").release()
-    assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
+    assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
     assert make_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
@@ -185,7 +185,7 @@ def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: P
 
     fence.release()
 
-    assert probe(tmp_path, "mine", beat_seconds=NO_BEAT) is None
+    assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
 
 
 def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_checkpoints_without_any_claim_all_count_whatever_their_epoch(tmp_path: 
 def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
     fence = make_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
-    with pytest.raises(TrainerError, match="has vanished") as refusal:
+    with pytest.raises(TrainerError, match="was deleted") as refusal:
         fence.check()
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
@@ -309,7 +309,7 @@ def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: 
         try:
             fence.check()
         except TrainerError as error:
-            return error.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED and "alive" in str(error)
+            return error.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED and "heartbeat" in str(error)
         return False
 
     wait_until(fails)
@@ -328,4 +328,4 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_path_that_does_not_exist_yet_belongs_to_nobody(tmp_path: Path) -> None:
-    assert probe(tmp_path / "new", "uid-1") is None
+    assert live_job(tmp_path / "new", "uid-1") is None

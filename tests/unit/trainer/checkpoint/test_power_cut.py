@@ -12,7 +12,7 @@ from raggrpo_trainer.checkpoint.folder import (
     Checkpoint,
     Marker,
     discover,
-    sizes,
+    file_sizes,
     write_atomically,
     write_marker,
 )
@@ -108,7 +108,7 @@ def test_everything_but_the_marker_is_on_disk_before_the_claim_is_checked_a_last
 
     def reached(phase: SavePhase, _step: int) -> None:
         if phase is SavePhase.COMPLETE:
-            outcomes.append(sizes(left(cut)[1] / "step_00000010.e1"))
+            outcomes.append(file_sizes(left(cut)[1] / "step_00000010.e1"))
 
     store = make_store(make_claim(tmp_path), reached=reached)
     cut = cuts(tmp_path)
@@ -126,14 +126,14 @@ def test_a_marker_makes_everything_durable_that_it_vouches_for(
     folder = tmp_path / "step_00000010.e1"
     (folder / "nested").mkdir(parents=True)
     (folder / "nested" / "shard").write_bytes(b"weights")
-    marker = Marker(10, 1, 1, 1, "hash", "2026-11-21T00:00:00Z", None, sizes(folder))
+    marker = Marker(10, 1, 1, 1, "hash", "2026-11-21T00:00:00Z", None, file_sizes(folder))
 
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: None)
         write_marker(folder, marker)
 
     for outcome in left(cut):
-        assert sizes(outcome) == sizes(tmp_path)
+        assert file_sizes(outcome) == file_sizes(tmp_path)
 
 
 def test_a_file_is_replaced_completely_or_not_at_all(

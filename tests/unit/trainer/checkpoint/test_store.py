@@ -19,7 +19,7 @@ from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
-from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, kept
+from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, retained_names
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
 from support.fakes.unexpected_exit import FORK, count_calls, kill_at
@@ -295,7 +295,7 @@ checkpoints = st.lists(
 def test_retention_keeps_the_newest_and_the_best_and_no_more(
     found: list[Checkpoint], keep_last: int, keep_best: bool
 ) -> None:
-    keep = kept(found, keep_last, BestBy.REWARD if keep_best else None)
+    keep = retained_names(found, keep_last, BestBy.REWARD if keep_best else None)
 
     newest_first = sorted((c.name for c in found), reverse=True)
     scored = [c for c in found if c.marker.score is not None and c.marker.score == c.marker.score]

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.policy import segment_attention
 from raggrpo_trainer.policy.attention import concatenated_attention, shared_prefix_attention
-from raggrpo_trainer.policy.packing import Span, items, micro_batch
+from raggrpo_trainer.policy.packing import Span, build_items, build_micro_batch
 from support.builders.trainer.policies import make_group
 
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[Span]], Tensor]
@@ -123,8 +123,8 @@ def lengths(span: Span) -> list[int]:
 
 def spans_of(*groups: Sequence[int]) -> tuple[Span, ...]:
     made = [make_group(lengths, prompt=5 + 3 * number) for number, lengths in enumerate(groups)]
-    work = items(made, [1.0] * sum(map(len, groups)), skip_zero_advantage=False)
-    spans = micro_batch(work, RowLayout.SHARED_PREFIX).spans
+    work = build_items(made, [1.0] * sum(map(len, groups)), skip_zero_advantage=False)
+    spans = build_micro_batch(work, RowLayout.SHARED_PREFIX).spans
     assert spans is not None
     return spans
 

@@ -3,13 +3,21 @@ import torch
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.groups import Completion, Group
-from raggrpo_trainer.policy.packing import Item, MicroBatch, Span, balance, items, micro_batch, plan
+from raggrpo_trainer.policy.packing import (
+    Item,
+    MicroBatch,
+    Span,
+    balance_over_ranks,
+    build_items,
+    build_micro_batch,
+    plan_micro_batches,
+)
 from support.builders.trainer.policies import make_group, uneven_groups
 
 
 def items_of(groups: list[Group], *, skip_zero_advantage: bool = False) -> list[Item]:
     number = sum(len(group.completions) for group in groups)
-    return items(groups, range(number), skip_zero_advantage=skip_zero_advantage)
+    return build_items(groups, range(number), skip_zero_advantage=skip_zero_advantage)
 
 
 def small_group() -> Group:
@@ -26,7 +34,7 @@ def small_group() -> Group:
 
 @pytest.mark.row("A19")
 def test_shared_prefix_row_holds_the_prompt_once_and_no_token_that_predicts_nothing() -> None:
-    batch = micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
+    batch = build_micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]]
@@ -40,7 +48,9 @@ def test_shared_prefix_row_holds_the_prompt_once_and_no_token_that_predicts_noth
 
 
 def test_padded_rows_repeat_the_prompt_and_predict_the_same_tokens() -> None:
-    batch = micro_batch(plan(items_of([small_group()]), RowLayout.PADDED, 100)[0], RowLayout.PADDED)
+    batch = build_micro_batch(
+        plan_micro_batches(items_of([small_group()]), RowLayout.PADDED, 100)[0], RowLayout.PADDED
+    )
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5], [1, 2, 3, 0, 0]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4]] * 2
@@ -50,7 +60,7 @@ def test_padded_rows_repeat_the_prompt_and_predict_the_same_tokens() -> None:
 
 
 def test_several_prompts_share_a_row_and_positions_restart() -> None:
-    batch = micro_batch(items_of([small_group(), small_group()]), RowLayout.SHARED_PREFIX)
+    batch = build_micro_batch(items_of([small_group(), small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 4, 5]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4] * 2]
@@ -60,7 +70,9 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
 
 
 def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> None:
-    batch = micro_batch(items_of([make_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX)
+    batch = build_micro_batch(
+        items_of([make_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX
+    )
     # one position less than tokens each, and none for the completion of one token
     assert batch.spans == (Span(0, 6, ((1, 1), (2, 3))),)
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
@@ -84,8 +96,8 @@ def test_zero_advantage_is_kept_when_asked_for() -> None:
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
 def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
-    rows = plan(work, layout, budget)
-    batches = [micro_batch(part, layout) for part in rows]
+    rows = plan_micro_batches(work, layout, budget)
+    batches = [build_micro_batch(part, layout) for part in rows]
 
     total = sum(done.num_sampled for group in uneven_groups() for done in group.completions)
     assert sorted(token for batch in batches for token in batch.tokens.tolist()) == list(
@@ -97,38 +109,42 @@ def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, bu
 
 
 def test_a_group_over_the_budget_is_split_by_completions() -> None:
-    rows = plan(items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26)
+    rows = plan_micro_batches(
+        items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26
+    )
     assert [[len(item.targets) for item in part] for part in rows] == [[2], [2]]
 
 
 def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
-    rows = plan(items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18)
+    rows = plan_micro_batches(
+        items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18
+    )
     assert [len(part) for part in rows] == [2, 2]
 
 
 def test_padded_rows_are_as_long_as_the_longest_of_their_own_micro_batch() -> None:
     work = items_of([make_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
-    rows = plan(work, RowLayout.PADDED, 2 * 18)
+    rows = plan_micro_batches(work, RowLayout.PADDED, 2 * 18)
     assert [[item.num_tokens for item in part] for part in rows] == [[18, 18], [12] * 3, [12]]
 
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:
     work = items_of([make_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
-    shares = balance(work, 2)
+    shares = balance_over_ranks(work, 2)
 
     loads = [sum(item.num_tokens for item in share) for share in shares]
     assert sum(map(len, shares)) == len(work)
     assert abs(loads[0] - loads[1]) <= 10
-    assert shares == balance(work, 2)
+    assert shares == balance_over_ranks(work, 2)
 
 
 def test_balance_leaves_ranks_without_work_when_there_is_too_little() -> None:
-    assert [len(share) for share in balance(items_of([make_group()]), 3)] == [1, 0, 0]
+    assert [len(share) for share in balance_over_ranks(items_of([make_group()]), 3)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize("layout", RowLayout)
 def test_an_empty_micro_batch_predicts_nothing(layout: RowLayout) -> None:
-    batch = micro_batch([], layout)
+    batch = build_micro_batch([], layout)
 
     assert batch.input_ids.shape == (1, 1)
     assert fields_of_length_zero(batch) == [
@@ -152,6 +168,6 @@ def fields_of_length_zero(batch: MicroBatch) -> list[str]:
 
 @pytest.mark.row("A18")
 def test_on_a_cpu_nothing_is_copied_or_pinned() -> None:
-    batch = micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
+    batch = build_micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
     assert batch.to(torch.device("cpu")) is batch
     assert not batch.input_ids.is_pinned()

@@ -21,7 +21,7 @@ from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
-from raggrpo_trainer.policy.packing import items, micro_batch, plan
+from raggrpo_trainer.policy.packing import build_items, build_micro_batch, plan_micro_batches
 from raggrpo_trainer.policy.policy import Policy
 from support.builders.trainer import policies as policy_support
 from support.builders.trainer.policies import (
@@ -68,10 +68,10 @@ def gradient(
     )
     network = TokenLogprobs(causal_lm, temperature=0.7)
     number = sum(len(group.completions) for group in groups)
-    work = items(groups, [0.01] * number, skip_zero_advantage=False)
+    work = build_items(groups, [0.01] * number, skip_zero_advantage=False)
     loss = 0.0
-    for rows in plan(work, layout, budget):
-        batch = micro_batch(rows, layout)
+    for rows in plan_micro_batches(work, layout, budget):
+        batch = build_micro_batch(rows, layout)
         terms = grpo_loss(
             network(batch),
             rollout_logprobs=batch.rollout_logprobs,

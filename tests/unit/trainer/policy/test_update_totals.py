@@ -6,7 +6,7 @@ from torch import Tensor
 
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics
-from raggrpo_trainer.policy.packing import Item, items, micro_batch
+from raggrpo_trainer.policy.packing import Item, build_items, build_micro_batch
 from raggrpo_trainer.policy.update_totals import UpdateTotals
 from support.builders.trainer.policies import make_group, one_rank
 
@@ -22,12 +22,12 @@ def measured(values: Sequence[float]) -> LossMetrics[Tensor]:
 
 
 def work() -> list[Item]:
-    return items([make_group((4, 2), prompt=3)], [1.0, 1.0], skip_zero_advantage=False)
+    return build_items([make_group((4, 2), prompt=3)], [1.0, 1.0], skip_zero_advantage=False)
 
 
 def test_micro_batches_are_added_up_in_double_precision_and_the_largest_is_kept() -> None:
     totals = UpdateTotals(torch.device("cpu"))
-    batch = micro_batch(work(), RowLayout.SHARED_PREFIX)
+    batch = build_micro_batch(work(), RowLayout.SHARED_PREFIX)
     for values in ([2.0**24] * 3, [1.0, 0.0, 0.0]):  # in single precision the 1 would be lost
         totals.add(batch, measured(values))
     update = totals.all_reduce(grad_norm=0.5)
@@ -39,7 +39,7 @@ def test_micro_batches_are_added_up_in_double_precision_and_the_largest_is_kept(
 
 def test_a_rank_that_has_run_out_of_work_adds_nothing_but_a_position() -> None:
     totals = UpdateTotals(torch.device("cpu"))
-    totals.add(micro_batch([], RowLayout.SHARED_PREFIX), measured([]))
+    totals.add(build_micro_batch([], RowLayout.SHARED_PREFIX), measured([]))
     update = totals.all_reduce(grad_norm=0.0)
     assert {getattr(update.totals, name) for name in REDUCTIONS} == {0.0}
     assert (update.num_tokens, update.num_positions) == (0, 1)
