@@ -74,7 +74,8 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     spec = config.checkpoint
     path = Path(spec.path)
     count = spec.keep_last + 1 + spec.keep_best
-    existing = sum(sum(file_sizes(path / str(name)).values()) for name in CheckpointName.all_in(path))
+    folders = [path / str(name) for name in CheckpointName.all_in(path)]
+    existing = sum(sum(file_sizes(folder).values()) for folder in folders)
     needed = max(0, count * BYTES_PER_PARAMETER * facts.parameters - existing)
     free = shutil.disk_usage(_nearest_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
