@@ -246,8 +246,8 @@ def test_endpoint_calls_appear_in_history_status_report_and_metrics(sales: Sales
         assert newest[name]["failures"] == failures
         assert shown[f"retrieval/{name}/failures"] == sum(failures.values())
         assert shown[f"retrieval/{name}/p95"] == pytest.approx(newest[name]["p95"], rel=1e-4)
-        shown = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
-        assert f'<td>{name}</td><td class="n">{answered}</td><td>{shown}</td>' in report
+        counts = ", ".join(f"{cause} {count}" for cause, count in failures.items()) or "none"
+        assert f'<td>{name}</td><td class="n">{answered}</td><td>{counts}</td>' in report
         series = f'raggrpo_retrieval_calls_total{{endpoint="{name}",job="sales-flow",outcome='
         assert re.search(rf'^{re.escape(series)}"Answered"}} [1-9]', sales.metrics_page, re.M)
 
@@ -258,7 +258,7 @@ def test_log_level_applies_to_driver_rank_and_engine(sales: SalesRun) -> None:
     for process in (
         r"INFO raggrpo_trainer\.progress\.reporter: exported the model of step 3 to",
         r"DEBUG raggrpo_trainer\.ranks\.rank_actor: rank 0 trained step 3",
-        r"DEBUG raggrpo_trainer\.engines\.engine_actor: weights of step 3 are loaded",
+        r"DEBUG raggrpo_trainer\.engines\.engine_actor: loaded the weights of step 3",
         r"INFO .*vllm",
     ):
         assert re.search(process, sales.log), process
