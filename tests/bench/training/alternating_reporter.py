@@ -36,13 +36,13 @@ class AlternatingReporters:
         self._steps: list[dict[str, Any]] = []
         self._cpu = dict.fromkeys(MODES, 0.0)
 
-    def step(self, record: StepRecord) -> None:
+    def report_step(self, record: StepRecord) -> None:
         """Report the step in its mode."""
         mode = MODES[record.step % len(MODES)]
         if record.step == len(MODES):  # after a warm-up of imports and code
             self._cpu = self._thread_seconds()
         start = time.perf_counter()
-        self._reporters[mode].step(record)
+        self._reporters[mode].report_step(record)
         ended = time.perf_counter()
         self._steps.append(
             {"step": record.step, "mode": mode, "started": start, "in_call": ended - start}

@@ -55,7 +55,7 @@ class Measured:
     @property
     def why(self) -> str:
         missing = "" if self.in_engine else "not in vLLM"
-        return "; ".join(filter(None, [self.layout.why, missing]))
+        return "; ".join(filter(None, [self.layout.reason, missing]))
 
 
 def families() -> Iterator[tuple[str, str]]:
