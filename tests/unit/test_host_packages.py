@@ -23,7 +23,7 @@ HELD = "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 
         ("Unable to locate package jq", 60, 1, 1),
     ],
 )
-def test_a_lock_of_apt_is_waited_for_and_other_errors_are_told(
+def test_apt_lock_is_retried_and_other_errors_are_reported(
     error: str, seconds: int, code: int, calls: int, tmp_path: Path
 ) -> None:
     program = tmp_path / "apt-get"

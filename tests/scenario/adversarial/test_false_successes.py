@@ -38,7 +38,7 @@ class Boaster(FakeRuntime):
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_it_is_no_success_and_the_job_ends(at_once: bool) -> None:
+async def test_false_success_fails_job(at_once: bool) -> None:
     world = Boaster()
     world.at_once = at_once
     changes = {"training.totalSteps": 100_000, "activeDeadlineSeconds": DEADLINE_SECONDS}

@@ -110,7 +110,7 @@ async def until_freed(scenario: Scenario, since: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LIES)
-async def test_a_suspended_job_is_without_pods_after_its_grace(name: str) -> None:
+async def test_suspended_job_has_no_pods_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name)
 
     scenario.edit({**ENDLESS, "suspend": True})
@@ -121,7 +121,7 @@ async def test_a_suspended_job_is_without_pods_after_its_grace(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", LIES)
-async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
+async def test_job_past_deadline_ends_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"activeDeadlineSeconds": 120})
     began = scenario.status.attempts[-1].started
     assert began is not None
@@ -136,7 +136,7 @@ async def test_a_job_past_its_deadline_ends_after_its_grace(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["waits for ever", "waits for what there is not", "waits now and then"]
 )
-async def test_a_trainer_that_says_that_it_waits_ends_by_the_deadline_of_outages(name: str) -> None:
+async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
     deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
     scenario = await make_misreporting_scenario(
         name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0}
@@ -150,7 +150,7 @@ async def test_a_trainer_that_says_that_it_waits_ends_by_the_deadline_of_outages
 
 
 @pytest.mark.parametrize("name", LIES)
-async def test_the_next_attempt_begins_whatever_the_last_one_said(name: str) -> None:
+async def test_next_attempt_starts_after_any_progress(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"training.precision": "Auto"})
     assert scenario.runtime.attempt is not None
 
@@ -159,7 +159,7 @@ async def test_the_next_attempt_begins_whatever_the_last_one_said(name: str) -> 
     await scenario.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
 
 
-async def test_a_preflight_with_as_many_checks_as_fit_is_judged() -> None:
+async def test_preflight_with_maximum_number_of_checks_is_evaluated() -> None:
     check = Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="fine")
     result = PreflightResult(facts=KNOWN_TINY, checks=[check] * 32)
     scenario = Scenario(make_scenario_job(), FakeRuntime(preflight_result=result))
@@ -170,7 +170,7 @@ async def test_a_preflight_with_as_many_checks_as_fit_is_judged() -> None:
     assert [each.id for each in scenario.status.preflight.checks] == ["Paths", "RulesOnFacts"]
 
 
-async def test_an_annotation_of_any_size_leaves_the_status_small() -> None:
+async def test_large_annotation_does_not_enlarge_status() -> None:
     scenario = Scenario(
         make_scenario_job({"recovery.maxRestarts": 0}), FakeRuntime(faults={(1, 5): CRASH})
     )

@@ -299,7 +299,7 @@ TOLD: Counter[str] = Counter()
 STEPS = 50
 
 
-def test_no_life_breaks_what_must_hold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_lifecycles_keep_invariants(capsys: pytest.CaptureFixture[str]) -> None:
     asked = os.environ.get("RAGGRPO_FUZZ_STEPS")
     run_state_machine_as_test(
         Life,

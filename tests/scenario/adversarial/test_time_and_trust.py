@@ -36,7 +36,7 @@ def configs(scenario: Scenario) -> list[Any]:
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6, 9, 14, 25, 40])
-async def test_an_operator_that_was_down_for_half_an_hour_kills_nothing(rounds: int) -> None:
+async def test_operator_downtime_stops_no_attempt(rounds: int) -> None:
     scenario = make_scenario(changes=LOW)
     for _ in range(rounds):
         await scenario.round()
@@ -51,7 +51,7 @@ async def test_an_operator_that_was_down_for_half_an_hour_kills_nothing(rounds: 
     assert scenario.count(CreateCluster) == 1
 
 
-async def test_a_hang_during_an_outage_is_found_one_limit_after_it() -> None:
+async def test_stall_during_downtime_is_detected_one_deadline_later() -> None:
     scenario = make_scenario({(1, 25): hangs})
     await scenario.until(lambda status: status.progress.step == 25)
 
@@ -63,7 +63,7 @@ async def test_a_hang_during_an_outage_is_found_one_limit_after_it() -> None:
 
 
 @pytest.mark.parametrize("hours", [-30, -1])
-async def test_a_clock_that_was_set_back_neither_delays_nor_kills(hours: int) -> None:
+async def test_clock_set_back_changes_no_deadline(hours: int) -> None:
     changes = {"recovery.backoffSeconds": 100}
     scenario = make_scenario({(n, 5): CRASH for n in (1, 2)}, changes)
     await scenario.until(lambda status: bool(status.restart_state.retry.next_retry_time))
@@ -76,7 +76,7 @@ async def test_a_clock_that_was_set_back_neither_delays_nor_kills(hours: int) ->
     assert scenario.runtime.now - set_back < timedelta(minutes=5)
 
 
-async def test_progress_that_stays_unreadable_ends_the_attempt_after_its_long_deadline() -> None:
+async def test_unreadable_progress_ends_attempt_at_deadline() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"progressUnreachableSeconds": 300}})
     await scenario.until(lambda status: status.progress.step == 5)
     scenario.runtime.is_blind, since = True, scenario.runtime.now
@@ -88,7 +88,7 @@ async def test_progress_that_stays_unreadable_ends_the_attempt_after_its_long_de
     assert timedelta(seconds=300) < scenario.runtime.now - since < timedelta(seconds=310)
 
 
-async def test_refused_access_for_hours_kills_nothing() -> None:
+async def test_denied_access_stops_no_attempt() -> None:
     class Refusing(FakeRuntime):
         refuses = False
 
@@ -113,7 +113,7 @@ async def test_refused_access_for_hours_kills_nothing() -> None:
 # Stopping what does not stop
 
 
-async def test_a_driver_that_outlives_its_stop_goes_with_its_cluster() -> None:
+async def test_driver_that_ignores_stop_is_deleted_with_cluster() -> None:
     def never_dies(_: FakeRuntime, attempt: Attempt) -> None:
         attempt.hangs = attempt.ignores_stop = True
 
@@ -126,7 +126,7 @@ async def test_a_driver_that_outlives_its_stop_goes_with_its_cluster() -> None:
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 2
 
 
-async def test_ranks_that_do_not_die_lead_to_a_new_cluster() -> None:
+async def test_stuck_ranks_get_new_cluster() -> None:
     scenario = make_scenario({(1, 25): exits(ExitCode.RANKS_STUCK, "2 ranks of epoch 1 are alive")})
 
     await scenario.until_quiet()
@@ -136,7 +136,7 @@ async def test_ranks_that_do_not_die_lead_to_a_new_cluster() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.CHECKPOINTING, Stage.EXPORTING, Stage.FINISHED])
-async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -> None:
+async def test_stuck_save_or_export_exceeds_deadline(stage: Stage) -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"checkpointSeconds": 120}})
     await scenario.until(lambda status: status.progress.step == 15)
 
@@ -152,7 +152,7 @@ async def test_a_save_or_an_end_that_is_stuck_meets_its_deadline(stage: Stage) -
 
 
 @pytest.mark.row("B11")
-async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_budget() -> None:
+async def test_rewritten_checkpoint_does_not_reset_budget() -> None:
     scenario = make_scenario(
         {(n, 12): crashes_and_tears for n in range(1, 20)}, {"recovery.maxRestarts": 3}
     )
@@ -164,7 +164,7 @@ async def test_a_checkpoint_that_is_torn_and_written_anew_each_time_renews_no_bu
 
 
 @pytest.mark.row("B6")
-async def test_ends_that_do_not_count_are_delayed_all_the_same() -> None:
+async def test_uncounted_causes_are_delayed_too() -> None:
     preempted = exits(ExitCode.PREEMPTED)
     faults = {(n, 5): preempted for n in range(1, 6)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 0})
@@ -176,7 +176,7 @@ async def test_ends_that_do_not_count_are_delayed_all_the_same() -> None:
     assert [round(delay, -1) for delay in scenario.delays if delay > 6] == [10, 20, 40, 80]
 
 
-async def test_a_target_raised_while_it_runs_is_no_failure() -> None:
+async def test_target_raised_during_run_continues_job() -> None:
     recovery = {"recovery.maxRestarts": 0, "recovery.backoffSeconds": 30}
     scenario = make_scenario(changes=recovery)
     await scenario.until(lambda status: status.progress.step == 30)
@@ -198,7 +198,7 @@ async def test_a_target_raised_while_it_runs_is_no_failure() -> None:
 # The spec
 
 
-async def test_an_edit_that_makes_the_spec_invalid_does_not_end_what_runs() -> None:
+async def test_invalid_edit_does_not_stop_running_attempt() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step == 25)
 
@@ -212,7 +212,7 @@ async def test_an_edit_that_makes_the_spec_invalid_does_not_end_what_runs() -> N
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_an_invalid_spec_begins_nothing_after_an_attempt_has_ended() -> None:
+async def test_invalid_spec_starts_no_next_attempt() -> None:
     scenario = make_scenario({(1, 25): CRASH})
     await scenario.until(lambda status: status.progress.step == 20)
 
@@ -226,7 +226,7 @@ async def test_an_invalid_spec_begins_nothing_after_an_attempt_has_ended() -> No
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_a_deleted_job_gets_nothing_any_more() -> None:
+async def test_deleted_job_gets_no_actions() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.attempt == 1)
     stamp = {"deletion_timestamp": "2026-11-21T12:00:00Z"}
@@ -243,7 +243,7 @@ async def test_a_deleted_job_gets_nothing_any_more() -> None:
 # Clusters
 
 
-async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() -> None:
+async def test_late_old_cluster_is_deleted_without_using_budget() -> None:
     class Lagging(FakeRuntime):
         old = 0
 
@@ -267,7 +267,7 @@ async def test_an_old_cluster_that_shows_up_late_goes_first_and_costs_nothing() 
 
 
 @pytest.mark.parametrize("action", [CreateCluster, SubmitAttempt])
-async def test_whatever_must_exist_once_is_written_down_before_each_try(
+async def test_intents_are_recorded_before_each_action(
     action: type[CreateCluster | SubmitAttempt],
 ) -> None:
     class Failing(FakeRuntime):
@@ -294,7 +294,7 @@ async def test_whatever_must_exist_once_is_written_down_before_each_try(
 NAN = exits(ExitCode.NON_FINITE, "loss nan")
 
 
-async def test_the_first_loss_that_is_not_finite_changes_nothing() -> None:
+async def test_first_nonfinite_loss_changes_nothing() -> None:
     scenario = make_scenario({(1, 26): NAN})
 
     await scenario.until_quiet()
@@ -303,7 +303,7 @@ async def test_the_first_loss_that_is_not_finite_changes_nothing() -> None:
     assert [c.skipped_steps for c in configs(scenario)] == [[], []]
 
 
-async def test_the_second_at_the_same_step_leaves_out_its_prompts_and_the_checkpoint() -> None:
+async def test_second_nonfinite_loss_at_same_step_skips_prompts_and_checkpoint() -> None:
     scenario = make_scenario({(1, 26): NAN, (2, 26): NAN})
 
     await scenario.until_quiet()
@@ -316,7 +316,7 @@ async def test_the_second_at_the_same_step_leaves_out_its_prompts_and_the_checkp
     assert configs(scenario)[2].attempt.config_hash != configs(scenario)[1].attempt.config_hash
 
 
-async def test_the_third_at_the_same_step_ends_the_job() -> None:
+async def test_third_nonfinite_loss_at_same_step_fails_job() -> None:
     scenario = make_scenario({(n, 26): NAN for n in (1, 2, 3)})
 
     await scenario.until_quiet()
@@ -326,7 +326,7 @@ async def test_the_third_at_the_same_step_ends_the_job() -> None:
     assert message == "loss nan (deterministic: 3 attempts ended so after step 26)"
 
 
-async def test_losses_that_are_not_finite_at_different_steps_are_no_repetition() -> None:
+async def test_nonfinite_losses_at_different_steps_are_not_repeated() -> None:
     scenario = make_scenario({(1, 26): NAN, (2, 37): NAN, (3, 48): NAN})
 
     await scenario.until_quiet()
@@ -335,7 +335,7 @@ async def test_losses_that_are_not_finite_at_different_steps_are_no_repetition()
     assert configs(scenario)[-1].skipped_steps == []
 
 
-async def test_a_rejected_checkpoint_is_never_chosen_again() -> None:
+async def test_rejected_checkpoint_is_not_reused() -> None:
     faults = {(1, 26): NAN, (2, 26): NAN, (3, 13): CRASH, (4, 33): CRASH}
     scenario = make_scenario(faults)
 
@@ -348,7 +348,7 @@ async def test_a_rejected_checkpoint_is_never_chosen_again() -> None:
 # Out of memory
 
 
-async def test_a_warm_restart_with_a_mitigation_resumes_and_is_recorded() -> None:
+async def test_mitigation_is_recorded_on_warm_restart() -> None:
     scenario = make_scenario({(1, 27): exits(ExitCode.CUDA_OUT_OF_MEMORY, "out of memory")})
 
     await scenario.until_quiet()
@@ -362,7 +362,7 @@ async def test_a_warm_restart_with_a_mitigation_resumes_and_is_recorded() -> Non
     assert record.mitigation == "MicroBatchHalved"
 
 
-async def test_what_was_short_is_changed_and_not_another_pods_threads() -> None:
+async def test_mitigation_changes_only_the_short_term() -> None:
     cases = {
         ("Engine", ExitCode.CUDA_OUT_OF_MEMORY): "SequencesHalved",
         ("Step", ExitCode.CUDA_OUT_OF_MEMORY): "MicroBatchHalved",
@@ -378,7 +378,7 @@ async def test_what_was_short_is_changed_and_not_another_pods_threads() -> None:
 
 
 @pytest.mark.row("D12")
-async def test_a_job_short_of_memory_with_nothing_to_lower_ends_after_three_attempts() -> None:
+async def test_out_of_memory_without_mitigation_fails_job_after_three_attempts() -> None:
     starved = exits(ExitCode.HOST_OUT_OF_MEMORY, "the driver: std::bad_alloc", "RolloutHost")
     scenario = make_scenario(
         {(number, 7): starved for number in range(1, 12)}, {"rollout.maxNumSeqs": 8}
@@ -392,7 +392,7 @@ async def test_a_job_short_of_memory_with_nothing_to_lower_ends_after_three_atte
     assert "nothing is left to lower" in message
 
 
-async def test_out_of_memory_ends_the_job_when_that_was_asked_for() -> None:
+async def test_out_of_memory_fails_job_when_configured() -> None:
     scenario = make_scenario(
         {(1, 27): exits(ExitCode.CUDA_OUT_OF_MEMORY, "out of memory")},
         {"recovery.onOutOfMemory": "Fail"},
@@ -414,7 +414,7 @@ async def test_out_of_memory_ends_the_job_when_that_was_asked_for() -> None:
         {"checkpoint.everySteps": 7},
     ],
 )
-async def test_what_changes_no_result_makes_no_checkpoint_incompatible(change: Any) -> None:
+async def test_irrelevant_changes_keep_checkpoints_compatible(change: Any) -> None:
     scenario = make_scenario({(1, 27): CRASH})
     await scenario.until(lambda status: status.progress.step == 25)
     scenario.edit(change)

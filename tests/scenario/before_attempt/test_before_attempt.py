@@ -116,7 +116,7 @@ def recorded(
     ("reason", "seconds", "is_renewed"),
     [("Running", 9.9, False), ("Running", 10, True), ("PodsNotReady", 3, True)],
 )
-def test_only_a_preflight_of_the_last_ten_seconds_may_be_unseen_and_keep_its_clock(
+def test_unobserved_preflight_keeps_timer_for_ten_seconds(
     reason: str, seconds: float, is_renewed: bool
 ) -> None:
     decision = checking(seconds, None, reason=reason)
@@ -127,7 +127,7 @@ def test_only_a_preflight_of_the_last_ten_seconds_may_be_unseen_and_keep_its_clo
     assert is_soon(decision)
 
 
-def test_checks_run_in_the_jobs_image_with_a_size_of_their_own() -> None:
+def test_preflight_uses_job_image_and_own_size() -> None:
     [started] = decide(make_scenario_job(), Observed(default_image="trainer:1"), T0).actions
 
     assert isinstance(started, StartPreflight)
@@ -135,7 +135,7 @@ def test_checks_run_in_the_jobs_image_with_a_size_of_their_own() -> None:
     assert PodRole.PREFLIGHT in {each.role for each in started.plan.sizing.pods}
 
 
-def test_a_preflight_of_another_spec_gives_way_to_one_with_a_clock_and_losses_of_its_own() -> None:
+def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
     decision = checking(500, PreflightObserved("of an earlier spec"), losses=2)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -145,7 +145,7 @@ def test_a_preflight_of_another_spec_gives_way_to_one_with_a_clock_and_losses_of
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
 
 
-def test_a_lost_preflight_is_counted_and_another_started_on_the_same_clock() -> None:
+def test_lost_preflight_is_counted_and_restarted_on_same_timer() -> None:
     decision = checking(50, PreflightObserved(judged_by(), problem="evicted"), losses=1)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -153,7 +153,7 @@ def test_a_lost_preflight_is_counted_and_another_started_on_the_same_clock() -> 
     assert (state.launch.waiting_since, state.retry.preflight_losses) == (T0, 2)
 
 
-def test_losses_end_with_a_result() -> None:
+def test_preflight_loss_count_resets_after_result() -> None:
     decision = checking(50, PreflightObserved(judged_by(), PASSES), losses=2)
 
     assert decision.status.restart_state.retry.preflight_losses == 0
@@ -168,9 +168,7 @@ def test_losses_end_with_a_result() -> None:
         ("", "", "no result"),
     ],
 )
-def test_checks_end_once_their_limit_is_over_and_tell_why(
-    problem: str, waiting_for: str, why: str
-) -> None:
+def test_preflight_timeout_is_reported(problem: str, waiting_for: str, why: str) -> None:
     seen = PreflightObserved(judged_by(), problem=problem, waiting_for=waiting_for)
 
     in_time, late = (checking(seconds, seen, losses=2) for seconds in (400, 400.1))
@@ -183,19 +181,19 @@ def test_checks_end_once_their_limit_is_over_and_tell_why(
     assert late.status.restart_state.retry.preflight_losses == 0
 
 
-def test_a_running_check_is_looked_at_again_soon() -> None:
+def test_running_preflight_is_polled() -> None:
     decision = checking(50, PreflightObserved(judged_by()))
 
     assert (kinds(decision), is_soon(decision)) == ([], True)
 
 
-def test_a_result_that_comes_late_still_counts() -> None:
+def test_late_preflight_result_is_accepted() -> None:
     decision = checking(500, PreflightObserved(judged_by(), PASSES))
 
     assert decision.status.attempt == 1
 
 
-def test_an_operator_that_was_away_gives_checks_their_whole_time() -> None:
+def test_preflight_timer_restarts_after_operator_downtime() -> None:
     job = checked(
         conditions=[make_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "Running")],
         restart_state=RestartState(launch=LaunchState(waiting_since=T0), watch=SEEN),
@@ -207,7 +205,7 @@ def test_an_operator_that_was_away_gives_checks_their_whole_time() -> None:
     assert decision.status.restart_state.watch.watched_since == at(3600)
 
 
-def test_several_failed_checks_are_all_named_and_the_first_is_the_reason() -> None:
+def test_first_failed_check_is_the_reason_and_all_are_named() -> None:
     ids = [CheckId.DATA_COLUMNS, CheckId.REWARD_CODE]
     checks = [Check(id=each, state=CheckState.FAILED, evidence=f"why {each}") for each in ids]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=3)
@@ -226,7 +224,7 @@ def rules_on_facts(decision: Decision) -> CheckState:
     return found
 
 
-def test_a_rule_that_the_facts_break_is_a_failed_check_of_its_own() -> None:
+def test_rule_violated_by_facts_is_a_failed_check() -> None:
     short = PreflightResult(facts=KNOWN_TINY.model_copy(update={"context_length": 16}))
 
     decision = checking(5, PreflightObserved(judged_by(), short))
@@ -235,7 +233,7 @@ def test_a_rule_that_the_facts_break_is_a_failed_check_of_its_own() -> None:
     assert rules_on_facts(decision) is CheckState.FAILED
 
 
-def test_checks_that_pass_forget_how_long_a_service_was_waited_for() -> None:
+def test_passed_checks_reset_outage_timer() -> None:
     waited = replace(SEEN, outage_seconds=200.0)
 
     decision = checking(5, PreflightObserved(judged_by(), PASSES), watch=waited)
@@ -243,7 +241,7 @@ def test_checks_that_pass_forget_how_long_a_service_was_waited_for() -> None:
     assert decision.status.restart_state.watch.outage_seconds == 0
 
 
-def test_epochs_become_steps_by_the_rows_that_were_read_before_a_cluster_is_made() -> None:
+def test_epochs_are_converted_to_steps_before_cluster_creation() -> None:
     epochs = {"training": {"epochs": 1}}
 
     decision = checking(5, PreflightObserved(judged_by(epochs), PASSES), epochs)
@@ -252,7 +250,7 @@ def test_epochs_become_steps_by_the_rows_that_were_read_before_a_cluster_is_made
     assert created.plan.spec.training.total_steps == KNOWN_TINY.rows // 8
 
 
-def test_a_preflight_that_outlived_its_verdict_is_deleted() -> None:
+def test_preflight_pod_is_deleted_after_result() -> None:
     seen = PreflightObserved(judged_by(), PASSES)
 
     decision = decide(checked(), Observed(preflight=seen), T0)
@@ -261,9 +259,7 @@ def test_a_preflight_that_outlived_its_verdict_is_deleted() -> None:
 
 
 @pytest.mark.parametrize(("limit", "pause"), [(300, 30), (10, 10)])
-def test_services_that_are_down_are_asked_every_half_minute_or_as_often_as_they_may_be_down(
-    limit: int, pause: int
-) -> None:
+def test_down_services_are_probed_every_half_minute_or_deadline(limit: int, pause: int) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": limit}}
     seen = PreflightObserved(judged_by(changes), REFUSES)
     first = checking(5, seen, changes)
@@ -279,7 +275,7 @@ def test_services_that_are_down_are_asked_every_half_minute_or_as_often_as_they_
     assert kinds(due) == [StartPreflight]
 
 
-def test_a_preflight_whose_deletion_failed_is_deleted_during_the_pause() -> None:
+def test_preflight_deletion_is_retried_during_retry_interval() -> None:
     seen = PreflightObserved(judged_by(), REFUSES)
     first = checking(5, seen)
     job = make_scenario_job(LIMITS).model_copy(update={"status": first.status})
@@ -287,7 +283,7 @@ def test_a_preflight_whose_deletion_failed_is_deleted_during_the_pause() -> None
     assert kinds(decide(job, Observed(preflight=seen), at(6))) == [DeletePreflight]
 
 
-def test_services_that_are_down_too_long_end_the_job_by_its_failed_check() -> None:
+def test_outage_deadline_during_preflight_fails_job() -> None:
     waited = replace(SEEN, outage_since=at(-100_000), watched_since=at(-100_000))
 
     decision = checking(5, PreflightObserved(judged_by(), REFUSES), watch=waited)
@@ -305,14 +301,14 @@ def gpu_check(changes: dict[str, Any], result: PreflightResult) -> Check | None:
     return next((each for each in checks if each.id is CheckId.GPU_MEMORY), None)
 
 
-def test_memory_of_gpus_is_no_matter_on_cpus_or_without_a_models_size() -> None:
+def test_gpu_memory_is_not_needed_on_cpu_or_without_model_size() -> None:
     unread = PreflightResult(facts=KNOWN_7B.model_copy(update={"parameters": 0}))
     assert gpu_check({}, PASSES) is None
     assert gpu_check(ON_GPUS, unread) is None
     assert gpu_check(ON_GPUS, PASSES) is not None
 
 
-def test_memory_of_gpus_may_be_given_by_the_user() -> None:
+def test_gpu_memory_can_be_specified() -> None:
     given = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
 
     found = gpu_check(given, PreflightResult(facts=KNOWN_7B))
@@ -321,7 +317,7 @@ def test_memory_of_gpus_may_be_given_by_the_user() -> None:
     assert (found.state, found.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as given")
 
 
-def test_nothing_is_believed_of_a_device_that_the_operator_did_not_see() -> None:
+def test_unobserved_device_facts_are_ignored() -> None:
     boasted = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
 
     decision = checking(5, PreflightObserved(judged_by(), PreflightResult(facts=boasted)))
@@ -342,7 +338,7 @@ def retrieving(seconds: float, *retrievers: RetrieverObserved) -> Decision:
     )
 
 
-def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
+def test_retriever_condition_reports_loading_and_ready() -> None:
     loading = retrieving(60, RetrieverObserved("kb", "http://kb", problem="reads line 7"))
     ready = retrieving(60, RetrieverObserved("kb", "http://kb", is_ready=True))
 
@@ -354,7 +350,7 @@ def test_a_retriever_is_told_of_while_it_loads_and_once_it_is_ready() -> None:
     assert (loading.status.attempt, ready.status.attempt) == (0, 1)
 
 
-def test_a_retriever_may_load_for_as_long_as_pods_may_wait_and_no_longer() -> None:
+def test_retriever_loading_is_limited_by_provisioning_deadline() -> None:
     loading = RetrieverObserved("kb", "http://kb", problem="reads line 7")
 
     in_time, late = retrieving(60, loading), retrieving(60.1, loading)
@@ -363,7 +359,7 @@ def test_a_retriever_may_load_for_as_long_as_pods_may_wait_and_no_longer() -> No
     assert condition_of(late, ConditionType.FAILED) == ("True", "StartFailed")
 
 
-def test_the_clock_of_a_retriever_begins_when_it_is_started() -> None:
+def test_retriever_timer_starts_with_retriever() -> None:
     decision = retrieving(500)
 
     assert kinds(decision) == [StartRetriever]
@@ -374,7 +370,7 @@ def test_the_clock_of_a_retriever_begins_when_it_is_started() -> None:
 # --- the record of an attempt
 
 
-def test_a_first_attempt_is_recorded_together_with_its_cluster() -> None:
+def test_first_attempt_is_recorded_with_its_cluster() -> None:
     decision = decide(checked(), Observed(), at(5))
 
     status = decision.status
@@ -391,7 +387,7 @@ def ended(**changes: Any) -> AttemptRecord:
     return replace(record, **changes)
 
 
-def test_an_attempt_on_a_kept_cluster_is_recorded_afresh_and_submitted_at_once() -> None:
+def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
     watch = replace(SEEN, reads_since_step=2, unread_since=T0, still_since=T0, stage="Training")
     state = RestartState(launch=LaunchState(cluster_since=T0, tries=7), watch=watch)
     job = recorded(record=ended(), restart_state=state)
@@ -409,7 +405,7 @@ def test_an_attempt_on_a_kept_cluster_is_recorded_afresh_and_submitted_at_once()
     assert submitted.status.config_hash == submitted.status.attempts[0].config_hash != ""
 
 
-def test_an_attempt_on_a_cluster_that_queues_again_is_neither_warm_nor_ready() -> None:
+def test_attempt_on_requeued_cluster_is_not_warm() -> None:
     job = recorded(record=ended(cause=Cause.PREEMPTED))
 
     decision = decide(job, Observed(cluster=QUEUED), at(10))
@@ -428,7 +424,7 @@ def test_an_attempt_on_a_cluster_that_queues_again_is_neither_warm_nor_ready() -
         (None, None, Tier.WARM_CLUSTER),
     ],
 )
-def test_pods_that_a_queue_let_go_after_the_last_attempt_began_are_new(
+def test_pods_admitted_after_last_attempt_are_new(
     since: float | None, started: float | None, tier: Tier
 ) -> None:
     launch = LaunchState(cluster_since=None if since is None else at(since))
@@ -440,7 +436,7 @@ def test_pods_that_a_queue_let_go_after_the_last_attempt_began_are_new(
     assert decision.status.attempts[0].tier is tier
 
 
-def test_pods_that_served_the_last_attempt_are_warm_however_the_one_before_began() -> None:
+def test_pods_of_last_attempt_are_warm() -> None:
     launch = LaunchState(cluster_since=at(3))
     state = RestartState(launch=launch, watch=SEEN)
     records = [ended(number=2, started=at(5)), ended(started=at(1))]
@@ -451,7 +447,7 @@ def test_pods_that_served_the_last_attempt_are_warm_however_the_one_before_began
     assert decision.status.attempts[0].tier is Tier.WARM_CLUSTER
 
 
-def test_the_ten_newest_attempts_are_kept() -> None:
+def test_ten_newest_attempts_are_retained() -> None:
     records = [ended(number=n) for n in range(12, 2, -1)]
     job = recorded(attempt=12, attempts=records)
 
@@ -461,7 +457,7 @@ def test_the_ten_newest_attempts_are_kept() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "begins"), [(-0.5, False), (0, True), (0.5, True)])
-def test_an_attempt_begins_when_its_delay_is_over(seconds: float, begins: bool) -> None:
+def test_attempt_starts_after_delay(seconds: float, begins: bool) -> None:
     state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=SEEN)
     job = recorded(record=ended(), restart_state=state)
 
@@ -471,7 +467,7 @@ def test_an_attempt_begins_when_its_delay_is_over(seconds: float, begins: bool) 
     assert decision.requeue_after == (0.0 if begins else pytest.approx(0.6))
 
 
-def test_a_delay_beyond_the_jobs_deadline_is_cut_short() -> None:
+def test_delay_is_limited_by_job_deadline() -> None:
     state = RestartState(
         retry=RetryState(next_retry_time=at(50)), watch=SEEN, spent=SpentTime(counted_since=T0)
     )
@@ -482,7 +478,7 @@ def test_a_delay_beyond_the_jobs_deadline_is_cut_short() -> None:
     assert decision.requeue_after == pytest.approx(10.1)
 
 
-def test_a_lost_cluster_is_deleted_and_looked_for_soon_after() -> None:
+def test_lost_cluster_is_deleted_and_polled() -> None:
     lost = ClusterObserved(1, is_lost=True)
 
     decision = decide(recorded(record=ended()), Observed(cluster=lost), at(10))
@@ -491,7 +487,7 @@ def test_a_lost_cluster_is_deleted_and_looked_for_soon_after() -> None:
     assert is_soon(decision)
 
 
-def test_a_cluster_is_made_for_the_ray_that_the_job_began_with() -> None:
+def test_cluster_uses_pinned_ray_version() -> None:
     facts = KNOWN_TINY.model_copy(update={"ray_version": "2.61.0"})
     preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
 
@@ -520,7 +516,7 @@ def looked(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision
     ("message", "reason", "why"),
     [("", "Provisioning", "its pods are not ready"), ("0/3 nodes", "PodsNotReady", "0/3 nodes")],
 )
-def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, why: str) -> None:
+def test_provisioning_deadline_fails_job(message: str, reason: str, why: str) -> None:
     waiting = ClusterObserved(1, message=message)
 
     in_time, late = looked(60, waiting), looked(60.1, waiting)
@@ -534,7 +530,7 @@ def test_pods_may_wait_for_their_limit_and_no_longer(message: str, reason: str, 
     )
 
 
-def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
+def test_pod_problems_are_reported_after_grace_period() -> None:
     waiting = ClusterObserved(1, message="0/3 nodes")
 
     early, settled = looked(2.9, waiting), looked(3, waiting)
@@ -543,7 +539,7 @@ def test_what_pods_say_in_their_first_seconds_is_not_told_yet() -> None:
     assert condition_of(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
 
 
-def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:
+def test_submission_is_limited_by_provisioning_deadline() -> None:
     in_time, late = looked(60, READY), looked(60.1, READY)
 
     assert (kinds(in_time), is_soon(in_time)) == ([SubmitAttempt], True)
@@ -558,7 +554,7 @@ def test_a_ready_head_has_as_long_to_accept_a_submission() -> None:
 
 
 @pytest.mark.parametrize("cluster", [None, ClusterObserved(1), READY])
-def test_a_job_suspended_before_its_driver_began_begins_none(
+def test_suspension_before_submission_starts_no_driver(
     cluster: ClusterObserved | None,
 ) -> None:
     decision = decide(recorded({"suspend": True}), Observed(cluster=cluster), at(5))
@@ -568,7 +564,7 @@ def test_a_job_suspended_before_its_driver_began_begins_none(
     assert decision.actions == ()
 
 
-def test_an_attempt_waits_a_moment_for_what_nodes_tell_of_a_loaded_image() -> None:
+def test_attempt_waits_for_image_digests_of_nodes() -> None:
     pinned = Pinned(image="trainer:1", image_id=f"sha256:{'1' * 64}")
     job = recorded(pinned=pinned)
 
@@ -578,7 +574,7 @@ def test_an_attempt_waits_a_moment_for_what_nodes_tell_of_a_loaded_image() -> No
 
 
 @pytest.mark.parametrize("image_id", ["", f"sha256:{'1' * 64}"])
-def test_nothing_is_waited_for_where_no_image_has_to_be_compared(image_id: str) -> None:
+def test_attempt_does_not_wait_without_image_comparison(image_id: str) -> None:
     told_by_nodes = (image_id,) if image_id else ()
     pinned = Pinned(image="trainer:1", image_id=image_id)
     cluster = replace(READY, image_ids=told_by_nodes)
@@ -590,7 +586,7 @@ def test_nothing_is_waited_for_where_no_image_has_to_be_compared(image_id: str) 
     assert kinds(decision) == [SubmitAttempt]
 
 
-def test_the_heads_image_is_the_one_that_is_kept() -> None:
+def test_image_of_head_is_pinned() -> None:
     by_registry, loaded = f"trainer@sha256:{'1' * 64}", f"sha256:{'2' * 64}"
     cluster = replace(READY, image_ids=(by_registry, loaded))
     job = recorded(pinned=Pinned(image="trainer:1"))
@@ -600,7 +596,7 @@ def test_the_heads_image_is_the_one_that_is_kept() -> None:
     assert decision.status.pinned.image_id == by_registry
 
 
-def test_an_image_other_than_the_jobs_is_not_kept() -> None:
+def test_foreign_image_is_not_pinned() -> None:
     cluster = replace(READY, image_ids=(f"trainer@sha256:{'1' * 64}",))
     job = recorded(pinned=Pinned(image="trainer:1"), changes={"image": "trainer:2"})
 
@@ -617,7 +613,7 @@ def test_an_image_other_than_the_jobs_is_not_kept() -> None:
         ("2.60.0", "", False, [SubmitAttempt]),  # this machine has one Ray
     ],
 )
-def test_a_ray_that_is_not_known_on_both_sides_is_not_compared(
+def test_unknown_ray_version_is_not_compared(
     pinned: str, told_by_head: str, in_pods: bool, begins: list[type]
 ) -> None:
     job = recorded(pinned=Pinned(image="trainer:1", ray_version=pinned))
@@ -639,7 +635,7 @@ def queued(seconds: float, changes: dict[str, Any], since: float = 0) -> Decisio
     return decide(recorded(changes, conditions=conditions), Observed(cluster=QUEUED), at(seconds))
 
 
-def test_a_queue_is_waited_for_without_a_look_unless_it_has_a_limit() -> None:
+def test_queued_job_is_not_polled_without_deadline() -> None:
     decision = queued(1_000_000, {})
 
     assert decision.requeue_after is None
@@ -651,9 +647,7 @@ def test_a_queue_is_waited_for_without_a_look_unless_it_has_a_limit() -> None:
 @pytest.mark.parametrize(
     ("seconds", "next_look"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
 )
-def test_a_queues_limit_is_looked_for_just_after_it(
-    seconds: float, next_look: float | None
-) -> None:
+def test_queue_deadline_is_polled_when_due(seconds: float, next_look: float | None) -> None:
     decision = queued(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
 
     cause = decision.status.attempts[0].cause
@@ -664,7 +658,7 @@ def test_a_queues_limit_is_looked_for_just_after_it(
 
 
 @pytest.mark.parametrize(("status", "reason"), [("True", "Suspended"), ("False", "Queued")])
-def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> None:
+def test_admission_is_reported_when_queueing_ends(status: str, reason: str) -> None:
     conditions = [
         make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
         make_condition(ConditionType.SUSPENDED, status, reason),
@@ -679,7 +673,7 @@ def test_only_the_end_of_a_queue_is_an_admission(status: str, reason: str) -> No
 # --- what an image can take
 
 
-async def test_without_an_image_it_is_this_installation_that_takes_the_configuration() -> None:
+async def test_default_image_uses_configuration_of_installation() -> None:
     result = PreflightResult(facts=KNOWN_TINY.model_copy(update={"schema_digest": "another"}))
     scenario = make_scenario(preflight_result=result)
 
@@ -688,7 +682,7 @@ async def test_without_an_image_it_is_this_installation_that_takes_the_configura
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-def test_a_job_that_waits_for_a_person_is_looked_at_every_five_seconds() -> None:
+def test_job_waiting_for_user_is_polled_every_five_seconds() -> None:
     facts = KNOWN_TINY.model_copy(update={"schema_digest": "an operator of long ago"})
     preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
     job = checked(preflight=preflight, pinned=Pinned(image="trainer:1"))

@@ -25,7 +25,7 @@ def ended_after(scenario: Scenario) -> float:
 
 
 @pytest.mark.row("B11")
-async def test_pods_that_wait_for_a_node_use_the_deadline_up() -> None:
+async def test_waiting_for_node_counts_against_deadline() -> None:
     scenario = make_scenario(changes=PATIENT | {"activeDeadlineSeconds": 60}, cluster_seconds=1e6)
 
     await scenario.until_quiet()
@@ -36,7 +36,7 @@ async def test_pods_that_wait_for_a_node_use_the_deadline_up() -> None:
     assert "its pods are not ready" in scenario.condition(ConditionType.FAILED)[2]
 
 
-async def test_a_preflight_that_waits_for_a_node_uses_it_up_too() -> None:
+async def test_waiting_preflight_counts_against_deadline() -> None:
     scenario = make_scenario(changes=PATIENT | {"activeDeadlineSeconds": 60}, preflights=["hangs"])
 
     await scenario.until_quiet()
@@ -46,7 +46,7 @@ async def test_a_preflight_that_waits_for_a_node_uses_it_up_too() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_delays_between_attempts_use_it_up() -> None:
+async def test_restart_delays_count_against_deadline() -> None:
     faults = {(n, 5): CRASH for n in range(1, 9)}
     changes = {"activeDeadlineSeconds": 600, "recovery.backoffSeconds": 3600}
     scenario = make_scenario(faults, changes | {"recovery.maxBackoffSeconds": 3600})
@@ -57,7 +57,7 @@ async def test_delays_between_attempts_use_it_up() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_a_suspended_night_uses_nothing_up() -> None:
+async def test_suspension_does_not_count_against_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     scenario.edit({"activeDeadlineSeconds": 600, "suspend": True})
@@ -70,7 +70,7 @@ async def test_a_suspended_night_uses_nothing_up() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_a_job_that_an_earlier_release_began_keeps_the_time_it_has_used() -> None:
+async def test_job_of_earlier_release_keeps_used_time() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     state = scenario.status.restart_state
@@ -83,7 +83,7 @@ async def test_a_job_that_an_earlier_release_began_keeps_the_time_it_has_used() 
     assert ended_after(scenario) < 60
 
 
-async def test_a_run_on_one_machine_that_was_killed_has_used_nothing_up_overnight() -> None:
+async def test_killed_local_run_uses_no_time() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 35)
     used = (scenario.runtime.now - T0).total_seconds()
@@ -103,7 +103,7 @@ async def test_a_run_on_one_machine_that_was_killed_has_used_nothing_up_overnigh
 
 @pytest.mark.row("B11")
 @pytest.mark.parametrize("preempted_at", [None, 23])
-async def test_a_queue_is_waited_for_as_long_as_its_field_says(preempted_at: int | None) -> None:
+async def test_queue_seconds_limits_waiting(preempted_at: int | None) -> None:
     changes = {"recovery.deadlines": {"queueSeconds": 3600}, "activeDeadlineSeconds": 600}
     scenario = make_scenario(changes=changes)
     if preempted_at is None:

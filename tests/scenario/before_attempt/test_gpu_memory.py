@@ -36,7 +36,7 @@ def check_of(scenario: Scenario) -> tuple[CheckState, str]:
 
 
 @pytest.mark.row("A12", "D11")
-async def test_70b_on_one_gpu_is_refused_before_any_cluster_with_its_terms() -> None:
+async def test_oversized_model_is_rejected_with_memory_terms() -> None:
     for device in (H100, None):
         scenario = await make_gpu_scenario(LLAMA_70B, device, gpusPerNode=1)
 
@@ -48,7 +48,7 @@ async def test_70b_on_one_gpu_is_refused_before_any_cluster_with_its_terms() -> 
         assert scenario.count(CreateCluster) == 0
 
 
-async def test_a_model_that_fits_by_its_nodes_labels_is_judged_and_begun() -> None:
+async def test_fitting_model_starts_with_gpu_memory_from_labels() -> None:
     scenario = await make_gpu_scenario(KNOWN_7B, H100)
 
     assert check_of(scenario) == (CheckState.PASSED, "79.6 GiB per GPU, NVIDIA-H100-80GB-HBM3")
@@ -60,7 +60,7 @@ async def test_a_model_that_fits_by_its_nodes_labels_is_judged_and_begun() -> No
 
 
 @pytest.mark.row("A12", "D11")
-async def test_an_unknown_gpu_is_a_warning_that_is_seen_and_measured_later() -> None:
+async def test_unknown_gpu_memory_is_a_warning() -> None:
     scenario = await make_gpu_scenario(KNOWN_7B, None)
 
     state, evidence = check_of(scenario)
@@ -71,7 +71,7 @@ async def test_an_unknown_gpu_is_a_warning_that_is_seen_and_measured_later() -> 
 
 
 @pytest.mark.row("D13")
-async def test_bf16_is_refused_on_devices_without_it() -> None:
+async def test_bf16_is_rejected_on_unsupported_devices() -> None:
     scenario = await make_gpu_scenario(KNOWN_7B, V100)
     assert (
         "Tesla-V100-SXM2-32GB has compute capability 7.x"

@@ -85,7 +85,7 @@ def make_pods_scenario(**world: object) -> tuple[Scenario, PodsRuntime]:
     return Scenario(make_scenario_job(), runtime), runtime
 
 
-async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with_them() -> None:
+async def test_waiting_pods_are_reported_and_job_continues() -> None:
     scenario, runtime = make_pods_scenario(waiting_for=WORDS)
 
     await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
@@ -97,7 +97,7 @@ async def test_waiting_pods_are_told_in_their_own_words_and_the_job_goes_on_with
     assert scenario.count(CreateCluster) == 1
 
 
-async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_in_eight() -> None:
+async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
     scenario = Scenario(
@@ -125,7 +125,7 @@ async def test_a_job_that_waits_at_every_stage_and_for_two_pods_at_once_is_told_
     assert len(told) == 8, told
 
 
-async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() -> None:
+async def test_final_start_failure_fails_job_with_pod_reason() -> None:
     scenario, _ = make_pods_scenario(waiting_for=WORDS, final_cause=Cause.START_FAILED)
 
     await scenario.until_quiet()
@@ -134,7 +134,7 @@ async def test_a_start_that_cannot_succeed_ends_the_job_with_the_pods_words() ->
     assert scenario.count(SubmitAttempt) == 0
 
 
-async def test_a_waiting_preflight_tells_why() -> None:
+async def test_waiting_preflight_reports_reason() -> None:
     scenario, runtime = make_pods_scenario(preflight_waits=True)
 
     await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
@@ -144,7 +144,7 @@ async def test_a_waiting_preflight_tells_why() -> None:
     assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED
 
 
-async def test_losses_of_the_preflight_are_counted_though_its_pods_vanish_slowly() -> None:
+async def test_preflight_losses_are_counted_while_pods_terminate() -> None:
     scenario, _ = make_pods_scenario(slow_deletion=True, preflights=["lost"] * 20)
 
     await scenario.until_quiet()
@@ -153,7 +153,7 @@ async def test_losses_of_the_preflight_are_counted_though_its_pods_vanish_slowly
     assert scenario.count(StartPreflight) == 4
 
 
-async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success() -> None:
+async def test_success_holds_despite_lost_worker() -> None:
     scenario, runtime = make_pods_scenario()
 
     def lose_worker(_: FakeRuntime, attempt: Attempt) -> None:
@@ -175,7 +175,7 @@ async def test_a_worker_lost_on_the_way_to_the_target_does_not_undo_the_success(
         (ExitCode.NON_FINITE, 2.0, Cause.NON_FINITE),
     ],
 )
-async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell(
+async def test_settling_waits_for_pod_evidence(
     code: ExitCode, evidence_after: float, cause: Cause
 ) -> None:
     scenario, _ = make_pods_scenario(evidence_after=evidence_after, faults={(1, 30): exits(code)})
@@ -185,7 +185,7 @@ async def test_a_driver_that_lost_others_waits_a_moment_for_what_their_pods_tell
     assert status.attempts[0].cause is cause
 
 
-async def test_a_driver_that_was_stopped_is_asked_for_no_evidence_of_what_it_lost() -> None:
+async def test_stopped_driver_needs_no_evidence() -> None:
     scenario, runtime = make_pods_scenario(evidence_after=2.0, faults={(1, 25): hangs})
     while not scenario.count(StopAttempt):
         await scenario.round()

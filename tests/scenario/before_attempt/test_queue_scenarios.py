@@ -15,7 +15,7 @@ SHORT = {"recovery.deadlines": {"provisioningSeconds": 60}}
 
 
 @pytest.mark.row("B12")
-async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -> None:
+async def test_queued_job_waits_without_deadline() -> None:
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
 
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
@@ -33,7 +33,7 @@ async def test_a_queued_job_waits_for_hours_without_a_deadline_and_then_runs() -
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 1
 
 
-async def test_time_in_the_queue_is_not_time_to_provision() -> None:
+async def test_queue_time_is_not_provisioning_time() -> None:
     """Even if the queue has something new to say all the time, so that each second is watched."""
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
@@ -47,7 +47,7 @@ async def test_time_in_the_queue_is_not_time_to_provision() -> None:
     assert [each.cause for each in scenario.attempts] == [Cause.SUCCEEDED]
 
 
-async def test_a_round_while_queued_changes_nothing() -> None:
+async def test_round_while_queued_changes_nothing() -> None:
     scenario = make_scenario(queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
     await scenario.round()
@@ -61,7 +61,7 @@ async def test_a_round_while_queued_changes_nothing() -> None:
 
 
 @pytest.mark.row("B12")
-async def test_a_preempted_job_resumes_where_it_saved_and_spends_no_budget() -> None:
+async def test_preempted_job_resumes_without_using_budget() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     for step in (23, 37):
         await until_step(scenario, step)
@@ -81,7 +81,7 @@ async def test_a_preempted_job_resumes_where_it_saved_and_spends_no_budget() -> 
     assert scenario.count(CreateCluster) == 1, "a new RayCluster would go to the end of the queue"
 
 
-async def test_phases_of_a_preemption_do_not_flap() -> None:
+async def test_phases_are_stable_during_preemption() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
     seen = len(scenario.runtime.statuses)
@@ -107,7 +107,7 @@ async def test_phases_of_a_preemption_do_not_flap() -> None:
 @pytest.mark.parametrize(
     "code", [ExitCode.PREEMPTED, ExitCode.TRAINER_RANK_LOST, ExitCode.PROGRAM_ERROR]
 )
-async def test_whatever_a_driver_ends_with_while_its_pods_are_taken_is_a_preemption(
+async def test_driver_exit_during_preemption_is_preempted(
     code: ExitCode,
 ) -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
@@ -123,7 +123,7 @@ async def test_whatever_a_driver_ends_with_while_its_pods_are_taken_is_a_preempt
     assert scenario.status.phase is Phase.QUEUED
 
 
-async def test_a_driver_that_still_saves_is_left_alone() -> None:
+async def test_saving_driver_is_not_stopped() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
 
@@ -137,7 +137,7 @@ async def test_a_driver_that_still_saves_is_left_alone() -> None:
     assert scenario.count(StopAttempt) == 0
 
 
-async def test_suspending_a_queued_job_leaves_the_queue() -> None:
+async def test_suspended_job_leaves_queue() -> None:
     scenario = make_scenario(queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
 
@@ -156,7 +156,7 @@ async def test_suspending_a_queued_job_leaves_the_queue() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
+async def test_queue_time_does_not_count_against_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     scenario.runtime.preempt()
@@ -169,7 +169,7 @@ async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> None:
+async def test_pods_terminating_after_readmission_were_preempted() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     await until_step(scenario, 23)
     scenario.runtime.queue = QUEUE
@@ -182,7 +182,7 @@ async def test_pods_that_go_only_after_the_next_admission_were_preempted() -> No
     assert [record.cause for record in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
-async def test_evicted_pods_that_no_queue_took_lead_to_a_new_cluster() -> None:
+async def test_evicted_pods_without_queue_get_new_cluster() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     await until_step(scenario, 23)
     before = scenario.status.restart_state.launch.cluster_since
@@ -196,7 +196,7 @@ async def test_evicted_pods_that_no_queue_took_lead_to_a_new_cluster() -> None:
     assert [each.cause for each in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
-async def test_losses_count_from_the_preemption_and_again_from_the_next_admission() -> None:
+async def test_losses_count_again_after_readmission() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
     began = scenario.status.restart_state.launch.cluster_since

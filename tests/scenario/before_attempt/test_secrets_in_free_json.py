@@ -41,7 +41,7 @@ PLACES = [
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize(("changes", "place"), PLACES, ids=[place for _, place in PLACES])
-async def test_a_secret_in_free_json_is_refused_before_any_pod(
+async def test_secret_in_free_json_is_rejected_before_preflight(
     changes: dict[str, Any], place: str
 ) -> None:
     scenario = make_scenario({}, changes)
@@ -56,7 +56,7 @@ async def test_a_secret_in_free_json_is_refused_before_any_pod(
     assert not any(secret in shown(scenario) for secret in (VALUE, "abc", "12345"))
 
 
-async def test_without_the_secret_the_same_job_goes_on() -> None:
+async def test_job_without_secret_is_accepted() -> None:
     scenario = make_scenario({}, asking(extraBody={"api_key": "abc"}))
     await scenario.until_quiet()
 
@@ -68,7 +68,7 @@ async def test_without_the_secret_the_same_job_goes_on() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_a_secret_written_into_a_running_job_reaches_no_further_attempt() -> None:
+async def test_secret_added_to_running_job_stops_next_attempt() -> None:
     scenario = make_scenario({}, asking(extraBody={"tenant": "acme"}))
     await until_step(scenario, 15)
 

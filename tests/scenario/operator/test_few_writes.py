@@ -21,7 +21,7 @@ def notes(scenario: Scenario) -> list[str]:
     return [told.note for old, new in pairwise(written) for told in transitions(old, new)]
 
 
-async def test_a_status_each_for_the_checks_the_cluster_and_the_submission() -> None:
+async def test_start_takes_one_status_write_per_action() -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
 
@@ -29,9 +29,7 @@ async def test_a_status_each_for_the_checks_the_cluster_and_the_submission() -> 
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(3, False), (15, True)])
-async def test_a_preflight_of_which_nothing_is_heard_yet_costs_no_status(
-    seconds: int, is_written: bool
-) -> None:
+async def test_unobserved_preflight_causes_no_status_write(seconds: int, is_written: bool) -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(StartPreflight) == 1)
     unheard = replace(await scenario.runtime.observe(scenario.job), preflight=None)
@@ -44,7 +42,7 @@ async def test_a_preflight_of_which_nothing_is_heard_yet_costs_no_status(
     assert (again.status.restart_state.launch.waiting_since != begun) is is_written
 
 
-async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() -> None:
+async def test_undisturbed_job_emits_one_event_per_transition() -> None:
     scenario = make_scenario()
     await scenario.until_quiet()
 
@@ -57,9 +55,7 @@ async def test_each_step_on_the_way_to_success_is_told_once_and_little_else() ->
     ]
 
 
-async def test_a_head_that_is_silent_right_after_the_submission_leaves_no_job_provisioning() -> (
-    None
-):
+async def test_unreachable_head_after_submission_leaves_provisioning() -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
     observed = await scenario.runtime.observe(scenario.job)

@@ -71,7 +71,7 @@ async def until_stopped(environment: ReconcilerEnvironment, *, late: float = 0.0
 @pytest.mark.parametrize(
     ("jobs", "poll"), [(100, 5.0), (3000, 150.0), (10_000, 500.0), (100_000, 5000.0)]
 )
-async def test_a_hang_is_found_within_its_limit_and_two_polls(
+async def test_stall_is_detected_within_deadline_and_two_polls(
     jobs: int, poll: float, tmp_path: Path
 ) -> None:
     async with make_environment(tmp_path, jobs) as environment:
@@ -81,14 +81,14 @@ async def test_a_hang_is_found_within_its_limit_and_two_polls(
     assert LIMIT < found <= LIMIT + 2 * poll + 5
 
 
-async def test_turns_that_come_ten_minutes_late_are_no_absence(tmp_path: Path) -> None:
+async def test_late_reconciles_do_not_reset_deadlines(tmp_path: Path) -> None:
     async with make_environment(tmp_path, 10_000) as environment:
         found = await until_stopped(environment, late=600.0)
 
     assert LIMIT < found < LIMIT + 2 * 1100 + 5
 
 
-async def test_an_operator_that_was_away_for_hours_counts_anew_with_many_jobs_too(
+async def test_operator_downtime_resets_deadlines_with_many_jobs(
     tmp_path: Path,
 ) -> None:
     async with make_environment(tmp_path, 10_000) as environment:

@@ -105,7 +105,7 @@ PLACES = ["checkpoint.everySteps", "checkpoint.path"]
 """What is wrong with it."""
 
 
-def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
+def test_rejected_job_has_no_objects_and_names_all_violations() -> None:
     decision = decide(make_job_with(changes=INVALID), EVERYTHING, T0)
 
     assert condition_of(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
@@ -116,7 +116,7 @@ def test_a_refused_job_holds_nothing_and_names_all_that_is_wrong() -> None:
     assert (decision.actions, decision.requeue_after) == (RELEASES, None)
 
 
-def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> None:
+def test_recorded_attempt_with_invalid_spec_is_not_submitted() -> None:
     job = make_job_with(changes=INVALID, **with_attempt())
 
     decision = decide(job, Observed(cluster=READY), at(5))
@@ -127,7 +127,7 @@ def test_a_recorded_attempt_whose_spec_became_invalid_is_never_submitted() -> No
 
 
 @pytest.mark.parametrize(("judged", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)])
-def test_a_spec_that_was_accepted_is_not_judged_again(judged: int, phase: Phase) -> None:
+def test_accepted_spec_is_not_evaluated_again(judged: int, phase: Phase) -> None:
     accepted = make_condition(ACCEPTED, "True", "Valid", generation=judged)
     job = make_job_with(accepted, changes=INVALID)  # by the rules of a newer release
     assert job.metadata.generation == 1
@@ -135,7 +135,7 @@ def test_a_spec_that_was_accepted_is_not_judged_again(judged: int, phase: Phase)
     assert decide(job, Observed(), T0).status.phase is phase
 
 
-def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -> None:
+def test_suspended_job_is_not_polled_after_cleanup() -> None:
     job = make_job_with(changes={"suspend": True})
 
     decision, later = (decide(job, observed, T0) for observed in (EVERYTHING, Observed()))
@@ -148,13 +148,13 @@ def test_a_suspended_job_holds_nothing_and_is_not_looked_at_once_all_is_gone() -
     assert (later.actions, later.requeue_after) == ((), None)
 
 
-def test_a_job_that_goes_on_is_no_longer_suspended() -> None:
+def test_resumed_job_is_not_suspended() -> None:
     job = make_job_with(make_condition(SUSPENDED, "True", "Suspended"))
 
     assert condition_of(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
 
 
-def test_a_job_begins_at_its_first_round() -> None:
+def test_start_time_is_the_first_round() -> None:
     fresh = make_scenario_job()
 
     first = decide(fresh, Observed(), at(5))
@@ -166,7 +166,7 @@ def test_a_job_begins_at_its_first_round() -> None:
 @pytest.mark.parametrize(
     ("edit", "is_warned"), [({"recovery.maxRestarts": 3}, True), ({"data.maxSamples": 50}, False)]
 )
-def test_warnings_of_the_facts_outlive_an_edit_that_the_checks_do_not_judge(
+def test_warnings_from_facts_are_kept_on_unrelated_edit(
     edit: dict[str, Any], is_warned: bool
 ) -> None:
     gpus = {"resources": {"device": "GPU", "gpusPerNode": 8}}
@@ -179,7 +179,7 @@ def test_warnings_of_the_facts_outlive_an_edit_that_the_checks_do_not_judge(
 
 
 @pytest.mark.parametrize(("generation", "is_judged"), [(0, False), (1, True)])
-def test_a_spec_is_judged_anew_only_if_it_is_another_one(generation: int, is_judged: bool) -> None:
+def test_spec_is_evaluated_again_only_when_changed(generation: int, is_judged: bool) -> None:
     """While an attempt runs; here a spec that an earlier release would have accepted."""
     accepted = make_condition(ACCEPTED, "True", "Valid", generation=0)
     job = make_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
@@ -221,7 +221,7 @@ def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
         (FAILED, "1", {"data.maxSamples": 50}, False),
     ],
 )
-def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
+def test_started_job_is_reopened_by_higher_target_or_retry(
     kind: ConditionType, asked: str, changes: dict[str, Any], reopens: bool
 ) -> None:
     job = over(kind, asked=asked, changes=changes)
@@ -236,7 +236,7 @@ def test_only_a_higher_target_or_another_retry_reopens_a_job_that_has_begun(
 
 
 @pytest.mark.parametrize(("edit", "reopens"), [({}, False), ({"data.maxSamples": 50}, True)])
-def test_another_spec_reopens_a_job_that_failed_before_it_began(
+def test_changed_spec_reopens_job_that_failed_before_start(
     edit: dict[str, Any], reopens: bool
 ) -> None:
     judged = PreflightStatus(spec_hash=spec_hash(make_scenario_job()))
@@ -247,7 +247,7 @@ def test_another_spec_reopens_a_job_that_failed_before_it_began(
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
-def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies() -> None:
+def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
     decision = decide(over(FAILED, asked="2", changes={"suspend": True}), Observed(), at(99))
 
     restarts, remedies = decision.status.restarts, decision.status.restart_state.remedies
@@ -258,7 +258,7 @@ def test_a_reopened_job_has_its_budget_and_its_nodes_back_and_keeps_its_remedies
     assert decision.status.retry == "2"
 
 
-def test_a_completed_job_that_goes_on_needs_no_checks() -> None:
+def test_continued_job_repeats_no_preflight() -> None:
     checked = PreflightStatus(spec_hash=spec_hash(make_scenario_job()), facts=KNOWN_TINY)
     job = over(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
 
@@ -270,9 +270,7 @@ def test_a_completed_job_that_goes_on_needs_no_checks() -> None:
 
 
 @pytest.mark.parametrize(("reason", "is_kept"), [("ImageChanged", False), ("DataError", True)])
-def test_a_retry_accepts_another_image_only_if_that_was_the_failure(
-    reason: str, is_kept: bool
-) -> None:
+def test_retry_accepts_new_image_only_after_image_changed(reason: str, is_kept: bool) -> None:
     pinned = Pinned(image="trainer:1", image_id="sha256:1")
 
     decision = decide(over(FAILED, reason, asked="2", pinned=pinned), Observed(), at(99))
@@ -282,7 +280,7 @@ def test_a_retry_accepts_another_image_only_if_that_was_the_failure(
     )
 
 
-def test_a_job_that_is_over_releases_everything_and_looks_until_it_is_gone() -> None:
+def test_finished_job_frees_objects_and_polls_until_deleted() -> None:
     job = over(COMPLETE, "TargetReached")
 
     decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))
@@ -295,7 +293,7 @@ def test_a_job_that_is_over_releases_everything_and_looks_until_it_is_gone() -> 
 # --- an attempt that was recorded and does not run yet
 
 
-def test_an_older_cluster_is_deleted_before_anything_else() -> None:
+def test_older_cluster_is_deleted_first() -> None:
     made = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
 
     decision = decide(make_job_with(**made), Observed(cluster=READY), at(5))
@@ -304,7 +302,7 @@ def test_an_older_cluster_is_deleted_before_anything_else() -> None:
     assert is_soon(decision)
 
 
-def test_what_an_earlier_attempt_left_says_nothing_about_the_next() -> None:
+def test_stale_observations_of_earlier_attempt_are_ignored() -> None:
     made = {
         "attempt": 2,
         "attempts": [AttemptRecord(number=2)],
@@ -347,7 +345,7 @@ def late(
         (ClusterObserved(1, message="0/3"), "; the cluster was not ready: 0/3"),
     ],
 )
-def test_a_job_whose_deadline_is_over_while_it_waits_tells_what_it_waited_for(
+def test_deadline_message_names_what_the_job_waited_for(
     cluster: ClusterObserved | None, waits: str
 ) -> None:
     record = late(Observed(cluster=cluster)).status.attempts[0]
@@ -357,7 +355,7 @@ def test_a_job_whose_deadline_is_over_while_it_waits_tells_what_it_waited_for(
 
 
 @pytest.mark.parametrize("started", [None, T0])
-def test_a_driver_that_runs_at_the_deadline_is_stopped_before_its_attempt_is_over(
+def test_running_driver_is_stopped_at_deadline(
     started: datetime | None,
 ) -> None:
     """It may be seen for the first time in this round."""
@@ -369,14 +367,14 @@ def test_a_driver_that_runs_at_the_deadline_is_stopped_before_its_attempt_is_ove
     assert decision.status.restart_state.retry.intent is Cause.DEADLINE_EXCEEDED
 
 
-def test_an_attempt_that_is_being_stopped_gets_no_other_cluster() -> None:
+def test_stopping_attempt_gets_no_new_cluster() -> None:
     decision = late(Observed(), intent=Cause.SUSPENDED)
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED
     assert CreateCluster not in kinds(decision)
 
 
-def test_an_operator_that_was_away_gives_pods_their_whole_time() -> None:
+def test_provisioning_timer_restarts_after_operator_downtime() -> None:
     state = RestartState(
         launch=LaunchState(cluster_since=T0), watch=WatchState(looked=T0, watched_since=T0)
     )
@@ -388,7 +386,7 @@ def test_an_operator_that_was_away_gives_pods_their_whole_time() -> None:
     assert decision.status.restart_state.watch.watched_since == at(86_400)
 
 
-def test_a_cluster_lost_before_its_driver_began_ends_the_attempt() -> None:
+def test_cluster_lost_before_submission_ends_attempt() -> None:
     lost = ClusterObserved(1, is_lost=True, cause=Cause.NODE_LOST, message="node gone")
 
     decision = decide(make_job_with(**with_attempt()), Observed(cluster=lost), at(5))
@@ -414,7 +412,7 @@ DONE = AttemptObserved(1, SubmissionStatus.SUCCEEDED, 0)
 LOST_A_RANK = AttemptObserved(1, SubmissionStatus.FAILED, ExitCode.TRAINER_RANK_LOST)
 
 
-def test_a_success_waits_a_minute_for_its_proof() -> None:
+def test_success_waits_a_minute_for_progress() -> None:
     observed = Observed(cluster=READY, attempt=DONE)
 
     first = running(observed, 5)
@@ -430,7 +428,7 @@ def lost_a_rank(cluster: ClusterObserved, evidence_seconds: float = 5.0) -> Obse
     return Observed(cluster=cluster, attempt=LOST_A_RANK, evidence_seconds=evidence_seconds)
 
 
-def test_a_driver_that_lost_others_waits_for_their_pods_as_long_as_these_may_take() -> None:
+def test_settling_waits_for_evidence_until_timeout() -> None:
     first = running(lost_a_rank(READY), 5)
     last, over = (
         running(lost_a_rank(READY), seconds, "WaitingForEvidence") for seconds in (4.9, 5)
@@ -452,13 +450,11 @@ def test_a_driver_that_lost_others_waits_for_their_pods_as_long_as_these_may_tak
         (Observed(attempt=LOST_A_RANK, evidence_seconds=5.0), Cause.HEAD_LOST),
     ],
 )
-def test_nothing_is_waited_for_where_the_cause_is_known_or_no_pod_can_tell_it(
-    observed: Observed, cause: Cause
-) -> None:
+def test_settling_does_not_wait_when_cause_is_known(observed: Observed, cause: Cause) -> None:
     assert running(observed, 5).status.attempts[0].cause is cause
 
 
-def test_a_driver_that_runs_on_a_ready_cluster_says_so() -> None:
+def test_running_driver_sets_cluster_ready() -> None:
     driver = AttemptObserved(1, SubmissionStatus.RUNNING)
 
     ready, silent = (

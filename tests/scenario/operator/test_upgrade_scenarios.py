@@ -30,7 +30,7 @@ def digests(scenario: Scenario) -> list[str]:
     ]
 
 
-async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
+async def test_job_keeps_image_of_first_attempt() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=reporting(schema_digest=schema_digest()),
@@ -48,7 +48,7 @@ async def test_a_job_stays_with_the_image_that_it_began_with() -> None:
     assert created.plan.sizing == scenario.status.sizing
 
 
-async def test_an_image_with_an_unknown_schema_waits_for_a_person_and_then_goes_on() -> None:
+async def test_unknown_schema_waits_for_user() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=reporting(schema_digest=schema_digest()),
@@ -90,7 +90,7 @@ def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("earlier_release")
-async def test_an_image_of_an_earlier_release_is_given_what_it_knows() -> None:
+async def test_earlier_image_gets_known_fields_only() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=reporting(schema_digest=OLDER),
@@ -106,7 +106,7 @@ async def test_an_image_of_an_earlier_release_is_given_what_it_knows() -> None:
 
 
 @pytest.mark.usefixtures("earlier_release")
-async def test_what_an_image_of_an_earlier_release_does_not_know_waits_for_a_person() -> None:
+async def test_field_unknown_to_earlier_image_waits_for_user() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         changes={"monitoring": {"historyWindow": 50}},
@@ -123,7 +123,7 @@ async def test_what_an_image_of_an_earlier_release_does_not_know_waits_for_a_per
 
 
 @pytest.mark.row("C13")
-async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
+async def test_job_keeps_ray_version() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=reporting(ray_version="2.60.0"),
@@ -156,7 +156,7 @@ async def test_a_job_stays_with_the_ray_version_that_it_began_with() -> None:
     assert scenario.status.pinned.ray_version == "2.60.0"
 
 
-async def test_before_its_first_attempt_a_job_may_change_to_an_image_with_another_ray() -> None:
+async def test_ray_version_may_change_before_first_attempt() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
     scenario = make_scenario(
         changes={"retrieval": {"mode": "Search", "endpoints": [managed]}},
@@ -194,7 +194,7 @@ def images(scenario: Scenario) -> list[str]:
 
 
 @pytest.mark.row("C13")
-async def test_the_next_cluster_is_given_the_digest_that_the_first_attempt_began_with() -> None:
+async def test_next_cluster_uses_pinned_digest() -> None:
     scenario = make_pinned_scenario()
     await scenario.until(lambda status: status.progress.step == 20)
     assert (scenario.status.pinned.image, scenario.status.pinned.image_id) == (NAME, ONE)
@@ -207,7 +207,7 @@ async def test_the_next_cluster_is_given_the_digest_that_the_first_attempt_began
 
 
 @pytest.mark.row("C13")
-async def test_another_image_under_the_name_of_one_that_was_loaded_onto_nodes_is_refused() -> None:
+async def test_other_image_under_loaded_name_is_rejected() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE,))
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.image_ids = (LOADED_TWO,)
@@ -228,7 +228,7 @@ async def test_another_image_under_the_name_of_one_that_was_loaded_onto_nodes_is
 
 @pytest.mark.row("C13")
 @pytest.mark.parametrize("told", [(ONE,), (LOADED_ONE,), ()])
-async def test_another_ray_under_the_same_name_is_refused_on_resume(told: tuple[str, ...]) -> None:
+async def test_other_ray_under_same_tag_is_rejected_on_resume(told: tuple[str, ...]) -> None:
     scenario = make_pinned_scenario(image_ids=told)
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.ray_version = "2.61.0"
@@ -242,7 +242,7 @@ async def test_another_ray_under_the_same_name_is_refused_on_resume(told: tuple[
     assert scenario.submitted == [1]
 
 
-async def test_an_attempt_waits_until_nodes_tell_what_has_to_be_compared() -> None:
+async def test_attempt_waits_for_image_ids() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE,))
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.image_ids = ()
@@ -256,7 +256,7 @@ async def test_an_attempt_waits_until_nodes_tell_what_has_to_be_compared() -> No
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_an_image_that_nodes_tell_late_is_pinned_while_the_attempt_runs() -> None:
+async def test_late_image_id_is_pinned_during_attempt() -> None:
     scenario = make_pinned_scenario(image_ids=())
     await scenario.until(lambda status: status.progress.step == 5)
     assert scenario.status.pinned.image_id == ""
@@ -267,7 +267,7 @@ async def test_an_image_that_nodes_tell_late_is_pinned_while_the_attempt_runs() 
     assert scenario.status.pinned.image_id == ONE
 
 
-async def test_nodes_that_know_one_name_as_different_images_begin_nothing() -> None:
+async def test_different_images_under_one_name_start_no_attempt() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE, LOADED_TWO))
 
     await scenario.until_quiet()
@@ -276,7 +276,7 @@ async def test_nodes_that_know_one_name_as_different_images_begin_nothing() -> N
     assert scenario.submitted == []
 
 
-async def test_a_user_changes_the_image_by_naming_another() -> None:
+async def test_image_is_changed_by_new_name() -> None:
     scenario = make_pinned_scenario()
     await scenario.until(lambda status: status.progress.step == 20)
 

@@ -103,7 +103,7 @@ def ended(observed: Observed, **record: Any) -> AttemptRecord:
 
 @pytest.mark.parametrize("head", HEAD)
 @pytest.mark.parametrize("http", HTTP)
-def test_every_cell_of_the_table_has_its_cause(http: str, head: str) -> None:
+def test_cause_of_each_table_cell(http: str, head: str) -> None:
     wrong = []
     for cell in [each for each in CELLS if (each[0], each[3]) == (http, head)]:
         record = ended(seen(*cell))
@@ -113,7 +113,7 @@ def test_every_cell_of_the_table_has_its_cause(http: str, head: str) -> None:
     assert wrong == []
 
 
-def test_every_row_of_the_table_is_needed() -> None:
+def test_table_rows_are_necessary() -> None:
     used = {next(r for r in TABLE if expected(cell) == r[4] and _fits(r, cell)) for cell in CELLS}
 
     assert used == set(TABLE)
@@ -123,7 +123,7 @@ def _fits(row: tuple[str, str, object, str, str], cell: tuple[str, str, int | No
     return all(wanted in (ANY, found) for wanted, found in zip(row, cell, strict=False))
 
 
-def test_the_drivers_own_words_name_its_end_where_ray_knows_no_code() -> None:
+def test_reported_failure_is_used_without_exit_code() -> None:
     failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
 
     record = ended(seen("200", "FAILED", None, "ready", failure=failure))
@@ -131,7 +131,7 @@ def test_the_drivers_own_words_name_its_end_where_ray_knows_no_code() -> None:
     assert (record.cause, record.message) == (Cause.NON_FINITE, "loss nan")
 
 
-def test_words_that_belong_to_another_code_are_not_believed() -> None:
+def test_reported_failure_with_other_exit_code_is_ignored() -> None:
     failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
 
     record = ended(seen("200", "FAILED", -9, "ready", failure=failure))
@@ -139,7 +139,7 @@ def test_words_that_belong_to_another_code_are_not_believed() -> None:
     assert (record.cause, "signal 9" in record.message) == (Cause.PROGRAM_ERROR, True)
 
 
-def test_pods_explain_a_driver_that_failed_better_than_its_exit_code() -> None:
+def test_pod_evidence_takes_precedence_over_exit_code() -> None:
     observed = seen("200", "FAILED", 12, "ready")
     told = ClusterObserved(1, is_ready=True, cause=Cause.HOST_OUT_OF_MEMORY, message="OOMKilled")
 
@@ -148,7 +148,7 @@ def test_pods_explain_a_driver_that_failed_better_than_its_exit_code() -> None:
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
 
 
-def test_a_driver_that_ray_killed_for_memory_was_short_of_the_heads() -> None:
+def test_driver_killed_by_ray_memory_monitor_is_head_shortage() -> None:
     attempt = AttemptObserved(1, SubmissionStatus.FAILED, None, "low on memory", True)
 
     record = ended(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))

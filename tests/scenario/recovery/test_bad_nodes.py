@@ -29,7 +29,7 @@ def created(scenario: Scenario) -> list[CreateCluster]:
 
 
 @pytest.mark.row("B24")
-async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
+async def test_node_with_two_failures_is_avoided_and_named() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
 
     await scenario.until(lambda status: len(status.attempts) == 2)
@@ -46,7 +46,7 @@ async def test_a_node_that_failed_twice_is_avoided_and_named() -> None:
     )
 
 
-async def test_a_node_whose_worker_failed_twice_is_left_with_a_new_cluster() -> None:
+async def test_node_with_two_worker_failures_gets_new_cluster() -> None:
     def loses_worker(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_worker("gpu-7")
 
@@ -59,7 +59,7 @@ async def test_a_node_whose_worker_failed_twice_is_left_with_a_new_cluster() -> 
     assert scenario.attempts[2].tier is Tier.NEW_CLUSTER
 
 
-async def test_failures_of_different_nodes_exclude_none() -> None:
+async def test_single_failures_exclude_no_node() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
 
     await scenario.until_quiet()
@@ -68,7 +68,7 @@ async def test_failures_of_different_nodes_exclude_none() -> None:
     assert avoided(scenario) == []
 
 
-async def test_zero_switches_it_off() -> None:
+async def test_zero_disables_node_exclusion() -> None:
     changes = {"recovery.excludeNodeAfterFailures": 0}
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")}, changes)
 
@@ -81,7 +81,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.mark.row("B24")
-async def test_two_reboots_of_the_only_gpu_node_in_weeks_are_no_reason_to_avoid_it() -> None:
+async def test_rare_reboots_exclude_no_node() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
     await scenario.until(lambda status: len(status.attempts) == 2)
 
@@ -94,7 +94,7 @@ async def test_two_reboots_of_the_only_gpu_node_in_weeks_are_no_reason_to_avoid_
 
 
 @pytest.mark.row("B24")
-async def test_every_day_without_a_failure_takes_one_off() -> None:
+async def test_failure_count_decreases_each_day() -> None:
     faults = {(n, 15): fails_on("gpu-7") for n in (1, 2, 3)}
     scenario = make_scenario(faults | {(4, 16): CRASH, (5, 17): fails_on("gpu-8")})
 
@@ -107,7 +107,7 @@ async def test_every_day_without_a_failure_takes_one_off() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_ten_checkpoints_since_the_failure_take_one_off() -> None:
+async def test_failure_count_decreases_after_ten_checkpoints() -> None:
     faults = {(1, 15): fails_on("gpu-7"), (2, 125): fails_on("gpu-7")}
     scenario = make_scenario(faults, {"training.totalSteps": 140, "checkpoint.everySteps": 10})
 
@@ -117,7 +117,7 @@ async def test_ten_checkpoints_since_the_failure_take_one_off() -> None:
     assert [action.avoided_nodes for action in created(scenario)] == [(), (), ()]
 
 
-async def test_an_avoided_node_is_no_reason_for_pods_that_do_not_get_ready() -> None:
+async def test_avoided_node_is_not_reported_as_pod_problem() -> None:
     changes = {
         "recovery.excludeNodeAfterFailures": 1,
         "recovery.deadlines": {"provisioningSeconds": 60},

@@ -63,7 +63,7 @@ async def test_job_runs_from_preflight_to_its_target() -> None:
     ]
 
 
-async def test_a_job_is_ready_while_it_trains_and_once_it_is_complete() -> None:
+async def test_ready_condition_while_training_and_when_complete() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await until_step(scenario, 5)
@@ -92,7 +92,7 @@ async def test_phases_come_in_order() -> None:
 
 
 @pytest.mark.row("B10")
-async def test_driver_crash_restarts_on_the_warm_cluster_from_the_last_checkpoint() -> None:
+async def test_driver_exit_resubmits_on_warm_cluster() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await scenario.until_quiet()
@@ -120,7 +120,7 @@ async def test_first_failure_after_progress_restarts_at_once() -> None:
     assert scenario.status.restarts.total == 2
 
 
-async def test_two_crashes_without_progress_get_a_new_cluster() -> None:
+async def test_two_crashes_without_progress_get_new_cluster() -> None:
     scenario = make_scenario({(1, 5): CRASH, (2, 5): CRASH})
 
     await scenario.until_quiet()
@@ -131,7 +131,7 @@ async def test_two_crashes_without_progress_get_a_new_cluster() -> None:
     assert scenario.status.cluster.name == cluster_name(job.name, job.uid, 2)
 
 
-async def test_a_cluster_on_which_every_attempt_gets_further_is_kept() -> None:
+async def test_cluster_is_kept_while_attempts_progress() -> None:
     scenario = make_scenario({(1, 3): CRASH, (2, 5): CRASH, (3, 7): CRASH, (4, 7): CRASH})
 
     await scenario.until_quiet()
@@ -140,7 +140,7 @@ async def test_a_cluster_on_which_every_attempt_gets_further_is_kept() -> None:
     assert tiers == [Tier.FIRST, *[Tier.WARM_CLUSTER] * 3, Tier.NEW_CLUSTER]
 
 
-async def test_new_cluster_gets_its_own_two_chances() -> None:
+async def test_new_cluster_gets_two_attempts() -> None:
     scenario = make_scenario({(n, 5): CRASH for n in (1, 2, 3)})
 
     await scenario.until_quiet()
@@ -154,7 +154,7 @@ async def test_new_cluster_gets_its_own_two_chances() -> None:
 
 
 @pytest.mark.row("B6")
-async def test_delays_double_without_progress_and_end_at_the_largest() -> None:
+async def test_delays_double_up_to_maximum() -> None:
     changes = {"recovery.backoffSeconds": 10, "recovery.maxBackoffSeconds": 30}
     scenario = make_scenario({(n, 5): CRASH for n in range(1, 6)}, changes)
 
@@ -168,7 +168,7 @@ async def test_delays_double_without_progress_and_end_at_the_largest() -> None:
     )
 
 
-async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
+async def test_lost_cluster_is_deleted_before_delay() -> None:
     scenario = make_scenario(
         {(n, 5): head_is_lost for n in (1, 2)}, {"recovery.backoffSeconds": 100}
     )
@@ -181,7 +181,7 @@ async def test_a_lost_cluster_is_deleted_before_the_delay() -> None:
     assert scenario.runtime.now - lost_at < timedelta(seconds=2)
 
 
-async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
+async def test_cluster_is_kept_while_head_saves() -> None:
     def head_is_lost_and_saves(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(saves_seconds=50)
 
@@ -195,7 +195,7 @@ async def test_a_cluster_whose_head_may_still_save_is_left_alone() -> None:
 
 
 @pytest.mark.row("B17")
-async def test_lost_head_gets_a_new_cluster() -> None:
+async def test_lost_head_gets_new_cluster() -> None:
     scenario = make_scenario({(1, 33): head_is_lost})
 
     await scenario.until_quiet()
@@ -211,7 +211,7 @@ def head_is_succeeded(runtime: FakeRuntime, _: Attempt) -> None:
 
 
 @pytest.mark.row("B17")
-async def test_a_lost_head_whose_successor_knows_the_cluster_costs_no_cluster() -> None:
+async def test_restored_head_keeps_cluster() -> None:
     scenario = make_scenario({(1, 33): head_is_succeeded})
 
     await scenario.until_quiet()
@@ -221,7 +221,7 @@ async def test_a_lost_head_whose_successor_knows_the_cluster_costs_no_cluster() 
     assert scenario.count(CreateCluster) == 1
 
 
-async def test_a_driver_saves_before_the_next_attempt_waits_for_another_head() -> None:
+async def test_driver_saves_before_head_is_replaced() -> None:
     def head_is_deleted(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(saves_seconds=50, away_seconds=70)
 
@@ -237,7 +237,7 @@ async def test_a_driver_saves_before_the_next_attempt_waits_for_another_head() -
 
 
 @pytest.mark.row("B17")
-async def test_a_head_that_stays_away_for_longer_than_its_nodes_wait_costs_a_cluster() -> None:
+async def test_head_return_timeout_gets_new_cluster() -> None:
     def head_stays_away(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(away_seconds=600)
 
@@ -251,7 +251,7 @@ async def test_a_head_that_stays_away_for_longer_than_its_nodes_wait_costs_a_clu
     assert scenario.status.restarts.total == 1
 
 
-async def test_heads_lost_again_and_again_without_a_new_step_get_a_new_cluster() -> None:
+async def test_repeated_head_loss_without_progress_gets_new_cluster() -> None:
     again = {(1, 33): head_is_succeeded, (2, 31): head_is_succeeded, (3, 32): head_is_succeeded}
     scenario = make_scenario(again)
 
@@ -266,7 +266,7 @@ def worker_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
 
 
 @pytest.mark.row("B10", "G6")
-async def test_a_lost_worker_is_replaced_in_its_cluster() -> None:
+async def test_lost_worker_is_replaced_in_its_cluster() -> None:
     scenario = make_scenario({(1, 33): worker_is_lost})
 
     await scenario.until_quiet()
@@ -277,7 +277,7 @@ async def test_a_lost_worker_is_replaced_in_its_cluster() -> None:
     assert scenario.count(CreateCluster) == 1
 
 
-async def test_workers_lost_again_and_again_without_a_new_step_get_a_new_cluster() -> None:
+async def test_repeated_worker_loss_without_progress_gets_new_cluster() -> None:
     scenario = make_scenario(
         {(1, 33): worker_is_lost, (2, 31): worker_is_lost, (3, 32): worker_is_lost}
     )
@@ -288,7 +288,7 @@ async def test_workers_lost_again_and_again_without_a_new_step_get_a_new_cluster
     assert tiers(scenario) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER, Tier.WARM_CLUSTER]
 
 
-async def test_head_that_forgot_the_attempt_has_restarted() -> None:
+async def test_head_without_submission_is_head_lost() -> None:
     def forgets(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None
 
@@ -300,7 +300,7 @@ async def test_head_that_forgot_the_attempt_has_restarted() -> None:
 
 
 @pytest.mark.row("B9")
-async def test_success_before_the_target_is_a_failure() -> None:
+async def test_success_before_target_is_failure() -> None:
     scenario = make_scenario({(1, 15): exits(0)})
 
     await scenario.until_quiet()
@@ -309,7 +309,7 @@ async def test_success_before_the_target_is_a_failure() -> None:
     assert "step 15, before step 60" in scenario.attempts[0].message
 
 
-async def test_success_whose_progress_cannot_be_read_for_a_moment_is_no_failure() -> None:
+async def test_success_waits_for_readable_progress() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 58)
     scenario.runtime.is_blind = True
@@ -323,7 +323,7 @@ async def test_success_whose_progress_cannot_be_read_for_a_moment_is_no_failure(
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_success_whose_progress_can_never_be_read_is_not_believed() -> None:
+async def test_success_without_readable_progress_is_failure() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 58)
     scenario.runtime.is_blind = True
@@ -336,7 +336,7 @@ async def test_success_whose_progress_can_never_be_read_is_not_believed() -> Non
 
 
 @pytest.mark.row("B16")
-async def test_status_keeps_the_last_ten_attempts_of_a_job_that_had_more() -> None:
+async def test_status_retains_last_ten_attempts() -> None:
     faults = {(number, 10 * number + 7): CRASH for number in range(1, 12)}
     scenario = make_scenario(faults, {"training.totalSteps": 130})
 
@@ -348,7 +348,7 @@ async def test_status_keeps_the_last_ten_attempts_of_a_job_that_had_more() -> No
 
 
 @pytest.mark.row("B8")
-async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
+async def test_resume_at_wrong_step_ends_attempt() -> None:
     def crashes_and_forgets(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.resume_at = 10
         CRASH(runtime, attempt)
@@ -362,7 +362,7 @@ async def test_resume_at_the_wrong_step_ends_the_attempt() -> None:
     assert scenario.attempts[2].from_step >= 20
 
 
-async def test_older_checkpoint_is_accepted_when_the_newer_was_skipped_with_a_reason() -> None:
+async def test_older_checkpoint_is_accepted_with_reason() -> None:
     scenario = make_scenario({(1, 27): crashes_and_tears})
 
     await scenario.until_quiet()
@@ -395,7 +395,7 @@ async def test_suspend_saves_frees_everything_and_resumes() -> None:
 
 
 @pytest.mark.parametrize("when", [0, 1, 3, 10, 14, 22])
-async def test_suspend_in_any_early_moment_leaves_nothing(when: int) -> None:
+async def test_early_suspension_leaves_no_objects(when: int) -> None:
     scenario = make_scenario()
     for _ in range(when):
         await scenario.round()
@@ -434,7 +434,7 @@ async def test_budget_is_reset_by_a_new_checkpoint() -> None:
     assert scenario.status.restarts.total == 5
 
 
-async def test_no_restart_is_allowed_when_the_budget_is_zero() -> None:
+async def test_zero_budget_allows_no_restart() -> None:
     scenario = make_scenario({(1, 27): CRASH}, {"recovery.maxRestarts": 0})
 
     await scenario.until_quiet()
@@ -452,7 +452,7 @@ async def test_no_restart_is_allowed_when_the_budget_is_zero() -> None:
         (ExitCode.CHECKPOINT_INCOMPATIBLE, Cause.CHECKPOINT_INCOMPATIBLE),
     ],
 )
-async def test_causes_that_no_restart_can_cure_end_the_job(code: ExitCode, cause: Cause) -> None:
+async def test_permanent_causes_fail_the_job(code: ExitCode, cause: Cause) -> None:
     scenario = make_scenario({(1, 5): exits(code, "look here")})
 
     await scenario.until_quiet()
@@ -461,7 +461,7 @@ async def test_causes_that_no_restart_can_cure_end_the_job(code: ExitCode, cause
     assert scenario.condition(ConditionType.FAILED) == ("True", str(cause), "look here")
 
 
-async def test_preflight_failure_names_all_checks_before_any_cluster() -> None:
+async def test_failed_preflight_names_all_checks_without_cluster() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "train.jsonl has no column prompt", 3)
     scenario = make_scenario(preflight_result=result)
 
@@ -476,7 +476,7 @@ async def test_preflight_failure_names_all_checks_before_any_cluster() -> None:
     assert scenario.count(CreateCluster) == 0
 
 
-async def test_a_failed_preflight_shows_the_sizing_by_the_facts_it_read() -> None:
+async def test_failed_preflight_shows_sizing_from_facts() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
     scenario = make_scenario(preflight_result=result.model_copy(update={"facts": KNOWN_TINY}))
 
@@ -486,7 +486,7 @@ async def test_a_failed_preflight_shows_the_sizing_by_the_facts_it_read() -> Non
     assert any(f"{KNOWN_TINY.rows} rows" in each for each in reasons)
 
 
-async def test_mended_spec_after_a_failed_preflight_starts_over() -> None:
+async def test_fixed_spec_restarts_after_failed_preflight() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
     scenario = make_scenario(preflight_result=result)
     await scenario.until_quiet()
@@ -498,7 +498,7 @@ async def test_mended_spec_after_a_failed_preflight_starts_over() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_lost_preflight_is_run_again() -> None:
+async def test_lost_preflight_is_repeated() -> None:
     scenario = make_scenario(preflights=["lost", "lost"])
 
     await scenario.until_quiet()
@@ -507,7 +507,7 @@ async def test_lost_preflight_is_run_again() -> None:
     assert scenario.count(StartPreflight) == 3
 
 
-async def test_preflight_that_never_ends_fails_after_its_deadline() -> None:
+async def test_preflight_deadline_fails_job() -> None:
     scenario = make_scenario(preflights=["hangs"], changes=SHORT)
 
     await scenario.until_quiet()
@@ -518,7 +518,7 @@ async def test_preflight_that_never_ends_fails_after_its_deadline() -> None:
     assert scenario.runtime.now - T0 < timedelta(seconds=40)
 
 
-async def test_preflight_lost_again_and_again_fails_with_its_problem() -> None:
+async def test_repeatedly_lost_preflight_fails_with_reason() -> None:
     scenario = make_scenario(preflights=["lost"] * 10_000)
 
     await scenario.until_quiet()
@@ -527,7 +527,7 @@ async def test_preflight_lost_again_and_again_fails_with_its_problem() -> None:
     assert "evicted" in scenario.condition(ConditionType.FAILED)[2]
 
 
-async def test_clock_of_the_preflight_stands_still_while_suspended() -> None:
+async def test_preflight_timer_pauses_while_suspended() -> None:
     scenario = make_scenario(preflights=["hangs"], changes=SHORT)
     await scenario.until(lambda status: scenario.count(StartPreflight) == 1)
     scenario.edit(SHORT | {"suspend": True})
@@ -555,7 +555,7 @@ async def between_two_attempts(changes: dict[str, Any]) -> Scenario:
 
 
 @pytest.mark.row("A12")
-async def test_another_url_is_checked_before_the_next_attempt_asks_it() -> None:
+async def test_changed_url_is_checked_before_next_attempt() -> None:
     scenario = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
     before = len(scenario.runtime.performed)
 
@@ -570,7 +570,7 @@ async def test_another_url_is_checked_before_the_next_attempt_asks_it() -> None:
     assert causes(scenario) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
 
 
-async def test_another_url_that_fails_its_check_is_asked_by_no_attempt() -> None:
+async def test_changed_url_is_rejected_by_preflight() -> None:
     scenario = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
 
     result = failed_check(CheckId.RETRIEVAL_REACHABLE, "endpoint kb: no passages", 4)
@@ -584,7 +584,7 @@ async def test_another_url_that_fails_its_check_is_asked_by_no_attempt() -> None
 
 
 @pytest.mark.row("A12")
-async def test_another_limit_of_restarts_is_no_reason_for_a_check() -> None:
+async def test_changed_restart_limit_repeats_no_preflight() -> None:
     scenario = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
 
     scenario.edit(asks_at("http://kb:8000/retrieve") | {"recovery.maxRestarts": 3})
@@ -596,7 +596,7 @@ async def test_another_limit_of_restarts_is_no_reason_for_a_check() -> None:
 
 
 @pytest.mark.row("A10", "B13")
-async def test_hang_is_dumped_stopped_and_restarted() -> None:
+async def test_stalled_attempt_is_dumped_stopped_and_restarted() -> None:
     scenario = make_scenario({(1, 25): hangs})
 
     await scenario.until_quiet()
@@ -607,7 +607,7 @@ async def test_hang_is_dumped_stopped_and_restarted() -> None:
     assert scenario.attempts[1].from_step == 20
 
 
-async def test_time_in_which_nobody_looked_kills_nothing() -> None:
+async def test_unobserved_time_stops_no_attempt() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -620,7 +620,7 @@ async def test_time_in_which_nobody_looked_kills_nothing() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_dashboard_that_is_down_for_a_while_ends_nothing() -> None:
+async def test_unreachable_dashboard_ends_no_attempt() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -634,7 +634,7 @@ async def test_dashboard_that_is_down_for_a_while_ends_nothing() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_deadline_over_all_attempts_ends_the_job() -> None:
+async def test_active_deadline_fails_job() -> None:
     scenario = make_scenario({(1, 30): CRASH}, {"activeDeadlineSeconds": 60})
 
     await scenario.until_quiet()
@@ -643,7 +643,7 @@ async def test_deadline_over_all_attempts_ends_the_job() -> None:
     assert scenario.runtime.now - T0 < timedelta(seconds=90)
 
 
-async def test_raised_target_continues_a_finished_job() -> None:
+async def test_raised_target_continues_finished_job() -> None:
     scenario = make_scenario()
     await scenario.until_quiet()
 
@@ -656,7 +656,7 @@ async def test_raised_target_continues_a_finished_job() -> None:
     assert scenario.count(StartPreflight) == 1
 
 
-async def test_annotation_reopens_a_failed_job_with_a_fresh_budget() -> None:
+async def test_retry_annotation_reopens_failed_job_with_new_budget() -> None:
     faults = {(n, 5): CRASH for n in (1, 2)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 1})
     await scenario.until_quiet()
@@ -669,7 +669,7 @@ async def test_annotation_reopens_a_failed_job_with_a_fresh_budget() -> None:
     assert scenario.status.restarts.since_progress == 0
 
 
-async def test_same_annotation_reopens_nothing() -> None:
+async def test_unchanged_retry_annotation_reopens_nothing() -> None:
     scenario = make_scenario({(1, 5): exits(ExitCode.DATA_ERROR)})
     scenario.retry("1")
     await scenario.until_quiet()
@@ -682,7 +682,7 @@ async def test_same_annotation_reopens_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", [None, exits(ExitCode.DATA_ERROR)])
-async def test_nothing_happens_after_the_end(fault: Any) -> None:
+async def test_finished_job_gets_no_actions(fault: Any) -> None:
     scenario = make_scenario({(1, 5): fault} if fault else {})
     await scenario.until_quiet()
     status, done = scenario.status, list(scenario.runtime.performed)
@@ -694,7 +694,7 @@ async def test_nothing_happens_after_the_end(fault: Any) -> None:
     assert scenario.runtime.performed == done
 
 
-async def test_cluster_that_never_gets_ready_ends_the_job_after_its_deadline() -> None:
+async def test_unready_cluster_fails_job_at_deadline() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"provisioningSeconds": 3}})
 
     await scenario.until_quiet()
@@ -713,7 +713,7 @@ RETRIEVAL = {
 }
 
 
-async def test_managed_retriever_is_started_before_and_stopped_after() -> None:
+async def test_managed_retriever_runs_for_the_lifetime_of_the_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
 
     await scenario.until_quiet()
@@ -723,7 +723,7 @@ async def test_managed_retriever_is_started_before_and_stopped_after() -> None:
 
 
 @pytest.mark.row("B21")
-async def test_retriever_that_dies_while_training_is_started_again() -> None:
+async def test_lost_retriever_is_restarted_during_training() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -736,7 +736,7 @@ async def test_retriever_that_dies_while_training_is_started_again() -> None:
     assert scenario.count(StartRetriever) == 2
 
 
-async def test_retriever_that_refuses_its_corpus_fails_the_job() -> None:
+async def test_rejected_corpus_fails_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
@@ -748,7 +748,7 @@ async def test_retriever_that_refuses_its_corpus_fails_the_job() -> None:
     assert scenario.condition(ConditionType.FAILED) == ("True", "DataError", "kb: line 2: no text")
 
 
-async def test_retriever_that_never_gets_ready_fails_after_the_provisioning_deadline() -> None:
+async def test_unready_retriever_fails_job_at_deadline() -> None:
     scenario = make_scenario(changes=RETRIEVAL | SHORT)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
@@ -763,7 +763,7 @@ async def test_retriever_that_never_gets_ready_fails_after_the_provisioning_dead
 EVENTFUL = {(1, 27): CRASH, (2, 35): head_is_lost, (3, 41): hangs}
 
 
-async def test_forgetting_everything_but_status_between_rounds_changes_no_decision() -> None:
+async def test_decisions_depend_only_on_status_and_observations() -> None:
     dropped, kept = make_scenario(EVENTFUL), make_scenario(EVENTFUL)
     kept.drops_process = False
 
@@ -774,7 +774,7 @@ async def test_forgetting_everything_but_status_between_rounds_changes_no_decisi
     assert dropped.runtime.performed == kept.runtime.performed
 
 
-async def test_every_attempt_is_submitted_once_wherever_the_process_dies() -> None:
+async def test_attempts_are_submitted_once_despite_operator_crashes() -> None:
     faults = {(1, 7): CRASH, (2, 13): head_is_lost}
     shorter = {"training.totalSteps": 20}
     reference = make_scenario(faults, shorter)
@@ -790,7 +790,7 @@ async def test_every_attempt_is_submitted_once_wherever_the_process_dies() -> No
         assert scenario.count(CreateCluster) == scenario.count(DeleteCluster), crash
 
 
-async def test_a_backup_that_fails_is_told_and_ends_nothing() -> None:
+async def test_failed_backup_is_reported_and_job_continues() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 15)
     assert scenario.condition(ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 10")

@@ -2,7 +2,7 @@ from raggrpo_operator.core.lifecycle.actions import CreateCluster
 from support.fakes.fake_runtime import head_is_lost, make_scenario
 
 
-async def test_the_slowest_save_of_all_attempts_is_remembered() -> None:
+async def test_slowest_save_is_recorded() -> None:
     scenario = make_scenario({(1, 33): head_is_lost}, save_seconds=4.26)
     await scenario.until(lambda status: status.attempt == 2)
     scenario.runtime.save_seconds = 2.0
@@ -12,7 +12,7 @@ async def test_the_slowest_save_of_all_attempts_is_remembered() -> None:
     assert scenario.status.restart_state.slowest_save_seconds == 4.3
 
 
-async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
+async def test_grace_period_covers_slowest_save() -> None:
     scenario = make_scenario({(1, 33): head_is_lost}, save_seconds=20.0)
 
     await scenario.until_quiet()
@@ -21,7 +21,7 @@ async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
     assert [each.grace_seconds for each in created] == [30, 76]  # 3 x 20 s, the step, the margin
 
 
-async def test_a_save_as_slow_as_the_slowest_changes_nothing() -> None:
+async def test_equally_slow_save_changes_nothing() -> None:
     scenario = make_scenario(save_seconds=4.24)
     await scenario.until(lambda status: status.restart_state.slowest_save_seconds > 0)
     before = scenario.status.restart_state.slowest_save_seconds

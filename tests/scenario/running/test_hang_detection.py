@@ -123,7 +123,7 @@ async def looks(scenario: Scenario, until: float) -> None:
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
-async def test_a_healthy_run_is_no_hang(timeline: list[Part]) -> None:
+async def test_healthy_runs_are_not_stalled(timeline: list[Part]) -> None:
     scenario = make_fake_scenario(timeline)
 
     await looks(scenario, sum(lasts for _, _, lasts in timeline) - poll(timeline))
@@ -151,7 +151,7 @@ HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("name", HANGS)
-async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> None:
+async def test_stall_is_detected_in_each_stage(name: str) -> None:
     timeline, limit = HANGS[name]
     begun = sum(lasts for _, _, lasts in timeline[:-1])
     scenario = make_fake_scenario(timeline)
@@ -166,7 +166,7 @@ async def test_a_hang_is_found_within_its_deadline_and_two_polls(name: str) -> N
     assert limit - 1 < found <= limit + 2 * poll(timeline)
 
 
-async def test_no_end_is_foretold_before_a_step_was_timed() -> None:
+async def test_remaining_time_is_unknown_before_first_step() -> None:
     started = sum(lasts for _, _, lasts in STARTED)
     scenario = make_fake_scenario(STARTED + steps(1, [15.0] * 2))
     await looks(scenario, started + 10)
@@ -180,7 +180,7 @@ async def test_no_end_is_foretold_before_a_step_was_timed() -> None:
     assert scenario.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
 
 
-async def test_a_suspended_night_is_no_hang() -> None:
+async def test_suspension_is_not_a_stall() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step == 25)
     scenario.edit({"suspend": True})
@@ -193,7 +193,7 @@ async def test_a_suspended_night_is_no_hang() -> None:
     assert [record.cause for record in scenario.attempts] == [Cause.SUSPENDED, Cause.SUCCEEDED]
 
 
-async def test_a_day_in_the_queue_is_no_hang() -> None:
+async def test_queueing_is_not_a_stall() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"provisioningSeconds": 90_000}})
     scenario.runtime.cluster_seconds = 86_400.0
     await scenario.until(lambda status: status.attempt == 1)

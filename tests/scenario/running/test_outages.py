@@ -60,7 +60,7 @@ def is_waiting(status: JobStatus) -> bool:
 
 
 @pytest.mark.row("D10")
-async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
+async def test_outage_costs_only_waiting_time() -> None:
     scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await scenario.until(is_waiting)
@@ -83,7 +83,7 @@ async def test_ten_minutes_without_a_service_cost_waiting_time_alone() -> None:
     )
 
 
-async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> None:
+async def test_waiting_time_has_a_separate_ratio() -> None:
     calm, disturbed = make_service_scenario([]), make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await calm.until_quiet()
@@ -98,7 +98,7 @@ async def test_waiting_has_a_share_of_its_own_beside_training_and_recovery() -> 
     assert "was spent waiting for services" in render_status(disturbed.status)
 
 
-async def test_a_job_that_waits_is_not_ready_but_progressing() -> None:
+async def test_waiting_job_is_progressing_but_not_ready() -> None:
     scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await scenario.until(is_waiting)
@@ -108,7 +108,7 @@ async def test_a_job_that_waits_is_not_ready_but_progressing() -> None:
     assert scenario.status.phase is Phase.RUNNING
 
 
-async def test_the_deadline_of_outages_ends_the_job_and_releases_its_cluster() -> None:
+async def test_outage_deadline_fails_job_and_frees_cluster() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
     scenario = make_service_scenario([(40, 1e6)], changes)
 
@@ -131,7 +131,7 @@ async def test_the_deadline_of_outages_ends_the_job_and_releases_its_cluster() -
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_a_longer_deadline_reaches_an_attempt_that_waits() -> None:
+async def test_raised_outage_deadline_applies_to_waiting_attempt() -> None:
     scenario = make_service_scenario([(40, 1000)], {"recovery.deadlines": {"outageSeconds": 300}})
     await scenario.until(is_waiting)
 
@@ -141,7 +141,7 @@ async def test_a_longer_deadline_reaches_an_attempt_that_waits() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_flapping_between_steps_is_never_the_end() -> None:
+async def test_flapping_between_steps_does_not_fail_job() -> None:
     flaps = [(30.0 + 20 * i, 45.0 + 20 * i) for i in range(60)]
     scenario = make_service_scenario(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
 
@@ -151,7 +151,7 @@ async def test_flapping_between_steps_is_never_the_end() -> None:
 
 
 @pytest.mark.row("D10")
-async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline() -> None:
+async def test_flapping_within_a_step_exceeds_outage_deadline() -> None:
     class NeverEnough(FakeServiceOutage):
         def _move(self) -> None:
             was_down, self.down = self.down, [(40.0, 1e9)]
@@ -168,7 +168,7 @@ async def test_flapping_that_lets_no_step_be_finished_ends_by_the_same_deadline(
     assert (scenario.runtime.now - T0).total_seconds() < 600
 
 
-async def test_a_hang_between_two_outages_is_still_found() -> None:
+async def test_stall_between_outages_is_detected() -> None:
     """The stage's own clock stands still while the service is down; it does not begin anew."""
 
     class HangsBetween(FakeServiceOutage):
@@ -189,7 +189,7 @@ async def test_a_hang_between_two_outages_is_still_found() -> None:
     assert (scenario.runtime.now - T0).total_seconds() < 240
 
 
-async def test_suspension_acts_on_an_attempt_that_waits() -> None:
+async def test_waiting_attempt_can_be_suspended() -> None:
     scenario = make_service_scenario([(40, 1e6)])
     await scenario.until(is_waiting)
 
@@ -203,7 +203,7 @@ async def test_suspension_acts_on_an_attempt_that_waits() -> None:
     assert scenario.status.restart_state.watch.outage_seconds == 0
 
 
-async def test_the_jobs_deadline_acts_on_an_attempt_that_waits() -> None:
+async def test_active_deadline_applies_to_waiting_attempt() -> None:
     scenario = make_service_scenario([(40, 1e6)], {"activeDeadlineSeconds": 120})
 
     await scenario.until_quiet()
@@ -211,7 +211,7 @@ async def test_the_jobs_deadline_acts_on_an_attempt_that_waits() -> None:
     assert causes(scenario) == [Cause.DEADLINE_EXCEEDED]
 
 
-async def test_the_outages_clock_goes_on_when_the_driver_is_killed_while_it_waits() -> None:
+async def test_outage_timer_continues_after_driver_loss() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
     scenario = make_service_scenario([(40, 1e6)], changes)
     await scenario.until(is_waiting)
@@ -226,7 +226,7 @@ async def test_the_outages_clock_goes_on_when_the_driver_is_killed_while_it_wait
     assert (scenario.runtime.now - T0).total_seconds() < 40 + 300 + 90
 
 
-async def test_failing_calls_of_a_service_that_is_up_are_not_laid_to_the_cluster() -> None:
+async def test_failed_calls_get_no_new_cluster() -> None:
     fails = exits(ExitCode.RETRIEVAL_UNAVAILABLE, "9 of 16 samples failed")
     scenario = make_service_scenario([], faults={(n, 5): fails for n in (1, 2, 3)})
 
@@ -254,7 +254,7 @@ RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
 
 @pytest.mark.row("D10")
 @pytest.mark.parametrize("services", [[RETRIEVAL], [JUDGE], [RETRIEVAL, JUDGE]])
-async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
+async def test_preflight_waits_for_service_without_pod(
     services: list[CheckId],
 ) -> None:
     scenario = make_service_scenario([], preflight_result=refused_by(*services))
@@ -276,7 +276,7 @@ async def test_preflight_waits_for_a_service_without_a_pod_and_then_goes_on(
     assert not is_waiting(scenario.status)
 
 
-async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> None:
+async def test_events_do_not_shorten_retry_interval() -> None:
     scenario = make_service_scenario([], preflight_result=REFUSES)
     await scenario.until(is_waiting)
     began, checks = scenario.runtime.now, scenario.count(StartPreflight)
@@ -295,7 +295,7 @@ async def test_an_event_during_the_pause_makes_no_check_before_its_time() -> Non
     assert scenario.count(StartPreflight) == checks + 1
 
 
-async def test_preflight_waits_no_longer_than_the_deadline_of_outages() -> None:
+async def test_outage_deadline_limits_preflight() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
     scenario = make_service_scenario([], changes, preflight_result=REFUSES)
 
@@ -307,7 +307,7 @@ async def test_preflight_waits_no_longer_than_the_deadline_of_outages() -> None:
     assert scenario.runtime._preflight is None
 
 
-async def test_a_corrected_url_is_tried_at_once() -> None:
+async def test_corrected_url_is_checked_at_once() -> None:
     scenario = make_service_scenario([], preflight_result=REFUSES)
     await scenario.until(is_waiting)
     edited = scenario.runtime.now
@@ -320,7 +320,7 @@ async def test_a_corrected_url_is_tried_at_once() -> None:
 
 
 @pytest.mark.parametrize("is_checking", [False, True])
-async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services(
+async def test_changed_spec_resets_outage_timer(
     is_checking: bool,
 ) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
@@ -337,7 +337,7 @@ async def test_another_spec_is_given_the_whole_time_to_wait_for_its_services(
     assert 300 <= (scenario.runtime.now - edited).total_seconds() <= 360
 
 
-async def test_another_failed_check_is_not_waited_for() -> None:
+async def test_other_failed_checks_fail_job_at_once() -> None:
     checks = [
         *REFUSES.checks,
         Check(id=CheckId.DATA_COLUMNS, state=CheckState.FAILED, evidence="no column prompt"),
@@ -350,7 +350,7 @@ async def test_another_failed_check_is_not_waited_for() -> None:
     assert scenario.condition(ConditionType.FAILED)[1] == "PreflightFailed"
 
 
-async def test_suspension_acts_on_a_preflight_that_waits() -> None:
+async def test_waiting_preflight_can_be_suspended() -> None:
     scenario = make_service_scenario([], preflight_result=REFUSES)
     await scenario.until(is_waiting)
 
@@ -361,7 +361,7 @@ async def test_suspension_acts_on_a_preflight_that_waits() -> None:
     assert not is_waiting(scenario.status)
 
 
-async def test_a_step_is_waited_for_only_once_it_needs_the_service() -> None:
+async def test_outage_is_reported_only_when_a_step_waits() -> None:
     scenario = make_service_scenario([(1e6, 1e7)])
     await until_step(scenario, 5)
     assert not is_waiting(scenario.status)

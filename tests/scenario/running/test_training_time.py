@@ -28,7 +28,7 @@ def is_suspended(status: JobStatus) -> bool:
     return status.phase is Phase.SUSPENDED
 
 
-async def test_an_undisturbed_run_loses_the_time_of_its_start() -> None:
+async def test_ettr_excludes_startup() -> None:
     scenario = make_scenario()
 
     await scenario.until_quiet()
@@ -38,7 +38,7 @@ async def test_an_undisturbed_run_loses_the_time_of_its_start() -> None:
 
 
 @pytest.mark.row("B26")
-async def test_lost_steps_and_the_second_start_count_against_it() -> None:
+async def test_ettr_excludes_lost_steps_and_restart() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await scenario.until_quiet()
@@ -47,7 +47,7 @@ async def test_lost_steps_and_the_second_start_count_against_it() -> None:
     assert ratio(scenario) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
 
 
-async def test_the_wait_for_a_new_cluster_counts_against_it() -> None:
+async def test_ettr_excludes_waiting_for_new_cluster() -> None:
     lost = make_scenario({(1, 27): head_is_lost}, cluster_seconds=60.0)
 
     await lost.until_quiet()
@@ -55,7 +55,7 @@ async def test_the_wait_for_a_new_cluster_counts_against_it() -> None:
     assert ratio(lost) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS + 60), abs=0.03)
 
 
-async def test_a_suspended_night_does_not() -> None:
+async def test_ettr_ignores_suspension() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 30)
     scenario.edit({"suspend": True})
@@ -70,7 +70,7 @@ async def test_a_suspended_night_does_not() -> None:
     assert ratio(scenario) == pytest.approx(60 / (60 + 2 * LOAD_SECONDS), abs=0.03)
 
 
-async def test_it_is_shown_while_the_job_runs_and_not_before_its_first_step() -> None:
+async def test_ettr_is_reported_from_first_step() -> None:
     scenario = make_scenario()
 
     await scenario.until(lambda status: bool(status.attempts))
@@ -80,7 +80,7 @@ async def test_it_is_shown_while_the_job_runs_and_not_before_its_first_step() ->
     assert ratio(scenario) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
 
 
-async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -> None:
+async def test_lost_steps_follow_from_next_attempt() -> None:
     scenario = make_scenario({(1, 27): head_is_lost})
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.attempts[0].lost_steps == scenario.attempts[0].to_step - 20 > 0
@@ -96,7 +96,7 @@ async def test_the_loss_is_what_had_to_be_repeated_as_the_next_attempt_shows() -
     assert ratio(scenario) == pytest.approx(kept, abs=0.05)
 
 
-async def test_the_estimate_of_the_time_left_shrinks_with_the_steps_left() -> None:
+async def test_remaining_time_decreases_with_remaining_steps() -> None:
     scenario = make_scenario()
     for step in (20, 40):
         await until_step(scenario, step)

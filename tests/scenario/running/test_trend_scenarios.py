@@ -8,7 +8,7 @@ from support.fakes.fake_runtime import exits, head_is_lost, make_scenario, until
 
 
 @pytest.mark.row("A25")
-async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> None:
+async def test_slowing_down_is_set_and_cleared() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -25,7 +25,7 @@ async def test_a_run_that_slows_down_says_so_and_takes_it_back_and_goes_on() -> 
 
 
 @pytest.mark.row("B14")
-async def test_a_new_attempt_is_compared_with_its_own_beginning() -> None:
+async def test_new_attempt_takes_new_baseline() -> None:
     scenario = make_scenario({(1, 33): head_is_lost})
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.status.restart_state.baseline == Baseline()
@@ -37,7 +37,7 @@ async def test_a_new_attempt_is_compared_with_its_own_beginning() -> None:
     assert scenario.condition(ConditionType.SLOWING_DOWN)[0] != "True"
 
 
-async def test_a_message_about_slowness_does_not_change_with_every_step() -> None:
+async def test_slowing_down_message_is_stable() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -51,7 +51,7 @@ async def test_a_message_about_slowness_does_not_change_with_every_step() -> Non
 
 
 @pytest.mark.row("A25")
-async def test_a_job_that_asks_for_it_saves_and_restarts_once_it_is_slow() -> None:
+async def test_restart_when_degraded_saves_and_restarts() -> None:
     scenario = make_scenario(changes={"recovery.restartWhenDegraded": True})
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -66,7 +66,7 @@ async def test_a_job_that_asks_for_it_saves_and_restarts_once_it_is_slow() -> No
     assert scenario.status.restarts.since_progress == 0
 
 
-async def test_nobody_is_restarted_for_a_trend_unless_the_job_says_so() -> None:
+async def test_degradation_restarts_only_when_configured() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -77,7 +77,7 @@ async def test_nobody_is_restarted_for_a_trend_unless_the_job_says_so() -> None:
 
 
 @pytest.mark.row("D3")
-async def test_a_trainer_unlike_its_engine_is_a_condition_that_names_the_gap() -> None:
+async def test_policy_mismatch_condition_names_difference() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     assert scenario.condition(ConditionType.POLICY_MISMATCH)[0] != "True"
@@ -95,7 +95,7 @@ async def test_a_trainer_unlike_its_engine_is_a_condition_that_names_the_gap() -
 
 
 @pytest.mark.row("D3")
-async def test_an_attempt_that_is_nats_off_is_not_tried_again() -> None:
+async def test_policy_mismatch_cause_is_not_retried() -> None:
     fault = exits(ExitCode.POLICY_MISMATCH, "they differ by 1.5 nats per token at step 12")
     scenario = make_scenario({(1, 12): fault})
     await scenario.until_quiet()

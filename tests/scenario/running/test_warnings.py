@@ -14,7 +14,7 @@ WARM = {"training": {"totalSteps": 40, "learningRate": 0.01}}
 
 
 @pytest.mark.row("A3", "C4", "C7", "C19")
-async def test_a_warning_of_the_specification_is_in_status_and_told_once() -> None:
+async def test_spec_warning_is_in_status_and_one_event() -> None:
     scenario = make_scenario({}, WARM)
     await scenario.until_quiet()
 
@@ -26,7 +26,7 @@ async def test_a_warning_of_the_specification_is_in_status_and_told_once() -> No
     assert sum("spec.training.learningRate" in each for each in notes(scenario)) == 1
 
 
-async def test_a_warning_costs_neither_a_round_nor_a_write() -> None:
+async def test_warning_adds_no_round_and_no_write() -> None:
     with_warning, without = (
         make_scenario({}, WARM),
         make_scenario({}, {"training": {"totalSteps": 40}}),
@@ -40,7 +40,7 @@ async def test_a_warning_costs_neither_a_round_nor_a_write() -> None:
     assert with_warning.delays == without.delays
 
 
-async def test_what_only_the_facts_show_is_warned_of_as_well() -> None:
+async def test_facts_cause_warnings() -> None:
     given = {"device": "GPU", "gpusPerNode": 8}
     told = PreflightResult(facts=KNOWN_7B)
     scenario = make_scenario({}, {"resources": given}, preflight_result=told)
@@ -50,7 +50,7 @@ async def test_what_only_the_facts_show_is_warned_of_as_well() -> None:
 
 
 @pytest.mark.row("A12")
-async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
+async def test_preflight_warning_is_in_status_and_one_event() -> None:
     unusual = Check(
         id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was found"
     )
@@ -66,7 +66,7 @@ async def test_what_preflight_warns_of_is_in_status_and_told_once() -> None:
 
 
 @pytest.mark.row("C11")
-async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
+async def test_job_without_volume_is_rejected_on_kubernetes() -> None:
     scenario = make_scenario({}, {"volumes": []})
     await scenario.until_quiet()
 
@@ -77,7 +77,7 @@ async def test_a_job_without_a_volume_is_refused_where_pods_vanish() -> None:
 
 
 @pytest.mark.row("C9")
-async def test_the_checkpoint_interval_is_advised_as_a_number_after_a_failure() -> None:
+async def test_checkpoint_interval_is_recommended_after_failure() -> None:
     slow = {"training": {"totalSteps": 60}, "checkpoint.everySteps": 500}
     scenario = make_scenario({(1, 55): exits(ExitCode.ROLLOUT_ENGINE_LOST)}, slow)
     scenario.runtime.save_seconds = 2.0
@@ -92,7 +92,7 @@ async def test_the_checkpoint_interval_is_advised_as_a_number_after_a_failure() 
     assert sum("1 failure in" in each for each in notes(scenario)) == 1
 
 
-async def test_an_interval_that_fits_is_not_complained_about() -> None:
+async def test_optimal_interval_causes_no_warning() -> None:
     scenario = make_scenario({(1, 55): head_is_lost}, {"training": {"totalSteps": 60},
                                              "checkpoint.everySteps": 15})  # fmt: skip
     scenario.runtime.save_seconds = 2.0
@@ -102,7 +102,7 @@ async def test_an_interval_that_fits_is_not_complained_about() -> None:
     assert not scenario.status.warnings
 
 
-async def test_an_undisturbed_job_is_told_in_eight_plain_sentences() -> None:
+async def test_undisturbed_job_emits_eight_events() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     scenario = make_scenario({}, {"retrieval": {"mode": "Prompt", "endpoints": [managed]}})
     await scenario.until_quiet()
@@ -114,7 +114,7 @@ async def test_an_undisturbed_job_is_told_in_eight_plain_sentences() -> None:
     assert not [each for each in told if "Unknown" in each or "=" in each]
 
 
-async def test_a_restart_says_where_it_began_and_on_what() -> None:
+async def test_restart_event_names_step_and_tier() -> None:
     scenario = make_scenario({(1, 15): exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")})
     await scenario.until_quiet()
 
@@ -124,7 +124,7 @@ async def test_a_restart_says_where_it_began_and_on_what() -> None:
 
 
 @pytest.mark.row("C9")
-def test_the_best_interval_is_daly_s() -> None:
+def test_recommended_interval_is_dalys() -> None:
     assert best_interval(2.0, 65.0) == pytest.approx(14.82, abs=0.01)
     assert best_interval(10.0, 4.0) == 4.0
     assert best_interval(0.001, 1e6) == pytest.approx(44.72, abs=0.01)  # √(2 · δ · M)
