@@ -79,13 +79,13 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
 @pytest.mark.row("B17")
 @pytest.mark.parametrize("case", LOSSES)
 def test_loss_has_cause_and_message(case: str) -> None:
-    pod, was_deleted, cause, words = LOSSES[case]
+    pod, was_deleted, cause, text = LOSSES[case]
     evidence = loss(pod, NOW, was_deleted=was_deleted)
     assert (evidence.cause if evidence else None) == cause
-    assert words in (evidence.message if evidence else "")
+    assert text in (evidence.message if evidence else "")
 
 
-BLAMED = {
+ATTRIBUTED_TO_NODE = {
     "node short of disk",
     "node tainted",
     "node gone",
@@ -103,10 +103,10 @@ def test_loss_is_attributed_to_node_only_for_node_failures(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
     evidence = loss(pod, NOW, was_deleted=was_deleted)
-    assert (evidence.node if evidence else "") == ("gpu-7" if case in BLAMED else "")
+    assert (evidence.node if evidence else "") == ("gpu-7" if case in ATTRIBUTED_TO_NODE else "")
 
 
-def waiting(reason: str, message: str = "the pod's own words") -> Manifest:
+def waiting(reason: str, message: str = "the status message") -> Manifest:
     return container({"waiting": {"reason": reason, "message": message}})
 
 
@@ -127,8 +127,8 @@ STARTS: dict[str, tuple[Manifest, bool | None]] = {
     "wrong image name": (waiting("InvalidImageName"), True),
     "missing secret": (waiting("CreateContainerConfigError"), True),
     "crashes": (waiting("CrashLoopBackOff"), True),
-    "no node": (unscheduled("the pod's own words: 0/1 nodes: Insufficient nvidia.com/gpu"), False),
-    "no claim": (unscheduled("the pod's own words: claim not found"), False),
+    "no node": (unscheduled("the status message: 0/1 nodes: Insufficient nvidia.com/gpu"), False),
+    "no claim": (unscheduled("the status message: claim not found"), False),
 }
 
 
@@ -137,7 +137,7 @@ def test_start_problem_quotes_pod_status(case: str) -> None:
     status, is_final = STARTS[case]
     problem = start_problem(make_pod(status))
     assert (problem.is_final if problem else None) == is_final
-    assert problem is None or "the pod's own words" in problem.message
+    assert problem is None or "the status message" in problem.message
 
 
 def make_book() -> EvidenceStore:

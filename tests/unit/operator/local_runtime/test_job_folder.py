@@ -184,28 +184,28 @@ def test_job_is_saved_as_adapted(tmp_path: Path) -> None:
 
 def test_incomplete_copy_of_driver_log_is_replaced(tmp_path: Path) -> None:
     live = tmp_path / "temp" / "driver-2.log"
-    kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
-    for path, text in ((live, "first lines, last lines"), (kept, "first lines")):
+    copy = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
+    for path, text in ((live, "first lines, last lines"), (copy, "first lines")):
         path.parent.mkdir(parents=True)
         path.write_text(text)
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.HEAD_LOST)])
 
     save_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
-    assert kept.read_text() == "first lines, last lines"
+    assert copy.read_text() == "first lines, last lines"
 
 
 def test_driver_log_is_copied_after_attempt(tmp_path: Path) -> None:
     live = tmp_path / "temp" / "driver-2.log"
     live.parent.mkdir(parents=True)
     live.write_text("half")
-    kept = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
+    copy = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
     running = JobStatus(attempt=2, attempts=[AttemptRecord(number=2)])
     ended = JobStatus(attempt=2, attempts=[AttemptRecord(number=2, cause=Cause.STALLED)])
 
     save_driver_log(running, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
-    assert not kept.exists()
+    assert not copy.exists()
     live.write_text("whole")
     save_driver_log(ended, tmp_path / "temp", tmp_path / "checkpoints" / "logs")
 
-    assert kept.read_text() == "whole"
+    assert copy.read_text() == "whole"

@@ -59,11 +59,11 @@ def test_readable_log_becomes_private(tmp_path: Path) -> None:
 
 
 def test_symbolic_link_as_log_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "child.log").symlink_to(tmp_path / "theirs")
+    (tmp_path / "child.log").symlink_to(tmp_path / "target")
 
     with pytest.raises(TransientError, match="symbolic links"):
         Processes().start("child", ["true"], os.environ, tmp_path / "child.log")
-    assert not (tmp_path / "theirs").exists()
+    assert not (tmp_path / "target").exists()
 
 
 def test_mode_of_existing_folder_is_kept(tmp_path: Path) -> None:

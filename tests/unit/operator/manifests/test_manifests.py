@@ -415,7 +415,7 @@ def test_header_secrets_reach_driver_only() -> None:
             }
         )
     )
-    seen = {
+    secrets = {
         template["metadata"]["labels"][names.LABEL_ROLE]: {
             each["name"]
             for each in container_of(template)["env"]
@@ -425,7 +425,7 @@ def test_header_secrets_reach_driver_only() -> None:
     }
 
     both = {"WANDB_API_KEY", "RAGGRPO_SECRET_RAG_TOKEN"}
-    assert seen == {
+    assert secrets == {
         "head": both,
         "preflight": both,
         "trainer": {"WANDB_API_KEY"},
