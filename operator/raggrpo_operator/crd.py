@@ -1,4 +1,4 @@
-"""Generate the CRD from the models: `python -m raggrpo_operator.crd [--check]`.
+"""Generate the CRD from models and rules: `python -m raggrpo_operator.crd [--check]`.
 
 For development and CI only: it reads field descriptions from the source files.
 """
@@ -33,7 +33,7 @@ PRESET_FIELDS = frozenset({row.path for row in TABLE} | {"algorithm.groupSize"})
 """Fields that a preset sets; groupSize is coupled with rollout.n."""
 
 _UNITS = {"Seconds": "seconds", "Gib": "GiB", "maxTokens": "tokens"}
-"""Parts of names → what `kubectl explain` calls the unit."""
+"""Part of a field name → unit in `kubectl explain`."""
 
 _MAP_LISTS = {
     "spec.retrieval.endpoints": "name",
@@ -50,7 +50,7 @@ _BARE_N: Schema = {
     "minimum": 1,
     "maximum": 256,
 }
-"""Declared only so that a CEL rule can explain the mistake instead of "unknown field"."""
+"""Declared only so that a CEL rule can report the cause instead of "unknown field"."""
 
 _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("Phase", "string", ".status.phase", 0),
@@ -168,7 +168,7 @@ def _schemas() -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes no aliases, and quotes y and n, which kubectl and Helm would read as booleans."""
+    """Dumper without aliases that quotes y and n, which kubectl and Helm read as booleans."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -189,7 +189,7 @@ def _describe_default(place: str, default: Any) -> str:
 
 
 def _unit(place: str) -> str:
-    """Return the unit that a field's name tells, as it follows a number."""
+    """Return the unit in a field's name with a leading space, or ""."""
     return next((f" {unit}" for part, unit in _UNITS.items() if part in place), "")
 
 

@@ -36,16 +36,16 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 SCHEMA_PARTS = dict(parts(job_schema()))
 METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "startsWith"}
-"""What a rule calls on a field; not a field itself."""
+"""Functions that a rule calls on a field."""
 
 
 @pytest.mark.row("B1")
-def test_the_committed_file_is_what_the_models_say() -> None:
+def test_committed_file_is_up_to_date() -> None:
     assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_operator.crd"
     assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
 
 
-def test_check_fails_on_a_file_that_was_edited(tmp_path: Path) -> None:
+def test_check_fails_on_edited_file(tmp_path: Path) -> None:
     edited = tmp_path / "crd.yaml"
     main(["--output", str(edited)])
     main(["--check", "--output", str(edited)])
@@ -56,13 +56,13 @@ def test_check_fails_on_a_file_that_was_edited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_pass_the_models_and_the_generated_schema(path: Path) -> None:
+def test_samples_pass_models_and_schema(path: Path) -> None:
     job = make_sample(path)
     VALIDATOR.validate(yaml.safe_load(path.read_text()))
     VALIDATOR.validate(job.manifest())
 
 
-def test_a_written_status_passes_the_generated_schema() -> None:
+def test_status_passes_schema() -> None:
     status = JobStatus(attempts=[AttemptRecord(number=1)])
     document = make_sample(SAMPLES[0]).manifest()
     VALIDATOR.validate(document | {"status": status_to_json(status, with_nulls=False)})
@@ -92,17 +92,17 @@ def test_a_written_status_passes_the_generated_schema() -> None:
         ("spec.scheduling.tolerations", [{"operator": "Maybe"}]),
     ],
 )
-def test_models_and_schema_refuse_the_same(place: str, value: Any) -> None:
+def test_models_and_schema_reject_the_same(place: str, value: Any) -> None:
     raw = make_raw_job({place: value})
     assert not isinstance(parse_job(raw), RagGrpoJob)
     assert not VALIDATOR.is_valid(raw)
 
 
 FREE = "x-kubernetes-preserve-unknown-fields"
-"""Marks any JSON. The API server cannot look into it: the operator bounds and judges it."""
+"""Marks free JSON, which the operator validates because the API server cannot."""
 
 
-def test_the_schema_is_structural() -> None:
+def test_schema_is_structural() -> None:
     for place, schema in SCHEMA_PARTS.items():
         assert "type" in schema or schema.get(FREE), place
         forbidden = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default", "title", "const"}
@@ -110,11 +110,11 @@ def test_the_schema_is_structural() -> None:
         assert schema.get("additionalProperties") is not False, place
 
 
-def test_the_file_holds_no_defaults_and_no_references() -> None:
+def test_file_has_no_defaults_and_no_references() -> None:
     assert not re.search(r"^\s*(default|\$ref|title):", crd_yaml(), re.MULTILINE)
 
 
-def test_every_value_of_the_specification_is_bounded() -> None:
+def test_spec_values_are_bounded() -> None:
     for place, schema in SCHEMA_PARTS.items():
         if not place.startswith("spec"):
             continue
@@ -156,12 +156,12 @@ def bytes_around_texts(place: str) -> int:
             return {"string": 2, "boolean": 5}.get(kind, MAX_NUMBER)
 
 
-def test_the_largest_specification_is_small_enough_for_etcd_and_a_watch() -> None:
+def test_largest_spec_fits_etcd_and_watch() -> None:
     largest = limits.MAX_SPEC_BYTES + bytes_around_texts("spec")
     assert largest < 144 * 1024, largest
 
 
-def test_every_field_of_the_specification_is_described() -> None:
+def test_spec_fields_are_described() -> None:
     undescribed = [
         place
         for place, schema in SCHEMA_PARTS.items()
@@ -188,7 +188,7 @@ def test_descriptions_end_with_the_default(place: str, sentence: str) -> None:
     assert SCHEMA_PARTS[place]["description"].endswith(sentence)
 
 
-def test_conditions_are_a_map_by_type_and_named_things_by_name() -> None:
+def test_lists_with_keys_are_maps() -> None:
     keys = {
         place: schema["x-kubernetes-list-map-keys"]
         for place, schema in SCHEMA_PARTS.items()
@@ -256,7 +256,7 @@ def test_names_of_the_resource() -> None:
     assert manifest["spec"]["versions"][0]["subresources"] == {"status": {}}
 
 
-def test_the_full_sample_gives_every_field() -> None:
+def test_full_sample_specifies_all_fields() -> None:
     full = next(path for path in SAMPLES if path.stem == "full")
     given: set[str] = set()
     known: set[str] = set()
@@ -279,7 +279,7 @@ def test_the_full_sample_gives_every_field() -> None:
     assert known - given == set()
 
 
-def test_the_generator_runs_as_a_module() -> None:
+def test_generator_runs_as_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "raggrpo_operator.crd", "--check"],
         capture_output=True, text=True, check=False, timeout=60,
@@ -305,18 +305,18 @@ NO_UNIT = {
     *(f"spec.reward.functions[].judge.{n}" for n in ("lowest", "highest", "temperature")),
     "spec.recovery.deadlines.stepTimeoutFactor",
 }
-"""Plain numbers: factors, distances of ratios, grades, seeds."""
+"""Numbers without a unit: factors, ratios, grades, seeds."""
 
 
 def unit_of(place: str) -> re.Pattern[str]:
     """Return what the description of a number must hold, given its name."""
     ends = {"Seconds": "seconds|\\bs\\b", "Gib": "gib", "Tokens": "tokens?", "Length": "tokens"}
     ends |= {"Steps": "steps?", "SecondsAfterFinished": "seconds"}
-    found = (text for end, text in ends.items() if place.endswith(end))
-    return re.compile(next(found, COUNTED.pattern))
+    units = (text for end, text in ends.items() if place.endswith(end))
+    return re.compile(next(units, COUNTED.pattern))
 
 
-def test_kubectl_explain_names_the_unit_of_every_number_of_a_specification() -> None:
+def test_descriptions_of_numbers_contain_unit() -> None:
     numbers = {
         place: part.get("description", "")
         for place, part in SCHEMA_PARTS.items()

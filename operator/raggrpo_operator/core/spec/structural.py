@@ -1,6 +1,6 @@
-"""Turns pydantic's JSON schema into the structural schema Kubernetes requires. Writes no file.
+"""Structural schemas, as Kubernetes requires them, from pydantic models.
 
-Rejects, naming the field, what a structural schema cannot express (oneOf, allOf, tuples, unions).
+Raises ValueError with the field for schemas without a structural form (oneOf, tuples, unions).
 """
 
 from collections.abc import Callable, Mapping
@@ -12,9 +12,9 @@ Schema = dict[str, Any]
 
 
 DescribeDefault = Callable[[str, Any], str]
-"""(place, default) → a sentence that states the default, or empty to say nothing."""
+"""(place, default) → sentence with the default, or ""."""
 
-_REFUSED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
+_UNSUPPORTED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
 _DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
 
 
@@ -31,8 +31,8 @@ class _Rewriter:
 
     def rewrite(self, schema: Schema, place: str, above: tuple[str, ...] = ()) -> Schema:
         schema, above = self._inlined(schema, place, above)
-        if refused := [key for key in _REFUSED if key in schema]:
-            raise ValueError(f"{place or 'the root'}: {refused[0]} has no structural form")
+        if unsupported := [key for key in _UNSUPPORTED if key in schema]:
+            raise ValueError(f"{place or 'the root'}: {unsupported[0]} has no structural form")
         result = {key: value for key, value in schema.items() if key not in (*_DROPPED, "$defs")}
         if "const" in schema:
             result["enum"] = [schema["const"]]
@@ -59,11 +59,11 @@ class _Rewriter:
     def _inlined(
         self, schema: Schema, place: str, above: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
-        """Replace `$ref` with its target and `X | null` with X; keys beside them take precedence.
+        """Replace `$ref` with its target and `X | null` with X; sibling keys take precedence.
 
-        `above` lists the enclosing definitions; it is returned with the one entered here, if any.
+        Also returns `above`, the enclosing definitions, with the one inlined here, if any.
         """
-        beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+        siblings = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
         choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
@@ -74,18 +74,18 @@ class _Rewriter:
             inner, above = self._inlined(choices[0], place, above)
         else:
             return schema, above
-        return inner | beside, above
+        return inner | siblings, above
 
     def _with_description(self, result: Schema, schema: Schema, place: str) -> Schema:
-        words = " ".join(str(result.pop("description", "")).split())
+        description = " ".join(str(result.pop("description", "")).split())
         default = self._describe(place, schema["default"]) if "default" in schema else ""
-        if text := f"{words} {default}".strip():
+        if text := f"{description} {default}".strip():
             return {"description": text, **result}
         return result
 
 
 def _values_of_map(schema: Schema) -> Schema | None:
-    """Return the schema of a map's values; the form of its keys is left to a CEL rule."""
+    """Return the schema of a map's values, or None; a CEL rule validates the keys."""
     by_pattern = list(schema.pop("patternProperties", {}).values())
     values = by_pattern[0] if by_pattern else schema.get("additionalProperties")
     return values if isinstance(values, dict) else None

@@ -51,7 +51,7 @@ def field_of(name: str) -> Schema:
     return properties[name]
 
 
-def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
+def test_references_are_inlined_and_sibling_keys_take_precedence() -> None:
     inner = {"properties": {"size": {"type": "integer", "format": "int64"}}, "type": "object"}
 
     assert field_of("inner") == {"description": "Which inner."} | inner
@@ -61,7 +61,7 @@ def test_references_are_inlined_and_what_stands_beside_them_wins() -> None:
     assert field_of("named")["additionalProperties"] == field_of("bare")
 
 
-def test_a_map_whose_keys_have_a_pattern_is_a_map_still() -> None:
+def test_map_with_key_pattern_stays_a_map() -> None:
     labels = structural(Selector, silent)["properties"]["labels"]
     assert labels["additionalProperties"] == {"type": "integer", "format": "int64"}
     assert "patternProperties" not in labels
@@ -77,11 +77,11 @@ def test_exclusive_bounds_become_flags() -> None:
     }
 
 
-def test_a_constant_becomes_an_enum_of_one() -> None:
+def test_constant_becomes_enum_of_one() -> None:
     assert field_of("kind") == {"type": "string", "enum": ["only"]}
 
 
-def test_defaults_are_told_in_words_with_their_place() -> None:
+def test_descriptions_end_with_default() -> None:
     properties = structural(Outer, spoken)["properties"]
     assert properties["share"]["description"] == "share=0.5"
     assert properties["inner"]["properties"]["size"]["description"] == "inner.size=3"
@@ -92,6 +92,6 @@ def test_defaults_are_told_in_words_with_their_place() -> None:
     ("model", "message"),
     [(Union, "either: anyOf"), (Pair, "pair: prefixItems"), (Node, "Node contains itself")],
 )
-def test_what_has_no_structural_form_names_its_place(model: type[BaseModel], message: str) -> None:
+def test_unsupported_schema_names_field(model: type[BaseModel], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         structural(model, silent)
