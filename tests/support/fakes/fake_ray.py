@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -192,7 +193,7 @@ class FakeRay:
         self._saved[path] = max(self._saved.get(path, 0), driver.saved)
 
     @web.middleware
-    async def check_token(self, request: web.Request, handler: "web.Handler") -> web.StreamResponse:
+    async def check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer 401 without the token of the cluster's Secret."""
         expected = self._tokens.get(request.match_info["cluster"])
         if request.headers.get("Authorization") != f"Bearer {expected}":
