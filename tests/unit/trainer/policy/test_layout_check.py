@@ -61,7 +61,7 @@ def test_layers_with_state_are_nats_off_in_shared_rows_and_get_padded_ones(model
     assert found.result.layouts[SHARED].nats > 0.1
     assert found.result.layouts[SHARED].gradient_error > 0.1
     assert found.layout.row_layout is PADDED
-    assert "nats off" in found.layout.reason
+    assert "layers have state" in found.layout.reason
 
 
 @pytest.mark.row("D2")
