@@ -57,7 +57,7 @@ def children() -> tuple[FakeKube, Children]:
     return kube, Children(kube, settings, KEYS)
 
 
-async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_again() -> None:
+async def test_ray_cluster_is_created_once_and_never_applied() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
     before = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
@@ -70,7 +70,7 @@ async def test_a_cluster_created_twice_is_one_cluster_that_is_never_applied_agai
     assert ("apply", "rayclusters", CLUSTER) not in kube.calls
 
 
-async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
+async def test_ray_pods_have_grace_period_for_saving() -> None:
     kube, makes = children()
 
     await makes.create_cluster(METADATA, make_cluster(grace_seconds=75))
@@ -83,21 +83,21 @@ async def test_pods_of_a_new_cluster_have_the_grace_that_saves_take() -> None:
     assert head["terminationGracePeriodSeconds"] == 90
 
 
-async def test_secrets_are_created_and_nothing_else() -> None:
+async def test_secrets_are_only_created() -> None:
     kube, makes = children()
     for _ in range(2):
         await makes.create_cluster(METADATA, make_cluster())
     assert {verb for verb, plural, _ in kube.calls if plural == "secrets"} == {"create"}
 
 
-async def test_the_token_comes_before_the_cluster_that_needs_it() -> None:
+async def test_token_secret_is_created_before_ray_cluster() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
     created = [plural for verb, plural, _ in kube.calls if verb == "create"]
     assert created == ["networkpolicies", "secrets", "rayclusters"]
 
 
-async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
+async def test_missing_kuberay_error_names_remedy() -> None:
     kube, makes = children()
 
     def refuse(verb: str, plural: str) -> None:
@@ -109,7 +109,7 @@ async def test_a_cluster_without_kuberay_says_what_to_install() -> None:
         await makes.create_cluster(METADATA, make_cluster())
 
 
-async def test_what_is_as_it_should_be_is_not_written_again() -> None:
+async def test_unchanged_objects_are_not_written_again() -> None:
     kube, makes = children()
     policy = render_network_policy(METADATA, makes.settings, make_plan().spec)
     for _ in range(2):
@@ -128,7 +128,7 @@ def writes(kube: FakeKube) -> list[str]:
     return [verb for verb, _, _ in kube.calls if verb != "get"]
 
 
-async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> None:
+async def test_preflight_waits_for_deletion_of_previous_preflight() -> None:
     kube, makes = children()
     config = trainer_config(JOB, resolve(JOB), number=0)
     old, new = (StartPreflight(make_plan(), config, spec_hash) for spec_hash in ("old", "new"))
@@ -143,7 +143,7 @@ async def test_a_preflight_waits_until_the_one_for_another_spec_is_gone() -> Non
     assert pod["metadata"]["labels"][names.LABEL_SPEC_HASH] == "new"
 
 
-async def test_the_newest_records_are_kept() -> None:
+async def test_newest_records_are_kept() -> None:
     kube, makes = children()
     for number in range(1, MAX_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
@@ -154,18 +154,18 @@ async def test_the_newest_records_are_kept() -> None:
     ]
 
 
-async def test_what_has_another_uid_by_now_is_not_deleted() -> None:
+async def test_delete_requires_same_uid() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
-    seen = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
-    seen["metadata"]["uid"] = "an earlier one"
+    ray_cluster = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
+    ray_cluster["metadata"]["uid"] = "an earlier one"
 
-    await makes.owned.delete(METADATA, RAY_CLUSTERS, seen)
+    await makes.owned.delete(METADATA, RAY_CLUSTERS, ray_cluster)
 
     assert kube.named("rayclusters") == [CLUSTER]
 
 
-async def test_retrievers_are_applied_twice_and_stopped_with_their_services() -> None:
+async def test_retrievers_are_applied_and_stopped_with_services() -> None:
     kube, makes = children()
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
@@ -176,21 +176,23 @@ async def test_retrievers_are_applied_twice_and_stopped_with_their_services() ->
     foreign = await kube.get(SERVICES, "default", RETRIEVER)
     assert foreign["metadata"]["ownerReferences"][0]["uid"] == METADATA.uid
 
-    deployments = [found for (kind, _, _), found in kube.objects.items() if kind == "deployments"]
+    deployments = [
+        manifest for (kind, _, _), manifest in kube.objects.items() if kind == "deployments"
+    ]
     await makes.stop_retrievers(METADATA, deployments)
     assert kube.named("deployments") == kube.named("services") == []
 
 
 EARLIER = METADATA.model_copy(update={"uid": "that of a deleted job"})
 OWNERS: dict[str, list[dict[str, object]]] = {
-    "nobody": [],
+    "no one": [],
     "an earlier job of this name": [owner_reference(EARLIER)],
     "not the controller": [owner_reference(METADATA) | {"controller": False}],
 }
 
 
 @pytest.mark.parametrize("whose", OWNERS)
-async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins(
+async def test_foreign_service_is_kept_and_retriever_is_not_started(
     whose: str,
 ) -> None:
     kube, makes = children()
@@ -210,7 +212,7 @@ async def test_a_service_that_is_not_ours_keeps_its_pods_and_no_retriever_begins
 
 
 @pytest.mark.row("E12")
-async def test_every_pod_begins_under_the_jobs_policy() -> None:
+async def test_network_policy_is_created_before_pods() -> None:
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
     plan = make_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
@@ -228,7 +230,7 @@ async def test_every_pod_begins_under_the_jobs_policy() -> None:
         assert written[0] == ("create", "networkpolicies", NETWORK)
 
 
-async def test_what_is_gone_between_refusal_and_look_is_tried_again() -> None:
+async def test_conflict_with_vanished_object_is_transient() -> None:
     kube, makes = children()
 
     def refuse(verb: str, plural: str) -> None:

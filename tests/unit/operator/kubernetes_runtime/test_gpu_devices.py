@@ -11,7 +11,7 @@ NODE = {
 CPU = {"resources.device": "CPU"}
 
 
-async def test_nodes_tell_the_memory_of_their_gpus() -> None:
+async def test_gpu_memory_is_read_from_nodes() -> None:
     kube = FakeKube()
     kube.objects["nodes", "", "n1"] = NODE
     device = await smallest_device(kube, make_job())
@@ -19,13 +19,13 @@ async def test_nodes_tell_the_memory_of_their_gpus() -> None:
     assert device.memory_mib == 81559
 
 
-async def test_without_an_answer_the_memory_is_unknown_and_the_round_goes_on() -> None:
+async def test_gpu_memory_is_unknown_when_nodes_cannot_be_listed() -> None:
     kube = FakeKube()
     kube.before = failing("list")
     assert await smallest_device(kube, make_job()) is None
 
 
-async def test_a_job_on_cpus_asks_for_no_nodes() -> None:
+async def test_cpu_job_lists_no_nodes() -> None:
     kube = FakeKube()
     assert await smallest_device(kube, make_job(CPU)) is None
     assert not kube.calls

@@ -12,7 +12,7 @@ ONE, OTHER = JobKey("default", "one"), JobKey("default", "other")
 
 
 class OperatorEnvironment:
-    """Many heads behind one port, and the tokens that they were asked with."""
+    """Many heads behind one port, with the tokens they received."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -44,12 +44,12 @@ async def environment() -> AsyncIterator[OperatorEnvironment]:
     await runner.cleanup()
 
 
-async def test_each_head_is_asked_with_its_own_token_over_a_new_connection(
+async def test_calls_use_token_of_head_and_new_connection(
     environment: OperatorEnvironment,
 ) -> None:
     for key in (ONE, OTHER, ONE):
         assert await environment.head(key).progress.read() is not None
 
     assert environment.tokens == [f"Bearer token-{key.name}" for key in (ONE, OTHER, ONE)]
-    # One that was kept could lead to a pod that is gone: a Service's address outlives it.
+    # A kept connection could lead to a deleted pod: the address of a Service outlives it.
     assert len(environment.connections) == 3

@@ -1,4 +1,4 @@
-"""A head that talks nonsense exempts its job from nothing."""
+"""Deadlines and suspension apply to jobs whose head returns invalid answers."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ def make_environment(
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 60}])
-async def test_it_is_suspended_and_ends_by_its_deadline_all_the_same(
+async def test_job_of_hostile_head_is_suspended_and_meets_deadline(
     what: str, spec: dict[str, Any], tmp_path: Path, session: ClientSession
 ) -> None:
     key = NOT_MOUNTED if what == "an unknown key" else ""
@@ -83,7 +83,7 @@ async def test_it_is_suspended_and_ends_by_its_deadline_all_the_same(
     assert why in ("Suspended", "DeadlineExceeded", "HeadLost")
 
 
-async def test_a_refusal_is_told_while_decisions_go_on(
+async def test_rejected_token_is_reported_while_decisions_continue(
     tmp_path: Path, session: ClientSession
 ) -> None:
     async with make_head(403, "no") as url:

@@ -21,7 +21,7 @@ async def mistaken(*_: Any) -> None:
 
 
 @pytest.mark.row("E7")
-async def test_a_mistake_of_the_operator_becomes_a_condition_that_names_itself(
+async def test_internal_error_sets_condition(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "reconcile", mistaken)
@@ -31,15 +31,15 @@ async def test_a_mistake_of_the_operator_becomes_a_condition_that_names_itself(
         with pytest.raises(ZeroDivisionError):
             await environment.reconciler.round(KEY)
 
-    told = environment.condition("Reconciling")
-    assert (told["status"], told["reason"]) == ("True", "InternalError")
-    assert told["message"].startswith("ZeroDivisionError at reconciler.py:")
-    assert "a bug, in two lines" in told["message"]
+    condition = environment.condition("Reconciling")
+    assert (condition["status"], condition["reason"]) == ("True", "InternalError")
+    assert condition["message"].startswith("ZeroDivisionError at reconciler.py:")
+    assert "a bug, in two lines" in condition["message"]
     assert sum(verb == "apply_status" for verb, _, _ in environment.kube.calls) == 1
     assert len(environment.kube.named(EVENTS.plural)) == 1
 
 
-async def test_the_condition_goes_when_a_round_succeeds(
+async def test_internal_error_condition_is_removed_after_success(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = ReconcilerEnvironment(tmp_path, session)
@@ -53,7 +53,7 @@ async def test_the_condition_goes_when_a_round_succeeds(
     assert environment.condition("Reconciling")["status"] == "False"
 
 
-async def test_a_status_of_another_release_is_left_as_it_is_but_for_the_condition(
+async def test_status_of_another_release_is_kept_except_condition(
     tmp_path: Path, session: ClientSession
 ) -> None:
     stored = {"phase": "Running", "attempt": 3, "attempts": [{"number": 3, "cause": "NewerCause"}]}
@@ -68,7 +68,7 @@ async def test_a_status_of_another_release_is_left_as_it_is_but_for_the_conditio
 
 
 @pytest.mark.row("E7")
-async def test_a_mistake_is_counted_and_logged_with_the_job(
+async def test_internal_error_is_counted_and_logged_with_job(
     tmp_path: Path,
     session: ClientSession,
     monkeypatch: pytest.MonkeyPatch,
@@ -86,7 +86,7 @@ async def test_a_mistake_is_counted_and_logged_with_the_job(
 
     queue.add(KEY)
     async with asyncio.timeout(10):
-        while ERRORS not in environment.metrics.text():  # noqa: ASYNC110 (metrics tell nobody)
+        while ERRORS not in environment.metrics.text():  # noqa: ASYNC110 (metrics have no event)
             await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -96,9 +96,7 @@ async def test_a_mistake_is_counted_and_logged_with_the_job(
     assert logged.exc_info is not None
 
 
-async def test_a_spec_that_was_too_large_to_keep_is_refused(
-    tmp_path: Path, session: ClientSession
-) -> None:
+async def test_oversized_spec_is_rejected(tmp_path: Path, session: ClientSession) -> None:
     environment = ReconcilerEnvironment(tmp_path, session)
     environment.objects.jobs = {
         KEY: [trim_job(environment.stored() | {"spec": {"env": ["x" * 300_000]}})]
@@ -106,6 +104,6 @@ async def test_a_spec_that_was_too_large_to_keep_is_refused(
 
     await environment.reconciler.round(KEY)
 
-    told = environment.condition("Accepted")
-    assert (told["status"], told["reason"]) == ("False", "SpecTooLarge")
-    assert "shorten" in told["message"]
+    condition = environment.condition("Accepted")
+    assert (condition["status"], condition["reason"]) == ("False", "SpecTooLarge")
+    assert "shorten" in condition["message"]

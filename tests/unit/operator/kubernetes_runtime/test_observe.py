@@ -40,7 +40,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 def make_loss(cause: Cause, weight: Weight, *, is_head: bool = False) -> Loss:
-    return Loss("pod", "uid", is_head, cause, f"told: {cause}", NOW, weight)
+    return Loss("pod", "uid", is_head, cause, f"reported: {cause}", NOW, weight)
 
 
 def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
@@ -59,30 +59,30 @@ OOM = make_loss(Cause.HOST_OUT_OF_MEMORY, Weight.OUT_OF_MEMORY)
 HEAD_DELETED = make_loss(Cause.HEAD_LOST, Weight.DELETED, is_head=True)
 WORKER_DELETED = make_loss(Cause.WORKER_LOST, Weight.DELETED)
 IMAGE = StartProblem(
-    "pod", "uid", ConditionReason.IMAGE_PULL_FAILED, "told: no image", is_final=True
+    "pod", "uid", ConditionReason.IMAGE_PULL_FAILED, "reported: no image", is_final=True
 )
 
 
-def test_a_cluster_whose_pods_are_all_ready_and_that_answers_is_ready() -> None:
+def test_cluster_is_ready_when_pods_are_ready_and_head_answers() -> None:
     assert observed(make_ray_cluster()) == ClusterObserved(1, is_ready=True)
 
 
 @pytest.mark.parametrize(
     "changes", [{"ready_workers": 1}, {"ready_workers": 0}], ids=["one of two", "none"]
 )
-def test_a_cluster_without_all_its_workers_is_not_ready(changes: dict[str, Any]) -> None:
+def test_cluster_is_not_ready_without_all_workers(changes: dict[str, Any]) -> None:
     assert not observed(make_ray_cluster(**changes)).is_ready
 
 
-def test_a_cluster_with_a_pod_that_is_being_deleted_is_not_ready() -> None:
+def test_cluster_is_not_ready_while_pod_is_deleted() -> None:
     assert observed(make_ray_cluster(), is_complete=False) == ClusterObserved(1)
 
 
-def test_a_cluster_whose_jobs_api_is_silent_is_not_ready_and_not_lost() -> None:
+def test_cluster_without_jobs_api_is_neither_ready_nor_lost() -> None:
     assert observed(make_ray_cluster(), is_reachable=False) == ClusterObserved(1)
 
 
-def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> None:
+def test_lost_head_loses_cluster_with_heaviest_cause() -> None:
     alone = observed(make_ray_cluster(), losses=[HEAD_DELETED])
     assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
 
@@ -102,7 +102,7 @@ def test_a_lost_head_is_a_lost_cluster_and_the_weightiest_loss_says_why() -> Non
     ],
     ids=["alone", "with a worker", "short of memory", "with its cluster", "of an older release"],
 )
-def test_a_lost_head_may_return_where_it_keeps_its_state(
+def test_lost_head_may_return_when_state_is_stored(
     keeps_state: bool, is_being_deleted: bool, losses: list[Loss], may_return: bool
 ) -> None:
     cluster = make_ray_cluster(going=is_being_deleted)
@@ -112,51 +112,51 @@ def test_a_lost_head_may_return_where_it_keeps_its_state(
     assert observed(cluster, losses=losses).may_return is may_return
 
 
-def test_a_lost_worker_is_a_cause_and_no_lost_cluster() -> None:
-    found = observed(make_ray_cluster(), losses=[WORKER_DELETED])
-    assert (found.is_lost, found.cause) == (False, Cause.WORKER_LOST)
+def test_lost_worker_sets_cause_without_losing_cluster() -> None:
+    result = observed(make_ray_cluster(), losses=[WORKER_DELETED])
+    assert (result.is_lost, result.cause) == (False, Cause.WORKER_LOST)
 
 
-def test_a_cluster_that_is_being_deleted_is_lost() -> None:
-    found = observed(make_ray_cluster(going=True))
-    assert (found.is_lost, found.cause) == (True, Cause.HEAD_LOST)
+def test_cluster_being_deleted_is_lost() -> None:
+    result = observed(make_ray_cluster(going=True))
+    assert (result.is_lost, result.cause) == (True, Cause.HEAD_LOST)
 
 
-def test_a_cluster_that_a_queue_holds_back_is_queued_whatever_its_pods_tell() -> None:
+def test_suspended_cluster_is_queued_regardless_of_pods() -> None:
     cluster = make_ray_cluster(head_ready=False, ready_workers=0)
     cluster["spec"]["suspend"] = True
     cluster["metadata"]["labels"][names.LABEL_QUEUE] = "research"
 
-    seen = observed(cluster, losses=[HEAD_DELETED], problem=IMAGE, problem_is_final=True)
+    result = observed(cluster, losses=[HEAD_DELETED], problem=IMAGE, problem_is_final=True)
 
     words = "RayCluster small-c1: waits in queue research"
-    assert seen == ClusterObserved(1, is_queued=True, message=words)
+    assert result == ClusterObserved(1, is_queued=True, message=words)
 
 
-def test_a_queued_cluster_that_is_being_deleted_is_lost() -> None:
+def test_queued_cluster_being_deleted_is_lost() -> None:
     cluster = make_ray_cluster(going=True)
     cluster["spec"]["suspend"] = True
 
     assert observed(cluster).is_lost
 
 
-def test_a_pod_that_does_not_start_is_told_and_becomes_the_cause_when_it_is_final() -> None:
+def test_start_problem_becomes_cause_when_final() -> None:
     waiting = observed(make_ray_cluster(ready_workers=0), problem=IMAGE)
-    assert (waiting.cause, waiting.message) == (None, "told: no image")
+    assert (waiting.cause, waiting.message) == (None, "reported: no image")
 
     final = observed(make_ray_cluster(ready_workers=0), problem=IMAGE, problem_is_final=True)
     assert final.cause is Cause.START_FAILED
 
 
-def test_pods_that_may_not_be_created_are_told() -> None:
+def test_rejected_pod_creation_is_reported() -> None:
     refused = {
         "type": "ReplicaFailure",
         "status": "True",
         "reason": "FailedCreateWorkerPod",
         "message": "exceeded quota",
     }
-    found = observed(make_ray_cluster(ready_workers=0, conditions=[refused]))
-    assert found.message == "FailedCreateWorkerPod: exceeded quota"
+    result = observed(make_ray_cluster(ready_workers=0, conditions=[refused]))
+    assert result.message == "FailedCreateWorkerPod: exceeded quota"
 
 
 def preflight(status: Manifest, **about: Any) -> Manifest:
@@ -182,7 +182,7 @@ PREFLIGHTS: dict[str, tuple[Manifest, PreflightObserved | None]] = {
 
 
 @pytest.mark.parametrize("case", PREFLIGHTS)
-def test_the_preflight_pod_is_read(case: str) -> None:
+def test_preflight_pod_is_observed(case: str) -> None:
     pod, expected = PREFLIGHTS[case]
     assert observed_preflight([pod], None, False) == expected
 
@@ -195,29 +195,29 @@ def test_the_preflight_pod_is_read(case: str) -> None:
     ],
     ids=["crashed", "evicted"],
 )
-def test_a_preflight_that_ends_without_a_result_says_why(status: Manifest, words: str) -> None:
-    found = observed_preflight([preflight(status)], None, False)
-    assert found is not None
-    assert found.result is None
-    assert words in found.problem
+def test_preflight_without_result_has_problem(status: Manifest, words: str) -> None:
+    result = observed_preflight([preflight(status)], None, False)
+    assert result is not None
+    assert result.result is None
+    assert words in result.problem
 
 
-def test_a_preflight_that_cannot_start_waits_and_then_has_a_problem() -> None:
+def test_preflight_start_failure_becomes_problem_when_final() -> None:
     pod = preflight({"phase": "Pending"})
     early, late = (observed_preflight([pod], IMAGE, final) for final in (False, True))
     assert early == PreflightObserved(
-        "abc", waiting_for="told: no image", waiting_reason=ConditionReason.IMAGE_PULL_FAILED
+        "abc", waiting_for="reported: no image", waiting_reason=ConditionReason.IMAGE_PULL_FAILED
     )
-    assert late == PreflightObserved("abc", problem="told: no image")
+    assert late == PreflightObserved("abc", problem="reported: no image")
 
 
-def test_of_two_preflights_the_newer_counts() -> None:
+def test_newer_preflight_is_observed() -> None:
     old = preflight({"phase": "Pending"}, spec_hash="old", created="2026-11-21T11:00:00Z")
-    found = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
-    assert found == PreflightObserved("abc")
+    result = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
+    assert result == PreflightObserved("abc")
 
 
-def test_retrievers_are_ready_start_or_tell_their_problem() -> None:
+def test_retrievers_are_ready_starting_or_have_problem() -> None:
     def make_deployment(name: str, ready: int) -> Manifest:
         labels = {names.LABEL_RETRIEVER: name}
         metadata = {"name": f"small-r-{name}", "namespace": "research", "labels": labels}
@@ -269,15 +269,15 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
         "not settled",
     ],
 )
-def test_a_head_that_may_still_save_is_waited_for(
+def test_cluster_is_lost_only_after_head_may_save(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
     job = make_job().model_copy(update={"status": after_an_attempt(cause)})
     in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
 
-    found = ending_cluster(job, [pod], in_grace)
+    result = ending_cluster(job, [pod], in_grace)
 
-    assert (found is not None and found.is_lost) == is_waited_for
+    assert (result is not None and result.is_lost) == is_waited_for
 
 
 @pytest.mark.parametrize(
@@ -290,21 +290,19 @@ def test_a_head_that_may_still_save_is_waited_for(
     ],
     ids=["being deleted", "replaced already", "a worker", "never began"],
 )
-def test_a_driver_may_save_in_a_head_that_is_being_deleted(pod: Manifest, may: bool) -> None:
+def test_driver_may_save_while_head_is_deleted(pod: Manifest, may: bool) -> None:
     assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
     assert not may_save([pod], NOW)
 
 
 @pytest.mark.parametrize(("hours", "may"), [(0, True), (1, False), (24, False)])
-def test_a_clock_that_was_set_back_does_not_prolong_the_wait_for_a_head(
-    hours: int, may: bool
-) -> None:
+def test_clock_set_back_does_not_extend_wait_for_head(hours: int, may: bool) -> None:
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
 
     assert may_save([make_pod(kind="head", going=True)], now) is may
 
 
-def test_a_head_beyond_its_grace_is_not_waited_for() -> None:
+def test_head_beyond_grace_period_is_not_awaited() -> None:
     job = make_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
     assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
@@ -324,7 +322,7 @@ def running(image_id: str, kind: str = "worker", name: str = "w") -> Manifest:
     return make_pod(status, kind=kind, name=name)
 
 
-def test_images_of_a_cluster_are_told_once_each_the_heads_first() -> None:
+def test_cluster_images_are_unique_with_head_first() -> None:
     one, two = (f"sha256:{digit * 64}" for digit in "12")
     pods = [
         running(two, name="a"),
@@ -336,7 +334,7 @@ def test_images_of_a_cluster_are_told_once_each_the_heads_first() -> None:
     assert image_ids(pods) == (one, two)
 
 
-def test_the_image_of_a_container_that_a_mesh_put_into_a_pod_is_none_of_the_jobs() -> None:
+def test_sidecar_images_are_ignored() -> None:
     pod = running(f"sha256:{'1' * 64}")
     pod["status"] = with_proxy_sidecar(pod["status"])
 

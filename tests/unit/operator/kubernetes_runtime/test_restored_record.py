@@ -1,4 +1,4 @@
-"""A running attempt's record is put back from its submission, unless the head made that up."""
+"""The record of a running attempt is restored from its submission if the digest matches."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:
     ("claimed", "is_believed"),
     [(submitted(), True), (submitted(number=1001), False), (submitted(uid="another"), False)],
 )
-async def test_only_the_attempts_own_configuration_is_recorded(
+async def test_record_is_restored_only_from_matching_configuration(
     claimed: TrainerConfig, is_believed: bool, tmp_path: Path, session: ClientSession
 ) -> None:
     details = {"status": "RUNNING", "runtime_env": {"env_vars": seal(claimed.to_json())}}

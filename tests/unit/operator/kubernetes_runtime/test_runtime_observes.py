@@ -34,7 +34,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 class OperatorEnvironment:
-    """A job whose attempt runs, what the cache shows and what the API server has."""
+    """A job with a running attempt, the caches and the objects of the API server."""
 
     def __init__(
         self,
@@ -86,39 +86,37 @@ def suspended(cluster: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("kind", ["head", "worker"])
-async def test_pods_that_a_queue_takes_away_are_no_loss_though_the_cache_is_behind(
+async def test_pods_removed_by_queue_are_not_lost(
     tmp_path: Path, session: ClientSession, kind: str
 ) -> None:
     gone = make_ray_cluster(head_ready=False, ready_workers=0)
     environment = OperatorEnvironment(tmp_path, session, cached=gone, live=suspended(gone))
     environment.evidence.record(KEY, make_pod(kind=kind), NOW, was_deleted=True)
 
-    seen = await environment.cluster()
+    observed = await environment.cluster()
 
-    assert seen is not None
-    assert (seen.is_queued, seen.is_lost, seen.cause) == (True, False, None)
+    assert observed is not None
+    assert (observed.is_queued, observed.is_lost, observed.cause) == (True, False, None)
 
 
-async def test_a_head_that_is_lost_without_a_queue_is_a_loss(
-    tmp_path: Path, session: ClientSession
-) -> None:
+async def test_deleted_head_without_queue_is_lost(tmp_path: Path, session: ClientSession) -> None:
     gone = make_ray_cluster(head_ready=False, ready_workers=0)
     environment = OperatorEnvironment(
         tmp_path, session, cached=gone, live=make_ray_cluster(head_ready=False)
     )
     environment.evidence.record(KEY, make_pod(kind="head"), NOW, was_deleted=True)
 
-    seen = await environment.cluster()
+    observed = await environment.cluster()
 
-    assert seen is not None
-    assert (seen.is_queued, seen.is_lost, seen.cause) == (False, True, Cause.HEAD_LOST)
+    assert observed is not None
+    assert (observed.is_queued, observed.is_lost, observed.cause) == (False, True, Cause.HEAD_LOST)
 
 
 @asynccontextmanager
 async def with_a_head(
     folder: Path, session: ClientSession, *, is_submitted: bool
 ) -> AsyncIterator[OperatorEnvironment]:
-    """Yield an environment whose cluster is ready and whose head knows the attempt, or not yet."""
+    """Yield an environment with a ready cluster, whose head knows the attempt if submitted."""
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/api/version":
@@ -148,7 +146,7 @@ async def with_a_head(
     ],
     ids=["none", "being deleted", "failed"],
 )
-async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
+async def test_cluster_is_not_ready_until_lost_worker_is_deleted(
     tmp_path: Path, session: ClientSession, old: list[Manifest], is_ready: bool
 ) -> None:
     async with with_a_head(tmp_path, session, is_submitted=False) as environment:
@@ -156,15 +154,15 @@ async def test_a_cluster_is_not_ready_before_a_lost_worker_is_gone(
             KEY: [make_pod(kind="head", name="head"), make_pod(), *old]
         }
 
-        seen = await environment.cluster()
+        observed = await environment.cluster()
 
-    assert seen is not None
-    assert seen.is_ready == is_ready
+    assert observed is not None
+    assert observed.is_ready == is_ready
 
 
 @pytest.mark.row("C13")
 @pytest.mark.parametrize("is_submitted", [False, True])
-async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
+async def test_cluster_reports_images_and_ray_version_before_attempt(
     tmp_path: Path, session: ClientSession, is_submitted: bool
 ) -> None:
     async with with_a_head(tmp_path, session, is_submitted=is_submitted) as environment:
@@ -172,15 +170,15 @@ async def test_a_cluster_tells_its_images_and_before_an_attempt_its_ray(
         status["containerStatuses"][0]["imageID"] = f"trainer@sha256:{'1' * 64}"
         environment.context.objects.pods = {KEY: [make_pod(status, kind="head")]}
 
-        seen = await environment.cluster()
+        observed = await environment.cluster()
 
-    assert seen is not None
-    assert seen.is_ready
-    assert seen.image_ids == (f"trainer@sha256:{'1' * 64}",)
-    assert seen.ray_version == ("" if is_submitted else "2.61.0")
+    assert observed is not None
+    assert observed.is_ready
+    assert observed.image_ids == (f"trainer@sha256:{'1' * 64}",)
+    assert observed.ray_version == ("" if is_submitted else "2.61.0")
 
 
-async def test_nothing_is_asked_while_nothing_is_lost(
+async def test_api_server_is_not_called_without_loss(
     tmp_path: Path, session: ClientSession
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
@@ -192,7 +190,7 @@ async def test_nothing_is_asked_while_nothing_is_lost(
 
 
 def looking_like_ours(name: str, **labels: str) -> Manifest:
-    """Return a RayCluster that the job controls, though the operator did not make it."""
+    """Return a RayCluster controlled by the job but not created by the operator."""
     made = make_ray_cluster()
     metadata = made["metadata"] | {"name": name, "uid": f"uid-{name}", "labels": labels}
     return {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": metadata}
@@ -203,7 +201,7 @@ def looking_like_ours(name: str, **labels: str) -> Manifest:
     [{}, {names.LABEL_CLUSTER: "x"}, {names.LABEL_CLUSTER: "9" * 60}, {names.LABEL_CLUSTER: "-1"}],
     ids=["no labels", "no number", "a huge number", "a negative number"],
 )
-async def test_a_cluster_that_the_operator_did_not_make_is_not_the_jobs(
+async def test_foreign_ray_cluster_is_ignored(
     tmp_path: Path, session: ClientSession, labels: dict[str, str]
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
@@ -213,7 +211,7 @@ async def test_a_cluster_that_the_operator_did_not_make_is_not_the_jobs(
     assert await environment.cluster() == ClusterObserved(1)
 
 
-async def test_of_two_clusters_with_one_number_the_one_in_the_status_counts(
+async def test_duplicate_cluster_number_is_resolved_by_status(
     tmp_path: Path, session: ClientSession
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
@@ -221,13 +219,13 @@ async def test_of_two_clusters_with_one_number_the_one_in_the_status_counts(
     environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
     environment.context.objects.ray_clusters = {KEY: [twin, suspended(starting)]}
 
-    seen = await environment.cluster()
+    observed = await environment.cluster()
 
-    assert seen is not None
-    assert seen.is_queued
+    assert observed is not None
+    assert observed.is_queued
 
 
-async def test_a_cluster_of_an_earlier_release_is_followed_and_deleted_by_its_name(
+async def test_cluster_of_earlier_release_is_followed_by_name(
     tmp_path: Path, session: ClientSession
 ) -> None:
     old = make_ray_cluster(head_ready=False)
@@ -241,7 +239,7 @@ async def test_a_cluster_of_an_earlier_release_is_followed_and_deleted_by_its_na
         assert environment.kube.named("rayclusters") == []
 
 
-async def test_a_live_cluster_of_somebody_else_is_neither_followed_nor_deleted(
+async def test_live_foreign_cluster_is_neither_followed_nor_deleted(
     tmp_path: Path, session: ClientSession
 ) -> None:
     theirs = make_ray_cluster()
