@@ -27,13 +27,13 @@ def takes(pattern: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_addresses_of_services_are_taken(url: str) -> None:
+def test_service_urls_are_accepted(url: str) -> None:
     assert takes(HTTP_URL, url)
     assert url_problem(url) == ""
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_what_programs_read_differently_is_no_address(url: str) -> None:
+def test_ambiguous_urls_are_rejected(url: str) -> None:
     assert not takes(HTTP_URL, url)
 
 
@@ -47,25 +47,25 @@ def test_what_programs_read_differently_is_no_address(url: str) -> None:
         ("s3://b/x::file:///etc", "two addresses"),
     ],
 )
-def test_what_a_pattern_cannot_see_is_found_by_reading(url: str, problem: str) -> None:
+def test_encoded_secret_query_is_recognized(url: str, problem: str) -> None:
     assert takes(HTTP_URL, url) or takes(BACKUP_URL, url)
     assert problem in url_problem(url)
     assert url not in url_problem(url)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "gs://b/a/b", "file:///mnt/b", "file:///", ""])
-def test_folders_for_backups_are_taken(url: str) -> None:
+def test_backup_urls_are_accepted(url: str) -> None:
     assert takes(BACKUP_URL, url)
 
 
 @pytest.mark.parametrize(
     "url", ["s3://", "s3://b/?versionId=1", "file://h/x", "s3://b/\n", "s3://u@b/"]
 )
-def test_other_folders_are_not(url: str) -> None:
+def test_invalid_backup_urls_are_rejected(url: str) -> None:
     assert not takes(BACKUP_URL, url)
 
 
-def test_people_see_a_url_without_what_may_be_a_key() -> None:
+def test_display_url_has_no_query() -> None:
     assert display_url("http://h:1/x?key=abc#d") == "http://h:1/x"
     assert display_url("http://h/x#token=abc") == "http://h/x"
     assert display_url("") == ""
@@ -80,5 +80,5 @@ def test_people_see_a_url_without_what_may_be_a_key() -> None:
         ("http://h/s?f=<a>&sid=abc", "http://h/s"),
     ],
 )
-def test_a_text_loses_the_queries_of_its_urls(text: str, shown: str) -> None:
+def test_without_queries_removes_queries_of_urls(text: str, shown: str) -> None:
     assert without_queries(text) == shown

@@ -10,30 +10,30 @@ def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "
     history_file(folder, epoch).write_text(text + torn)
 
 
-def test_a_step_that_was_done_again_counts_once_as_its_newest_epoch_did_it(tmp_path: Path) -> None:
+def test_repeated_step_has_record_of_newest_epoch(tmp_path: Path) -> None:
     write(tmp_path, 9, [{"step": step, "loss": 0.9} for step in (1, 2, 3, 4)])
     write(tmp_path, 10, [{"step": step, "loss": 0.1} for step in (3, 4, 5)])
     history = read_history(tmp_path)
     assert [(r["step"], r["epoch"]) for r in history] == [(1, 9), (2, 9), (3, 10), (4, 10), (5, 10)]
 
 
-def test_an_attempt_that_began_anew_does_not_hide_later_steps_of_older_ones(tmp_path: Path) -> None:
+def test_restarted_attempt_keeps_later_steps_of_older_epochs(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": step} for step in (1, 2, 3)])
     write(tmp_path, 2, [{"step": 1}])
     assert [r["epoch"] for r in read_history(tmp_path)] == [2, 1, 1]
 
 
-def test_the_torn_last_line_of_a_killed_attempt_is_left_out(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": 1}], torn='{"step": 2, "lo')
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_a_torn_line_that_is_valid_json_by_chance_is_no_record(tmp_path: Path) -> None:
+def test_truncated_line_with_valid_json_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": 1}], torn="12")
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_events_come_in_the_order_of_attempts_and_are_no_steps(tmp_path: Path) -> None:
+def test_events_are_ordered_by_attempt_and_exclude_steps(tmp_path: Path) -> None:
     write(tmp_path, 10, [{"event": "start", "step": 2}])
     write(tmp_path, 9, [{"event": "start", "step": 0}, {"step": 1}, {"event": "end", "step": 1}])
     events = [(r["epoch"], r["event"]) for r in read_events(tmp_path)]
@@ -41,7 +41,7 @@ def test_events_come_in_the_order_of_attempts_and_are_no_steps(tmp_path: Path) -
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_without_any_file_the_history_is_empty(tmp_path: Path) -> None:
+def test_history_is_empty_without_files(tmp_path: Path) -> None:
     (tmp_path / "metrics.e1.jsonl.bak").write_text('{"step": 1}\n')
     assert read_history(tmp_path) == []
     assert read_history(tmp_path / "missing") == []

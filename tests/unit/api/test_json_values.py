@@ -32,17 +32,17 @@ VALUE = {"a": [{"b": [1, 2]}, {"b": [3]}], "c-d": {"e": None}, "@x": "y"}
         ("c-d[*]", []),
     ],
 )
-def test_a_path_leads_to_values_or_nowhere(path: str, expected: list[Any]) -> None:
+def test_values_at_returns_matches(path: str, expected: list[Any]) -> None:
     assert re.search(JSON_PATH, path)
     assert values_at(path, VALUE) == expected
 
 
 @pytest.mark.parametrize("path", ["a..b", ".a", "a.", "a[", "a[x]", "$$", "a b", "a[?(@.x)]", "$a"])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_invalid_json_path_is_rejected(path: str) -> None:
     assert not re.search(JSON_PATH, path)
 
 
-def test_only_names_in_braces_are_placeholders() -> None:
+def test_placeholders_are_names_in_braces() -> None:
     template = {"q": "query { Get { text } } {a}", "n": ["{b}", "{{c}}", "{}", "{0}", "{ d }"]}
     assert placeholders(template) == {"a", "b"}
     assert render_template(template, {"a": "{b}", "b": [1]}) == {

@@ -36,9 +36,7 @@ def all_names(job: str, uid: str, endpoints: list[str]) -> list[str]:
 @pytest.mark.row("E2")
 @settings(max_examples=300)
 @given(job=JOBS, uid=UIDS, endpoint=ENDPOINTS)
-def test_names_are_valid_with_everything_that_is_appended(
-    job: str, uid: str, endpoint: str
-) -> None:
+def test_child_names_are_valid_with_kuberay_suffixes(job: str, uid: str, endpoint: str) -> None:
     for name in all_names(job, uid, [endpoint]):
         assert DNS_1035.fullmatch(name)
         assert len(name) <= names.MAX_CHILD_NAME
@@ -52,7 +50,7 @@ def test_names_are_valid_with_everything_that_is_appended(
 @pytest.mark.row("E2")
 @settings(max_examples=100)
 @given(st.lists(st.tuples(JOBS, UIDS), min_size=2, max_size=8, unique_by=lambda job: job[1]))
-def test_no_two_jobs_share_a_name_nor_what_kuberay_makes_of_it(jobs: list[tuple[str, str]]) -> None:
+def test_names_of_different_jobs_are_unique(jobs: list[tuple[str, str]]) -> None:
     endpoints = ["c", "b-r-c", "e" * 44, "e" * 43]
     of_jobs = [set(all_names(job, uid, endpoints)) for job, uid in jobs]
     derived = {name + end for found in of_jobs for name in found for end in KUBERAY}
@@ -63,7 +61,7 @@ def test_no_two_jobs_share_a_name_nor_what_kuberay_makes_of_it(jobs: list[tuple[
     assert len(of_jobs[0]) == len(all_names(*jobs[0], endpoints))
 
 
-def test_names_that_would_run_into_each_other_are_apart() -> None:
+def test_overlapping_names_have_different_hashes() -> None:
     assert names.retriever_name("a", "u1", "b-r-c") != names.retriever_name("a-r-b", "u2", "c")
     assert names.cluster_name("a", "u1", 1) != names.cluster_name("a", "u2", 1)
     assert names.cluster_name("a-c1", "u1", 1) != names.cluster_name("a", "u2", 1)
@@ -72,7 +70,7 @@ def test_names_that_would_run_into_each_other_are_apart() -> None:
     assert one != other
 
 
-def test_names_can_be_read_and_stay_the_same() -> None:
+def test_child_names_are_readable_and_stable() -> None:
     job, uid = "sales-rag", "0b7d3f4e-6a51-4c1c-9d2f-1d2e3f4a5b6c"
     found = all_names(job, uid, ["corpus"])
 

@@ -29,7 +29,7 @@ def make_spec() -> JobSpec:
     return resolve(make_job(JOB)).spec
 
 
-def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> None:
+def test_resume_values_list_fields_that_results_depend_on() -> None:
     values = resume_values(make_spec())
 
     assert sorted(values) == sorted(DEPENDS_ON.split())
@@ -41,13 +41,13 @@ def test_exactly_what_a_result_depends_on_is_listed_by_its_path_in_the_job() -> 
     assert values["reward.functions"] == [{"name": "ExactMatch", "weight": 1.0, "python": ""}]
 
 
-def test_the_trainer_sees_the_same_values_as_the_operator() -> None:
+def test_resume_values_are_equal_for_spec_and_trainer_config() -> None:
     job = make_job(JOB)
     config = trainer_config(job, resolve(job), number=1)
     assert resume_values(config) == resume_values(make_spec())
 
 
-def test_a_checkpoint_from_before_a_field_fits_until_the_field_is_used() -> None:
+def test_checkpoint_without_new_field_fits_while_field_is_default() -> None:
     before = resume_values(make_spec())
     assert before["data.columns"] == {
         "prompt": "prompt",
@@ -104,9 +104,7 @@ def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> l
         ({"extraBody": {"seed": 3}}, "extraBody: (unset) → "),
     ],
 )
-def test_what_a_judge_is_asked_and_how_it_is_read_belongs_to_the_run(
-    edit: dict[str, Any], told: str
-) -> None:
+def test_judge_prompt_and_score_parsing_are_resume_values(edit: dict[str, Any], told: str) -> None:
     [change] = after_an_edit("function", JUDGED, {"judge": JUDGED["judge"] | edit})
     assert change.startswith(f"reward.functions[0].judge.{told}")
 
@@ -121,9 +119,7 @@ def test_what_a_judge_is_asked_and_how_it_is_read_belongs_to_the_run(
         ({"response": {}}, 'response: {"text": "body"} → (unset)'),
     ],
 )
-def test_what_an_endpoint_is_sent_and_how_its_answer_is_read_belongs_to_the_run(
-    edit: dict[str, Any], told: str
-) -> None:
+def test_endpoint_body_and_response_are_resume_values(edit: dict[str, Any], told: str) -> None:
     found = after_an_edit("endpoint", HTTP, edit)
     assert any(change.startswith(f"retrieval.endpoints[0].{told}") for change in found), found
 
@@ -145,13 +141,13 @@ def test_what_an_endpoint_is_sent_and_how_its_answer_is_read_belongs_to_the_run(
         ),
     ],
 )
-def test_addresses_headers_and_limits_of_a_service_may_change(
+def test_service_addresses_headers_and_limits_keep_resume_values(
     block: str, before: dict[str, Any], edit: dict[str, Any]
 ) -> None:
     assert after_an_edit(block, before, edit) == []
 
 
-def test_what_looks_secret_in_a_free_body_is_kept_out_of_checkpoints() -> None:
+def test_secrets_in_bodies_are_redacted_in_resume_values() -> None:
     old = {"body": {"api_key": "a", "q": "{question}"}}
     values = resume_values(
         make_job({"retrieval.endpoints": [HTTP | old], "retrieval.mode": "Prompt"}).spec
@@ -159,7 +155,7 @@ def test_what_looks_secret_in_a_free_body_is_kept_out_of_checkpoints() -> None:
     assert values["retrieval.endpoints"][0]["body"] == {"api_key": "(hidden)", "q": "{question}"}
 
 
-def test_long_texts_are_shown_from_where_they_differ() -> None:
+def test_long_differences_are_cut_to_first_difference() -> None:
     before = JUDGED | {"judge": {"model": "m", "prompt": "word " * 500 + "grade {completion}"}}
     edit = {"judge": {"model": "m", "prompt": "word " * 500 + "weigh {completion}"}}
     [change] = after_an_edit("function", before, edit)
@@ -178,9 +174,7 @@ def test_long_texts_are_shown_from_where_they_differ() -> None:
         ({"totalSteps": 2000, "decaySteps": 1000}, []),
     ],
 )
-def test_a_falling_learning_rate_belongs_to_the_run_and_so_does_the_step_it_falls_to(
-    change: dict[str, Any], told: list[str]
-) -> None:
+def test_learning_rate_decay_changes_resume_values(change: dict[str, Any], told: list[str]) -> None:
     begun = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
     old, new = (
         resume_values(resolve(make_job({f"training.{k}": v for k, v in given.items()})).spec)
@@ -192,7 +186,7 @@ def test_a_falling_learning_rate_belongs_to_the_run_and_so_does_the_step_it_fall
         assert any(part in line for line in found), found
 
 
-def test_steps_given_by_epochs_are_where_the_learning_rate_falls_to() -> None:
+def test_decay_steps_default_to_steps_from_epochs() -> None:
     job = make_job(
         {"training.epochs": 2, "training.totalSteps": 0, "training.learningRateSchedule": "Linear"}
     )
@@ -202,7 +196,7 @@ def test_steps_given_by_epochs_are_where_the_learning_rate_falls_to() -> None:
     assert resolve(job, Facts(rows=rows)).values()["training.decaySteps"] == 10
 
 
-def test_a_dual_clip_counts_only_where_it_is_on() -> None:
+def test_dual_clip_changes_resume_values_if_enabled() -> None:
     spec = make_spec()
     on = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"dual_clip": 3.0})})
     assert "algorithm.dualClip" not in resume_values(spec)

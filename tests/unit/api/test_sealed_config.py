@@ -11,11 +11,11 @@ LONGEST_VARIABLE = 128 * 1024
 
 
 @pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * limits.MAX_CONFIG_BYTES])
-def test_what_was_sealed_is_opened_byte_by_byte(text: str) -> None:
+def test_sealed_text_is_opened_unchanged(text: str) -> None:
     assert open_sealed(seal(text)) == text
 
 
-def test_nothing_in_the_variables_can_be_expanded_or_is_too_long_for_linux() -> None:
+def test_sealed_variables_have_no_dollar_and_fit_linux_limit() -> None:
     sealed = seal(HOSTILE) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
     for name, value in sealed.items():
         assert set("$(){}%`\\ \n") & set(value) == set()
@@ -34,15 +34,13 @@ def test_nothing_in_the_variables_can_be_expanded_or_is_too_long_for_linux() -> 
         ({names.ENV_CONFIG_SHA256: "0" * 64}, "was modified"),
     ],
 )
-def test_anything_else_is_refused_by_name_and_with_a_remedy(
-    changes: dict[str, str], words: str
-) -> None:
+def test_invalid_environment_is_rejected_with_remedy(changes: dict[str, str], words: str) -> None:
     with pytest.raises(BrokenSeal, match=words) as refused:
         open_sealed(seal("{}") | changes)
     assert "raggrpo run" in str(refused.value)
 
 
-def test_a_refusal_never_quotes_the_configuration() -> None:
+def test_broken_seal_does_not_contain_configuration() -> None:
     with pytest.raises(BrokenSeal) as refused:
         open_sealed(seal("{}") | {names.ENV_CONFIG: "hunter2 is the secret"})
     assert "hunter2" not in str(refused.value)

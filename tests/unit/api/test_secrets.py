@@ -29,18 +29,18 @@ HARMLESS_NAMES = (
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_secrets_are_recognised(name: str) -> None:
+def test_secret_names_are_recognized(name: str) -> None:
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
-def test_other_names_are_left_alone(name: str) -> None:
+def test_non_secret_names_are_accepted(name: str) -> None:
     assert not is_secret_name(name)
 
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("name", [*NAMES, *HARMLESS_NAMES])
-def test_a_query_knows_the_same_names_as_a_variable(name: str) -> None:
+def test_secret_query_names_equal_variable_names(name: str) -> None:
     expected = is_secret_name(name)
     for url in (f"http://h/?{name}=x", f"http://h/?a=b&{name}=x", f"http://h/#{name}=x"):
         assert has_secret_query(url) is expected, url
@@ -71,7 +71,7 @@ SECRETS = (
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("value", SECRETS)
-def test_values_that_are_secrets_are_recognised(value: str) -> None:
+def test_secret_values_are_recognized(value: str) -> None:
     assert has_secret(value)
 
 
@@ -82,7 +82,7 @@ def test_values_that_are_secrets_are_recognised(value: str) -> None:
      "http://h/?country_code=de", "http://h/hooks/list", "token efficiency", "Basic English",
      "the password is asked for", "SG.UTF-8", "postgres://h/db"],
 )  # fmt: skip
-def test_other_values_are_left_alone(value: str) -> None:
+def test_non_secret_values_are_accepted(value: str) -> None:
     assert not has_secret(value)
 
 
@@ -93,7 +93,7 @@ UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https:
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("unit", UNITS)
-def test_time_grows_with_a_values_length_and_not_with_its_square(unit: str) -> None:
+def test_secret_patterns_take_linear_time(unit: str) -> None:
     def seconds(length: int) -> float:
         value, found = "http://h/?" + unit * (length // len(unit)), []
         for _ in range(5):
@@ -105,7 +105,7 @@ def test_time_grows_with_a_values_length_and_not_with_its_square(unit: str) -> N
     assert seconds(32_000) < 8 * seconds(8_000)  # four times the length; a square takes 16 times
 
 
-def test_the_pattern_for_the_api_server_means_what_the_operator_does() -> None:
+def test_secret_query_pattern_matches_python_predicate() -> None:
     urls = ["http://h/?key=a", "http://h/?a=b&x_token=1", "http://h/?keys=1", "http://h/?db_pass=x",
             "http://h/?pass_x=1", "http://h/?token=", "http://h/?a?sig=b", "http://h/?code=x",
             "http://h/?zip_code=x", "http://h/;jwt=1"]  # fmt: skip

@@ -49,7 +49,7 @@ STATUS = JobStatus(
 )
 
 
-def test_what_is_remembered_is_flat_on_the_wire() -> None:
+def test_restart_state_is_flat_in_json() -> None:
     state = status_to_json(STATUS)["restartState"]
 
     assert list(state) == FLAT
@@ -58,7 +58,7 @@ def test_what_is_remembered_is_flat_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize("with_nulls", [True, False])
-def test_a_status_is_read_as_it_was_written(with_nulls: bool) -> None:
+def test_status_round_trips_through_json(with_nulls: bool) -> None:
     raw = status_to_json(STATUS, with_nulls=with_nulls)
     job = parse_job(make_raw_job() | {"status": raw})
 
@@ -67,7 +67,7 @@ def test_a_status_is_read_as_it_was_written(with_nulls: bool) -> None:
     assert job.status == STATUS
 
 
-def test_a_cluster_gets_no_null_and_empty_times() -> None:
+def test_status_without_nulls_has_empty_times() -> None:
     raw = status_to_json(STATUS, with_nulls=False)
 
     assert {"checkpoint", "bestStep"}.isdisjoint(raw)
@@ -75,7 +75,7 @@ def test_a_cluster_gets_no_null_and_empty_times() -> None:
     assert raw["completionTime"] == raw["restartState"]["nextRetryTime"] == ""
 
 
-def test_pins_are_the_ones_that_were_made_and_that_are_known() -> None:
+def test_pinned_ignores_unknown_keys() -> None:
     assert status_to_json(JobStatus())["pinned"] == {}
     assert status_to_json(STATUS)["pinned"] == {"image": "trainer:1", "rayVersion": "2.60.0"}
     older = status_from_json({"pinned": {"precision": "FP32", "schemaDigest": "of old"}})
@@ -98,12 +98,12 @@ def test_times_are_whole_seconds(text: str, time: datetime | None) -> None:
 
 
 @pytest.mark.parametrize("value", ["noon", "2026-11-21T12:00:00", 7])
-def test_what_is_no_time_is_refused(value: object) -> None:
+def test_invalid_time_is_rejected(value: object) -> None:
     with pytest.raises(ValidationError):
         status_from_json({"startTime": value})
 
 
-def test_an_edit_cannot_be_lost() -> None:
+def test_replace_rejects_unknown_field() -> None:
     misspelt: Any = {"attemps": []}
     with pytest.raises(ValidationError, match="attemps"):
         replace(STATUS, **misspelt)
@@ -112,7 +112,7 @@ def test_an_edit_cannot_be_lost() -> None:
         replace(STATUS, attempts=too_many)
 
 
-def test_a_misspelt_edit_of_the_spec_is_refused() -> None:
+def test_model_copy_rejects_unknown_field() -> None:
     with pytest.raises(TypeError, match="JobSpec has no field suspendd"):
         make_job().spec.model_copy(update={"suspendd": True})
 
@@ -129,7 +129,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_what_an_earlier_release_stored_beyond_todays_limits_is_read_and_small(what: str) -> None:
+def test_stored_values_beyond_limits_are_replaced(what: str) -> None:
     status = status_from_json({"attempt": 3, **BEYOND[what]})
 
     assert status.attempt == 3

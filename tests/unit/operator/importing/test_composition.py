@@ -68,14 +68,14 @@ def test_files_are_composed_in_the_order_of_their_list(
     assert found.missing == []
 
 
-def test_a_group_named_on_the_command_line_is_chosen() -> None:
+def test_command_line_selects_group_option() -> None:
     files = {"main": "defaults: [{e: dp}, {db@p: '${e}_db'}]", "e/mg": "a: 1", "db/mg_db": "b: 2"}
     assert composed(files, e="mg").values == {"e.a": 1, "p.b": 2}
     files = {"main": "defaults: [{optional e: dp}]", "e/dp": "a: 1", "e/mg": "a: 2"}
     assert composed(files, e="mg").values == {"e.a": 2}
 
 
-def test_a_file_that_is_not_at_hand_is_named_with_the_one_that_wants_it() -> None:
+def test_missing_file_is_reported_with_its_parent() -> None:
     found = composed({"main": "defaults: [{db: x}, base, _self_]\na: 1", "base": "defaults: [z]"})
     assert found.values == {"a": 1}
     assert found.missing == [
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_at_hand_is_named_with_the_one_that_wants_it() -> Non
     assert open_choice.missing == ["db/${e}_db.yaml, in the defaults of main.yaml"]
 
 
-def test_every_inherited_value_knows_its_file() -> None:
+def test_inherited_values_have_source_file() -> None:
     found = composed({"main": "defaults: [base, _self_]\na: 1", "base": "{a: 2, b: 2, c: 3}"})
     assert found.inherited == {"b": "base.yaml", "c": "base.yaml"}
     found.override({"b": 5})
@@ -95,7 +95,7 @@ def test_every_inherited_value_knows_its_file() -> None:
     assert found.inherited == {"c": "base.yaml"}
 
 
-def test_a_value_that_a_block_replaces_is_no_longer_inherited() -> None:
+def test_value_replaced_by_block_is_not_inherited() -> None:
     found = composed({"main": "defaults: [base, _self_]\na: {b: 1}", "base": "a: 2"})
     assert (found.values, found.inherited) == ({"a.b": 1}, {})
 
@@ -108,14 +108,14 @@ def test_a_value_that_a_block_replaces_is_no_longer_inherited() -> None:
         ({"main": "defaults: [base]", "base": "a: b: c"}, "base.yaml: .*line 1, column 5"),
     ],
 )
-def test_a_circle_and_what_is_no_mapping_are_refused(
+def test_circular_defaults_and_non_mappings_are_rejected(
     files: Mapping[str, str], expected: str
 ) -> None:
     with pytest.raises(Unreadable, match=expected):
         composed(files)
 
 
-def test_groups_in_the_layout_of_verl_are_found_through_the_search_path() -> None:
+def test_verl_groups_are_found_in_search_path() -> None:
     found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
     assert found.missing == []
     values = found.values

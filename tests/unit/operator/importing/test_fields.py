@@ -34,7 +34,7 @@ def about(lines: list[str], *names: str) -> list[str]:
     return [line for line in lines if line.startswith(names)]
 
 
-def test_where_a_configuration_is_silent_the_job_says_what_verl_would_have_done() -> None:
+def test_verl_defaults_are_specified_in_job() -> None:
     found = with_({})
     assert found.job["spec"] == {
         "data": {
@@ -88,7 +88,7 @@ def test_where_a_configuration_is_silent_the_job_says_what_verl_would_have_done(
         assert len(about(found.mapped, what)) == 1
 
 
-def test_verls_one_completion_has_no_group() -> None:
+def test_single_completion_is_reported() -> None:
     found = import_verl({"data.train_files": "/data/train.parquet"})
     assert f"{ROLLOUT}n: 1 completion per group has no advantage: now 2" in found.wrong
     assert value_at(found, "rollout.n") == value_at(found, "algorithm.groupSize") == 2
@@ -123,7 +123,7 @@ def test_verls_one_completion_has_no_group() -> None:
         ({"trainer.max_actor_ckpt_to_keep": 3}, "checkpoint.keepLast", 3, ""),
     ],
 )
-def test_a_value_that_a_job_can_have_is_kept_and_nothing_is_told_to_be_wrong(
+def test_supported_value_is_mapped_without_error(
     changes: dict[str, Any], path: str, expected: Any, note: str
 ) -> None:
     found = with_(changes)
@@ -142,7 +142,7 @@ def test_a_value_that_a_job_can_have_is_kept_and_nothing_is_told_to_be_wrong(
         (f"{ACTOR}optim.lr_warmup_steps", -1, "training.warmupSteps"),
     ],
 )
-def test_what_verl_writes_for_none_is_left_out(name: str, value: int, path: str) -> None:
+def test_verl_null_values_are_omitted(name: str, value: int, path: str) -> None:
     assert value_at(with_({name: value}), path) is None
 
 
@@ -182,7 +182,7 @@ def test_what_verl_writes_for_none_is_left_out(name: str, value: int, path: str)
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_told_once_with_what_the_job_has(
+def test_unsupported_value_is_reported_once_with_replacement(
     changes: dict[str, Any], path: str, expected: Any, told: str
 ) -> None:
     found = with_(changes)
@@ -193,7 +193,7 @@ def test_a_value_that_cannot_be_is_told_once_with_what_the_job_has(
     assert about(found.unmapped, name) == []
 
 
-def test_a_batch_smaller_than_verls_usual_update_is_no_mistake() -> None:
+def test_batch_smaller_than_default_mini_batch_is_accepted() -> None:
     found = with_({"data.train_batch_size": 8})
     assert value_at(found, "training.miniBatchPrompts") is None
     assert about(found.wrong, ACTOR) == []
@@ -209,7 +209,7 @@ def test_a_batch_smaller_than_verls_usual_update_is_no_mistake() -> None:
         (999_999, 0, " (999999 is off)"),
     ],
 )
-def test_a_validation_is_as_often_as_in_verl(frequency: int, steps: int, note: str) -> None:
+def test_validation_interval_is_mapped(frequency: int, steps: int, note: str) -> None:
     given = {"data.val_files": "/data/test.parquet", "trainer.test_freq": frequency}
     found = with_(given)
     assert f"trainer.test_freq → spec.validation.everySteps: {steps}{note}" in found.mapped
@@ -219,7 +219,7 @@ def test_a_validation_is_as_often_as_in_verl(frequency: int, steps: int, note: s
 @pytest.mark.parametrize(
     ("files", "steps", "before"), [({}, 0, False), ({"data.val_files": UNKNOWN}, 5, True)]
 )
-def test_only_files_that_are_surely_not_given_turn_a_validation_off(
+def test_validation_is_off_without_validation_files(
     files: dict[str, Any], steps: int, before: bool
 ) -> None:
     found = with_(files | {"trainer.test_freq": 5})
@@ -241,7 +241,7 @@ def test_only_files_that_are_surely_not_given_turn_a_validation_off(
         ({"use_kl_loss": False}, None, []),
     ],
 )
-def test_a_penalty_has_its_coefficient_if_it_is_used(
+def test_kl_coefficient_is_mapped_if_enabled(
     given: dict[str, Any], coefficient: float | None, unmapped: list[str]
 ) -> None:
     found = with_({f"{ACTOR}{name}": value for name, value in given.items()})
@@ -249,7 +249,7 @@ def test_a_penalty_has_its_coefficient_if_it_is_used(
     assert about(found.unmapped, ACTOR) == [f"{ACTOR}{line}" for line in unmapped]
 
 
-def test_a_clip_ratio_that_is_not_at_hand_leaves_open_what_follows_from_it_alone() -> None:
+def test_unknown_clip_ratio_omits_derived_values() -> None:
     found = with_({f"{ACTOR}clip_ratio": UNKNOWN, f"{ACTOR}clip_ratio_low": 0.1})
     algorithm = found.job["spec"]["algorithm"]
     assert (algorithm["clipRatioLow"], algorithm["dualClip"]) == (0.1, 3.0)
@@ -259,25 +259,21 @@ def test_a_clip_ratio_that_is_not_at_hand_leaves_open_what_follows_from_it_alone
 @pytest.mark.parametrize(
     ("cycles", "is_told"), [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)]
 )
-def test_only_another_part_of_a_period_than_half_is_told_of_a_cosine(
-    cycles: dict[str, float], is_told: bool
-) -> None:
+def test_cosine_with_half_period_is_not_reported(cycles: dict[str, float], is_told: bool) -> None:
     optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}
     told = about(with_(optim).wrong, f"{ACTOR}optim.")
     assert ["num_cycles" in line for line in told] == [True] * is_told
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(-1, None), (0, None), (1, 1)])
-def test_a_cosine_ends_with_the_run_unless_it_has_an_end_of_its_own(
-    steps: int, decay: int | None
-) -> None:
+def test_cosine_decay_ends_at_total_steps_unless_specified(steps: int, decay: int | None) -> None:
     optim = {"warmup_style": "cosine", "total_training_steps": steps}
     found = with_({f"{ACTOR}optim.{name}": value for name, value in optim.items()})
     assert value_at(found, "training.decaySteps") == decay
 
 
 @pytest.mark.parametrize("unknown", ["data.max_prompt_length", f"{ROLLOUT}n"])
-def test_limits_are_kept_unjudged_without_what_they_have_to_hold_unless_they_are_inherited(
+def test_token_limits_are_copied_if_lengths_are_unknown(
     unknown: str,
 ) -> None:
     limits = {f"{ROLLOUT}max_num_batched_tokens": 64, f"{ACTOR}ppo_max_token_len_per_gpu": 128}
@@ -291,7 +287,7 @@ def test_limits_are_kept_unjudged_without_what_they_have_to_hold_unless_they_are
     assert [value_at(found, path) for path in paths] == [None, None]
 
 
-def test_a_budget_from_a_file_of_the_defaults_is_verls_own_and_no_mistake() -> None:
+def test_inherited_token_budget_is_not_an_error() -> None:
     name = f"{ACTOR}ppo_max_token_len_per_gpu"
     found = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
     assert value_at(found, "training.tokensPerMicroBatch") is None
@@ -299,14 +295,12 @@ def test_a_budget_from_a_file_of_the_defaults_is_verls_own_and_no_mistake() -> N
 
 
 @pytest.mark.parametrize(("given", "epochs"), [({"trainer.total_epochs": 3}, 3), ({}, None)])
-def test_epochs_count_where_steps_are_not_at_hand_if_they_are_given(
-    given: dict[str, Any], epochs: int | None
-) -> None:
+def test_epochs_are_used_if_steps_are_unknown(given: dict[str, Any], epochs: int | None) -> None:
     found = with_(given | {"trainer.total_training_steps": UNKNOWN})
     assert value_at(found, "training.epochs") == epochs
 
 
-def test_a_field_that_another_one_decides_is_told_once() -> None:
+def test_overridden_field_is_reported_once() -> None:
     found = with_(
         {
             "trainer.total_training_steps": 10,
@@ -325,11 +319,11 @@ def test_a_field_that_another_one_decides_is_told_once() -> None:
     assert "algorithm.group_size → spec.algorithm.groupSize: 4" in found.mapped
 
 
-def test_files_of_the_configuration_that_are_not_at_hand_are_told_of_the_job() -> None:
+def test_missing_configuration_files_are_reported() -> None:
     assert import_verl(SMALLEST, missing=["base.yaml"]).missing == ["base.yaml"]
 
 
-def test_a_model_of_a_hub_is_looked_for_beside_others_and_a_file_where_it_says() -> None:
+def test_hub_model_and_relative_file_get_paths_on_volume() -> None:
     found = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
     assert value_at(found, "model.path") == f"{MOUNT}/models/Qwen/Q"
     assert value_at(found, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
@@ -337,9 +331,7 @@ def test_a_model_of_a_hub_is_looked_for_beside_others_and_a_file_where_it_says()
     assert value_at(found, "volumes") == [work]
 
 
-def test_what_a_file_of_the_defaults_gives_without_a_counterpart_is_told_by_the_file_alone() -> (
-    None
-):
+def test_unmapped_inherited_values_are_reported_by_file() -> None:
     odd = {"trainer.odd": 1, "trainer.open": UNKNOWN}
     found = import_verl(SMALLEST | odd, dict.fromkeys(odd, "base.yaml"))
     assert found.unmapped == ["defaults of base.yaml: trainer.open, trainer.odd"]
@@ -349,5 +341,5 @@ def test_what_a_file_of_the_defaults_gives_without_a_counterpart_is_told_by_the_
 @pytest.mark.parametrize(
     ("length", "shown"), [(80, "x" * 80), (81, "x" * 79 + "…"), (200, "x" * 79 + "…")]
 )
-def test_a_long_value_is_told_with_its_beginning(length: int, shown: str) -> None:
+def test_long_value_is_reported_truncated(length: int, shown: str) -> None:
     assert with_({"trainer.odd": "x" * length}).unmapped == [f"trainer.odd={shown}: no counterpart"]

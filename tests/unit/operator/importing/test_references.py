@@ -30,9 +30,7 @@ from raggrpo_operator.core.importing.verl import import_verl
         ("no reference", "no reference"),
     ],
 )
-def test_references_stand_for_values_alone_within_texts_and_in_chains(
-    value: Any, expected: Any
-) -> None:
+def test_references_resolve_alone_within_strings_and_nested(value: Any, expected: Any) -> None:
     values = {
         "root": "/models",
         "batch": 64,
@@ -65,14 +63,14 @@ def test_references_stand_for_values_alone_within_texts_and_in_chains(
         ("${a b}", "${a b} is not understood"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_told_with_its_reason(value: str, told: str) -> None:
+def test_unresolved_reference_is_reported_with_reason(value: str, told: str) -> None:
     values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
     found = resolve_references(values | {"a.b": value, "plain": "x"}, {})["a.b"]
     assert isinstance(found, UnknownValue)
     assert told in found.reason
 
 
-def test_a_configuration_with_references_is_a_job_without_those_that_lead_nowhere() -> None:
+def test_unresolved_references_are_omitted_from_job() -> None:
     text = """
 data: {train_files: '${oc.env:HOME}/a.parquet', max_prompt_length: '${lens.p}'}
 lens: {p: '${plen}'}
@@ -99,9 +97,7 @@ trainer:
     ]
 
 
-def test_a_reference_that_leads_nowhere_in_a_file_of_the_defaults_is_told_if_a_job_needs_it() -> (
-    None
-):
+def test_unresolved_inherited_reference_is_reported_if_mapped() -> None:
     values = {"data.seed": "${oc.env:SEED}", "data.odd": "${oc.env:ODD}", "data.train_files": "/a"}
     found = import_verl(values, dict.fromkeys(values, "data/rows.yaml"))
     [line] = found.missing
@@ -118,20 +114,20 @@ def test_a_reference_that_leads_nowhere_in_a_file_of_the_defaults_is_told_if_a_j
         ("data.val_max_samples", "a", "data.val_max_samples is 'a', which is not a number"),
     ],
 )
-def test_a_value_of_another_kind_is_refused_by_its_field(name: str, value: Any, told: str) -> None:
+def test_non_numeric_value_is_rejected_with_field(name: str, value: Any, told: str) -> None:
     with pytest.raises(ValueError, match="which is not a number") as caught:
         import_verl({name: value})
     assert told in str(caught.value)
 
 
-def test_all_values_of_another_kind_are_told_at_once() -> None:
+def test_all_non_numeric_values_are_reported_at_once() -> None:
     with pytest.raises(
         ValueError, match=r"save_freq is 'b', which is not a number; trainer.test_f"
     ):
         import_verl({"trainer.test_freq": "a", "trainer.save_freq": "b"})
 
 
-def test_a_number_written_as_a_text_is_taken_and_told() -> None:
+def test_numeric_string_is_converted_and_reported() -> None:
     found = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
     assert found.job["spec"]["data"]["maxPromptLength"] == 1024
     assert "data.max_prompt_length: '1024' is a string, not a number: now 1024" in found.wrong

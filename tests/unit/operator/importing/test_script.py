@@ -55,7 +55,7 @@ def given(script: str) -> dict[str, Any]:
         (r'M="/a\$b\"c\\d\`e\f' + '\\\ng"', r'/a$b"c\d`e\fg'),
     ],
 )
-def test_the_last_assignment_before_the_command_counts(script: str, expected: str) -> None:
+def test_last_assignment_before_command_is_used(script: str, expected: str) -> None:
     after = "\nM=/later"
     assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": expected}
 
@@ -80,7 +80,7 @@ def test_the_last_assignment_before_the_command_counts(script: str, expected: st
         (f"BS={'a' * 60}\nif x; then BS={'b' * 61}; fi", f"$BS is {'a' * 60} or {'b' * 60}…"),
     ],
 )
-def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told: str) -> None:
+def test_undecided_variable_is_reported_with_possible_values(script: str, told: str) -> None:
     found = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
     assert found.missing == [
         f"data.train_batch_size=$BS: {told}, which depends on the run of the script: override it"
@@ -103,9 +103,7 @@ def test_what_a_condition_decides_is_told_with_all_its_values(script: str, told:
         ("actor_rollout_ref.model.path=`cat m`", "`cat m` is the output of a command"),
     ],
 )
-def test_what_the_script_does_not_hold_is_told_and_left_out_of_the_job(
-    word: str, told: str
-) -> None:
+def test_unknown_script_values_are_reported_and_omitted(word: str, told: str) -> None:
     found = imported(f"{RUN} {SMALLEST} {word}")
     name = word.partition("=")[0]
     [line] = [each for each in found.missing if each.startswith(word)]
@@ -114,7 +112,7 @@ def test_what_the_script_does_not_hold_is_told_and_left_out_of_the_job(
     assert not any(each.startswith(name) for each in [*found.wrong, *found.unmapped])
 
 
-def test_an_experiment_named_by_a_command_still_makes_a_job_with_a_name_and_a_folder() -> None:
+def test_unknown_experiment_name_uses_default_name() -> None:
     found = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
     assert found.job["metadata"]["name"] == "verl-import"
     assert found.job["spec"]["checkpoint"]["path"].endswith(
@@ -123,19 +121,19 @@ def test_an_experiment_named_by_a_command_still_makes_a_job_with_a_name_and_a_fo
     assert "$(date +%F) is the output of a command" in found.missing[0]
 
 
-def test_a_field_without_counterpart_needs_no_value() -> None:
+def test_field_without_counterpart_may_be_unknown() -> None:
     found = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
     assert found.missing == []
     assert "critic.optim.lr=$LR: GRPO has no critic" in found.unmapped
     assert "trainer.odd=$(date): no counterpart" in found.unmapped
 
 
-def test_a_project_named_by_a_command_is_no_part_of_the_folder() -> None:
+def test_unknown_project_is_omitted_from_folder() -> None:
     found = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
     assert found.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
 
 
-def test_without_its_numbers_a_job_is_not_judged_by_verls_defaults() -> None:
+def test_unknown_numbers_are_not_replaced_by_verl_defaults() -> None:
     found = imported(
         f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N data.max_prompt_length=$P "
         "actor_rollout_ref.actor.ppo_mini_batch_size=4096 data.train_files=$F "

@@ -19,7 +19,7 @@ RUN = "python3 -m verl.trainer.main_ppo "
         'nohup "$PYTHON" -m $ENTRY',
     ],
 )
-def test_only_the_trainers_command_counts_among_the_stages_of_a_script(program: str) -> None:
+def test_trainer_command_is_selected_among_stages(program: str) -> None:
     script = read_script(
         "ENTRY=verl.trainer.main_ppo\n"
         "python3 -m verl.trainer.main_generation data.path=/x data.seed=5\n"
@@ -31,12 +31,12 @@ def test_only_the_trainers_command_counts_among_the_stages_of_a_script(program: 
     assert script == Script(overrides={"data.seed": 1})
 
 
-def test_a_launcher_of_another_name_counts_if_no_command_runs_the_trainer() -> None:
+def test_custom_launcher_is_used_without_trainer_command() -> None:
     script = read_script("bash sft_trainer.sh data.seed=1\n./launch.sh data.seed=2")
     assert script.overrides == {"data.seed": 2}
 
 
-def test_what_a_launcher_itself_is_called_is_no_word_for_verl() -> None:
+def test_launcher_name_is_not_an_argument() -> None:
     assert read_script("$LAUNCH data.seed=2") == Script(overrides={"data.seed": 2})
     script = read_script("data.seed=1\n./launch.sh data.seed=2")
     assert script.overrides == {"data.seed": 2}
@@ -52,7 +52,7 @@ def test_several_runs_of_the_trainer_are_told() -> None:
     ]
 
 
-def test_a_script_of_other_stages_alone_is_refused() -> None:
+def test_script_without_training_stage_is_rejected() -> None:
     with pytest.raises(Unreadable, match="verl's main_ppo"):
         read_script("torchrun -m verl.trainer.fsdp_sft_trainer trainer.total_epochs=3 data.x=1")
 
@@ -71,11 +71,11 @@ def test_a_script_of_other_stages_alone_is_refused() -> None:
         f'ADDS=""\n{RUN} $ADDS data.a=1 data.b=/x data.c=2 ${{@:2}} $*',
     ],
 )
-def test_words_in_variables_and_arrays_are_read(script: str) -> None:
+def test_words_in_variables_and_arrays_are_expanded(script: str) -> None:
     assert read_script(script) == Script(overrides={"data.a": 1, "data.b": "/x", "data.c": 2})
 
 
-def test_an_array_stands_for_its_first_element_one_by_its_place_or_all_in_one_word() -> None:
+def test_array_expansion_supports_first_indexed_and_joined_elements() -> None:
     script = read_script(
         f"A=(/x /y)\nB=(/z)\n{RUN} data.first=$A data.second=${{A[1]}} "
         'data.all="${A[*]}" data.only=${B[@]}'
@@ -84,12 +84,12 @@ def test_an_array_stands_for_its_first_element_one_by_its_place_or_all_in_one_wo
     assert script == Script(overrides={f"data.{name}": each for name, each in values.items()})
 
 
-def test_an_array_without_a_place_is_its_first_word_and_a_text_is_an_array_of_one() -> None:
+def test_array_without_index_is_first_element() -> None:
     script = read_script(f"A=(data.a=1 data.b=2)\nC=data.c=3\n{RUN} ${{A}} ${{C[@]}}")
     assert script == Script(overrides={"data.a": 1, "data.c": 3})
 
 
-def test_what_a_process_prints_is_told_and_does_not_end_the_command() -> None:
+def test_process_substitution_is_reported_as_unknown() -> None:
     script = read_script(f"{RUN} data.a=1 <(sort ')' a) data.b=2")
     assert script.overrides == {"data.a": 1, "data.b": 2}
     [line] = script.missing
@@ -97,12 +97,12 @@ def test_what_a_process_prints_is_told_and_does_not_end_the_command() -> None:
     assert line.endswith("is the output of a command")
 
 
-def test_a_pattern_of_a_case_is_no_command() -> None:
+def test_case_pattern_is_not_a_command() -> None:
     script = read_script(f"case $1 in\n data.x=5 | data.x=6) echo;; esac\n{RUN} data.a=1")
     assert script == Script(overrides={"data.a": 1})
 
 
-def test_words_that_are_not_at_hand_are_told() -> None:
+def test_unknown_words_are_reported() -> None:
     script = read_script(f"MORE=\nif x; then MORE=some.sh; fi\n{RUN} data.b=2 $COMMON $MORE")
     assert script.overrides == {"data.b": 2}
     assert script.missing == [
@@ -112,7 +112,7 @@ def test_words_that_are_not_at_hand_are_told() -> None:
     ]
 
 
-def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> None:
+def test_array_element_of_a_branch_is_unknown() -> None:
     script = read_script(
         "ARGS=(data.a=1 data.b=2)\nif x; then ARGS+=(data.b=3); fi\n" + RUN + '"${ARGS[@]}"'
     )
@@ -122,7 +122,7 @@ def test_an_element_that_a_branch_adds_is_not_at_hand_and_the_others_are() -> No
     )
 
 
-def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -> None:
+def test_words_that_differ_between_branches_are_reported_one_by_one() -> None:
     script = read_script(
         'A="\n data.a=1 \\\n data.b=2"\n'
         'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
@@ -135,13 +135,13 @@ def test_the_words_that_branches_give_a_text_differently_are_told_one_by_one() -
     assert script.missing == []
 
 
-def test_an_option_that_is_not_at_hand_is_told() -> None:
+def test_unknown_option_is_reported() -> None:
     script = read_script(f"{RUN} --config-name=$NAME data.a=1")
     assert (script.options, script.overrides) == ({}, {"data.a": 1})
     assert script.missing == ["--config-name=$NAME: $NAME is not set in the script"]
 
 
-def test_words_after_a_comment_within_the_command_are_told_to_be_outside_of_it() -> None:
+def test_words_after_comment_are_reported_as_outside_of_command() -> None:
     script = read_script(f"{RUN} data.a=1 \\\n  # data.b=2 \\\n  data.c=3 \\\n  data.d=4\n")
     assert script.overrides == {"data.a": 1}
     [line] = script.missing
@@ -169,7 +169,7 @@ def test_words_after_a_comment_within_the_command_are_told_to_be_outside_of_it()
         "echo \0007\0\n",
     ],
 )
-def test_what_stands_around_the_command_does_not_break_it(before: str) -> None:
+def test_surrounding_shell_code_is_ignored(before: str) -> None:
     assert read_script(f"{before}{RUN} data.a=1") == Script(overrides={"data.a": 1})
 
 
@@ -183,7 +183,7 @@ def test_what_stands_around_the_command_does_not_break_it(before: str) -> None:
         '\necho "$(echo \')\' ")" it\\\'s \\))"',
     ],
 )
-def test_what_stands_after_the_command_does_not_belong_to_it(after: str) -> None:
+def test_words_after_command_are_not_arguments(after: str) -> None:
     assert read_script(f"{RUN} data.a=1{after}") == Script(overrides={"data.a": 1})
 
 
@@ -197,24 +197,24 @@ def test_what_stands_after_the_command_does_not_belong_to_it(after: str) -> None
         ("echo ${a\n", 1),
     ],
 )
-def test_a_quote_without_end_is_told_by_its_line(text: str, line: int) -> None:
+def test_unclosed_quote_is_reported_with_line(text: str, line: int) -> None:
     with pytest.raises(Unreadable, match=f"line {line}: a quote or bracket is not closed"):
         read_script(text + RUN + "data.a=1")
 
 
-def test_a_loop_over_one_word_gives_its_name_that_value() -> None:
+def test_loop_over_one_word_sets_variable() -> None:
     script = read_script(f"for N in 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
 
 
-def test_an_empty_variable_is_no_word_of_a_loop_and_an_empty_quote_is_one() -> None:
+def test_empty_variable_yields_no_word_and_empty_quote_one() -> None:
     script = read_script(f"E=\nfor N in $E 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
     script = read_script(f'for N in "" 7; do\n{RUN} data.a=$N\ndone\n')
     assert isinstance(script.overrides["data.a"], UnknownValue)
 
 
-def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
+def test_list_in_subshell_does_not_close_subshell() -> None:
     script = read_script(f"(\nN=7\nA=(1 2)\n{RUN} data.a=$N\n)\n")
     assert script == Script(overrides={"data.a": 7})
 
@@ -230,7 +230,7 @@ def test_a_list_in_a_subshell_does_not_end_the_subshell() -> None:
         ("declare N[0]=5\n", "an element of $N is set separately"),
     ],
 )
-def test_what_a_script_decides_is_not_at_hand(before: str, why: str) -> None:
+def test_values_decided_by_script_are_unknown(before: str, why: str) -> None:
     found = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
     assert isinstance(found, UnknownValue)
     assert why in found.reason
@@ -240,5 +240,5 @@ def test_what_a_script_decides_is_not_at_hand(before: str, why: str) -> None:
     "before",
     ["N=1\nif x; then (N=2); fi\n", "N=1\nf() { echo; }\n", "N=1\nif x; then f() { echo; }; fi\n"],
 )
-def test_a_subshell_and_a_function_of_a_branch_change_nothing_after_it(before: str) -> None:
+def test_subshell_and_function_do_not_change_variables(before: str) -> None:
     assert read_script(f"{before}{RUN} data.a=$N") == Script(overrides={"data.a": 1})

@@ -47,7 +47,7 @@ def make_valid_job(imported: Imported) -> RagGrpoJob:
 
 
 @pytest.mark.row("D5")
-def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> None:
+def test_published_gsm8k_script_becomes_equal_job() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
     spec = make_valid_job(imported).spec
 
@@ -62,7 +62,7 @@ def test_the_published_gsm8k_script_is_a_valid_job_with_the_same_numbers() -> No
     assert spec.rollout.temperature == 1.0
 
 
-def test_what_was_wrong_in_the_original_and_what_has_no_counterpart_is_told() -> None:
+def test_errors_and_unmapped_fields_are_reported() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
 
     wrong = "\n".join(imported.wrong)
@@ -74,7 +74,7 @@ def test_what_was_wrong_in_the_original_and_what_has_no_counterpart_is_told() ->
         assert name in unmapped
 
 
-def test_every_field_of_the_original_is_told() -> None:
+def test_fields_of_original_are_all_reported() -> None:
     given = read_script(GSM8K).overrides
     imported = import_verl(given)
     told = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
@@ -83,7 +83,7 @@ def test_every_field_of_the_original_is_told() -> None:
 
 @pytest.mark.row("D5")
 @pytest.mark.parametrize("name", VERL_FIELDS)
-def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str) -> None:
+def test_known_verl_field_is_reported(name: str) -> None:
     value = "float16" if name.endswith("dtype") else 4
     block = name.split(".")[0] if name.startswith("custom") else name
     imported = import_verl(SMALLEST | {name: value})
@@ -110,14 +110,14 @@ def test_every_name_in_the_table_is_told_when_a_configuration_gives_it(name: str
         ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
     ],
 )
-def test_names_of_the_practice_are_known(name: str, value: Any, told: str) -> None:
+def test_verl_fields_of_reference_setup_are_reported(name: str, value: Any, told: str) -> None:
     imported = import_verl(SMALLEST | {"data.val_files": "/data/test.parquet", name: value})
     make_valid_job(imported)
     lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
     assert any(line.startswith(name) and told in line for line in lines), lines
 
 
-def test_a_cosine_keeps_its_floor_and_its_end_and_any_other_number_of_cycles_is_told() -> None:
+def test_cosine_schedule_is_mapped_and_other_cycles_are_reported() -> None:
     optim = "actor_rollout_ref.actor.optim"
     cosine = {"warmup_style": "cosine", "min_lr_ratio": 0.1, "total_training_steps": 8}
     given = {f"{optim}.{name}": value for name, value in (cosine | {"num_cycles": 2}).items()}
@@ -129,7 +129,7 @@ def test_a_cosine_keeps_its_floor_and_its_end_and_any_other_number_of_cycles_is_
     assert any("num_cycles: 2 is not half a period" in line for line in imported.wrong)
 
 
-def test_a_script_with_arrays_and_defaults_is_read_but_for_what_its_branches_decide() -> None:
+def test_script_with_arrays_and_defaults_reports_branch_values_as_unknown() -> None:
     given = read_script(ARRAYS).overrides
     [line] = import_verl(given).missing
     assert "rollout.n=$ROLLOUT_N: $ROLLOUT_N is 5 or 16" in line
@@ -139,7 +139,7 @@ def test_a_script_with_arrays_and_defaults_is_read_but_for_what_its_branches_dec
     assert spec.rollout.n == 5
 
 
-def test_the_search_configuration_is_a_search_job_with_several_accepted_answers() -> None:
+def test_search_configuration_becomes_search_job() -> None:
     imported = import_verl(hydra(SEARCH))
     spec = make_valid_job(imported).spec
 
@@ -161,7 +161,7 @@ def test_the_search_configuration_is_a_search_job_with_several_accepted_answers(
         ({"data.train_files": "train.parquet"}, "train.parquet is a relative path"),
     ],
 )
-def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
+def test_error_in_original_is_reported_and_job_is_valid(
     changes: dict[str, Any], expected: str
 ) -> None:
     imported = import_verl(SMALLEST | changes)
@@ -170,9 +170,7 @@ def test_a_mistake_of_the_original_is_told_and_the_job_is_valid_all_the_same(
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [(512, 16384), (513, 16385)])
-def test_a_micro_batch_grows_only_with_a_prompt_that_would_not_fit_into_the_usual_one(
-    prompt: int, tokens: int
-) -> None:
+def test_micro_batch_grows_for_groups_above_default(prompt: int, tokens: int) -> None:
     lengths = {"data.max_prompt_length": prompt, "data.max_response_length": 3968}
     training = make_valid_job(import_verl(SMALLEST | lengths)).spec.training
     assert training.tokens_per_micro_batch == tokens
@@ -180,9 +178,7 @@ def test_a_micro_batch_grows_only_with_a_prompt_that_would_not_fit_into_the_usua
 
 
 @pytest.mark.parametrize(("budget", "is_told"), [(5120, False), (5119, True)])
-def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
-    budget: int, is_told: bool
-) -> None:
+def test_token_budget_of_exactly_one_group_is_accepted(budget: int, is_told: bool) -> None:
     lengths = {"data.max_prompt_length": 1024, "data.max_response_length": 1024}
     given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
     imported = import_verl(SMALLEST | lengths | given)
@@ -200,7 +196,7 @@ def test_a_budget_that_just_holds_a_prompt_with_its_completions_is_right(
         ({"clip_ratio": 0.3, "clip_ratio_low": 0.1, "clip_ratio_high": 0.2}, 0.1, 0.2),
     ],
 )
-def test_one_clip_ratio_is_that_of_both_sides_unless_a_side_has_its_own(
+def test_clip_ratio_sets_both_bounds_unless_specified(
     given: dict[str, float], low: float, high: float
 ) -> None:
     changes = {f"actor_rollout_ref.actor.{name}": value for name, value in given.items()}
@@ -208,13 +204,13 @@ def test_one_clip_ratio_is_that_of_both_sides_unless_a_side_has_its_own(
     assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (low, high)
 
 
-def test_overrides_win_over_the_configuration_and_references_follow_them() -> None:
+def test_overrides_take_precedence_and_references_follow() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolve_references(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
     assert values["a.b"] == [1, 2]
 
 
-def test_a_scripts_options_and_groups_are_read_with_its_variables() -> None:
+def test_script_options_and_groups_are_expanded() -> None:
     script = read_script(
         'C="$(pwd)/examples/c"\npython -m verl.trainer.main_ppo --config-path="$C" '
         "-cn=grpo -cd more engine=megatron data.seed=1"
@@ -227,7 +223,7 @@ def test_a_scripts_options_and_groups_are_read_with_its_variables() -> None:
     assert (script.choices, script.overrides) == ({"engine": "megatron"}, {"data.seed": 1})
 
 
-def test_sums_of_whole_numbers_are_computed_and_nothing_else_is() -> None:
+def test_integer_arithmetic_is_evaluated() -> None:
     script = read_script(
         "PROMPT=$((1024 * 2))\nANSWER=300\nrun data.max_prompt_length=$PROMPT "
         "data.max_response_length=$(( ANSWER + (8 - 2) / 4 )) "
@@ -251,7 +247,7 @@ def with_tools(text: str | None) -> Imported:
 
 
 @pytest.mark.row("D5")
-def test_the_search_tool_is_the_retrieval_endpoint() -> None:
+def test_search_tool_becomes_retrieval_endpoint() -> None:
     imported = with_tools(FILES["examples/lookup/config/tools/lookup.yaml"])
     spec = make_valid_job(imported).spec
 
@@ -266,7 +262,7 @@ def test_the_search_tool_is_the_retrieval_endpoint() -> None:
     assert not any("give the service" in line for line in imported.unmapped)
 
 
-def test_of_several_tools_that_search_the_first_is_the_endpoint() -> None:
+def test_first_search_tool_becomes_endpoint() -> None:
     urls = ("http://a.rag/retrieve", "http://b.rag/retrieve")
     tools = ", ".join(f"{{config: {{retrieval_service_url: '{url}'}}}}" for url in urls)
     spec = make_valid_job(with_tools(f"tools: [{tools}]")).spec
@@ -276,7 +272,7 @@ def test_of_several_tools_that_search_the_first_is_the_endpoint() -> None:
 @pytest.mark.parametrize(
     "changes", [{TOOLS: "tools/search.yaml"}, {"data.train_files": "/data/searchR1/a.parquet"}]
 )
-def test_a_search_is_seen_by_the_names_of_its_files_and_asks_where_search_r1_does(
+def test_search_is_detected_by_file_names(
     changes: dict[str, Any],
 ) -> None:
     imported = import_verl(SMALLEST | {"data.max_prompt_length": 1024} | changes)
@@ -287,7 +283,7 @@ def test_a_search_is_seen_by_the_names_of_its_files_and_asks_where_search_r1_doe
 
 
 @pytest.mark.parametrize(("turns", "searches"), [(1, 1), (2, 1), (3, 2), (5, 4)])
-def test_the_last_turn_of_a_policy_is_its_answer_and_no_search(turns: int, searches: int) -> None:
+def test_max_turns_excludes_answer_turn(turns: int, searches: int) -> None:
     multi_turn = "actor_rollout_ref.rollout.multi_turn."
     given = {f"{multi_turn}max_assistant_turns": turns, f"{multi_turn}max_tool_response_length": 9}
     imported = import_verl(TOOL_FILE | {TOOLS: "search.yaml"} | given)
@@ -296,18 +292,18 @@ def test_the_last_turn_of_a_policy_is_its_answer_and_no_search(turns: int, searc
     assert not any(line.startswith(multi_turn) for line in imported.unmapped)
 
 
-def test_a_tool_on_this_machine_alone_is_told() -> None:
+def test_local_tool_service_is_reported() -> None:
     text = "tools: [{config: {retrieval_service_url: 'http://127.0.0.1:8000/retrieve'}}]"
     assert "in a cluster, specify a Service" in "\n".join(with_tools(text).wrong)
 
 
-def test_tools_that_do_not_search_are_told_and_make_no_search_job() -> None:
+def test_other_tools_are_reported_without_search() -> None:
     imported = with_tools("tools: [{class_name: a.Calculator, config: {precision: 3}}]")
     assert make_valid_job(imported).spec.retrieval.mode is RetrievalMode.NONE
     assert any(line.startswith("tool Calculator: ") for line in imported.unmapped)
 
 
-def test_a_tool_file_that_is_missing_or_broken_is_told() -> None:
+def test_missing_or_invalid_tool_file_is_reported() -> None:
     missing = import_verl(TOOL_FILE)
     assert any(
         "tools.yaml" in line and "specify retrieval.endpoints" in line for line in missing.missing
@@ -315,7 +311,7 @@ def test_a_tool_file_that_is_missing_or_broken_is_told() -> None:
     assert "tools.yaml: it has no list of tools" in "\n".join(with_tools("a: 1").wrong)
 
 
-def test_what_a_defaults_list_gives_is_told_by_its_file() -> None:
+def test_inherited_value_is_reported_with_file() -> None:
     found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
     found.override(SMALLEST)
     imported = import_verl(found.values, found.inherited, found.missing, FILES.get)
@@ -328,7 +324,7 @@ def test_what_a_defaults_list_gives_is_told_by_its_file() -> None:
 
 
 @pytest.mark.parametrize("text", ["- 1", "a: b: c", "", "just words"])
-def test_what_is_no_configuration_is_refused(text: str) -> None:
+def test_text_that_is_not_a_configuration_is_rejected(text: str) -> None:
     with pytest.raises(Unreadable):
         hydra(text)
     with pytest.raises(Unreadable):
@@ -344,14 +340,14 @@ def _paths(value: Any, place: tuple[str, ...] = ()) -> set[str]:
     return {field_path(place)}.union(*below)
 
 
-def test_every_counterpart_in_the_table_exists() -> None:
+def test_counterparts_of_foreign_fields_exist() -> None:
     known = _paths(job_schema()["properties"]["spec"])
     for name, foreign in {**VERL_FIELDS, **OTHER_FIELDS}.items():
         assert not foreign.path or foreign.path in known, name
         assert foreign.path or foreign.note, name
 
 
-def test_verls_bound_for_tokens_of_negative_advantage_is_kept() -> None:
+def test_dual_clip_is_mapped() -> None:
     name = "actor_rollout_ref.actor.clip_ratio_c"
     assert make_valid_job(import_verl(SMALLEST)).spec.algorithm.dual_clip == 3.0
     assert make_valid_job(import_verl(SMALLEST | {name: 10.0})).spec.algorithm.dual_clip == 10.0
@@ -367,12 +363,12 @@ def test_verls_bound_for_tokens_of_negative_advantage_is_kept() -> None:
         "reward_model.reward_kwargs.overlong_buffer_cfg.enable",
     ],
 )
-def test_a_field_of_verls_own_is_not_taken_for_another_by_its_last_part(name: str) -> None:
+def test_verl_field_is_not_matched_by_last_name(name: str) -> None:
     [line] = [each for each in import_verl(SMALLEST | {name: 4}).unmapped if each.startswith(name)]
     assert line.endswith("no counterpart")
 
 
-def test_an_update_over_the_whole_batch_is_told_as_mapped() -> None:
+def test_mini_batch_equal_to_batch_is_reported_as_mapped() -> None:
     name = "actor_rollout_ref.actor.ppo_mini_batch_size"
     imported = import_verl(SMALLEST | {"data.train_batch_size": 8, name: 8})
     assert f"{name} → the whole batch: 8" in imported.mapped
@@ -387,13 +383,11 @@ def test_an_update_over_the_whole_batch_is_told_as_mapped() -> None:
         ("q7", "q7"),
     ],
 )
-def test_a_jobs_name_is_as_much_of_the_experiments_as_a_job_takes(
-    experiment: str, name: str
-) -> None:
+def test_job_name_is_truncated_experiment_name(experiment: str, name: str) -> None:
     imported = import_verl(SMALLEST | {"trainer.experiment_name": experiment})
     assert make_valid_job(imported).metadata.name == name
 
 
-def test_a_run_of_one_step_that_saves_none_saves_that_step() -> None:
+def test_single_step_run_saves_that_step() -> None:
     imported = import_verl(SMALLEST | {"trainer.total_training_steps": 1, "trainer.save_freq": -1})
     assert make_valid_job(imported).spec.checkpoint.every_steps == 1

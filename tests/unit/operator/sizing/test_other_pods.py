@@ -34,7 +34,7 @@ def rounded_up(amount: str, terms: dict[str, int], unit: int) -> bool:
 
 
 @ON_BOTH
-def test_memory_of_the_head_consists_of_named_terms(resources: dict[str, Any], device: str) -> None:
+def test_head_memory_has_named_terms(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
     head, terms = sizing_for(sizing, PodRole.HEAD), terms_of(sizing, "headMemory")
     ray, driver = {"GPU": (2 * GIB, 4 * GIB), "CPU": (1536 * MIB, 1536 * MIB)}[device]
@@ -53,9 +53,7 @@ def test_memory_of_the_head_consists_of_named_terms(resources: dict[str, Any], d
 
 
 @ON_BOTH
-def test_memory_of_preflight_consists_of_named_terms(
-    resources: dict[str, Any], device: str
-) -> None:
+def test_preflight_memory_has_named_terms(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
     terms = terms_of(sizing, "preflightMemory")
     assert terms == {"checks": {"GPU": 4 * GIB, "CPU": 2 * GIB}[device], "dataset": DATASET}
@@ -63,7 +61,7 @@ def test_memory_of_preflight_consists_of_named_terms(
     assert rounded_up(sizing_for(sizing, PodRole.PREFLIGHT).memory, terms, unit)
 
 
-def test_an_engine_of_its_own_on_gpus_consists_of_named_terms() -> None:
+def test_gpu_rollout_pod_has_named_terms() -> None:
     sizing = sized(resources=SPLIT, rollout={"tensorParallelSize": 2})
     rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     shm = terms_of(sizing, "rolloutShm")
@@ -87,7 +85,7 @@ def test_an_engine_of_its_own_on_gpus_consists_of_named_terms() -> None:
     assert rounded_up(rollout.memory, terms, GIB)
 
 
-def test_message_rings_of_an_engine_of_its_own_grow_with_its_ranks() -> None:
+def test_message_rings_of_rollout_pod_grow_with_tensor_parallel_size() -> None:
     sizing = sized(resources=SPLIT | {"rolloutGpus": 16}, rollout={"tensorParallelSize": 16})
     assert terms_of(sizing, "rolloutShm")["vllm"] == 240 * MIB * 17
 
@@ -100,9 +98,7 @@ def test_message_rings_of_an_engine_of_its_own_grow_with_its_ranks() -> None:
     ],
     ids=["unknown", "known"],
 )
-def test_an_engine_of_its_own_on_cpus_is_ray_vllm_and_the_model(
-    facts: Facts | None, model: int
-) -> None:
+def test_cpu_rollout_pod_has_terms_for_ray_vllm_and_model(facts: Facts | None, model: int) -> None:
     sizing = sized(facts, resources=CPU | APART)
     rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     assert rollout.gpus == 0
@@ -110,7 +106,7 @@ def test_an_engine_of_its_own_on_cpus_is_ray_vllm_and_the_model(
     assert rounded_up(rollout.memory, terms, 64 * MIB)
 
 
-def test_what_the_user_gave_for_pods_goes_for_engines_of_their_own() -> None:
+def test_specified_memory_and_shm_apply_to_rollout_pods() -> None:
     given = sized(resources=SPLIT | {"memory": "99Gi", "shmSize": "33Gi"})
     rollout = sizing_for(given, PodRole.ROLLOUT)
     assert (rollout.memory, rollout.shm) == ("99Gi", "33Gi")
@@ -119,7 +115,7 @@ def test_what_the_user_gave_for_pods_goes_for_engines_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("resources", [GPUS8, CPU], ids=["gpu", "cpu"])
-def test_engines_beside_the_ranks_have_no_pods(resources: dict[str, Any]) -> None:
+def test_colocated_engines_have_no_pods(resources: dict[str, Any]) -> None:
     assert PodRole.ROLLOUT not in {each.role for each in sized(resources=resources).pods}
 
 
@@ -132,10 +128,10 @@ def test_engines_beside_the_ranks_have_no_pods(resources: dict[str, Any]) -> Non
     ],
     ids=["of two GPUs", "as given", "without GPUs"],
 )
-def test_an_engine_of_its_own_has_cpus_for_its_gpus(changes: dict[str, Any], cpu: str) -> None:
+def test_rollout_pod_has_cpus_for_its_gpus(changes: dict[str, Any], cpu: str) -> None:
     assert sizing_for(sized(**changes), PodRole.ROLLOUT).cpu == cpu
 
 
 @pytest.mark.parametrize(("gpus", "cpu"), [(0, "8"), (1, "8"), (3, "24")])
-def test_a_trainer_pod_has_eight_cpus_per_gpu(gpus: int, cpu: str) -> None:
+def test_trainer_pod_has_eight_cpus_per_gpu(gpus: int, cpu: str) -> None:
     assert sized(resources={"gpusPerNode": gpus}).cpu == cpu

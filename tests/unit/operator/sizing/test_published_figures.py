@@ -109,9 +109,7 @@ def attention_saved(facts: Facts) -> float:
         pytest.param(attention_saved(MT_NLG), 65, 0.01, id="MT-NLG, recomputed attention (%)"),
     ],
 )
-def test_the_estimate_agrees_with_the_published_figure(
-    ours: float, published: float, tolerance: float
-) -> None:
+def test_estimate_matches_published_figure(ours: float, published: float, tolerance: float) -> None:
     assert ours == pytest.approx(published, rel=tolerance)
 
 
@@ -128,7 +126,7 @@ def test_the_estimate_agrees_with_the_published_figure(
     ],
     ids=["verl Qwen2-72B, 32 H800", "Llama 70B on one GPU"],
 )
-def test_what_others_ran_is_accepted_and_what_they_could_not_is_refused(
+def test_published_configurations_fit_and_failed_ones_do_not(
     facts: Facts, resources: dict[str, Any], rollout: dict[str, Any], refused: bool
 ) -> None:
     job = make_job({"resources": {"gpuMemoryGib": 80, **resources}, "rollout": rollout})
@@ -137,7 +135,7 @@ def test_what_others_ran_is_accepted_and_what_they_could_not_is_refused(
     assert refused or Reason.WEIGHTS_DO_NOT_FIT not in found
 
 
-def test_70b_on_one_gpu_is_refused_with_its_terms_even_if_its_memory_is_unknown() -> None:
+def test_70b_model_on_one_gpu_is_rejected_with_terms() -> None:
     facts = LLAMA_70B.model_copy(update={"rows": 10_000})
     job = make_job({"resources": {"gpusPerNode": 1}})
     found = {each.reason: each for each in violations(job, resolve(job, facts), facts)}

@@ -30,12 +30,12 @@ def terms_of(sizing: Sizing, resource: str) -> dict[str, int]:
     [("16", 16.0), ("500m", 0.5), ("1.5Gi", 1.5 * GIB), ("64Mi", 64 * MIB), ("2k", 2000.0),
      ("3M", 3e6), ("2G", 2e9), ("1T", 1e12), ("1Ki", 2.0**10), ("2Ti", 2.0**41)],
 )  # fmt: skip
-def test_quantities_are_read_as_kubernetes_does(text: str, amount: float) -> None:
+def test_quantities_are_parsed_like_kubernetes(text: str, amount: float) -> None:
     assert parse_quantity(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "1e3", "64 GiB", "-1", "1gi"])
-def test_other_text_is_no_quantity(text: str) -> None:
+def test_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a Kubernetes quantity"):
         parse_quantity(text)
 
@@ -50,7 +50,7 @@ def test_bytes_are_rounded_up_to_whole_units(amount: float, unit: int, text: str
     assert parse_quantity(text) >= amount
 
 
-def test_people_read_amounts_with_one_digit() -> None:
+def test_format_size_has_one_decimal() -> None:
     assert [format_size(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
     units = [format_size(x) for x in (1023, 1024, MIB, GIB)]
     assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]
@@ -85,9 +85,7 @@ def test_activations_per_token(training: dict[str, Any], per_token: int) -> None
 
 
 @pytest.mark.parametrize(("training", "in_layer"), [({}, 28), ({"gradientCheckpointing": True}, 1)])
-def test_activations_follow_the_width_of_a_known_mlp(
-    training: dict[str, Any], in_layer: int
-) -> None:
+def test_activations_depend_on_mlp_size(training: dict[str, Any], in_layer: int) -> None:
     spec = make_spec(resources=GPUS8, training={"totalSteps": 1} | training)
     layer = 16 * 3584 + 4 * (28 + 4) * 128 + 8 * 18_944
     kept = 2 * 28 * 3584 if training else 0
@@ -103,7 +101,7 @@ def test_activations_follow_the_width_of_a_known_mlp(
         ({"tokensPerMicroBatch": 10**8, "miniBatchPrompts": 2}, 2 * (1024 + 3 * 512)),
     ],
 )
-def test_a_micro_batch_is_the_budget_or_all_there_is(training: dict[str, Any], tokens: int) -> None:
+def test_micro_batch_is_limited_by_budget_and_update(training: dict[str, Any], tokens: int) -> None:
     spec = make_spec(training={"totalSteps": 1} | training)
     assert gpu_memory.micro_batch_tokens(spec) == tokens
 
@@ -115,7 +113,7 @@ def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) -> None:
+def test_large_rollout_batch_increases_object_store(resources: dict[str, Any]) -> None:
     large: dict[str, Any] = {
         "data.trainBatchSize": 65536,
         "rollout": {"n": 8},
@@ -124,7 +122,7 @@ def test_a_large_rollout_batch_enlarges_rays_store(resources: dict[str, Any]) ->
     assert object_store_bytes(make_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
-def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
+def test_cpu_pod_memory_has_named_terms() -> None:
     spec = make_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
@@ -138,7 +136,7 @@ def test_memory_of_a_cpu_pod_consists_of_named_terms() -> None:
     assert memory["dataset"] == 8000 * 1024 * 4
 
 
-def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
+def test_gpu_pod_memory_has_named_terms() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     memory = terms_of(size(spec, KNOWN_7B), "memory")
     assert memory["processes"] == 8 * 4 * GIB
@@ -148,12 +146,12 @@ def test_memory_of_a_gpu_pod_consists_of_named_terms() -> None:
     assert memory["staging"] == 12 * 7_600_000_000 // 2  # half of the shards
 
 
-def test_the_kv_cache_is_what_the_engine_has_left() -> None:
+def test_kv_cache_is_remaining_engine_memory() -> None:
     gpu = terms_of(size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "gpu")
     assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
 
 
-def test_weights_travel_through_ray_only_between_pods() -> None:
+def test_object_store_holds_weights_only_with_several_pods() -> None:
     one = make_spec(KNOWN_7B, resources=GPUS8)
     two = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
@@ -161,7 +159,7 @@ def test_weights_travel_through_ray_only_between_pods() -> None:
     assert terms_of(size(two, KNOWN_7B), "shm")["weightSync"] == 8 * 2 * 7_600_000_000
 
 
-def test_a_reference_model_costs_four_more_bytes() -> None:
+def test_reference_model_adds_four_bytes_per_parameter() -> None:
     with_kl = make_spec(resources=GPUS8, algorithm={"klCoefficient": 0.01})
     assert gpu_memory.training_state(with_kl, KNOWN_7B) == 20 * 7_600_000_000 // 8
 
@@ -194,7 +192,7 @@ def test_totals_cover_their_terms_and_are_rounded_up() -> None:
     assert terms_of(sizing, "memory")["shm"] == parse_quantity(sizing.shm)
 
 
-def test_the_quickstart_fits_a_laptop() -> None:
+def test_quickstart_fits_into_laptop_memory() -> None:
     sizing = size(make_spec(KNOWN_TINY, resources=CPU), KNOWN_TINY)
     assert sizing.gpus == 0
     assert sizing.cpu == "2"
@@ -203,20 +201,20 @@ def test_the_quickstart_fits_a_laptop() -> None:
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_ray_gets_its_store_explicitly_within_its_share_of_shm(resources: dict[str, Any]) -> None:
+def test_object_store_is_within_its_share_of_shm(resources: dict[str, Any]) -> None:
     spec = make_spec(resources=resources)
     store = object_store_bytes(spec)
     assert store >= 75 * MIB  # Ray's own minimum
     assert store <= 0.95 * parse_quantity(size(spec).shm)
 
 
-def test_a_store_takes_what_fits_into_the_shm_that_the_user_gave() -> None:
+def test_object_store_is_limited_by_specified_shm() -> None:
     sizing = size(make_spec(KNOWN_7B, resources=GPUS8 | {"shmSize": "1Gi"}), KNOWN_7B)
     assert sizing_for(sizing, PodRole.TRAINER).object_store == int(0.95 * GIB)
     assert sizing_for(sizing, PodRole.HEAD).object_store == 2 * GIB
 
 
-def test_without_gpus_a_store_is_small() -> None:
+def test_object_store_is_small_on_cpu() -> None:
     assert object_store_bytes(make_spec(resources=CPU)) == 128 * MIB
 
 
@@ -242,7 +240,7 @@ def test_message_rings_grow_with_engines_and_their_ranks(
     [(0, 4 * 7_600_000_000), (1, 12 * 7_600_000_000)],
     ids=["an export", "all shards"],
 )
-def test_a_pod_of_few_gpus_is_sized_like_one_of_one(gpus: int, staging: int) -> None:
+def test_pod_with_few_gpus_has_minimum_size(gpus: int, staging: int) -> None:
     sizing = size(make_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
     memory, held = terms_of(sizing, "memory"), terms_of(sizing, "gpu")
     assert memory["processes"] == 4 * GIB
@@ -250,7 +248,7 @@ def test_a_pod_of_few_gpus_is_sized_like_one_of_one(gpus: int, staging: int) -> 
     assert held["weights"] == held["gradients"] == 4 * 7_600_000_000
 
 
-def test_memory_of_one_gpu_consists_of_named_terms() -> None:
+def test_gpu_memory_has_named_terms() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8)
     sizing = size(spec, KNOWN_7B)
 
@@ -270,19 +268,19 @@ def test_memory_of_one_gpu_consists_of_named_terms() -> None:
     assert room == "room for 388 sequences of 1536 tokens, 256 concurrent"
 
 
-def test_a_reference_model_is_a_term_beside_the_states() -> None:
+def test_reference_model_is_a_separate_term() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, algorithm={"klCoefficient": 0.01})
     held = terms_of(size(spec, KNOWN_7B), "gpu")
     assert list(held)[:4] == ["weights", "gradients", "optimizer", "reference"]
     assert held["reference"] == 3_800_000_000
 
 
-def test_an_engine_whose_weights_do_not_fit_has_no_kv_cache() -> None:
+def test_kv_cache_is_zero_if_weights_do_not_fit() -> None:
     spec = make_spec(KNOWN_7B, resources={"gpusPerNode": 8, "gpuMemoryGib": 24})
     assert terms_of(size(spec, KNOWN_7B), "gpu")["kvCache"] == 0
 
 
-def test_a_model_of_which_only_the_size_is_known_is_sized() -> None:
+def test_model_with_known_size_only_is_sized() -> None:
     facts = Facts(parameters=7_600_000_000)
     sizing = size(make_spec(facts, resources=GPUS8), facts)
     [cache] = [each for each in sizing.terms if each.name == "kvCache"]
@@ -301,14 +299,14 @@ def test_each_trainer_pod_has_the_gpus_of_its_node(
 
 
 @pytest.mark.parametrize(("in_turns", "readers"), [(False, 8), (True, 1)])
-def test_staging_tells_how_many_ranks_read_at_once(in_turns: bool, readers: int) -> None:
+def test_staging_depends_on_ranks_loading_concurrently(in_turns: bool, readers: int) -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
     assert staging.reason.startswith(f"maximum of {readers} ranks loading the model")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_pages_of_files_take_a_tenth_more(resources: dict[str, Any]) -> None:
+def test_page_cache_is_ten_percent(resources: dict[str, Any]) -> None:
     memory = terms_of(size(make_spec(KNOWN_TINY, resources=resources), KNOWN_TINY), "memory")
     pages = memory.pop("pageCache")
     assert pages == int(0.1 * sum(memory.values()))
@@ -317,9 +315,7 @@ def test_pages_of_files_take_a_tenth_more(resources: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("resources", "facts"), [(CPU, KNOWN_7B), (GPUS8, None)], ids=["no GPU", "no model"]
 )
-def test_gpus_have_no_terms_without_them_or_a_model(
-    resources: dict[str, Any], facts: Facts | None
-) -> None:
+def test_gpu_terms_require_gpus_and_model(resources: dict[str, Any], facts: Facts | None) -> None:
     assert terms_of(size(make_spec(facts, resources=resources), facts), "gpu") == {}
 
 
@@ -336,7 +332,7 @@ def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
     assert size(make_spec(resources=resources)).gpus == gpus
 
 
-def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
+def test_specified_amounts_take_precedence_over_estimates() -> None:
     spec = make_spec(
         KNOWN_7B, resources=GPUS8 | {"memory": "500Gi", "shmSize": "64Gi", "cpu": "96"}
     )
@@ -352,13 +348,13 @@ def test_what_the_user_gave_wins_and_the_estimate_stays_visible() -> None:
 @pytest.mark.parametrize(
     ("cpu", "head", "side"), [("", "4", "1"), ("500m", "500m", "500m"), ("64", "4", "1")]
 )
-def test_no_pod_gets_more_cpus_than_the_user_has_to_give(cpu: str, head: str, side: str) -> None:
+def test_pods_have_at_most_specified_cpus(cpu: str, head: str, side: str) -> None:
     sizing = size(make_job({"resources": {"cpu": cpu}}).spec, KNOWN_7B)
     assert sizing_for(sizing, PodRole.HEAD).cpu == head
     assert sizing_for(sizing, PodRole.PREFLIGHT).cpu == side
 
 
-def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
+def test_model_terms_are_zero_without_facts() -> None:
     sizing = size(make_spec(resources=GPUS8))
     unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
     assert {term.name for term in unknown} == {"weightSync", "staging"}
@@ -366,7 +362,7 @@ def test_without_facts_what_depends_on_the_model_is_zero_and_says_so() -> None:
 
 
 @pytest.mark.row("C20")
-def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
+def test_managed_retriever_memory_depends_on_corpus() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     spec = make_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
@@ -379,7 +375,7 @@ def test_a_managed_retriever_is_sized_from_its_corpus() -> None:
 
 
 @pytest.mark.row("D8")
-def test_a_retriever_that_embeds_is_sized_from_texts_vectors_links_and_model() -> None:
+def test_embedding_retriever_has_terms_for_texts_vectors_links_and_model() -> None:
     dense = {
         "corpus": "/mnt/runs/c.jsonl",
         "index": "Hybrid",

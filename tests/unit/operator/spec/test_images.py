@@ -17,7 +17,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("told", "known"), TOLD.items())
-def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str) -> None:
+def test_image_id_accepts_formats_of_nodes(told: str, known: str) -> None:
     assert image_id(told) == known
 
 
@@ -45,13 +45,11 @@ def test_an_image_id_is_read_in_every_form_that_nodes_tell(told: str, known: str
         (f"trainer@{TWO}", f"r.example/library/trainer@{ONE}", f"trainer@{TWO}"),
     ],
 )
-def test_an_image_is_asked_for_by_its_digest_where_a_registry_has_it(
-    image: str, known: str, given: str
-) -> None:
+def test_pinned_image_is_requested_by_digest(image: str, known: str, given: str) -> None:
     assert pin_digest(image, Pinned(image=image, image_id=known)) == given
 
 
-def test_an_image_that_is_not_the_pinned_one_is_asked_for_by_its_name() -> None:
+def test_other_image_is_requested_by_name() -> None:
     pinned = Pinned(image="trainer:1", image_id=f"r.example/library/trainer@{ONE}")
 
     assert pin_digest("trainer:2", pinned) == "trainer:2"

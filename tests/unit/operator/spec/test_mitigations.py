@@ -34,7 +34,7 @@ def applied_until_nothing_is_left(
 
 
 @pytest.mark.row("A31")
-def test_out_of_device_memory_lowers_one_thing_after_the_other() -> None:
+def test_gpu_shortage_applies_mitigations_in_order() -> None:
     applied = applied_until_nothing_is_left(OOM, make_spec())
 
     assert applied == [
@@ -78,7 +78,7 @@ ON_CPU = {"resources": {"device": "CPU", "ranks": 2}, "rollout": {"n": 8}}
         (HOST, None, EIGHT_GPUS, ""),
     ],
 )
-def test_what_was_short_decides_what_is_lowered(
+def test_shortage_selects_mitigations(
     cause: Cause, short_of: Shortage | None, changes: dict[str, Any], steps: str
 ) -> None:
     spec = make_spec(changes)
@@ -92,13 +92,13 @@ def test_what_was_short_decides_what_is_lowered(
         before = after
 
 
-def test_utilization_does_not_go_up_and_down() -> None:
+def test_utilization_mitigations_do_not_alternate() -> None:
     applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
     step = next_mitigation(OOM, applied, make_spec(), Shortage.KV_CACHE)
     assert step is Mitigation.ENFORCE_EAGER
 
 
-def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
+def test_head_memory_shortage_halves_workers() -> None:
     spec = make_spec()
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.HEAD_HOST)
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
@@ -114,20 +114,20 @@ def test_out_of_the_heads_memory_halves_workers_down_to_one() -> None:
         ({"training": {"tokensPerMicroBatch": 2000}}, Mitigation.MICRO_BATCH_HALVED),
     ],
 )
-def test_what_cannot_help_is_not_tried(changes: dict[str, Any], absent: Mitigation) -> None:
+def test_inapplicable_mitigations_are_skipped(changes: dict[str, Any], absent: Mitigation) -> None:
     assert absent not in applied_until_nothing_is_left(OOM, make_spec(changes))
 
 
 @pytest.mark.parametrize("policy", ["Restart", "Fail"])
-def test_nothing_is_lowered_unless_the_user_wants_it(policy: str) -> None:
+def test_mitigations_require_on_out_of_memory_mitigate(policy: str) -> None:
     assert next_mitigation(OOM, [], make_spec({"recovery": {"onOutOfMemory": policy}})) is None
 
 
-def test_other_causes_lower_nothing() -> None:
+def test_other_causes_have_no_mitigation() -> None:
     assert next_mitigation(Cause.NON_FINITE, [], make_spec()) is None
 
 
-def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
+def test_mitigations_fit_into_status() -> None:
     spec = make_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
     halved = [Mitigation.MICRO_BATCH_HALVED]
 
@@ -139,7 +139,7 @@ def test_status_can_hold_all_mitigations_that_are_ever_tried() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
-def test_a_micro_batch_is_halved_only_while_it_holds_the_longest(tokens: int, first: bool) -> None:
+def test_micro_batch_is_halved_while_longest_sequence_fits(tokens: int, first: bool) -> None:
     spec = make_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
 
@@ -155,7 +155,7 @@ def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -
     assert after == halved
 
 
-def test_nothing_is_halved_to_nothing() -> None:
+def test_halving_stops_at_one() -> None:
     smallest = {
         "training": {"tokensPerMicroBatch": 1},
         "rollout": {"maxNumSeqs": 1},
@@ -196,19 +196,19 @@ def test_nothing_is_halved_to_nothing() -> None:
         ),
     ],
 )
-def test_what_would_change_nothing_is_not_tried(
+def test_mitigations_without_effect_are_skipped(
     cause: Cause, short_of: Shortage, changes: dict[str, Any], absent: Mitigation
 ) -> None:
     assert absent not in applied_until_nothing_is_left(cause, make_spec(changes), short_of)
 
 
-def test_utilization_is_lowered_to_three_tenths_at_most() -> None:
+def test_utilization_is_lowered_to_minimum() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
-def test_a_share_in_thousandths_stays_one() -> None:
+def test_utilization_in_thousandths_is_exact() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     raised = apply_mitigations(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
@@ -222,6 +222,6 @@ def test_utilization_is_never_raised() -> None:
     assert lowered.rollout.gpu_memory_utilization == 0.2
 
 
-def test_an_unknown_mitigation_in_status_is_an_error() -> None:
+def test_unknown_mitigation_raises_value_error() -> None:
     with pytest.raises(ValueError, match="Prayer"):
         apply_mitigations(make_spec(), ["Prayer"])

@@ -88,7 +88,7 @@ def found_in(raw: object) -> tuple[Violation, ...]:
 
 
 @pytest.mark.parametrize(("place", "value", "path", "reason", "remedy"), WRONG)
-def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
+def test_invalid_field_has_path_reason_and_remedy(
     place: str, value: Any, path: str, reason: Reason, remedy: str
 ) -> None:
     found = found_in(make_raw_job({place: value}))
@@ -111,7 +111,7 @@ def test_each_mistake_of_form_is_named_with_place_reason_and_remedy(
         ("spec.reward.functions", [{"name": "Http", "url": "s3cr3t"}]),
     ],
 )
-def test_what_may_be_a_secret_is_not_repeated(place: str, value: Any) -> None:
+def test_possible_secrets_are_not_quoted(place: str, value: Any) -> None:
     assert [v.line() for v in found_in(make_raw_job({place: value})) if "s3cr3t" in v.line()] == []
 
 
@@ -126,7 +126,7 @@ def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str
 
 
 @pytest.mark.parametrize("depth", [100, 9_000])
-def test_what_is_nested_too_deep_is_refused_with_its_place(depth: int) -> None:
+def test_deep_nesting_is_rejected_with_path(depth: int) -> None:
     deep: Any = "x"
     for _ in range(depth):
         deep = {"a": [deep]}
@@ -140,7 +140,7 @@ def test_what_is_nested_too_deep_is_refused_with_its_place(depth: int) -> None:
 
 
 @pytest.mark.parametrize(("levels", "is_refused"), [(58, False), (59, True)])
-def test_a_job_may_be_64_levels_deep(levels: int, is_refused: bool) -> None:
+def test_job_with_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
     deep: Any = "x"
     for _ in range(levels):
         deep = [deep]
@@ -155,7 +155,7 @@ def test_a_job_may_be_64_levels_deep(levels: int, is_refused: bool) -> None:
 
 
 @pytest.mark.parametrize(("values", "is_refused"), [(99_998, False), (99_999, True)])
-def test_a_job_may_have_100_000_values(values: int, is_refused: bool) -> None:
+def test_job_with_100_000_values_is_accepted(values: int, is_refused: bool) -> None:
     found = found_in({"spec": [0] * values})  # and two more: itself and the list
     assert ("it has more than 100000 values" in {each.message for each in found}) is is_refused
 
@@ -163,12 +163,12 @@ def test_a_job_may_have_100_000_values(values: int, is_refused: bool) -> None:
 @pytest.mark.parametrize(
     ("letters", "shown"), [(58, f"'{'x' * 58}'"), (59, f"'{'x' * 56}...")], ids=["whole", "cut"]
 )
-def test_a_long_value_is_cut(letters: int, shown: str) -> None:
+def test_long_value_is_truncated(letters: int, shown: str) -> None:
     [found] = found_in(make_raw_job({"spec.preset": "x" * letters}))
     assert found.message.startswith(f"{shown} is not one of Fast")
 
 
-def test_what_a_free_body_holds_is_not_repeated() -> None:
+def test_differences_of_bodies_hide_secrets() -> None:
     body: Any = {"api_key": "hunter2", "q": "{question}"}
     for _ in range(14):
         body = {"q": body, "api_key": "hunter2"}
@@ -180,7 +180,7 @@ def test_what_a_free_body_holds_is_not_repeated() -> None:
     assert "hunter2" not in str(found)
 
 
-def test_no_text_is_refused_with_nothing_but_a_pattern() -> None:
+def test_pattern_mismatch_has_remedy_in_words() -> None:
     paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # told in words of their own
     found = set(patterns(job_schema()["properties"]["spec"]))
     assert len(found) > 20
@@ -188,7 +188,7 @@ def test_no_text_is_refused_with_nothing_but_a_pattern() -> None:
     assert told == []
 
 
-def test_a_line_is_one_line_and_leaves_room_to_the_remedy() -> None:
+def test_violation_line_is_single_line_with_remedy() -> None:
     violation = Violation("spec", Reason.OUT_OF_RANGE, "a\n\x1b\u202e" + "b" * 5000, "less")
     assert violation.line().isprintable()
     assert violation.line().endswith("… → less")
@@ -197,7 +197,7 @@ def test_a_line_is_one_line_and_leaves_room_to_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(("letters", "shown"), [(400, "b" * 400), (401, "b" * 399 + "…")])
-def test_a_message_has_at_most_400_characters(letters: int, shown: str) -> None:
+def test_violation_message_has_at_most_400_characters(letters: int, shown: str) -> None:
     violation = Violation("spec", Reason.OUT_OF_RANGE, "b" * letters, "less")
     assert violation.line() == f"spec: {shown} → less"
 
@@ -206,13 +206,13 @@ def test_a_message_has_at_most_400_characters(letters: int, shown: str) -> None:
     ("raw", "what"),
     [(None, "empty"), ([], "a list"), ("text", "a str"), (3, "a int"), (["apiVersion"], "a list")],
 )
-def test_what_is_no_mapping_is_refused(raw: object, what: str) -> None:
+def test_non_mapping_is_rejected(raw: object, what: str) -> None:
     [found] = found_in(raw)
     assert found.reason is Reason.NOT_A_MAPPING
     assert found.message == f"a job must be a mapping, not {what}"
 
 
-def test_all_mistakes_are_reported_at_once() -> None:
+def test_all_violations_are_reported_at_once() -> None:
     raw = make_raw_job(
         {place: value for place, value, *_ in WRONG if place.startswith("spec.data.")}
     )
@@ -225,26 +225,26 @@ def test_all_mistakes_are_reported_at_once() -> None:
     }
 
 
-def test_a_valid_job_is_returned() -> None:
+def test_parse_job_returns_valid_job() -> None:
     job = parse_job(make_raw_job())
     assert isinstance(job, RagGrpoJob)
     assert job.spec.model.path == "/mnt/runs/model"
 
 
-def test_null_means_not_given_as_for_the_api_server() -> None:
+def test_null_counts_as_unspecified() -> None:
     raw = make_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
     job = parse_job(raw)
     assert isinstance(job, RagGrpoJob)
     assert "temperature" not in job.spec.rollout.model_fields_set
 
 
-def test_a_date_that_yaml_read_is_text_again() -> None:
+def test_yaml_date_is_parsed_as_text() -> None:
     job = parse_job(make_raw_job({"spec.checkpoint.path": "/c", "spec.image": date(2026, 1, 1)}))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.image == "2026-01-01"
 
 
-def test_what_the_api_server_adds_to_metadata_is_ignored() -> None:
+def test_metadata_of_api_server_is_ignored() -> None:
     raw = make_raw_job(
         {"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3}
     )
@@ -262,12 +262,12 @@ PLACES = [place for place, *_ in WRONG]
 
 
 @given(raw=ANYTHING)
-def test_no_input_whatever_raises(raw: object) -> None:
+def test_parse_job_does_not_raise_for_any_input(raw: object) -> None:
     parse_job(raw)
 
 
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
-def test_no_value_at_any_place_raises(place: str, value: object) -> None:
+def test_parse_job_does_not_raise_for_any_value(place: str, value: object) -> None:
     parse_job(make_raw_job({place: value}))
 
 
@@ -285,9 +285,7 @@ def test_no_value_at_any_place_raises(place: str, value: object) -> None:
         ("spec.scheduling", {"queueName": 7}, 'quote it: "7"'),
     ],
 )  # fmt: skip
-def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
-    place: str, value: Any, remedy: str
-) -> None:
+def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy: str) -> None:
     [found] = found_in(make_raw_job({place: value}))
     assert remedy in found.remedy
 
@@ -305,9 +303,7 @@ def test_what_yaml_1_1_makes_of_a_value_has_a_remedy_of_its_own(
          "choose one of 'Fast', 'MaxPerformance', 'MemoryLimited' or 'Debug'"),
     ],
 )  # fmt: skip
-def test_a_value_of_another_type_has_a_plain_remedy(
-    place: str, value: Any, message: str, remedy: str
-) -> None:
+def test_wrong_type_has_remedy(place: str, value: Any, message: str, remedy: str) -> None:
     [found] = found_in(make_raw_job({place: value}))
     assert (found.message, found.remedy) == (message, remedy)
 
@@ -315,7 +311,7 @@ def test_a_value_of_another_type_has_a_plain_remedy(
 @pytest.mark.parametrize(
     "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
 )
-def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) -> None:
+def test_foreign_field_has_hint_by_last_name(name: str) -> None:
     assert hint_for(name).startswith(("use spec.", "remove it: "))
     assert hint_for(f"{name}_of_ours") == ""
 
@@ -347,13 +343,13 @@ def test_every_name_of_another_trainer_has_a_hint_by_its_last_part(name: str) ->
         ("spec.training", {"precision": "16"}, "write FP16, or BF16 where the device has it"),
     ],
 )  # fmt: skip
-def test_a_name_of_another_trainer_has_a_hint(place: str, value: Any, remedy: str) -> None:
+def test_foreign_field_has_hint(place: str, value: Any, remedy: str) -> None:
     [found] = found_in(make_raw_job({place: value}))
     assert remedy in found.remedy
 
 
 @pytest.mark.row("D5")
-def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
+def test_yaml_1_1_conversions_in_file_are_all_reported() -> None:
     text = yaml.safe_dump(make_raw_job()) + "  monitoring: {mode: Off}\n"
     text += "  rollout: {temperature: '1e-1'}\n  scheduling: {queueName: on}\n"
     text += "  algorithm: {groupSize: 08}\n  retrieval: {endpoints: {name: kb}}\n"
@@ -372,14 +368,14 @@ def test_yaml_1_1_surprises_in_a_file_are_told_one_by_one() -> None:
     assert 'quote it: "1000.0"' in remedies["spec.reward.answerMarker"]
 
 
-def test_a_small_number_without_a_point_is_a_number() -> None:
+def test_exponent_without_decimal_point_is_a_number() -> None:
     text = yaml.safe_dump(make_raw_job({"spec.training.learningRate": 0.5}))
     job = parse_job(read_yaml(text.replace("learningRate: 0.5", "learningRate: 1e-6")))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.training.learning_rate == 1e-6
 
 
-def test_a_later_version_with_the_same_spec_is_read_as_the_whole_would_be() -> None:
+def test_parse_update_equals_parse_job() -> None:
     first = parse_job(make_raw_job())
     later = make_raw_job({"status": make_running_status()})
     later["metadata"] |= {"annotations": {names.ANNOTATION_RETRY: "yes"}, "labels": {"team": "a"}}

@@ -37,7 +37,7 @@ DESIGN: dict[str, tuple[object, object, object, object]] = {
 
 @pytest.mark.row("A2", "A7")
 @pytest.mark.parametrize("column", range(4))
-def test_presets_hold_the_values_that_were_promised(column: int) -> None:
+def test_presets_have_documented_values(column: int) -> None:
     preset = list(Preset)[column]
     values = {row.path: row.value(preset) for row in TABLE}
     assert values == {path: row[column] for path, row in DESIGN.items()}
@@ -45,7 +45,7 @@ def test_presets_hold_the_values_that_were_promised(column: int) -> None:
 
 @pytest.mark.row("A24")
 @pytest.mark.parametrize("preset", Preset)
-def test_a_preset_reaches_every_field_it_names_with_its_value(preset: Preset) -> None:
+def test_preset_sets_its_fields(preset: Preset) -> None:
     job = make_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
     resolved = resolve(job)
 
@@ -69,12 +69,12 @@ def test_max_performance_overlaps_only_where_the_placement_allows(
     assert values["training.offPolicySteps"] == steps
 
 
-def test_the_crd_says_from_preset_exactly_where_a_preset_decides() -> None:
+def test_crd_defaults_from_preset_match_preset_table() -> None:
     coupled = {"algorithm.groupSize"}
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 
 
-def test_the_document_shows_the_table() -> None:
+def test_presets_page_matches_table() -> None:
     def shown(value: object) -> str:
         if value is None:
             return "–"

@@ -29,7 +29,7 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
         ({"rollout": {"n": 5}, "algorithm": {"groupSize": 5}}, 5, Origin.USER, Origin.USER),
     ],
 )
-def test_group_size_follows_whichever_of_its_two_names_is_given(
+def test_group_size_and_n_are_coupled(
     changes: dict[str, Any], n: int, n_origin: Origin, group_origin: Origin
 ) -> None:
     resolved = resolve(make_job(changes))
@@ -39,7 +39,7 @@ def test_group_size_follows_whichever_of_its_two_names_is_given(
     assert resolved.origins["algorithm.groupSize"] is group_origin
 
 
-def test_user_wins_over_preset_and_preset_over_default() -> None:
+def test_user_takes_precedence_over_preset_and_default() -> None:
     resolved = resolve(make_job({"preset": "MemoryLimited", "data.trainBatchSize": 8}))
 
     assert (resolved.spec.data.train_batch_size, resolved.origins["data.trainBatchSize"]) == (
@@ -53,7 +53,7 @@ def test_user_wins_over_preset_and_preset_over_default() -> None:
     assert (resolved.spec.rollout.top_p, resolved.origins["rollout.topP"]) == (1.0, Origin.DEFAULT)
 
 
-def test_a_value_equal_to_the_default_is_still_the_users() -> None:
+def test_value_equal_to_default_has_origin_user() -> None:
     resolved = resolve(make_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
     assert resolved.spec.monitoring.mode == "Light"
     assert resolved.origins["monitoring.mode"] is Origin.USER
@@ -61,7 +61,7 @@ def test_a_value_equal_to_the_default_is_still_the_users() -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
+def test_origins_cover_exactly_the_leaves(path: Any) -> None:
     resolved = resolve(make_sample(path))
 
     def leaves(value: Any, place: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_every_leaf_has_an_origin_and_no_other_path_has(path: Any) -> None:
         ),
     ],
 )
-def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: object) -> None:
+def test_unspecified_values_are_sized(changes: dict[str, Any], place: str, value: object) -> None:
     resolved = resolve(make_job(changes))
 
     block: Any = resolved.spec.model_dump(by_alias=True)
@@ -136,7 +136,7 @@ def test_what_is_left_open_is_sized(changes: dict[str, Any], place: str, value: 
         ),
     ],
 )
-def test_what_the_user_gave_is_never_sized(changes: dict[str, Any], place: str) -> None:
+def test_specified_values_are_not_sized(changes: dict[str, Any], place: str) -> None:
     job = make_job(changes)
     resolved = resolve(job)
 
@@ -211,7 +211,7 @@ DENSE = {
         ),
     ],
 )
-def test_a_value_is_sized_only_where_nobody_chose_it_and_it_can_be(
+def test_value_is_sized_if_unspecified(
     changes: dict[str, Any], facts: Facts | None, place: str, value: object, origin: Origin
 ) -> None:
     resolved = resolve(make_job(changes), facts)
@@ -226,7 +226,7 @@ def test_a_value_is_sized_only_where_nobody_chose_it_and_it_can_be(
         ({"index": "BM25", "embedding": None}, "", Origin.DEFAULT),
     ],
 )
-def test_an_index_lies_beside_the_checkpoints(
+def test_index_path_defaults_to_checkpoint_folder(
     given: dict[str, Any], index: str, origin: Origin
 ) -> None:
     endpoints = [ENDPOINT, {"name": "own", "managed": DENSE | given}]
@@ -244,7 +244,7 @@ def test_an_index_lies_beside_the_checkpoints(
         ([ENDPOINT | {"topK": 7}], 8, 1),
     ],
 )
-def test_all_passages_of_the_largest_endpoint_have_room(
+def test_max_passage_tokens_fit_largest_top_k(
     endpoints: list[dict[str, Any]], length: int, tokens: int
 ) -> None:
     retrieval = {"mode": "Prompt", "endpoints": endpoints}
@@ -252,32 +252,32 @@ def test_all_passages_of_the_largest_endpoint_have_room(
     assert resolved.spec.retrieval.max_passage_tokens == tokens
 
 
-def test_passages_that_fit_as_they_are_keep_their_length() -> None:
+def test_passages_that_fit_keep_default_length() -> None:
     length = 4 * make_job().spec.retrieval.max_passage_tokens  # × 0.75 / 3 is exactly that length
     retrieval = {"mode": "Prompt", "endpoints": [ENDPOINT]}
     resolved = resolve(make_job({"retrieval": retrieval, "data.maxPromptLength": length}))
     assert resolved.origins["retrieval.maxPassageTokens"] is Origin.DEFAULT
 
 
-def test_a_configuration_names_the_schema_that_the_image_knows() -> None:
+def test_config_contains_schema_digest_of_image() -> None:
     assert config_of(make_job()).schema_digest == schema_digest()
     assert config_of(make_job(), schema="abc").schema_digest == "abc"
 
 
-def test_epochs_are_the_target_only_with_rows_and_without_steps() -> None:
+def test_epochs_set_target_if_rows_are_known_and_steps_unspecified() -> None:
     job = make_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
     assert config_of(job, None).training.total_steps == 0
     both = make_job({"training": {"totalSteps": 5, "epochs": 2}})
     assert config_of(both).training.total_steps == 5
 
 
-def test_epochs_never_make_more_steps_than_may_be_given() -> None:
+def test_steps_from_epochs_are_limited_to_max_steps() -> None:
     facts = Facts(rows=10**12)
     assert resolve(make_job(TWO_EPOCHS), facts).spec.training.total_steps == MAX_STEPS
 
 
 @pytest.mark.parametrize("pinned", [Pinned(precision="FP8", attention="Other"), Pinned()])
-def test_a_pin_that_is_no_choice_leaves_auto(pinned: Pinned) -> None:
+def test_unknown_pin_keeps_auto(pinned: Pinned) -> None:
     config = config_of(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY, pinned=pinned)
     assert config.training.precision is Precision.AUTO
     assert config.model.attention is Attention.AUTO
@@ -291,7 +291,7 @@ def test_epochs_become_steps_once_the_rows_are_known() -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_trainer_config_survives_its_journey_as_json(path: Any) -> None:
+def test_trainer_config_round_trips_through_json(path: Any) -> None:
     config = config_of(make_sample(path))
     assert TrainerConfig.model_validate_json(config.to_json()) == config
 
@@ -349,7 +349,7 @@ def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
     assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
 
 
-def test_what_auto_decided_once_is_pinned() -> None:
+def test_choice_of_auto_is_pinned() -> None:
     job = make_job({"resources": {"device": "CPU"}})
     config = config_of(job, KNOWN_TINY, pinned=Pinned(precision="FP32", attention="Sdpa"))
     assert config.training.precision is Precision.FP32
@@ -389,21 +389,21 @@ OTHER_RESUME: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", SAME_RESUME, ids=str)
-def test_what_no_checkpoint_depends_on_keeps_the_resume_hash(changes: dict[str, Any]) -> None:
+def test_resume_hash_ignores_other_fields(changes: dict[str, Any]) -> None:
     base, changed = config_of(make_job()).attempt, config_of(make_job(changes)).attempt
     assert changed.resume_hash == base.resume_hash
     assert changed.config_hash != base.config_hash
 
 
 @pytest.mark.parametrize("changes", OTHER_RESUME, ids=str)
-def test_what_a_checkpoint_depends_on_changes_the_resume_hash(changes: dict[str, Any]) -> None:
+def test_resume_hash_changes_with_resume_values(changes: dict[str, Any]) -> None:
     assert (
         config_of(make_job(changes)).attempt.resume_hash
         != config_of(make_job()).attempt.resume_hash
     )
 
 
-def test_an_endpoint_may_move_without_another_resume_hash() -> None:
+def test_endpoint_url_does_not_change_resume_hash() -> None:
     here = make_job({"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT]}})
     there = make_job(
         {"retrieval": {"mode": "Prompt", "endpoints": [ENDPOINT | {"url": "http://new:1/r"}]}}
@@ -430,7 +430,7 @@ def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
     assert (first.number, second.number) == (1, 2)
 
 
-def test_recovery_is_the_operators_and_no_part_of_the_configuration() -> None:
+def test_recovery_does_not_change_config_hash() -> None:
     patient = make_job({"recovery": {"maxRestarts": 3}})
     assert config_of(patient).attempt.config_hash == config_of(make_job()).attempt.config_hash
 

@@ -22,7 +22,7 @@ def arguments(managed: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     "managed", [DENSE | {"index": "BM25"}, {"corpus": "/mnt/runs/c.jsonl", "index": "Dense"}]
 )
-def test_without_vectors_or_a_model_nothing_is_said_of_them(managed: dict[str, Any]) -> None:
+def test_bm25_retriever_has_no_embedding_arguments(managed: dict[str, Any]) -> None:
     assert arguments(managed) == [*WORDS, managed["index"]]
 
 
@@ -35,7 +35,7 @@ def test_without_vectors_or_a_model_nothing_is_said_of_them(managed: dict[str, A
     ],
     ids=["as usual", "not normalized", "with vectors"],
 )
-def test_a_retriever_that_embeds_is_told_how(
+def test_embedding_retriever_gets_embedding_arguments(
     changes: dict[str, Any], normalize: list[str], end: list[str]
 ) -> None:
     managed: dict[str, Any] = DENSE | {"indexPath": "/mnt/runs/i", "hnswAbove": 7} | changes

@@ -4,7 +4,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
-def test_numbers_are_read_as_kubectl_reads_them() -> None:
+def test_numbers_are_parsed_like_kubectl() -> None:
     text = "a: 1e-6\nb: 1.0e-6\nc: '1e-6'\nd: x1e5"
     assert read_yaml(text) == {"a": 1e-6, "b": 1e-6, "c": "1e-6", "d": "x1e5"}
 
@@ -22,7 +22,7 @@ def test_numbers_are_read_as_kubectl_reads_them() -> None:
         ("\x00", "(file)", "not allowed"),
     ],
 )
-def test_unreadable_text_is_named_with_its_place(text: str, where: str, problem: str) -> None:
+def test_invalid_yaml_has_line_and_column(text: str, where: str, problem: str) -> None:
     found = read_yaml(text)
     assert isinstance(found, Violation)
     assert found.reason is Reason.INVALID_YAML
@@ -35,5 +35,5 @@ def test_merged_keys_may_be_overridden() -> None:
     assert read_yaml(text) == {"base": {"x": 1, "y": 1}, "c": {"x": 2, "y": 1}}
 
 
-def test_an_empty_file_is_nothing() -> None:
+def test_empty_file_is_none() -> None:
     assert read_yaml("") is None
