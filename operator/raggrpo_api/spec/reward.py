@@ -110,5 +110,5 @@ class RewardSpec(ApiModel):
     @property
     def judges(self) -> list[tuple[int, JudgeSpec]]:
         """The judges with the index of their term."""
-        found = ((at, each.judge) for at, each in enumerate(self.functions))
-        return [(at, judge) for at, judge in found if judge is not None]
+        judges = ((index, each.judge) for index, each in enumerate(self.functions))
+        return [(index, judge) for index, judge in judges if judge is not None]

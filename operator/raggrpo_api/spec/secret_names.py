@@ -22,14 +22,14 @@ _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
 """Secret as a word of a camelCase name: dbPass, but not maxTokens."""
 
 
-def _pattern(begin: str, other: str, end: str) -> str:
-    """Return a pattern for names between `begin` and `end`; `other` matches one character."""
-    word = f"{begin}({other}*[_.-])?"
+def _pattern(start: str, other: str, end: str) -> str:
+    """Return a pattern for names between `start` and `end`; `other` matches one character."""
+    word = f"{start}({other}*[_.-])?"
     return (
         f"(?i:{word}{_WORDS}([_.-]{other}*)?{end}|{word}{_LAST_WORDS}[_.-]?[0-9]*{end}"
-        f"|{begin}{other}*token([_.-]?([0-9]+|value|prod|dev))?{end}"
-        f"|{word}{_PAIRS}{other}*{end}|{begin}{other}*{_ANYWHERE}{other}*{end})"
-        f"|{begin}{other}*[a-z0-9]{_HUMPS}([A-Z0-9_.-]{other}*)?{end}"
+        f"|{start}{other}*token([_.-]?([0-9]+|value|prod|dev))?{end}"
+        f"|{word}{_PAIRS}{other}*{end}|{start}{other}*{_ANYWHERE}{other}*{end})"
+        f"|{start}{other}*[a-z0-9]{_HUMPS}([A-Z0-9_.-]{other}*)?{end}"
     )
 
 

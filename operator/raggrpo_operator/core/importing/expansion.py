@@ -130,10 +130,10 @@ class Variables:
 
     def _all_elements(self, piece: Piece) -> Sequence[str] | None:
         """Return the elements of `${NAME[@]}`, or None for other pieces."""
-        if not piece.is_expansion or not (found := _PARAMETER.fullmatch(piece.text)):
+        if not piece.is_expansion or not (match := _PARAMETER.fullmatch(piece.text)):
             return None
-        value = self.now.get(found["name"] or "")
-        return value if found["index"] in ("@", "*") and isinstance(value, tuple) else None
+        value = self.now.get(match["name"] or "")
+        return value if match["index"] in ("@", "*") and isinstance(value, tuple) else None
 
     def _piece(self, piece: Piece) -> str:
         source = piece.text
@@ -143,16 +143,16 @@ class Variables:
             return "."
         if _ARGUMENTS.fullmatch(source):
             return ""  # arguments of the script are passed to the import, too
-        if found := _ARITHMETIC.fullmatch(source):
-            return self._computed(found)
+        if match := _ARITHMETIC.fullmatch(source):
+            return self._computed(match)
         if source.startswith(("$(", "`")):
             return self._mark(source, f"{source} is the output of a command")
-        if found := _PARAMETER.fullmatch(source):
-            return self._parameter(found, piece.is_quoted)
+        if match := _PARAMETER.fullmatch(source):
+            return self._parameter(match, piece.is_quoted)
         return self._mark(source, f"{source} is not understood")
 
-    def _parameter(self, found: "re.Match[str]", is_quoted: bool) -> str:
-        plain, name, index, sign, default = found.groups()
+    def _parameter(self, match: "re.Match[str]", is_quoted: bool) -> str:
+        plain, name, index, sign, default = match.groups()
         name = plain or name
         value = self.now.get(name, HOME if name == "HOME" else None)
         if isinstance(value, tuple):
@@ -164,27 +164,27 @@ class Variables:
             return value
         if sign is None:
             what = "an argument of" if name.isdigit() else "not set in"
-            return self._mark(found[0], f"{found[0]} is {what} the script")
+            return self._mark(match[0], f"{match[0]} is {what} the script")
         value = self.text(word_of(default, is_quoted))
         if sign.endswith("="):
             self.now[name] = value
         return value
 
-    def _computed(self, found: "re.Match[str]") -> str:
+    def _computed(self, match: "re.Match[str]") -> str:
         """Return the result of an arithmetic expansion, or a mark if unsupported."""
-        expression = _NAME.sub(self._number, re.sub(r"\s+", " ", found[1]).strip())
+        expression = _NAME.sub(self._number, re.sub(r"\s+", " ", match[1]).strip())
         if why := self.unknown_value(expression):
-            return self._mark(found[0], why.reason)
+            return self._mark(match[0], why.reason)
         try:
             return str(_integer(ast.parse(expression, mode="eval").body))
         except (SyntaxError, ValueError, ArithmeticError):
-            return self._mark(found[0], f"{found[0]} is not understood")
+            return self._mark(match[0], f"{match[0]} is not understood")
 
-    def _number(self, found: "re.Match[str]") -> str:
-        value = self.now.get(found[1])
+    def _number(self, match: "re.Match[str]") -> str:
+        value = self.now.get(match[1])
         if isinstance(value, str):
             return value
-        return self._mark(found[0], f"${found[1]} is not set in the script")
+        return self._mark(match[0], f"${match[1]} is not set in the script")
 
 
 def _has_overrides(text: str) -> bool:

@@ -78,11 +78,11 @@ class _Resolver:
     def _reference(self, inner: str, name: str) -> Any:
         """Return the value of `${inner}` in the field `name`."""
         inner = str(self._resolve(inner, name)).strip()
-        if found := _NODE.fullmatch(inner):
-            return self._node(_absolute(found, name), inner)
-        if not (found := _RESOLVER_CALL.fullmatch(inner)):
+        if match := _NODE.fullmatch(inner):
+            return self._node(_absolute(match, name), inner)
+        if not (match := _RESOLVER_CALL.fullmatch(inner)):
             raise _Unresolved(f"${{{inner}}} is not understood")
-        resolver, (first, comma, default) = found[1], found[2].partition(",")
+        resolver, (first, comma, default) = match[1], match[2].partition(",")
         if resolver == "oc.select" and (node := _NODE.fullmatch(first.strip())):
             try:
                 return self._node(_absolute(node, name), inner)
@@ -94,16 +94,16 @@ class _Resolver:
 
     def _node(self, name: str, inner: str) -> Any:
         if name in self._values:
-            found = self.value(name)
+            value = self.value(name)
         elif name in self._defaults:
-            found = self._defaults[name]
+            value = self._defaults[name]
         elif any(each.startswith(f"{name}.") for each in self._values):
             raise _Unresolved(f"${{{inner}}} is a block of fields")
         else:
             raise _Unresolved(f"${{{inner}}} is not in the configuration")
-        if isinstance(found, UnknownValue):
-            raise _Unresolved(found.reason)
-        return found
+        if isinstance(value, UnknownValue):
+            raise _Unresolved(value.reason)
+        return value
 
 
 def _end(text: str, start: int) -> int:
@@ -116,7 +116,7 @@ def _end(text: str, start: int) -> int:
     raise _Unresolved(f"{text[start:]} has no closing bracket")
 
 
-def _absolute(found: "re.Match[str]", name: str) -> str:
+def _absolute(match: "re.Match[str]", name: str) -> str:
     """Return a path from the root: `${.a}` is a sibling of the field, `${..a}` of its parent."""
-    parts = name.split(".")[: -len(found[1])]
-    return ".".join([*parts, found[2]])
+    parts = name.split(".")[: -len(match[1])]
+    return ".".join([*parts, match[2]])

@@ -77,7 +77,7 @@ def read_script(text: str) -> Script:
         )
     script.missing += [
         f"the run of verl in line {each.line}: a job is one run, here that of line {runs[0].line}; "
-        "import the other from a script of its own"
+        "import the other one from a separate script"
         for each in runs[1:]
     ]
     script.missing += [
@@ -105,23 +105,23 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
     """Add the overrides, options and choices of a command."""
     rest = iter(command.words[(_program(command) or 0) + 1 :])
     for word in rest:
-        if found := OVERRIDE.fullmatch(word):
-            unknown = variables.unknown_value(found[2])
-            known = script.overrides.get(found[1])
+        if match := OVERRIDE.fullmatch(word):
+            unknown = variables.unknown_value(match[2])
+            known = script.overrides.get(match[1])
             if unknown and known is not None:
                 before = known.text if isinstance(known, UnknownValue) else known
                 unknown = UnknownValue(unknown.text, f"{unknown.reason}; given before as {before}")
-            script.overrides[found[1]] = unknown or parse_value(found[2])
-        elif found := _OPTION.fullmatch(word):
-            value = next(rest, "") if found[2] is None else found[2]
+            script.overrides[match[1]] = unknown or parse_value(match[2])
+        elif match := _OPTION.fullmatch(word):
+            value = next(rest, "") if match[2] is None else match[2]
             if unknown := variables.unknown_value(value):
-                script.missing.append(f"{found[1]}={unknown.text}: {unknown.reason}")
+                script.missing.append(f"{match[1]}={unknown.text}: {unknown.reason}")
             else:
-                script.options[_OPTIONS.get(found[1], found[1])] = value
+                script.options[_OPTIONS.get(match[1], match[1])] = value
         elif unknown := variables.unknown_value(word):
             script.missing.append(f"{unknown.text} in verl's command: {unknown.reason}")
-        elif found := _CHOICE.fullmatch(word):
-            script.choices[found[1]] = found[2]
+        elif match := _CHOICE.fullmatch(word):
+            script.choices[match[1]] = match[2]
 
 
 class _Walk:
@@ -253,12 +253,12 @@ class _Walk:
             self.variables.now[name] = self.variables.undecided(name, values)
 
     def _assign(self, token: Token) -> None:
-        if found := _ELEMENT.match(_plain(token)):
-            self.variables.now[found[1]] = self.variables.changed(found[1])
+        if match := _ELEMENT.match(_plain(token)):
+            self.variables.now[match[1]] = self.variables.changed(match[1])
             return
-        found = _ASSIGNMENT.match(_plain(token))
-        assert found is not None
-        name, adds = found[1], bool(found[2])
+        match = _ASSIGNMENT.match(_plain(token))
+        assert match is not None
+        name, adds = match[1], bool(match[2])
         old = self.variables.now.get(name)
         if token.array is not None:
             elements = tuple(w for each in token.array for w in self.variables.words(each))
@@ -266,7 +266,7 @@ class _Walk:
             self.variables.now[name] = (*first, *elements) if adds else elements
             return
         first_piece, *pieces = token.word
-        value: Word = (Piece(first_piece.text[found.end() :]), *pieces)
+        value: Word = (Piece(first_piece.text[match.end() :]), *pieces)
         text = self.variables.text(value)
         self.variables.now[name] = old + text if adds and isinstance(old, str) else text
 

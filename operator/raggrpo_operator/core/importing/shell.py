@@ -61,8 +61,8 @@ class _Lexer:
     def tokens(self) -> Iterator[Token]:
         while self._skip_blanks():
             line = self._line()
-            if found := _REDIRECTION.match(self._text, self._at):
-                self._redirect(found)
+            if match := _REDIRECTION.match(self._text, self._at):
+                self._redirect(match)
             elif self._text.startswith("((", self._at):
                 self._balanced("(")
             elif self._text.startswith(("<(", ">("), self._at):
@@ -71,11 +71,11 @@ class _Lexer:
             elif self._text.startswith("[[ ", self._at):
                 self._at = self._end("]]", self._at) + 2
                 yield Token(line, word=(Piece("[["),))
-            elif found := _OPERATOR.match(self._text, self._at):
-                self._at = found.end()
-                if found[0] == "\n":
+            elif match := _OPERATOR.match(self._text, self._at):
+                self._at = match.end()
+                if match[0] == "\n":
                     self._skip_heredocs()
-                yield Token(line, found[0])
+                yield Token(line, match[0])
             else:
                 word = self.word(_BREAK)
                 is_array = self._text.startswith("(", self._at) and len(word) == 1
@@ -146,9 +146,9 @@ class _Lexer:
             self._at += 1
             inner = self._balanced(following, has_quotes=following == "(" or not is_quoted)
             return Piece(f"${inner}", is_expansion=True, is_quoted=is_quoted)
-        if found := _PARAMETER.match(self._text, start):
-            self._at = found.end()
-            return Piece(found[0], is_expansion=True, is_quoted=is_quoted)
+        if match := _PARAMETER.match(self._text, start):
+            self._at = match.end()
+            return Piece(match[0], is_expansion=True, is_quoted=is_quoted)
         self._at += 1
         return Piece("$")
 
@@ -169,18 +169,18 @@ class _Lexer:
             if depth == 0:
                 return self._text[opened : self._at]
 
-    def _redirect(self, found: "re.Match[str]") -> None:
-        self._at = found.end()
+    def _redirect(self, match: "re.Match[str]") -> None:
+        self._at = match.end()
         self._skip_blanks(has_comments=False)
         target = self.word(_BREAK)
-        if found[1] in ("<<", "<<-"):
+        if match[1] in ("<<", "<<-"):
             self._heredocs.append("".join(piece.text for piece in target))
 
     def _skip_heredocs(self) -> None:
         for end in self._heredocs:
             body = re.compile(rf"(?:.*\n)*?\t*{re.escape(end)}(?=\n|\Z)")
-            found = body.match(self._text, self._at)
-            self._at = found.end() if found else len(self._text)
+            match = body.match(self._text, self._at)
+            self._at = match.end() if match else len(self._text)
         self._heredocs.clear()
 
     def _skip_blanks(self, has_comments: bool = True) -> bool:

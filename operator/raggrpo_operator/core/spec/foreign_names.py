@@ -22,11 +22,9 @@ _ACTOR: Final = "actor_rollout_ref.actor"
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _MODEL: Final = "actor_rollout_ref.model"
 _PACKED: Final = "rows are packed by tokens: training.tokensPerMicroBatch"
-_NO_OFFLOAD: Final = "state stays on the device; gradientCheckpointing saves memory"
-_NOT_ADAPTIVE: Final = (
-    "the rate is a function of the step (training.learningRateSchedule), AdamW adapts the rest"
-)
-_LOGPROBS: Final = "log-probabilities are computed with the trainer's own token budget"
+_NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
+_NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
+_LOGPROBS: Final = "logprobs use the token budget of the trainer"
 
 VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "data.train_files": ForeignField("data.trainFiles"),
@@ -36,28 +34,26 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "data.max_response_length": ForeignField("data.maxResponseLength"),
     "data.dataloader_num_workers": ForeignField("data.numWorkers"),
     "data.train_max_samples": ForeignField(
-        "data.maxSamples", "verl takes a random choice, we the first"
+        "data.maxSamples", "verl selects at random, here the first rows"
     ),
     "data.val_max_samples": ForeignField("validation.maxSamples"),
     "data.prompt_key": ForeignField("data.columns.prompt"),
     "data.truncation": ForeignField(
-        "data.allowTruncation", "error: false; we cut the question's end"
+        "data.allowTruncation", "error: false; the end of the question is cut"
     ),
     "data.seed": ForeignField("training.seed"),
     "data.filter_overlong_prompts": ForeignField(
-        note="no row is dropped silently: preflight names the longest, data.allowTruncation cuts it"
+        note="no row is dropped: preflight reports the longest, data.allowTruncation cuts it"
     ),
     "data.val_batch_size": ForeignField(note="validation generates all its prompts together"),
     "data.shuffle": ForeignField(note="prompts are always shuffled, by training.seed"),
     "data.return_raw_chat": ForeignField(note="conversations are always kept as they are"),
-    "data.apply_chat_template_kwargs": ForeignField(
-        note="write the arguments into data.chatTemplate"
-    ),
+    "data.apply_chat_template_kwargs": ForeignField(note="set the arguments in data.chatTemplate"),
     "data.reward_fn_key": ForeignField(note="one reward for all rows: reward.functions"),
     f"{_MODEL}.path": ForeignField("model.path"),
     f"{_MODEL}.custom_chat_template": ForeignField("data.chatTemplate"),
     f"{_MODEL}.enable_gradient_checkpointing": ForeignField("training.gradientCheckpointing"),
-    f"{_MODEL}.use_remove_padding": ForeignField(note="rows never hold padding"),
+    f"{_MODEL}.use_remove_padding": ForeignField(note="rows have no padding"),
     f"{_MODEL}.lora_rank": ForeignField(note="all parameters are trained; there is no LoRA yet"),
     f"{_MODEL}.trust_remote_code": ForeignField(note="code from model folders is never run"),
     f"{_ACTOR}.optim.lr": ForeignField("training.learningRate"),
@@ -95,7 +91,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ROLLOUT}.n": ForeignField("rollout.n"),
     f"{_ROLLOUT}.temperature": ForeignField("rollout.temperature"),
     f"{_ROLLOUT}.top_p": ForeignField("rollout.topP"),
-    f"{_ROLLOUT}.top_k": ForeignField(note="sampling is not cut by rank"),
+    f"{_ROLLOUT}.top_k": ForeignField(note="top-k sampling is not supported"),
     f"{_ROLLOUT}.gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
     f"{_ROLLOUT}.tensor_model_parallel_size": ForeignField("rollout.tensorParallelSize"),
     f"{_ROLLOUT}.enable_chunked_prefill": ForeignField("rollout.enableChunkedPrefill"),
@@ -118,7 +114,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
         "retrieval.maxPassageTokens", "tokens of one passage, not characters of all"
     ),
     f"{_ROLLOUT}.multi_turn.tool_config_path": ForeignField(
-        note="give the service in retrieval.endpoints: url, topK, timeoutSeconds"
+        note="specify the service in retrieval.endpoints: url, topK, timeoutSeconds"
     ),
     "algorithm.hybrid_grpo.group_size": ForeignField("algorithm.groupSize"),
     "algorithm.group_size": ForeignField("algorithm.groupSize"),
@@ -130,23 +126,24 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "trainer.nnodes": ForeignField("resources.nodes"),
     "trainer.total_epochs": ForeignField("training.epochs"),
     "trainer.total_training_steps": ForeignField("training.totalSteps"),
-    "trainer.save_freq": ForeignField("checkpoint.everySteps", "there is no -1"),
+    "trainer.save_freq": ForeignField("checkpoint.everySteps", "-1 is not supported"),
     "trainer.test_freq": ForeignField(
-        "validation.everySteps", "0 is off, as -1 and 999999 are there"
+        "validation.everySteps", "0 is off, like -1 and 999999 in verl"
     ),
     "trainer.val_before_train": ForeignField("validation.beforeTraining"),
     "trainer.default_local_dir": ForeignField("checkpoint.path", "absolute, on a volume"),
     "trainer.max_actor_ckpt_to_keep": ForeignField("checkpoint.keepLast", "2 or more"),
-    "trainer.project_name": ForeignField("monitoring.wandb.project", "only if W&B is wanted"),
+    "trainer.project_name": ForeignField("monitoring.wandb.project", "only to use W&B"),
     "trainer.experiment_name": ForeignField(note="the job's metadata.name"),
     "trainer.logger": ForeignField(
         note="history and TensorBoard are always written; W&B needs monitoring.wandb.project and "
         "WANDB_API_KEY in env by secretKeyRef"
     ),
     "trainer.critic_warmup": ForeignField(note="GRPO has no critic"),
-    "trainer.resume_mode": ForeignField(note="a job always goes on from its newest checkpoint"),
+    "trainer.resume_mode": ForeignField(note="a job always resumes from its newest checkpoint"),
     "custom_reward_function.path": ForeignField(
-        "reward.codeFrom.path", "its folder; the function takes one sample and is named in python"
+        "reward.codeFrom.path",
+        "its folder; the function takes one sample and is set in python",
     ),
 }
 """Fields of verl by full name."""
@@ -166,16 +163,14 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "save_steps": ForeignField("checkpoint.everySteps"),
     "every_n_train_steps": ForeignField("checkpoint.everySteps"),
     "save_total_limit": ForeignField("checkpoint.keepLast"),
-    "save_top_k": ForeignField("checkpoint.keepLast", "the best is kept besides: keepBest, bestBy"),
+    "save_top_k": ForeignField("checkpoint.keepLast", "plus the best one: keepBest, bestBy"),
     "monitor": ForeignField("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
-    "metric_for_best_model": ForeignField("checkpoint.bestBy", "more is always better"),
-    "greater_is_better": ForeignField(
-        note="what checkpoint.bestBy names is always better when larger"
-    ),
+    "metric_for_best_model": ForeignField("checkpoint.bestBy", "always maximized"),
+    "greater_is_better": ForeignField(note="checkpoint.bestBy is always maximized"),
     "load_best_model_at_end": ForeignField(
         note="the newest model is exported; status.bestStep names the best one's checkpoint"
     ),
-    "save_best_only": ForeignField("checkpoint.keepBest", "the newest are kept besides: keepLast"),
+    "save_best_only": ForeignField("checkpoint.keepBest", "plus the newest ones: keepLast"),
     "output_dir": ForeignField("checkpoint.path"),
     "model_name_or_path": ForeignField("model.path", "a folder"),
     "vllm_gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
@@ -201,9 +196,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "num_nodes": ForeignField("resources.nodes"),
     "pin_memory": ForeignField(note="on GPUs every batch goes through pinned memory"),
     "non_blocking": ForeignField(note="on GPUs copies never block"),
-    "persistent_workers": ForeignField(
-        note="data is prepared in threads of the driver, which live as long as it"
-    ),
+    "persistent_workers": ForeignField(note="data is prepared in threads of the driver"),
     "model_output": ForeignField("monitoring.debug.modelOutput"),
     "rag_calls": ForeignField("monitoring.debug.ragCalls"),
     "verbose_logging": ForeignField("monitoring.debug"),
