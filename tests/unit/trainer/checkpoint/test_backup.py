@@ -21,7 +21,7 @@ def nested_shards(step: int) -> Callable[[Path], None]:
 
 
 @pytest.mark.row("A27")
-def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> None:
+def test_empty_volume_is_restored_from_newest_backup(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):
         store.back_up(store.save(make_meta(step), nested_shards(step), score=step / 100))
@@ -49,7 +49,7 @@ def test_an_empty_volume_is_restored_from_the_newest_backup(tmp_path: Path) -> N
         lambda folder: (folder / "meta.json").unlink(),
     ],
 )
-def test_a_backup_cut_short_is_passed_over(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_incomplete_backup_is_ignored(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     for step in (10, 20):
         store.back_up(store.save(make_meta(step), shards(step)))
@@ -60,14 +60,14 @@ def test_a_backup_cut_short_is_passed_over(tmp_path: Path, spoil: Callable[[Path
     assert restored.marker.step == 10
 
 
-def test_without_backups_there_is_nothing_to_restore(tmp_path: Path) -> None:
+def test_restore_without_backups_returns_none(tmp_path: Path) -> None:
     assert make_store(make_claim(tmp_path)).restore() is None
     assert make_store(make_claim(tmp_path), backup=tmp_path / "none").restore() is None
     (tmp_path / "empty").mkdir()
     assert make_store(make_claim(tmp_path), backup=tmp_path / "empty").restore() is None
 
 
-def test_a_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
+def test_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     saved = store.save(make_meta(10), shards(10))
     make_claim(tmp_path / "volume", attempt=2)
@@ -89,7 +89,7 @@ class FenceWithWork(Fence):
         super().check()
 
 
-def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) -> None:
+def test_retention_keeps_checkpoint_during_backup(tmp_path: Path) -> None:
     fence = FenceWithWork.claim(tmp_path / "volume", "uid-1", "demo", 1, beat_seconds=3600)
     store = make_store(fence, keep_last=1, keep_best=False, backup=tmp_path / "backup")
     saved = store.save(make_meta(10), shards(10))
@@ -107,7 +107,7 @@ def test_retention_leaves_a_checkpoint_alone_while_it_is_copied(tmp_path: Path) 
     assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]
 
 
-def test_a_backup_that_fails_names_the_url(tmp_path: Path) -> None:
+def test_failed_backup_names_url(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "file" / "below")
     saved = store.save(make_meta(10), shards(10))
@@ -117,7 +117,7 @@ def test_a_backup_that_fails_names_the_url(tmp_path: Path) -> None:
     assert failure.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_a_protocol_without_its_package_says_what_to_install() -> None:
+def test_missing_protocol_package_is_named() -> None:
     with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as refusal:
         checkpoint_backup.newest_backup("dropbox://x")
     assert refusal.value.exit_code is ExitCode.CONFIG_ERROR

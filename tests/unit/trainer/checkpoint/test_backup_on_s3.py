@@ -38,7 +38,7 @@ def url_in(server: S3Server, folder: str = "demo") -> str:
     return f"s3://{server.bucket}/{folder}"
 
 
-def test_a_wiped_volume_is_restored_and_no_file_but_the_checkpoints_is_there(
+def test_empty_volume_is_restored_from_s3_and_holds_only_checkpoints(
     server: S3Server, tmp_path: Path
 ) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
@@ -56,7 +56,7 @@ def test_a_wiped_volume_is_restored_and_no_file_but_the_checkpoints_is_there(
     }
 
 
-def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: Path) -> None:
+def test_s3_backup_without_marker_is_ignored(server: S3Server, tmp_path: Path) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
     for step in (10, 20):
         store.back_up(store.save(make_meta(step), shards(step)))
@@ -70,7 +70,7 @@ def test_a_backup_without_its_marker_is_passed_over(server: S3Server, tmp_path: 
 
 
 @pytest.mark.row("A27")
-def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds(
+def test_unavailable_server_is_reported_until_backup_succeeds(
     server: S3Server, tmp_path: Path
 ) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
@@ -89,13 +89,13 @@ def test_a_server_that_is_down_costs_no_step_and_is_told_until_a_backup_succeeds
     assert backups.outcomes() == []
 
 
-def test_nobody_begins_anew_while_backups_cannot_be_read(server: S3Server, tmp_path: Path) -> None:
+def test_unreadable_backups_fail_the_start(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
         make_store(tmp_path, url_in(server)).restore()
 
 
-def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3Server) -> None:
+def test_missing_bucket_is_named(server: S3Server) -> None:
     checkpoint_backup.check_readable(url_in(server))
     with pytest.raises(TrainerError, match="bucket typo does not exist") as refusal:
         checkpoint_backup.check_readable("s3://typo/demo")
@@ -103,7 +103,7 @@ def test_a_bucket_that_does_not_exist_is_named_before_the_job_begins(server: S3S
     assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
 
 
-def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_path: Path) -> None:
+def test_preflight_rejects_unwritable_backup_url(server: S3Server, tmp_path: Path) -> None:
     def found(url: str) -> Finding:
         changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
         return check_writable(make_fit_config(tmp_path, changes))
@@ -114,9 +114,7 @@ def test_preflight_names_a_place_that_cannot_take_backups(server: S3Server, tmp_
     assert "checkpoint.backup.url s3://typo/demo: " in refused.evidence
 
 
-def test_one_that_is_overtaken_is_left_out_and_retention_waits_for_the_others(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_outdated_backup_is_skipped_and_retention_waits(server: S3Server, tmp_path: Path) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
     backups = BackupThread(store)
     for step in range(10, 80, 10):

@@ -13,7 +13,7 @@ def make_meta_of(config: TrainerConfig) -> Meta:
     return meta_of(config, 40, Cursor(1, 2), {"reward_mean": 0.5})
 
 
-def test_a_checkpoint_fits_the_configuration_that_made_it() -> None:
+def test_checkpoint_is_compatible_with_its_own_configuration() -> None:
     assert check_compatible(make_meta_of(make_trainer_config()), make_trainer_config()) == []
 
 
@@ -33,7 +33,7 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
 
 
 @pytest.mark.row("B20")
-def test_every_value_that_differs_is_named_with_old_and_new() -> None:
+def test_differing_values_are_named_with_old_and_new() -> None:
     meta = make_meta_of(make_trainer_config({"rollout.temperature": 0.6}))
     changed = make_trainer_config(
         {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
@@ -50,7 +50,7 @@ def test_every_value_that_differs_is_named_with_old_and_new() -> None:
 
 
 @pytest.mark.row("D14")
-def test_another_prompt_for_the_judge_is_another_run() -> None:
+def test_changed_judge_prompt_is_incompatible() -> None:
     judge = {"name": "Judge", "url": "http://judge/v1", "judge": {"model": "m", "prompt": "Old."}}
     meta = make_meta_of(make_trainer_config({"reward.functions": [judge]}))
     other = make_trainer_config(
@@ -63,7 +63,7 @@ def test_another_prompt_for_the_judge_is_another_run() -> None:
     assert 'reward.functions[0].judge.prompt: "Old." → "New."' in str(refusal.value)
 
 
-def test_what_no_setting_shows_is_compared_too() -> None:
+def test_identity_is_compared() -> None:
     config = make_trainer_config()
     meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
     assert check_compatible(meta, config, identity={"data rows": 10}) == []
@@ -71,14 +71,14 @@ def test_what_no_setting_shows_is_compared_too() -> None:
         check_compatible(meta, config, identity={"data rows": 11})
 
 
-def test_another_resume_hash_is_refused_even_when_no_value_tells_why() -> None:
+def test_different_resume_hash_is_rejected_without_differing_values() -> None:
     config = make_trainer_config()
     attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
     with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
         check_compatible(make_meta_of(config), config.model_copy(update={"attempt": attempt}))
 
 
-def test_another_world_size_is_fine_and_told() -> None:
+def test_different_world_size_is_compatible_and_noted() -> None:
     config = make_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
     assert check_compatible(make_meta_of(config), wider) == ["saved by 1 ranks, resharded to 3"]

@@ -68,7 +68,7 @@ def another_job(path: Path) -> Iterator[int]:
         yield pid
 
 
-def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_path: Path) -> None:
+def test_claim_gets_next_epoch_and_supersedes_previous_attempt(tmp_path: Path) -> None:
     first = make_claim(tmp_path, attempt=1)
     first.check()
     second = make_claim(tmp_path, attempt=2)
@@ -80,7 +80,7 @@ def test_every_attempt_gets_the_next_epoch_and_supersedes_the_earlier_one(tmp_pa
     assert refusal.value.exit_code is ExitCode.SUPERSEDED
 
 
-def test_a_claim_names_its_holder(tmp_path: Path) -> None:
+def test_claim_names_its_holder(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="u", job="j", attempt=4)
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
@@ -104,7 +104,7 @@ def _claim_often(path: Path, barrier: "multiprocessing.synchronize.Barrier", num
     (path / f"result-{number}").write_text(json.dumps(epochs))
 
 
-def test_concurrent_claims_of_many_processes_all_get_epochs_of_their_own(tmp_path: Path) -> None:
+def test_concurrent_claims_get_distinct_epochs(tmp_path: Path) -> None:
     _run_at_once(8, _claim_often, tmp_path)
     epochs = [e for i in range(8) for e in json.loads((tmp_path / f"result-{i}").read_text())]
     assert sorted(epochs) == list(range(1, 49))
@@ -122,7 +122,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
     barrier.wait(60)  # alive until everybody has an answer
 
 
-def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> None:
+def test_concurrent_jobs_on_one_path_have_one_winner(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # ended by SIGKILL
     _run_at_once(4, _claim_as, tmp_path)
@@ -130,7 +130,7 @@ def test_of_several_new_jobs_on_one_path_exactly_one_wins(tmp_path: Path) -> Non
     assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
 
 
-def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
+def test_path_of_live_job_is_in_use(tmp_path: Path) -> None:
     with another_job(tmp_path):
         assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         assert live_job(tmp_path, "other", beat_seconds=PATIENT) is None
@@ -141,7 +141,7 @@ def test_a_live_job_keeps_its_path_against_another_one(tmp_path: Path) -> None:
     assert not (tmp_path / "fence" / "00000002").exists()
 
 
-def test_a_live_job_that_took_the_path_after_this_one_keeps_it(tmp_path: Path) -> None:
+def test_path_claimed_by_later_live_job_is_in_use(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="mine").release()
     with another_job(tmp_path):
         assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
@@ -149,7 +149,7 @@ def test_a_live_job_that_took_the_path_after_this_one_keeps_it(tmp_path: Path) -
             make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
 
-def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> None:
+def test_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # ended by SIGKILL
 
@@ -159,7 +159,7 @@ def test_a_job_that_was_killed_is_replaced_by_another_one(tmp_path: Path) -> Non
     assert fence.epoch == 2
 
 
-def test_a_silent_job_is_watched_for_two_and_a_half_beats(
+def test_heartbeat_is_watched_for_watched_beats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_claim(tmp_path, uid="silent")
@@ -172,13 +172,13 @@ def test_a_silent_job_is_watched_for_two_and_a_half_beats(
     assert len(slept) >= 5  # so that a living one is noticed soon after its beat
 
 
-def test_a_job_that_released_its_path_is_replaced_without_watching(tmp_path: Path) -> None:
+def test_released_path_is_claimed_without_watching(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="former").release()
     assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
     assert make_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
-def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: Path) -> None:
+def test_release_ignores_emptied_folder(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, beat_seconds=NO_BEAT)
     for file in (tmp_path / "fence").iterdir():
         file.unlink()
@@ -188,7 +188,7 @@ def test_a_claim_whose_folder_was_emptied_is_released_without_a_word(tmp_path: P
     assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
 
 
-def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
+def test_release_stops_heartbeat_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     fence = make_claim(tmp_path)
     [beating] = set(threading.enumerate()) - before
@@ -197,7 +197,7 @@ def test_a_released_claim_leaves_no_thread_behind(tmp_path: Path) -> None:
     assert not beating.is_alive()
 
 
-def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
+def test_check_fails_after_claim_of_another_job(tmp_path: Path) -> None:
     former = make_claim(tmp_path, uid="former")
     former.release()
     make_claim(tmp_path, uid="new", job="newcomer")
@@ -207,7 +207,7 @@ def test_a_job_whose_path_another_one_took_is_told_so(tmp_path: Path) -> None:
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
 
 
-def test_a_recreated_job_continues_from_the_checkpoints_of_the_deleted_one(tmp_path: Path) -> None:
+def test_recreated_job_accepts_checkpoints_of_deleted_job(tmp_path: Path) -> None:
     deleted = make_claim(tmp_path, uid="deleted")
     make_store(deleted).save(make_meta(10), shards(10))
     deleted.release()
@@ -239,7 +239,7 @@ def save_and_freeze(path: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["shards", "complete", "marker", "retention"])
-def test_what_a_frozen_attempt_finishes_on_waking_is_never_seen(tmp_path: Path, where: str) -> None:
+def test_checkpoint_completed_by_frozen_attempt_is_ignored(tmp_path: Path, where: str) -> None:
     late = tmp_path / "step_00000020.e1" / "COMPLETE"
     with make_process(save_and_freeze, tmp_path, where) as frozen:
         _, status = os.waitpid(frozen, os.WUNTRACED)
@@ -261,7 +261,7 @@ def test_what_a_frozen_attempt_finishes_on_waking_is_never_seen(tmp_path: Path, 
     assert skipped == (["step_00000020.e1"] if where == "marker" else [])
 
 
-def test_an_attempt_that_died_before_its_accepts_list_changes_nothing(tmp_path: Path) -> None:
+def test_claim_without_accepts_list_changes_nothing(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     make_claim(tmp_path, attempt=2)
     (tmp_path / "fence" / "00000002.accepts").unlink()
@@ -269,14 +269,14 @@ def test_an_attempt_that_died_before_its_accepts_list_changes_nothing(tmp_path: 
     assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000010.e1"}
 
 
-def test_a_checkpoint_counts_only_with_the_latest_accepts_list(tmp_path: Path) -> None:
+def test_checkpoint_is_valid_only_by_latest_accepts_list(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     make_store(make_claim(tmp_path, attempt=2)).save(make_meta(20), shards(20))
     (tmp_path / "step_00000010.e1").rename(tmp_path / "step_00000030.e1")
     assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000020.e2"}
 
 
-def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path: Path) -> None:
+def test_copied_checkpoints_are_valid_and_older_than_next_epoch(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path / "a")).save(make_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
@@ -286,13 +286,13 @@ def test_checkpoints_copied_to_a_fresh_path_count_and_get_a_newer_epoch(tmp_path
     assert fence.validity.accepted == {"step_00000010.e7"}
 
 
-def test_checkpoints_without_any_claim_all_count_whatever_their_epoch(tmp_path: Path) -> None:
+def test_checkpoints_without_claims_are_valid(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     shutil.rmtree(tmp_path / "fence")
     assert validity(tmp_path) == Validity(0, frozenset({"step_00000010.e1"}))
 
 
-def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
+def test_deleted_claim_fails_check(tmp_path: Path) -> None:
     fence = make_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
     with pytest.raises(TrainerError, match="was deleted") as refusal:
@@ -300,7 +300,7 @@ def test_a_vanished_claim_ends_the_attempt(tmp_path: Path) -> None:
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: Path) -> None:
+def test_heartbeat_error_fails_check_until_next_heartbeat(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, beat_seconds=FAST)
     beat = tmp_path / "fence" / "00000001.beat"
     beat.unlink()
@@ -320,12 +320,12 @@ def test_a_failing_heartbeat_is_told_and_forgiven_once_it_beats_again(tmp_path: 
     assert not beat.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as refusal:
         make_claim(tmp_path / "file" / "ckpt")
     assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_a_path_that_does_not_exist_yet_belongs_to_nobody(tmp_path: Path) -> None:
+def test_missing_path_has_no_live_job(tmp_path: Path) -> None:
     assert live_job(tmp_path / "new", "uid-1") is None

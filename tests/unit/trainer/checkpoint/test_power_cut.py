@@ -56,7 +56,7 @@ def newest(path: Path) -> Checkpoint:
     return discover(path, validity(path))[0][0]
 
 
-def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
+def test_power_cut_during_export_leaves_none_or_all_of_it(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cut = make_store(make_claim(tmp_path)), cuts(tmp_path)
@@ -77,7 +77,7 @@ def test_a_power_cut_around_an_export_leaves_none_or_all_of_it(
     assert set(found) == {"whole"}
 
 
-def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
+def test_power_cut_during_save_leaves_a_complete_checkpoint(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1, keep_best=False)
@@ -101,7 +101,7 @@ def test_a_power_cut_during_a_save_leaves_the_old_or_the_new_checkpoint_whole(
         assert is_whole(newest(folder))
 
 
-def test_everything_but_the_marker_is_on_disk_before_the_claim_is_checked_a_last_time(
+def test_files_are_synced_before_last_fence_check(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes: list[dict[str, int]] = []
@@ -119,7 +119,7 @@ def test_everything_but_the_marker_is_on_disk_before_the_claim_is_checked_a_last
     assert outcomes == [saved.marker.files]
 
 
-def test_a_marker_makes_everything_durable_that_it_vouches_for(
+def test_marker_is_written_after_all_files_are_synced(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = cuts(tmp_path)
@@ -136,7 +136,7 @@ def test_a_marker_makes_everything_durable_that_it_vouches_for(
         assert file_sizes(outcome) == file_sizes(tmp_path)
 
 
-def test_a_file_is_replaced_completely_or_not_at_all(
+def test_atomic_write_replaces_file_completely_or_not_at_all(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "accepts"
@@ -152,7 +152,7 @@ def test_a_file_is_replaced_completely_or_not_at_all(
     assert {(f / "accepts").read_text() for f in left(cut)} == {"after"}
 
 
-def test_after_a_power_cut_during_a_claim_the_job_claims_again_and_finds_its_checkpoint(
+def test_power_cut_during_claim_allows_next_claim(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))

@@ -36,7 +36,7 @@ def folders(path: Path) -> list[str]:
     return sorted(p.name for p in path.glob("step_*"))
 
 
-def test_a_save_is_found_again_with_everything_in_it(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_discovered_with_its_content(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, attempt=3)
     saved = make_store(fence).save(make_meta(40), shards(40), score=0.25)
 
@@ -56,7 +56,7 @@ def test_a_save_is_found_again_with_everything_in_it(tmp_path: Path) -> None:
     }
 
 
-def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path: Path) -> None:
+def test_newest_checkpoint_has_highest_step_then_epoch(tmp_path: Path) -> None:
     first = make_store(make_claim(tmp_path))
     first.save(make_meta(9), shards(9))
     first.save(make_meta(10), shards(10))
@@ -67,13 +67,13 @@ def test_the_newest_is_the_highest_step_and_of_one_step_the_later_epoch(tmp_path
     assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
 
 
-def test_a_step_is_saved_once_even_when_an_emergency_asks_again(tmp_path: Path) -> None:
+def test_step_is_saved_once_per_attempt(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     saved = store.save(make_meta(10), shards(10))
     assert store.save(make_meta(10), lambda folder: pytest.fail("was written again")) is saved
 
 
-def test_shards_of_torch_are_saved_whole_and_load_again(tmp_path: Path) -> None:
+def test_torch_shards_are_saved_and_loaded(tmp_path: Path) -> None:
     weight = torch.arange(6.0)
     store = make_store(make_claim(tmp_path))
 
@@ -124,7 +124,7 @@ def _damage_marker_step(folder: Path) -> None:
         (lambda folder: (folder / "REJECTED").write_text("NaN"), "rejected: NaN"),
     ],
 )
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
+def test_damaged_checkpoint_is_skipped_with_reason(
     tmp_path: Path, damage: Callable[[Path], object], reason: str
 ) -> None:
     store = make_store(make_claim(tmp_path))
@@ -140,7 +140,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert "None" not in skipped.reason
 
 
-def test_no_file_that_was_synced_stays_open(tmp_path: Path) -> None:
+def test_synced_files_are_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         sync(tmp_path)
@@ -148,7 +148,7 @@ def test_no_file_that_was_synced_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_path: Path) -> None:
+def test_folder_without_marker_is_removed_by_clean_up(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     kept_one = store.save(make_meta(10), shards(10))
     torn = store.save(make_meta(20), shards(20))
@@ -160,7 +160,7 @@ def test_a_folder_without_marker_is_no_checkpoint_and_goes_at_next_start(tmp_pat
     assert folders(tmp_path) == [kept_one.folder.name]
 
 
-def test_a_rejected_checkpoint_is_not_used_by_any_later_attempt(tmp_path: Path) -> None:
+def test_rejected_checkpoint_is_skipped_by_later_attempts(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     store.save(make_meta(10), shards(10))
     store.reject(store.save(make_meta(20), shards(20), score=1.0), "a shard cannot be read")
@@ -205,7 +205,7 @@ def _full_disk_at_a_rank(folder: Path) -> None:
         (_io_error, ExitCode.CHECKPOINT_WRITE_FAILED, r"step_00000020.e1 \(EIO\): .*__0_0.dist"),
     ],
 )
-def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
+def test_failed_save_names_cause_and_keeps_older_checkpoints(
     tmp_path: Path, failing: Callable[[Path], None], code: ExitCode, words: str
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
@@ -219,7 +219,7 @@ def test_a_failed_save_says_why_and_leaves_the_older_ones_alone(
     assert is_whole(store.save(make_meta(30), shards(30)))
 
 
-def test_a_save_cut_short_by_another_error_lets_that_error_through(tmp_path: Path) -> None:
+def test_other_errors_of_save_propagate(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
     def rank_lost(folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_save_cut_short_by_another_error_lets_that_error_through(tmp_path: Pat
 
 
 @pytest.mark.row("B19")
-def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
+def test_save_without_space_is_rejected_before_writing(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
     def sparse(folder: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_save_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> N
     assert refusal.value.exit_code is ExitCode.VOLUME_FULL
 
 
-def test_a_superseded_attempt_saves_nothing_and_removes_nothing(tmp_path: Path) -> None:
+def test_superseded_attempt_saves_and_removes_nothing(tmp_path: Path) -> None:
     def next_attempt_claims(phase: SavePhase, step: int) -> None:
         if (phase, step) == (SavePhase.SHARDS, 20):
             make_claim(tmp_path, attempt=2)
@@ -265,7 +265,7 @@ def test_a_superseded_attempt_saves_nothing_and_removes_nothing(tmp_path: Path) 
     assert folders(tmp_path) == ["step_00000010.e1"]
 
 
-def test_what_a_failed_save_could_not_remove_does_not_enter_the_next_one(tmp_path: Path) -> None:
+def test_remains_of_failed_save_are_not_in_next_one(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     (tmp_path / "step_00000010.e1").mkdir()
     (tmp_path / "step_00000010.e1" / "remains").write_text("x")
@@ -292,7 +292,7 @@ checkpoints = st.lists(
 @pytest.mark.row("A22")
 @settings(deadline=None)
 @given(checkpoints, st.integers(1, 5), st.booleans())
-def test_retention_keeps_the_newest_and_the_best_and_no_more(
+def test_retention_keeps_newest_and_best(
     found: list[Checkpoint], keep_last: int, keep_best: bool
 ) -> None:
     keep = retained_names(found, keep_last, BestBy.REWARD if keep_best else None)
@@ -306,7 +306,7 @@ def test_retention_keeps_the_newest_and_the_best_and_no_more(
         assert any(c.name in keep and c.marker.score == best for c in scored)
 
 
-def test_scores_of_another_measure_are_not_compared_with_the_jobs(tmp_path: Path) -> None:
+def test_scores_of_other_metrics_are_not_compared(tmp_path: Path) -> None:
     by_reward = make_store(make_claim(tmp_path), keep_last=2)
     by_reward.save(make_meta(10), shards(10), score=7.5)
     by_reward.save(make_meta(20), shards(20), score=0.1)
@@ -332,9 +332,7 @@ def test_scores_of_another_measure_are_not_compared_with_the_jobs(tmp_path: Path
     st.lists(st.tuples(st.sampled_from(["save", "fail", "restart"]), st.integers(0, 9))),
     st.integers(1, 3),
 )
-def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
-    history: list[tuple[str, int]], keep_last: int
-) -> None:
+def test_retention_holds_for_any_history(history: list[tuple[str, int]], keep_last: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         store = make_store(make_claim(path), keep_last=keep_last)
@@ -356,7 +354,7 @@ def test_any_history_of_saves_failures_and_restarts_keeps_what_it_must(
             assert steps(store) == sorted(expected, reverse=True)
 
 
-def test_damaged_half_written_and_rejected_ones_go_when_enough_newer_ones_exist(
+def test_unusable_folders_are_removed_when_enough_newer_exist(
     tmp_path: Path,
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=2)
@@ -382,7 +380,7 @@ def exported(text: str) -> Callable[[Path], None]:
     return write
 
 
-def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
+def test_export_replaces_previous_one_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(make_claim(tmp_path))
@@ -418,7 +416,7 @@ def test_an_export_replaces_the_one_before_at_once_and_leaves_nothing_else(
     assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "three"
 
 
-def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_path: Path) -> None:
+def test_reject_all_keeps_last_usable_checkpoint(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     saved = [store.save(make_meta(step), shards(step)) for step in (10, 20)]
     store.reject_all([str(each.folder) for each in saved], "NaN")
@@ -426,7 +424,7 @@ def test_checkpoints_that_must_not_be_used_are_rejected_but_for_the_last(tmp_pat
     assert [each.reason for each in store.skipped] == ["rejected: NaN"]
 
 
-def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> None:
+def test_rejected_checkpoint_remains_until_newer_ones_exist(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
     store.save(make_meta(10), shards(10))
     store.reject(store.save(make_meta(20), shards(20)), "NaN")
@@ -437,7 +435,7 @@ def test_a_rejected_checkpoint_stays_until_newer_ones_exist(tmp_path: Path) -> N
     assert folders(tmp_path) == ["step_00000025.e1"]
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_is_no_secret(tmp_path: Path) -> None:
+def test_failed_removal_of_old_checkpoint_is_reported(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
     old = store.save(make_meta(10), shards(10))
     (old.folder / "COMPLETE").unlink()
@@ -478,7 +476,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.mark.row("A28")
 @pytest.mark.parametrize("point", range(KILL_POINTS))
-def test_a_kill_within_a_save_never_costs_the_last_checkpoint(
+def test_kill_during_save_keeps_last_checkpoint(
     tmp_path: Path, history: tuple[Path, int], point: int
 ) -> None:
     original, calls = history
@@ -510,7 +508,7 @@ def save_for_ever(path: Path, attempt: int, told: Connection) -> None:
         told.send_bytes(b"saved")
 
 
-def test_kills_at_random_moments_of_one_run_never_lose_what_was_complete(tmp_path: Path) -> None:
+def test_random_kills_keep_complete_checkpoints(tmp_path: Path) -> None:
     chance = random.Random(0)
     reached = 0
     for attempt in range(1, KILL_POINTS + 1):

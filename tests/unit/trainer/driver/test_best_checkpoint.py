@@ -78,7 +78,7 @@ def best(store: CheckpointStore) -> tuple[int, list[int]]:
 
 
 @pytest.mark.row("A27")
-async def test_the_best_by_validation_is_kept_and_named_and_outlives_a_restart(
+async def test_best_checkpoint_by_validation_survives_restart(
     tmp_path: Path,
 ) -> None:
     first, progress, _ = await attempt(tmp_path, {1: 0.25, 2: 0.75, 3: 0.5, 4: 0.5}, to=4)
@@ -97,7 +97,7 @@ async def test_the_best_by_validation_is_kept_and_named_and_outlives_a_restart(
     assert third.best.meta.metrics["validation_exact_match"] == 0.75
 
 
-async def test_a_stop_within_a_validation_costs_no_checkpoint_its_score(tmp_path: Path) -> None:
+async def test_stop_during_validation_is_validated_after_resume(tmp_path: Path) -> None:
     stopped, progress, _ = await attempt(tmp_path, {1: 0.25}, to=3)
     assert [c.marker.step for c in stopped.checkpoints] == [2, 1]
     assert progress.best_step == 1
@@ -108,7 +108,7 @@ async def test_a_stop_within_a_validation_costs_no_checkpoint_its_score(tmp_path
     assert best(store) == (2, [4, 3, 2])
 
 
-async def test_the_last_step_is_validated_once_before_its_checkpoint(tmp_path: Path) -> None:
+async def test_last_step_is_validated_once_before_its_checkpoint(tmp_path: Path) -> None:
     after = {"validation.everySteps": 2, "validation.afterTraining": True}
     store, _, validator = await attempt(tmp_path, {2: 0.5, 3: 0.75}, to=3, **after)
     assert best(store) == (3, [3, 2])
@@ -122,7 +122,7 @@ async def test_the_last_step_is_validated_once_before_its_checkpoint(tmp_path: P
     ]
 
 
-async def test_by_reward_the_last_checkpoint_does_not_wait_for_the_validation(
+async def test_last_checkpoint_precedes_validation_when_best_is_by_reward(
     tmp_path: Path,
 ) -> None:
     by_reward = {"checkpoint.bestBy": "Reward", "validation.afterTraining": True}
@@ -145,7 +145,7 @@ async def test_by_reward_the_last_checkpoint_does_not_wait_for_the_validation(
         ({"checkpoint.bestBy": "Reward"}, ["", "during", "", ""]),
     ],
 )
-def test_which_validation_comes_before_a_checkpoint(
+def test_due_validation_before_checkpoint(
     changes: dict[str, Any], due: list[str], tmp_path: Path
 ) -> None:
     given = BY_MATCH | {"validation.everySteps": 2, "training.totalSteps": 4} | changes
@@ -153,7 +153,7 @@ def test_which_validation_comes_before_a_checkpoint(
     assert [due_validation(config, step) for step in (1, 2, 3, 4)] == due
 
 
-def test_a_validation_that_scored_nothing_judges_no_checkpoint() -> None:
+def test_validation_without_samples_gives_no_score() -> None:
     nothing = ValidationResult(0.0, 0.0, num_samples=0, num_failed=4)
     assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.VALIDATION_EXACT_MATCH) is None
     assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.REWARD) == 0.5

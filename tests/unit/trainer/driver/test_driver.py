@@ -13,7 +13,7 @@ from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.preflight import make_fit_config
 
 
-def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -> None:
+def test_driver_starts_without_slow_imports() -> None:
     code = (
         "import sys, raggrpo_trainer.driver.attempt\n"
         "print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
@@ -32,22 +32,20 @@ def test_the_driver_begins_without_the_libraries_that_take_seconds_to_import() -
         (ValueError("no"), ExitCode.PROGRAM_ERROR, ""),
     ],
 )
-def test_out_of_memory_anywhere_is_told_as_such(error: Exception, code: int, short_of: str) -> None:
+def test_failure_names_out_of_memory(error: Exception, code: int, short_of: str) -> None:
     failure = to_failure(error)
     assert (failure.exit_code, failure.short_of) == (code, short_of)
     assert failure.message
 
 
-def test_a_trainer_error_crosses_processes_with_all_it_knows() -> None:
+def test_trainer_error_is_pickled_completely() -> None:
     sent = TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "words", Shortage.STEP)
     got = pickle.loads(pickle.dumps(sent))
     assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)
 
 
 @pytest.mark.row("A6")
-def test_data_is_read_from_local_copies_where_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_is_read_from_staged_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
     config = make_fit_config(tmp_path, {"data.stageToLocalDisk": True})
     source = Path(config.data.train_files[0])

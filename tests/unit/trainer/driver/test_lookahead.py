@@ -114,9 +114,7 @@ async def trained(
 
 @pytest.mark.row("G2")
 @pytest.mark.parametrize("steps_off", [0, 1])
-async def test_the_next_steps_passages_are_retrieved_while_this_one_is_generated(
-    tmp_path: Path, steps_off: int
-) -> None:
+async def test_next_step_is_retrieved_during_generation(tmp_path: Path, steps_off: int) -> None:
     asked, numbers = Asked(), list[int]()
 
     async def next_ones_are_asked(step: int) -> None:
@@ -137,7 +135,7 @@ class SlowRanks(FakeRanks):
         return await super().step(groups, after)
 
 
-async def test_what_is_generated_beside_training_counts_once_in_a_steps_seconds(
+async def test_overlapped_generation_counts_once_in_step_seconds(
     tmp_path: Path,
 ) -> None:
     async with serving(search_r1()) as kb:
@@ -169,7 +167,7 @@ class DownForTheSecondStep:
 
 
 @pytest.mark.row("D10")
-async def test_a_retriever_that_is_down_is_not_waited_for_while_earlier_passages_are_used(
+async def test_outage_during_lookahead_does_not_delay_step(
     tmp_path: Path,
 ) -> None:
     retriever, told_meanwhile = DownForTheSecondStep(), list[EndpointOutage]()
@@ -204,7 +202,7 @@ class SlowCollector:
         return SimpleNamespace(step=step)
 
 
-async def test_what_is_retrieved_ahead_is_dropped_when_the_training_ends(tmp_path: Path) -> None:
+async def test_lookahead_is_canceled_when_training_ends(tmp_path: Path) -> None:
     config, collector = make_config(tmp_path), SlowCollector()
     prompts = [Prompt(i, "tea", query="tea", answer=("tea",), context="") for i in range(99)]
     source = PromptSource(config, prompts)

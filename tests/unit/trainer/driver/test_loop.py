@@ -53,7 +53,7 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
     reporter.close()
 
 
-async def test_retrieval_of_a_step_is_seen_wherever_its_numbers_are(tmp_path: Path) -> None:
+async def test_retrieval_summary_is_in_history_and_metrics(tmp_path: Path) -> None:
     published, log_dir = Published(), tmp_path / "logs"
     async with serving(fails_for_broken) as kb:
         await one_step(tmp_path, kb.url, published)
@@ -75,7 +75,7 @@ async def test_retrieval_of_a_step_is_seen_wherever_its_numbers_are(tmp_path: Pa
     assert '<td>kb</td><td class="n">4</td><td>HttpStatus 3</td>' in report
 
 
-async def test_a_service_that_is_down_during_a_step_is_a_stage_and_no_time_of_the_step(
+async def test_outage_is_reported_and_excluded_from_step_time(
     tmp_path: Path,
 ) -> None:
     published, down = Published(), range(1, 4)  # after the self-check

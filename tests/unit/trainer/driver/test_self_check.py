@@ -67,14 +67,14 @@ async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
 
 
 @pytest.mark.row("D3")
-async def test_a_trainer_that_differs_from_the_plain_model_ends_the_job(tmp_path: Path) -> None:
+async def test_gap_between_trainer_and_plain_model_fails(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="the plain Hugging Face model differ by") as raised:
         await check(tmp_path, RanksOff(plain_off=OFF))
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
 @pytest.mark.row("D3")
-async def test_an_engine_that_differs_from_trainer_and_plain_model_ends_the_job(
+async def test_gap_between_trainer_and_engine_fails(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(TrainerError, match=r"the rollout engine .* differ by") as raised:
@@ -83,7 +83,7 @@ async def test_an_engine_that_differs_from_trainer_and_plain_model_ends_the_job(
 
 
 @pytest.mark.row("D3")
-async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path: Path) -> None:
+async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> None:
     ranks = RanksOff()
     await check(tmp_path, ranks, num_ranks=3)
     assert len({group.prompt_ids for group in ranks.asked}) >= 3
@@ -103,7 +103,7 @@ async def test_every_rank_has_a_prompt_with_two_completions_to_compare(tmp_path:
         ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],
 )
-def test_a_gap_beyond_the_precision_ends_the_job(precision: str, found: LogprobGap) -> None:
+def test_gap_above_limit_of_precision_fails(precision: str, found: LogprobGap) -> None:
     with pytest.raises(TrainerError, match=r"plain model differ by at most .* nats") as raised:
         check_gap(found, precision, "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
@@ -112,15 +112,15 @@ def test_a_gap_beyond_the_precision_ends_the_job(precision: str, found: LogprobG
 @pytest.mark.parametrize(
     ("precision", "found"), [("FP32", LogprobGap(9e-4, 5e-6)), ("BF16", LogprobGap(0.3, 0.02))]
 )
-def test_rounding_is_no_gap(precision: str, found: LogprobGap) -> None:
+def test_gap_within_limit_passes(precision: str, found: LogprobGap) -> None:
     check_gap(found, precision, "the engine")
 
 
-def test_a_gap_is_taken_over_all_tokens() -> None:
+def test_logprob_gap_is_over_all_tokens() -> None:
     assert logprob_gap([[1.0, 2.0], [4.0]], [[1.0, 2.5], [4.25]]) == LogprobGap(0.5, 0.25)
 
 
-def test_a_step_that_is_a_nat_off_ends_the_job_and_a_smaller_one_does_not() -> None:
+def test_step_mismatch_above_limit_fails() -> None:
     metrics = make_step(7).trained
     check_mismatch(replace(metrics, mismatch_mean=0.9), 7)
     with pytest.raises(TrainerError, match=r"1\.5 nats per token at step 7") as raised:

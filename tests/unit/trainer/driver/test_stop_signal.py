@@ -3,7 +3,7 @@ import asyncio
 from raggrpo_trainer.driver.stop_signal import wait_or_stop
 
 
-async def test_a_stop_signal_ends_what_waits_for_a_service_for_ever() -> None:
+async def test_stop_signal_cancels_task() -> None:
     stop, task = asyncio.Event(), asyncio.ensure_future(asyncio.Event().wait())
     asyncio.get_running_loop().call_soon(stop.set)
 
@@ -13,7 +13,7 @@ async def test_a_stop_signal_ends_what_waits_for_a_service_for_ever() -> None:
     assert task.cancelled()
 
 
-async def test_work_that_is_done_has_its_result() -> None:
+async def test_completed_task_is_not_canceled() -> None:
     task = asyncio.ensure_future(asyncio.sleep(0, result="done"))
 
     assert not await wait_or_stop(asyncio.Event(), task)

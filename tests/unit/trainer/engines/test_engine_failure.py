@@ -31,7 +31,7 @@ for core in ("pass", sys.argv[1]):
 """
 
 
-def test_the_core_s_last_words_are_read_from_the_actors_output(tmp_path: Path) -> None:
+def test_reason_is_read_from_output_of_engine_core(tmp_path: Path) -> None:
     with (tmp_path / "worker.out").open("wb") as out, (tmp_path / "worker.err").open("wb") as err:
         subprocess.run([sys.executable, "-c", ACTOR, CORE], stdout=out, stderr=err, check=True)
 
@@ -41,7 +41,7 @@ def test_the_core_s_last_words_are_read_from_the_actors_output(tmp_path: Path) -
     assert out_of_memory_in_text(after) is not None
 
 
-def test_an_output_that_was_rotated_away_leaves_the_errors_own_words(tmp_path: Path) -> None:
+def test_reason_is_error_message_without_output(tmp_path: Path) -> None:
     gone = [Output(tmp_path / "gone", 0)]
     assert failure_reason(RuntimeError("x"), gone) == "RuntimeError: x"
 

@@ -14,7 +14,7 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.row("A3")
 @pytest.mark.parametrize("wanted", [True, False])
-def test_an_engine_on_cpu_never_chunks_its_prefill(tmp_path: Path, wanted: bool) -> None:
+def test_chunked_prefill_is_off_on_cpu(tmp_path: Path, wanted: bool) -> None:
     given = {
         "model.path": str(write_model(tmp_path)),
         "resources": {"device": "CPU"},
@@ -25,6 +25,6 @@ def test_an_engine_on_cpu_never_chunks_its_prefill(tmp_path: Path, wanted: bool)
 
 @pytest.mark.row("A3")
 @pytest.mark.parametrize("wanted", [True, False])
-def test_an_engine_on_gpu_chunks_its_prefill_as_the_job_says(tmp_path: Path, wanted: bool) -> None:
+def test_chunked_prefill_follows_spec_on_gpu(tmp_path: Path, wanted: bool) -> None:
     given = {"rollout.enableChunkedPrefill": wanted}
     assert arguments(tmp_path, **given)["enable_chunked_prefill"] is wanted

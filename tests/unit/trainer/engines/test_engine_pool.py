@@ -173,7 +173,7 @@ async def versions(pool: EnginePool) -> list[int]:
     return [each.policy_version for each in await asyncio.gather(*pool.submit(REQUESTS))]
 
 
-async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_weights(
+async def test_engine_lost_during_step_is_replaced_with_current_weights(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
@@ -189,7 +189,7 @@ async def test_an_engine_lost_in_mid_step_is_replaced_by_one_with_the_current_we
         (EngineDead("torch.OutOfMemoryError: CUDA out of memory."), ExitCode.CUDA_OUT_OF_MEMORY),
     ],
 )
-async def test_an_engine_lost_during_chunk_transfer_ends_the_attempt(
+async def test_engine_lost_during_chunk_transfer_ends_attempt(
     fake: FakeRay, tmp_path: Path, error: Exception, code: ExitCode
 ) -> None:
     pool = await make_pool(tmp_path)
@@ -198,9 +198,7 @@ async def test_an_engine_lost_during_chunk_transfer_ends_the_attempt(
     assert raised.value.exit_code is code
 
 
-async def test_an_engine_lost_before_chunk_transfer_is_replaced(
-    fake: FakeRay, tmp_path: Path
-) -> None:
+async def test_engine_lost_before_chunk_transfer_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
     pool = await make_pool(tmp_path)
     await pool.load_weights(Chunks(3))
     fake.started[0].die()
@@ -210,7 +208,7 @@ async def test_an_engine_lost_before_chunk_transfer_is_replaced(
     assert len(pool.replacements) == 1
 
 
-async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_file(
+async def test_engine_lost_after_chunk_transfer_is_replaced_from_file(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await make_pool(tmp_path)
@@ -222,9 +220,7 @@ async def test_an_engine_lost_after_the_parts_is_replaced_by_one_that_reads_a_fi
 
 
 @pytest.mark.row("D12")
-async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(
-    fake: FakeRay, tmp_path: Path
-) -> None:
+async def test_dead_engine_in_living_actor_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
     fake.started[0].die(as_raised_by_ray(EngineDead("EngineCore: illegal memory access")))
 
@@ -245,7 +241,7 @@ async def test_a_dead_engine_in_a_living_actor_is_replaced_in_place_too(
         ("std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
     ],
 )
-async def test_an_engine_out_of_memory_ends_the_attempt_and_says_what_was_short(
+async def test_engine_out_of_memory_ends_attempt_with_memory_term(
     line: str, code: ExitCode, short_of: Shortage, fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
@@ -261,9 +257,7 @@ async def test_an_engine_out_of_memory_ends_the_attempt_and_says_what_was_short(
         assert (raised.exit_code, raised.short_of) == (code, short_of)
 
 
-async def test_an_engine_that_does_not_start_is_no_bug_of_the_program(
-    fake: FakeRay, tmp_path: Path
-) -> None:
+async def test_failed_engine_start_is_rollout_engine_lost(fake: FakeRay, tmp_path: Path) -> None:
     fake.never_starts = creation_failed("ValueError: unknown architecture")
     with pytest.raises(
         TrainerError, match=r"(?s)engine-0 did not start.*unknown architecture"
@@ -272,7 +266,7 @@ async def test_an_engine_that_does_not_start_is_no_bug_of_the_program(
     assert told.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
 
 
-async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
+async def test_replacement_serves_requests_after_loading_weights(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
@@ -288,7 +282,7 @@ async def test_no_request_is_given_to_a_replacement_before_it_has_the_weights(
     assert len(fake.started) == 2
 
 
-async def test_weights_coming_during_a_replacement_reach_it(fake: FakeRay, tmp_path: Path) -> None:
+async def test_weights_sent_during_replacement_reach_it(fake: FakeRay, tmp_path: Path) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     rollouts = asyncio.create_task(versions(pool))
@@ -302,15 +296,13 @@ async def test_weights_coming_during_a_replacement_reach_it(fake: FakeRay, tmp_p
     assert await versions(pool) == [4, 4]
 
 
-async def test_an_engine_lost_between_steps_is_replaced_by_one_that_loads_weights_once(
-    fake: FakeRay, tmp_path: Path
-) -> None:
+async def test_engine_lost_between_steps_loads_weights_once(fake: FakeRay, tmp_path: Path) -> None:
     pool = await with_a_lost_engine(fake, tmp_path)
     await pool.load_weights(weights(4))
     assert [(each.version, each.num_loads) for each in fake.started[1:]] == [(4, 1)]
 
 
-async def test_a_replacement_lost_in_loading_is_replaced_too(fake: FakeRay, tmp_path: Path) -> None:
+async def test_replacement_lost_while_loading_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
     fake.die_loading = (1,)
     pool = await with_a_lost_engine(fake, tmp_path)
 
@@ -321,7 +313,7 @@ async def test_a_replacement_lost_in_loading_is_replaced_too(fake: FakeRay, tmp_
     assert len(fake.started) == 3
 
 
-async def test_weights_no_engine_survives_end_the_attempt(fake: FakeRay, tmp_path: Path) -> None:
+async def test_repeated_loss_while_loading_ends_attempt(fake: FakeRay, tmp_path: Path) -> None:
     fake.die_loading = range(10)
     pool = await make_pool(tmp_path)
 
@@ -357,7 +349,7 @@ async def test_repeatedly_oom_killed_engine_ends_attempt_with_out_of_memory(
     assert raised.value.short_of is Shortage.TRAINER_HOST
 
 
-async def test_an_engine_that_was_lost_in_its_sleep_is_replaced_when_it_is_woken(
+async def test_engine_lost_while_sleeping_is_replaced_on_wake_up(
     fake: FakeRay, tmp_path: Path
 ) -> None:
     pool = await make_pool(tmp_path, device="cuda")

@@ -157,7 +157,7 @@ def test_attention_and_its_gradient_equal_the_dense_mask(
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
-def test_attention_that_is_more_than_softmax_is_refused_with_the_remedy() -> None:
+def test_attention_beyond_softmax_is_rejected() -> None:
     x = torch.zeros(1, 1, 7, 4)
 
     with pytest.raises(ValueError, match=r"Identity uses sliding_window.*rowLayout: Padded"):

@@ -46,7 +46,7 @@ def make_groups() -> list[Group]:
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "mistral", *MIXTURES])
-def test_attention_over_everything_is_exact_in_both_layouts(model_type: str) -> None:
+def test_full_attention_is_exact_in_both_layouts(model_type: str) -> None:
     layouts = measure(model_type).result.layouts
     assert layouts is not None
     assert max(layouts[SHARED].nats, layouts[PADDED].nats) <= 7e-6
@@ -55,7 +55,7 @@ def test_attention_over_everything_is_exact_in_both_layouts(model_type: str) -> 
 
 @pytest.mark.row("D1")
 @pytest.mark.parametrize("model_type", STATE)
-def test_layers_with_state_are_nats_off_in_shared_rows_and_get_padded_ones(model_type: str) -> None:
+def test_stateful_layers_are_exact_only_in_padded_rows(model_type: str) -> None:
     found = measure(model_type)
     assert found.result.layouts is not None
     assert found.result.layouts[SHARED].nats > 0.1
@@ -66,7 +66,7 @@ def test_layers_with_state_are_nats_off_in_shared_rows_and_get_padded_ones(model
 
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", SCALED_HEADS)
-def test_a_head_without_its_scale_or_cap_is_refused(
+def test_lm_head_without_scale_or_cap_is_rejected(
     model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(model_type)
@@ -84,7 +84,7 @@ def test_a_head_without_its_scale_or_cap_is_refused(
     assert not found[SHARED].is_exact
 
 
-def test_a_model_that_is_not_causal_is_refused_by_name() -> None:
+def test_model_that_is_not_causal_is_rejected() -> None:
     found = layout_check.check_family(CONFIG_MAPPING["bert"]())
     assert found.layouts is None
     assert "not causal" in found.problem
@@ -92,7 +92,7 @@ def test_a_model_that_is_not_causal_is_refused_by_name() -> None:
 
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", [*MIXTURES, *SCALED_HEADS, *NESTED_LAYERS])
-def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) -> None:
+def test_policy_computes_plain_model(model_type: str, tmp_path: Path) -> None:
     layout = measure(model_type).layout.row_layout
     policy = make_policy(save_small(model_type, tmp_path), row_layout=layout)
     groups = make_groups()
@@ -101,7 +101,7 @@ def test_the_policy_computes_the_plain_model(model_type: str, tmp_path: Path) ->
 
 
 @pytest.mark.row("D3")
-def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path) -> None:
+def test_self_check_detects_state_leak_between_completions(tmp_path: Path) -> None:
     policy = make_policy(save_small("qwen3_next", tmp_path), row_layout=SHARED)
     groups = make_groups()
     several = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups))
@@ -115,7 +115,7 @@ def test_the_self_check_sees_state_that_leaks_between_completions(tmp_path: Path
 @pytest.mark.row("D1")
 @pytest.mark.long
 @pytest.mark.timeout(0)
-def test_no_causal_family_trains_wrong(tmp_path: Path) -> None:
+def test_accepted_families_train_exactly(tmp_path: Path) -> None:
     """All that the preflight lets through compute the plain model, with real loading and FSDP."""
     off = {}
     for model_type, _ in families():

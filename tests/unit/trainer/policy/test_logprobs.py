@@ -67,7 +67,7 @@ def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=atol)
 
 
-def test_no_tokens_give_zero_gradients() -> None:
+def test_gradients_are_zero_without_tokens() -> None:
     hidden, weight, _, targets = inputs(tokens=0)
     gradients = torch.autograd.grad(
         chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
@@ -86,7 +86,7 @@ def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> Non
     assert gradient.flatten().tolist() == [256.0, -256.0]
 
 
-def test_logits_of_one_chunk_are_held_at_a_time() -> None:
+def test_logits_of_one_chunk_are_in_memory_at_a_time() -> None:
     hidden, weight, _, targets = inputs(tokens=64, vocabulary=1000)
 
     with Sizes() as sizes:  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ def test_logits_of_one_chunk_are_held_at_a_time() -> None:
     assert sizes.largest == 1000 * 8  # the weight's gradient; logits of a chunk are 4 * 1000
 
 
-def test_a_chunk_is_as_many_tokens_as_its_logits_allow() -> None:
+def test_chunk_size_follows_logit_budget() -> None:
     vocabulary = LOGIT_CHUNK // 2
     hidden, weight = torch.zeros(5, 1), torch.zeros(vocabulary, 1)
 
@@ -117,7 +117,7 @@ class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-
         return result
 
 
-def test_a_second_backward_pass_finds_the_same_gradients() -> None:
+def test_second_backward_pass_has_same_gradients() -> None:
     hidden, weight, bias, targets = inputs()
     found = chunked_logprobs(hidden, weight, targets, bias=bias, chunk=5).sum()
     first, second = (

@@ -157,7 +157,7 @@ def test_kl_weight_follows_the_policy_in_later_updates_and_is_capped() -> None:
     )
 
 
-def test_kl_penalty_reports_k3_and_penalises_its_importance_weighted_gradient() -> None:
+def test_kl_metric_is_k3_and_gradient_is_importance_weighted() -> None:
     # log ratio reference / policy is 0.5
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
@@ -178,7 +178,7 @@ def test_kl_penalty_reports_k3_and_penalises_its_importance_weighted_gradient() 
         (-1.0, -500.0, -1.0, {"dual_clip": 3.0}),
     ],
 )
-def test_a_clipped_token_is_finite_however_far_the_policy_moved(
+def test_clipped_token_is_finite_for_any_ratio(
     dtype: torch.dtype, new: float, old: float, advantage: float, changes: dict[str, Any]
 ) -> None:
     leaf = torch.tensor([new, -1.0], dtype=dtype, requires_grad=True)
@@ -202,7 +202,7 @@ def test_a_clipped_token_is_finite_however_far_the_policy_moved(
 
 
 @pytest.mark.parametrize("dual_clip", [0.0, 3.0])
-def test_surrogate_is_the_plain_formula_bitwise_where_that_is_finite(dual_clip: float) -> None:
+def test_surrogate_is_bitwise_the_plain_formula_when_finite(dual_clip: float) -> None:
     generator = torch.Generator().manual_seed(3)
     new = torch.randn(4096, generator=generator).requires_grad_()
     old, advantages = torch.randn(2, 4096, generator=generator)
@@ -225,7 +225,7 @@ def test_surrogate_is_the_plain_formula_bitwise_where_that_is_finite(dual_clip: 
     assert exact_gradient(terms.loss, new) == exact_gradient(-surrogate.sum(), plain)
 
 
-def test_dual_clip_bounds_what_a_bad_token_that_rose_can_do() -> None:
+def test_dual_clip_bounds_tokens_with_negative_advantage() -> None:
     # ratios 2 and 5, advantage -2; the bound is at ratio 3
     new, old = [-3.0 + math.log(2.0), -3.0 + math.log(5.0)], [-3.0] * 2
     terms = loss_of(new, advantages=[-2.0] * 2, old=old, rollout=old, dual_clip=3.0)
@@ -235,7 +235,7 @@ def test_dual_clip_bounds_what_a_bad_token_that_rose_can_do() -> None:
     assert terms.clip_fraction.tolist() == [False, True]
 
 
-def test_no_tokens_give_a_differentiable_zero() -> None:
+def test_loss_without_tokens_is_differentiable_zero() -> None:
     leaf = torch.zeros(0, requires_grad=True)
     terms = loss_of(leaf, advantages=[])
     assert terms.loss.item() == 0.0
@@ -254,7 +254,7 @@ def test_no_tokens_give_a_differentiable_zero() -> None:
         (LossAggregation.FIXED_LENGTH, [1 / 48, 1 / 48, 1 / 48]),
     ],
 )
-def test_token_weights_hold_the_denominator_of_the_aggregation(
+def test_token_weights_include_denominator_of_aggregation(
     aggregation: LossAggregation, expected: list[float]
 ) -> None:
     assert token_weights([1, 3, 0], make_objective(loss_aggregation=aggregation)) == pytest.approx(
@@ -263,7 +263,7 @@ def test_token_weights_hold_the_denominator_of_the_aggregation(
 
 
 @pytest.mark.parametrize("aggregation", LossAggregation)
-def test_a_batch_without_sampled_tokens_has_weights(aggregation: LossAggregation) -> None:
+def test_token_weights_exist_without_sampled_tokens(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], make_objective(loss_aggregation=aggregation))
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)

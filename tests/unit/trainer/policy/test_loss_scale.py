@@ -36,7 +36,7 @@ def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list
 
 
 @pytest.mark.row("D13")
-def test_an_overflow_is_skipped_and_counted_and_halves_the_scale(told: list[Any]) -> None:
+def test_overflow_is_skipped_and_halves_scale(told: list[Any]) -> None:
     for of_rank in told:
         first, skipped, third, _ = of_rank["metrics"]
         before, after, *_ = of_rank["parameters"]
@@ -49,7 +49,7 @@ def test_an_overflow_is_skipped_and_counted_and_halves_the_scale(told: list[Any]
 
 
 @pytest.mark.row("D13")
-def test_a_resumed_run_has_the_scale_and_is_bitwise_the_same(told: list[Any]) -> None:
+def test_resumed_fp16_run_restores_scale_bitwise(told: list[Any]) -> None:
     for of_rank in told:
         *_, third, again = of_rank["metrics"]
         *_, went_on, resumed_on = of_rank["parameters"]
@@ -58,7 +58,7 @@ def test_a_resumed_run_has_the_scale_and_is_bitwise_the_same(told: list[Any]) ->
         assert all(torch.equal(went_on[name], resumed_on[name]) for name in went_on)
 
 
-def test_engines_get_what_the_forward_computes_in(told: list[Any]) -> None:
+def test_exported_weights_have_forward_dtype(told: list[Any]) -> None:
     assert {tensor.dtype for tensor in told[0]["parameters"][0].values()} == {torch.float16}
 
 
@@ -70,7 +70,7 @@ def test_fp16_agrees_with_fp32_to_its_precision(model: Path, told: list[Any]) ->
     assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
 
 
-def test_a_checkpoint_of_another_precision_begins_with_a_new_scale(
+def test_checkpoint_of_other_precision_starts_with_default_scale(
     model: Path, tmp_path: Path
 ) -> None:
     with one_rank():
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_another_precision_begins_with_a_new_scale(
         load_checkpoint(make_policy(model), str(tmp_path / "fp16"))
 
 
-def test_what_is_not_finite_at_the_least_scale_is_no_overflow() -> None:
+def test_non_finite_at_minimum_scale_is_no_overflow() -> None:
     scale = LossScale(Precision.FP16, torch.device("cpu"))
     assert scale.is_overflow(1.0, float("inf"))
     scale.load_state_dict(scale.state_dict() | {"scale": 1.0})

@@ -33,7 +33,7 @@ def small_group() -> Group:
 
 
 @pytest.mark.row("A19")
-def test_shared_prefix_row_holds_the_prompt_once_and_no_token_that_predicts_nothing() -> None:
+def test_shared_prefix_row_has_prompt_once_without_useless_tokens() -> None:
     batch = build_micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
@@ -69,7 +69,7 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
     assert batch.spans == (Span(0, 3, ((1, 2),)), Span(5, 3, ((1, 2),)))
 
 
-def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> None:
+def test_equally_long_completions_are_adjacent_and_keep_offsets() -> None:
     batch = build_micro_batch(
         items_of([make_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX
     )
@@ -78,7 +78,7 @@ def test_equally_long_completions_lie_side_by_side_and_keep_their_places() -> No
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
 
 
-def test_completions_without_gradient_are_left_out_but_keep_their_places() -> None:
+def test_completions_without_gradient_are_skipped_but_keep_offsets() -> None:
     nothing_sampled = make_group((2,), inserted=slice(None), advantages=(1.0,))
     no_variance = make_group((4, 4), advantages=(0.0, 0.0))
     partly = make_group((3, 5), advantages=(0.0, 1.0))
@@ -88,7 +88,7 @@ def test_completions_without_gradient_are_left_out_but_keep_their_places() -> No
     assert work[0].targets[0].weight == 4.0
 
 
-def test_zero_advantage_is_kept_when_asked_for() -> None:
+def test_zero_advantage_is_computed_if_not_skipped() -> None:
     assert len(items_of([make_group((4, 4), advantages=(0.0, 0.0))])) == 1
 
 
@@ -108,7 +108,7 @@ def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, bu
         assert batch.input_ids.numel() <= budget or is_single
 
 
-def test_a_group_over_the_budget_is_split_by_completions() -> None:
+def test_group_above_budget_is_split_between_completions() -> None:
     rows = plan_micro_batches(
         items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26
     )
@@ -122,7 +122,7 @@ def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
     assert [len(part) for part in rows] == [2, 2]
 
 
-def test_padded_rows_are_as_long_as_the_longest_of_their_own_micro_batch() -> None:
+def test_padded_rows_have_length_of_longest_in_micro_batch() -> None:
     work = items_of([make_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
     rows = plan_micro_batches(work, RowLayout.PADDED, 2 * 18)
     assert [[item.num_tokens for item in part] for part in rows] == [[18, 18], [12] * 3, [12]]
@@ -143,7 +143,7 @@ def test_balance_leaves_ranks_without_work_when_there_is_too_little() -> None:
 
 
 @pytest.mark.parametrize("layout", RowLayout)
-def test_an_empty_micro_batch_predicts_nothing(layout: RowLayout) -> None:
+def test_empty_micro_batch_has_no_targets(layout: RowLayout) -> None:
     batch = build_micro_batch([], layout)
 
     assert batch.input_ids.shape == (1, 1)
@@ -167,7 +167,7 @@ def fields_of_length_zero(batch: MicroBatch) -> list[str]:
 
 
 @pytest.mark.row("A18")
-def test_on_a_cpu_nothing_is_copied_or_pinned() -> None:
+def test_micro_batch_is_not_copied_on_cpu() -> None:
     batch = build_micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
     assert batch.to(torch.device("cpu")) is batch
     assert not batch.input_ids.is_pinned()

@@ -112,7 +112,7 @@ def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: P
             assert next(found) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_inserted_tokens_have_no_influence_through_the_loss(model: Path) -> None:
+def test_retrieved_tokens_do_not_affect_loss(model: Path) -> None:
     group = make_group((8, 8), inserted=slice(2, 5))
     other = replace(group, completions=tuple(map(with_other_inserted_logprobs, group.completions)))
     metrics = make_policy(model).step([group], step=1)
@@ -150,7 +150,7 @@ def without_memory(metrics: StepMetrics) -> StepMetrics:
     return replace(metrics, rank_memory_bytes=0)
 
 
-def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(model: Path) -> None:
+def test_groups_without_variance_count_in_denominator_only(model: Path) -> None:
     useful = make_group((7, 7), advantages=(1.0, -1.0))
     useless = make_group((7, 7), prompt=30, advantages=(0.0, 0.0))
     alone = make_policy(model).step([useful], step=1)
@@ -166,9 +166,7 @@ def test_groups_without_variance_cost_no_position_but_count_in_the_denominator(m
 
 
 @pytest.mark.parametrize("groups", [[make_group(advantages=(0.0, 0.0, 0.0))], []])
-def test_a_batch_teaching_nothing_computes_and_changes_nothing(
-    model: Path, groups: list[Group]
-) -> None:
+def test_batch_without_advantage_changes_nothing(model: Path, groups: list[Group]) -> None:
     policy = make_policy(model)
     before = parameters(policy)
     metrics = policy.step(groups, step=1)
@@ -181,7 +179,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-def test_the_same_inputs_give_bitwise_the_same_parameters(model: Path) -> None:
+def test_same_inputs_give_bitwise_same_parameters(model: Path) -> None:
     runs = [run_steps(make_policy(model), steps=range(1, 4)) for _ in range(2)]
     assert runs[0][0] == runs[1][0]
     assert_equal(runs[0][1], runs[1][1])
@@ -261,7 +259,7 @@ def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[s
     )  # two steps of Adam at 1e-2, which magnifies rounding of tiny gradients
 
 
-def test_ranks_of_a_pod_read_the_model_in_turns(model: Path, two_ranks: Ranks) -> None:
+def test_ranks_of_pod_load_model_in_turns(model: Path, two_ranks: Ranks) -> None:
     (_, first_ended), (second_began, _) = two_ranks.run(policy_support.build_times, str(model))
     assert first_ended <= second_began
 
@@ -292,7 +290,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(found, expected)
 
 
-def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
+def test_checkpoint_before_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(make_policy(model), steps=range(1, 3))
     policy = make_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
@@ -300,7 +298,7 @@ def test_a_checkpoint_before_the_first_step_changes_nothing(model: Path, tmp_pat
     assert_equal(found, expected)
 
 
-def test_a_state_that_shares_no_memory_with_the_policy_is_adopted_whole(model: Path) -> None:
+def test_state_in_other_memory_is_loaded_completely(model: Path) -> None:
     policy = make_policy(model)
     run_steps(policy, steps=range(1, 2))
     kept, before = deepcopy(policy.state_dict()), policy.checksum()
@@ -334,9 +332,7 @@ def test_exported_folder_is_a_plain_model_with_the_trained_weights(
 
 
 @pytest.mark.row("A29")
-def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
-    model: Path, two_ranks: Ranks
-) -> None:
+def test_weight_update_ratio_is_independent_of_ranks(model: Path, two_ranks: Ranks) -> None:
     changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
     policy = make_policy(model, **changes)
     alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
@@ -347,7 +343,7 @@ def test_two_ranks_find_the_relative_change_of_the_weights_that_one_finds(
     assert together[0] == [None, pytest.approx(alone[1]), None, pytest.approx(alone[3])]
 
 
-def test_two_ranks_find_the_log_probabilities_that_one_finds(model: Path, two_ranks: Ranks) -> None:
+def test_logprobs_are_independent_of_ranks(model: Path, two_ranks: Ranks) -> None:
     alone = make_policy(model).logprobs(uneven_groups())
     first, second = two_ranks.run(policy_support.logprobs, str(model))
 
@@ -355,7 +351,7 @@ def test_two_ranks_find_the_log_probabilities_that_one_finds(model: Path, two_ra
     assert first == [pytest.approx(each, abs=1e-6) for each in alone]
 
 
-def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
+def test_export_is_independent_of_ranks(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     original = AutoModelForCausalLM.from_pretrained(model)
@@ -363,7 +359,7 @@ def test_two_ranks_export_what_one_does(model: Path, two_ranks: Ranks, tmp_path:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, bad: float) -> None:
+def test_non_finite_gradients_change_nothing(model: Path, bad: float) -> None:
     policy, expected = make_policy(model), make_policy(model)
     before = parameters(policy)
     metrics = policy.step([make_group(), make_group(advantages=(bad, 0.5, 0.5))], step=1)
@@ -375,7 +371,7 @@ def test_non_finite_gradients_leave_parameters_and_optimizer_alone(model: Path, 
     assert_equal(parameters(policy), parameters(expected))
 
 
-def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model: Path) -> None:
+def test_later_mini_batches_use_logprobs_before_first_update(model: Path) -> None:
     groups = [make_group(seed=seed) for seed in range(3)]
     policy = make_policy(
         model, mini_batch_prompts=1, learning_rate=0.05, warmup_steps=0, tokens_per_micro_batch=999
@@ -387,7 +383,7 @@ def test_later_mini_batches_are_compared_with_the_policy_before_the_first(model:
     assert make_policy(model).step(groups, step=1).clip_fraction == 0.0
 
 
-def test_kl_is_measured_against_the_starting_model(model: Path) -> None:
+def test_kl_is_relative_to_initial_model(model: Path) -> None:
     policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
     divergences = [policy.step(uneven_groups(), step=step).kl for step in (1, 2)]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
@@ -400,13 +396,13 @@ def test_kl_needs_groups_without_variance_too(model: Path) -> None:
     assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
 
 
-def test_every_rank_counts_the_whole_model(model: Path, two_ranks: Ranks) -> None:
+def test_parameters_are_counted_over_whole_model(model: Path, two_ranks: Ranks) -> None:
     plain = AutoModelForCausalLM.from_pretrained(model)
     found = two_ranks.run(policy_support.count_parameters, str(model))
     assert found == [plain.num_parameters()] * 2
 
 
-def test_a_cpu_has_neither_device_memory_nor_a_device_name(model: Path) -> None:
+def test_cpu_has_no_device_memory_and_name(model: Path) -> None:
     policy = make_policy(model)
     assert policy.step([make_group()], step=1).device_memory_bytes is None
     assert policy.device_name == ""
@@ -418,9 +414,7 @@ def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
     assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
 
 
-def test_a_resumed_run_goes_on_where_its_falling_learning_rate_was(
-    model: Path, tmp_path: Path
-) -> None:
+def test_resumed_run_continues_learning_rate_schedule(model: Path, tmp_path: Path) -> None:
     cosine = {"learning_rate": 1e-2, "learning_rate_schedule": "Cosine", "decay_steps": 4}
     first = make_policy(model, **cosine)
     run_steps(first, steps=range(1, 3))
@@ -466,9 +460,7 @@ def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -
     assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}
 
 
-def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
-    model: Path, two_ranks: Ranks
-) -> None:
+def test_checksum_covers_all_ranks_and_every_bit(model: Path, two_ranks: Ranks) -> None:
     policy = make_policy(model)
     first = policy.checksum()
     assert two_ranks.run(policy_support.checksum, str(model)) == [first, first]
@@ -484,9 +476,7 @@ def test_the_checksum_is_one_of_all_ranks_and_a_single_bit_changes_it(
     assert len(seen) == 4
 
 
-def test_a_forward_pass_without_a_step_leaves_the_checksum_as_it_is(
-    model: Path, two_ranks: Ranks
-) -> None:
+def test_forward_pass_does_not_change_checksum(model: Path, two_ranks: Ranks) -> None:
     policy = make_policy(model)
     before = policy.checksum()
 

@@ -3,7 +3,7 @@ import psutil
 from support.builders.trainer.policies import one_rank
 
 
-def test_nothing_listens_beyond_the_address_of_rank_0() -> None:
+def test_store_listens_on_address_of_rank_0_only() -> None:
     with one_rank():
         sockets = psutil.Process().net_connections("tcp")
 

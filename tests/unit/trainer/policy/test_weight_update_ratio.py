@@ -40,9 +40,7 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
     [{}, {"weight_decay": 0.1}, {"mini_batch_prompts": 2, "weight_decay": 0.01}],
     ids=["plain", "decayed", "three updates"],
 )
-def test_it_is_the_relative_change_of_the_weights_in_the_last_update(
-    model: Path, changes: dict[str, Any]
-) -> None:
+def test_ratio_is_relative_change_of_last_update(model: Path, changes: dict[str, Any]) -> None:
     policy = make_policy(model, weight_update_every_steps=1, **changes)
     policy.step(uneven_groups(), step=1)
     before = parameters(policy)
@@ -54,7 +52,7 @@ def test_it_is_the_relative_change_of_the_weights_in_the_last_update(
     assert found > 1e-3
 
 
-def test_measuring_changes_no_parameter_and_a_step_without_an_update_has_none(model: Path) -> None:
+def test_ratio_changes_no_parameter_and_is_none_without_update(model: Path) -> None:
     measured, plain = make_policy(model, weight_update_every_steps=1), make_policy(model)
     for step in (1, 2):
         measured.step(uneven_groups(), step=step)
@@ -68,7 +66,7 @@ def test_measuring_changes_no_parameter_and_a_step_without_an_update_has_none(mo
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_rate_of_zero_moves_nothing_and_half_precision_has_whole_weights(model: Path) -> None:
+def test_ratio_is_zero_for_zero_learning_rate_and_supports_bf16(model: Path) -> None:
     ended = {"learning_rate_schedule": "Linear", "decay_steps": 2}
     policy = make_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **ended)
     first = policy.step(uneven_groups(), step=1).weight_update_ratio

@@ -25,7 +25,7 @@ def exported(path: Path) -> int:
     return version
 
 
-def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_export_replaces_previous_one(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     store.export(make_model(1))
     assert store.export(make_model(2)) == tmp_path / "export"
@@ -33,7 +33,7 @@ def test_an_export_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "fence"]
 
 
-def test_a_failing_or_superseded_export_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_or_superseded_export_keeps_old_one(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     store.export(make_model(1))
 
@@ -58,7 +58,7 @@ def export_version_2(path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", range(20))
-def test_a_kill_within_an_export_leaves_no_part_of_a_model(tmp_path: Path, point: int) -> None:
+def test_kill_during_export_leaves_no_incomplete_model(tmp_path: Path, point: int) -> None:
     path, rehearsal = tmp_path / "ckpt", tmp_path / "rehearsal"
     for folder in (path, rehearsal):
         make_store(make_claim(folder)).export(make_model(1))

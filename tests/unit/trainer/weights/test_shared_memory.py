@@ -28,7 +28,7 @@ def files_in(folder: Path) -> list[str]:
     return [each for each in open_files if each.startswith(str(folder))]
 
 
-def test_rank_0_keeps_the_newest_two_versions_until_it_is_closed(tmp_path: Path) -> None:
+def test_rank_0_keeps_newest_two_versions_until_close(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
 
     paths = [sender.send(version, tensors(version)) for version in range(4)]
@@ -39,7 +39,7 @@ def test_rank_0_keeps_the_newest_two_versions_until_it_is_closed(tmp_path: Path)
     assert not files_in(tmp_path)
 
 
-async def test_only_the_user_can_read_weights(tmp_path: Path) -> None:
+async def test_weights_files_are_private(tmp_path: Path) -> None:
     before, sender = os.umask(0), SharedMemorySender("job", 0, tmp_path)
     try:
         sent = sender.send(1, tensors(1))
@@ -51,14 +51,14 @@ async def test_only_the_user_can_read_weights(tmp_path: Path) -> None:
     assert modes == [0o600, 0o600]
 
 
-def test_another_rank_takes_part_in_gathering_and_writes_nothing(tmp_path: Path) -> None:
+def test_other_ranks_gather_and_write_nothing(tmp_path: Path) -> None:
     gathered = iter(tensors(1))
     assert SharedMemorySender("job", 1, tmp_path).send(1, gathered) == ""
     assert next(gathered, None) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_rank_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_rank_leaves_no_file(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
@@ -74,7 +74,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_rank_killed_while_it_wrote_left_is_removed_by_the_jobs_next_one(
+def test_file_of_rank_killed_while_writing_is_removed(
     tmp_path: Path,
 ) -> None:
     for job in ("job", "other-job"):
@@ -85,7 +85,7 @@ def test_what_a_rank_killed_while_it_wrote_left_is_removed_by_the_jobs_next_one(
     assert [path.name for path in tmp_path.iterdir()] == ["other-job-weights-1-1.safetensors"]
 
 
-async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that_does_not_stay(
+async def test_engine_reads_file_in_place_or_a_temporary_copy(
     tmp_path: Path,
 ) -> None:
     sender, receiver = SharedMemorySender("job", 0, tmp_path), SharedMemoryReceiver(tmp_path)
@@ -100,7 +100,7 @@ async def test_an_engine_reads_the_file_in_place_and_on_another_node_a_copy_that
     assert not os.listdir(tmp_path)
 
 
-async def test_an_engine_is_told_that_the_weights_are_gone_with_their_rank(tmp_path: Path) -> None:
+async def test_missing_file_raises_rank_lost(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
     sent = sender.send(7, tensors(7))
     sender.close()
@@ -110,5 +110,5 @@ async def test_an_engine_is_told_that_the_weights_are_gone_with_their_rank(tmp_p
             pass
 
 
-def test_vllm_is_told_where_the_extension_of_its_worker_is() -> None:
+def test_worker_extension_path_is_correct() -> None:
     assert f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}" == WORKER_EXTENSION
