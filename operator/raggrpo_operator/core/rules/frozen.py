@@ -55,8 +55,9 @@ def _same_items(path: str, fields: tuple[str, ...]) -> str:
     return _same(path, f".map(e, [{', '.join(texts)}])")
 
 
-_DECAY, _TOTAL = "training.decaySteps", "training.totalSteps"
-_FALL = (
+_DECAY = "training.decaySteps"
+_TOTAL = "training.totalSteps"
+_DECAY_FIELDS = (
     "spec.training.decaySteps, or totalSteps or epochs that it defaults to (to continue after "
     "the last step, set decaySteps to the old totalSteps)"
 )
@@ -74,10 +75,10 @@ def _same_decay() -> str:
     Setting decaySteps to the old totalSteps is no change: a run whose rate has decayed is
     continued that way.
     """
-    falls = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
+    decays = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
     ends = f"{_decay_end('self')} == {_decay_end('oldSelf')}"
     by_epochs = f"({_decay_end('self')} != 0 || {_same('spec.training.epochs')})"
-    return f"({falls} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
+    return f"({decays} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
 
 
 def _values() -> Iterator[tuple[str, str]]:
@@ -93,10 +94,10 @@ def _values() -> Iterator[tuple[str, str]]:
         yield f"spec.{path}", _same(f"spec.{path}")
     for path, fields in ITEMS.items():
         yield f"spec.{path} ({', '.join(fields)})", _same_items(f"spec.{path}", fields)
-    yield _FALL, _same_decay()
+    yield _DECAY_FIELDS, _same_decay()
 
 
-_AS_IT_WAS = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
+_EQUAL = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
 """Equality ignores the order of a list whose items have a key."""
 _VALUES = tuple(_values())
 _UNCHANGED = " && ".join(same for _, same in _VALUES)
@@ -106,7 +107,7 @@ spec_is_frozen = ServerRule(
     # One rule, which an equal spec short-circuits: it runs at each write of the status.
     place="",
     field="spec",
-    cel=f"{_NO_ATTEMPT} || {_AS_IT_WAS} || ({_UNCHANGED})",
+    cel=f"{_NO_ATTEMPT} || {_EQUAL} || ({_UNCHANGED})",
     message=_FROZEN + _REMEDY,
     message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
 )

@@ -182,4 +182,4 @@ def rollout_optimizations_are_enabled(inputs: RuleInput) -> Iterator[Violation]:
         if not is_on:
             message = "false slows rollouts down"
             remedy = f"rollout.{name}: true"
-            yield warning(f"spec.rollout.{name}", Reason.ROLLOUT_OPTIMISATION_OFF, message, remedy)
+            yield warning(f"spec.rollout.{name}", Reason.ROLLOUT_OPTIMIZATION_OFF, message, remedy)

@@ -70,7 +70,7 @@ class Reason(StrEnum):
     RAY_VERSION_MISMATCH = "RayVersionMismatch"
     RETRIEVER_MEMORY_TOO_SMALL = "RetrieverMemoryTooSmall"
     ASYNC_NEEDS_DISAGGREGATION = "AsyncNeedsDisaggregation"
-    ROLLOUT_OPTIMISATION_OFF = "RolloutOptimisationOff"
+    ROLLOUT_OPTIMIZATION_OFF = "RolloutOptimisationOff"
 
     # Retrieval and rewards (rules/retrieval.py, rules/reward.py)
     ENDPOINT_SOURCE = "EndpointSource"

@@ -79,7 +79,7 @@ def test_disaggregated_engine_leaves_all_memory_to_training(
 
 
 @pytest.mark.parametrize(
-    ("gib", "labelled", "source"),
+    ("gib", "labeled", "source"),
     [
         (80, 0, "80.0 GiB"),
         (80, 24 * 1024, "80.0 GiB"),
@@ -87,8 +87,8 @@ def test_disaggregated_engine_leaves_all_memory_to_training(
         (0, 0, "268.2 GiB (the largest of any GPU)"),
     ],
 )
-def test_message_contains_memory_and_its_source(gib: int, labelled: int, source: str) -> None:
-    facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labelled})
+def test_message_contains_memory_and_its_source(gib: int, labeled: int, source: str) -> None:
+    facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labeled})
     by_reason = reported({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
     assert f"; {source} minus " in by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT].message
 

@@ -24,7 +24,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
     "A2": ("preset", "data.trainBatchSize", "rollout.gpuMemoryUtilization",
            "rollout.temperature", "data.numWorkers"),
     "A3": ("rollout.enableChunkedPrefill", "rollout.enablePrefixCaching",
-           Reason.ROLLOUT_OPTIMISATION_OFF),
+           Reason.ROLLOUT_OPTIMIZATION_OFF),
     "A4": ("retrieval.warmUpTimeoutSeconds", "recovery.deadlines.warmingRetrievalSeconds",
            Reason.RETRIEVER_NEEDED, Reason.ENDPOINT_UNUSED, Reason.RAG_ENDPOINTS_NEEDED),
     "A5": ("resources.shmSize", Reason.SHM_EXCEEDS_MEMORY),
