@@ -27,10 +27,10 @@ UIDS = st.uuids().map(str)
 
 
 def all_names(job: str, uid: str, endpoints: list[str]) -> list[str]:
-    found = [names.cluster_name(job, uid, number) for number in (1, 2, 11, 999_999)]
-    found += [names.config_map_name(job, uid, number) for number in (1, 2, 11, 999_999)]
-    found += [names.retriever_name(job, uid, endpoint) for endpoint in endpoints]
-    return [*found, names.preflight_name(job, uid), names.network_policy_name(job, uid)]
+    all_of_job = [names.cluster_name(job, uid, number) for number in (1, 2, 11, 999_999)]
+    all_of_job += [names.config_map_name(job, uid, number) for number in (1, 2, 11, 999_999)]
+    all_of_job += [names.retriever_name(job, uid, endpoint) for endpoint in endpoints]
+    return [*all_of_job, names.preflight_name(job, uid), names.network_policy_name(job, uid)]
 
 
 @pytest.mark.row("E2")
@@ -53,7 +53,7 @@ def test_child_names_are_valid_with_kuberay_suffixes(job: str, uid: str, endpoin
 def test_names_of_different_jobs_are_unique(jobs: list[tuple[str, str]]) -> None:
     endpoints = ["c", "b-r-c", "e" * 44, "e" * 43]
     of_jobs = [set(all_names(job, uid, endpoints)) for job, uid in jobs]
-    derived = {name + end for found in of_jobs for name in found for end in KUBERAY}
+    derived = {name + end for job_names in of_jobs for name in job_names for end in KUBERAY}
 
     for one, other in combinations(of_jobs, 2):
         assert not one & other
@@ -72,9 +72,9 @@ def test_overlapping_names_have_different_hashes() -> None:
 
 def test_child_names_are_readable_and_stable() -> None:
     job, uid = "sales-rag", "0b7d3f4e-6a51-4c1c-9d2f-1d2e3f4a5b6c"
-    found = all_names(job, uid, ["corpus"])
+    job_names = all_names(job, uid, ["corpus"])
 
-    assert found[0] == "sales-rag-c1-2eb10664"
+    assert job_names[0] == "sales-rag-c1-2eb10664"
     shown = ["c1", "c2", "c11", "c999999", "a1", "a2", "a11", "a999999"]
     shown += ["r-corpus", "preflight", "network"]
-    assert [name[:-9] for name in found] == [f"sales-rag-{part}" for part in shown]
+    assert [name[:-9] for name in job_names] == [f"sales-rag-{part}" for part in shown]

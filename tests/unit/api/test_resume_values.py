@@ -78,7 +78,7 @@ JUDGED = {
 
 
 def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> list[str]:
-    """Return what is told of an edit of one endpoint or reward function."""
+    """Return the differences after an edit of one endpoint or reward function."""
     places = {"endpoint": "retrieval.endpoints", "function": "reward.functions"}
     old, new = (
         resume_values(
@@ -90,7 +90,7 @@ def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> l
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "expected"),
     [
         ({"prompt": "Be strict: {completion}"}, "prompt: "),
         ({"system": "Be fair."}, 'system: (unset) → "Be fair."'),
@@ -104,13 +104,15 @@ def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> l
         ({"extraBody": {"seed": 3}}, "extraBody: (unset) → "),
     ],
 )
-def test_judge_prompt_and_score_parsing_are_resume_values(edit: dict[str, Any], told: str) -> None:
+def test_judge_prompt_and_score_parsing_are_resume_values(
+    edit: dict[str, Any], expected: str
+) -> None:
     [change] = after_an_edit("function", JUDGED, {"judge": JUDGED["judge"] | edit})
-    assert change.startswith(f"reward.functions[0].judge.{told}")
+    assert change.startswith(f"reward.functions[0].judge.{expected}")
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "expected"),
     [
         ({"body": {"q": "about {question}"}}, 'body.q: "{question}" → "about {question}"'),
         ({"extraBody": {"filter": [1, 2]}, "protocol": "RagChat", "body": None}, "extraBody"),
@@ -119,9 +121,11 @@ def test_judge_prompt_and_score_parsing_are_resume_values(edit: dict[str, Any], 
         ({"response": {}}, 'response: {"text": "body"} → (unset)'),
     ],
 )
-def test_endpoint_body_and_response_are_resume_values(edit: dict[str, Any], told: str) -> None:
-    found = after_an_edit("endpoint", HTTP, edit)
-    assert any(change.startswith(f"retrieval.endpoints[0].{told}") for change in found), found
+def test_endpoint_body_and_response_are_resume_values(edit: dict[str, Any], expected: str) -> None:
+    differences = after_an_edit("endpoint", HTTP, edit)
+    assert any(change.startswith(f"retrieval.endpoints[0].{expected}") for change in differences), (
+        differences
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_long_differences_are_cut_to_first_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"learningRateSchedule": "Constant"}, ["learningRateSchedule", "decaySteps: 1000 →"]),
         ({"minLearningRateRatio": 0.1}, ["minLearningRateRatio: (unset) → 0.1"]),
@@ -174,16 +178,18 @@ def test_long_differences_are_cut_to_first_difference() -> None:
         ({"totalSteps": 2000, "decaySteps": 1000}, []),
     ],
 )
-def test_learning_rate_decay_changes_resume_values(change: dict[str, Any], told: list[str]) -> None:
-    begun = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
+def test_learning_rate_decay_changes_resume_values(
+    change: dict[str, Any], expected: list[str]
+) -> None:
+    original = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
     old, new = (
         resume_values(resolve(make_job({f"training.{k}": v for k, v in given.items()})).spec)
-        for given in (begun, begun | change)
+        for given in (original, original | change)
     )
-    found = changes(old, new)
-    assert len(found) == len(told)
-    for part in told:
-        assert any(part in line for line in found), found
+    differences = changes(old, new)
+    assert len(differences) == len(expected)
+    for part in expected:
+        assert any(part in line for line in differences), differences
 
 
 def test_decay_steps_default_to_steps_from_epochs() -> None:

@@ -80,7 +80,7 @@ def test_secret_values_are_recognized(value: str) -> None:
     ["", "plain", "http://h:8000/x", "http://h/?max_tokens=5", "http://h/?token=", "ssh://git@h/x",
      "a:b@c", "http://h/users/@me", "file:///mnt/x", "key=abc", "http://h:8000/users/@me",
      "http://h/?country_code=de", "http://h/hooks/list", "token efficiency", "Basic English",
-     "the password is asked for", "SG.UTF-8", "postgres://h/db"],
+     "the password is required", "SG.UTF-8", "postgres://h/db"],
 )  # fmt: skip
 def test_non_secret_values_are_accepted(value: str) -> None:
     assert not has_secret(value)
@@ -95,12 +95,12 @@ UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https:
 @pytest.mark.parametrize("unit", UNITS)
 def test_secret_patterns_take_linear_time(unit: str) -> None:
     def seconds(length: int) -> float:
-        value, found = "http://h/?" + unit * (length // len(unit)), []
+        value, durations = "http://h/?" + unit * (length // len(unit)), []
         for _ in range(5):
-            began = time.process_time()  # of this process: other programs do not count
+            start = time.process_time()  # excludes other processes
             assert not has_secret(value)
-            found.append(time.process_time() - began)
-        return min(found)
+            durations.append(time.process_time() - start)
+        return min(durations)
 
     assert seconds(32_000) < 8 * seconds(8_000)  # four times the length; a square takes 16 times
 

@@ -1,4 +1,4 @@
-"""Hydra's defaults lists, composed from the files that are at hand."""
+"""Composition of Hydra defaults lists."""
 
 from collections.abc import Mapping
 
@@ -63,9 +63,9 @@ def composed(files: Mapping[str, str], **choices: str) -> Composition:
 def test_files_are_composed_in_the_order_of_their_list(
     files: Mapping[str, str], expected: Mapping[str, object]
 ) -> None:
-    found = composed(files)
-    assert found.values == expected
-    assert found.missing == []
+    composition = composed(files)
+    assert composition.values == expected
+    assert composition.missing == []
 
 
 def test_command_line_selects_group_option() -> None:
@@ -76,9 +76,11 @@ def test_command_line_selects_group_option() -> None:
 
 
 def test_missing_file_is_reported_with_its_parent() -> None:
-    found = composed({"main": "defaults: [{db: x}, base, _self_]\na: 1", "base": "defaults: [z]"})
-    assert found.values == {"a": 1}
-    assert found.missing == [
+    composition = composed(
+        {"main": "defaults: [{db: x}, base, _self_]\na: 1", "base": "defaults: [z]"}
+    )
+    assert composition.values == {"a": 1}
+    assert composition.missing == [
         "db/x.yaml, in the defaults of main.yaml",
         "z.yaml, in the defaults of base.yaml",
     ]
@@ -88,16 +90,16 @@ def test_missing_file_is_reported_with_its_parent() -> None:
 
 
 def test_inherited_values_have_source_file() -> None:
-    found = composed({"main": "defaults: [base, _self_]\na: 1", "base": "{a: 2, b: 2, c: 3}"})
-    assert found.inherited == {"b": "base.yaml", "c": "base.yaml"}
-    found.override({"b": 5})
-    assert found.values == {"a": 1, "b": 5, "c": 3}
-    assert found.inherited == {"c": "base.yaml"}
+    composition = composed({"main": "defaults: [base, _self_]\na: 1", "base": "{a: 2, b: 2, c: 3}"})
+    assert composition.inherited == {"b": "base.yaml", "c": "base.yaml"}
+    composition.override({"b": 5})
+    assert composition.values == {"a": 1, "b": 5, "c": 3}
+    assert composition.inherited == {"c": "base.yaml"}
 
 
 def test_value_replaced_by_block_is_not_inherited() -> None:
-    found = composed({"main": "defaults: [base, _self_]\na: {b: 1}", "base": "a: 2"})
-    assert (found.values, found.inherited) == ({"a.b": 1}, {})
+    composition = composed({"main": "defaults: [base, _self_]\na: {b: 1}", "base": "a: 2"})
+    assert (composition.values, composition.inherited) == ({"a.b": 1}, {})
 
 
 @pytest.mark.parametrize(
@@ -116,12 +118,12 @@ def test_circular_defaults_and_non_mappings_are_rejected(
 
 
 def test_verl_groups_are_found_in_search_path() -> None:
-    found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
-    assert found.missing == []
-    values = found.values
+    composition = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
+    assert composition.missing == []
+    values = composition.values
     assert values["data.train_batch_size"] == 64
     assert values["data.max_prompt_length"] == 700
     assert values["actor_rollout_ref.actor.grad_clip"] == 0.5
     assert values["actor_rollout_ref.actor.ppo_mini_batch_size"] == 32
     assert values["actor_rollout_ref.actor.optim.lr"] == 3e-6
-    assert found.inherited["actor_rollout_ref.actor.optim.lr"] == "optim/adam.yaml"
+    assert composition.inherited["actor_rollout_ref.actor.optim.lr"] == "optim/adam.yaml"

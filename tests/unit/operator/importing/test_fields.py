@@ -1,4 +1,4 @@
-"""Each field of verl's becomes what it meant there, at its limits too, and is told once."""
+"""Translation of each field of verl, including its limits."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def with_(changes: dict[str, Any]) -> Imported:
     return import_verl(SMALLEST | changes)
 
 
-def value_at(found: Imported, path: str) -> Any:
-    value: Any = found.job["spec"]
+def value_at(imported: Imported, path: str) -> Any:
+    value: Any = imported.job["spec"]
     for name in path.split("."):
         value = value.get(name) if value else None
     return value
@@ -35,8 +35,8 @@ def about(lines: list[str], *names: str) -> list[str]:
 
 
 def test_verl_defaults_are_specified_in_job() -> None:
-    found = with_({})
-    assert found.job["spec"] == {
+    imported = with_({})
+    assert imported.job["spec"] == {
         "data": {
             "trainFiles": ["/data/train.parquet"],
             "trainBatchSize": 1024,
@@ -77,21 +77,23 @@ def test_verl_defaults_are_specified_in_job() -> None:
             {"name": "models-volume", "claimName": "models", "mountPath": "/models"},
         ],
     }
-    assert [line.partition(": ")[0] for line in found.wrong] == [
+    assert [line.partition(": ")[0] for line in imported.wrong] == [
         "trainer.save_freq",
         "trainer.default_local_dir",
     ]
-    assert "-1 saves no checkpoint" in found.wrong[0]
-    assert about(found.mapped, "trainer.test_freq")[0].endswith(": 0 (-1 is off, verl's default)")
-    assert found.unmapped == found.missing == []
+    assert "-1 saves no checkpoint" in imported.wrong[0]
+    assert about(imported.mapped, "trainer.test_freq")[0].endswith(
+        ": 0 (-1 is off, verl's default)"
+    )
+    assert imported.unmapped == imported.missing == []
     for what in ("reward_model.ground_truth (a column", "verl's reward by data_source"):
-        assert len(about(found.mapped, what)) == 1
+        assert len(about(imported.mapped, what)) == 1
 
 
 def test_single_completion_is_reported() -> None:
-    found = import_verl({"data.train_files": "/data/train.parquet"})
-    assert f"{ROLLOUT}n: 1 completion per group has no advantage: now 2" in found.wrong
-    assert value_at(found, "rollout.n") == value_at(found, "algorithm.groupSize") == 2
+    imported = import_verl({"data.train_files": "/data/train.parquet"})
+    assert f"{ROLLOUT}n: 1 completion per group has no advantage: now 2" in imported.wrong
+    assert value_at(imported, "rollout.n") == value_at(imported, "algorithm.groupSize") == 2
 
 
 @pytest.mark.parametrize(
@@ -126,11 +128,11 @@ def test_single_completion_is_reported() -> None:
 def test_supported_value_is_mapped_without_error(
     changes: dict[str, Any], path: str, expected: Any, note: str
 ) -> None:
-    found = with_(changes)
+    imported = with_(changes)
     name = list(changes)[-1]
-    assert value_at(found, path) == expected
-    assert f"{name} → spec.{path}: {expected}{note}" in found.mapped
-    assert about(found.wrong, *changes) == about(found.unmapped, *changes) == []
+    assert value_at(imported, path) == expected
+    assert f"{name} → spec.{path}: {expected}{note}" in imported.mapped
+    assert about(imported.wrong, *changes) == about(imported.unmapped, *changes) == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_verl_null_values_are_omitted(name: str, value: int, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "path", "expected", "told"),
+    ("changes", "path", "expected", "reported"),
     [
         (
             {"data.train_batch_size": 8, f"{ACTOR}ppo_mini_batch_size": 9},
@@ -183,20 +185,20 @@ def test_verl_null_values_are_omitted(name: str, value: int, path: str) -> None:
     ],
 )
 def test_unsupported_value_is_reported_once_with_replacement(
-    changes: dict[str, Any], path: str, expected: Any, told: str
+    changes: dict[str, Any], path: str, expected: Any, reported: str
 ) -> None:
-    found = with_(changes)
+    imported = with_(changes)
     name = list(changes)[-1]
-    assert value_at(found, path) == expected
-    [line] = about(found.wrong, name)
-    assert line.startswith(f"{name}: {told}")
-    assert about(found.unmapped, name) == []
+    assert value_at(imported, path) == expected
+    [line] = about(imported.wrong, name)
+    assert line.startswith(f"{name}: {reported}")
+    assert about(imported.unmapped, name) == []
 
 
 def test_batch_smaller_than_default_mini_batch_is_accepted() -> None:
-    found = with_({"data.train_batch_size": 8})
-    assert value_at(found, "training.miniBatchPrompts") is None
-    assert about(found.wrong, ACTOR) == []
+    imported = with_({"data.train_batch_size": 8})
+    assert value_at(imported, "training.miniBatchPrompts") is None
+    assert about(imported.wrong, ACTOR) == []
 
 
 @pytest.mark.parametrize(
@@ -211,9 +213,9 @@ def test_batch_smaller_than_default_mini_batch_is_accepted() -> None:
 )
 def test_validation_interval_is_mapped(frequency: int, steps: int, note: str) -> None:
     given = {"data.val_files": "/data/test.parquet", "trainer.test_freq": frequency}
-    found = with_(given)
-    assert f"trainer.test_freq → spec.validation.everySteps: {steps}{note}" in found.mapped
-    assert value_at(found, "validation.beforeTraining") is True
+    imported = with_(given)
+    assert f"trainer.test_freq → spec.validation.everySteps: {steps}{note}" in imported.mapped
+    assert value_at(imported, "validation.beforeTraining") is True
 
 
 @pytest.mark.parametrize(
@@ -222,9 +224,9 @@ def test_validation_interval_is_mapped(frequency: int, steps: int, note: str) ->
 def test_validation_is_off_without_validation_files(
     files: dict[str, Any], steps: int, before: bool
 ) -> None:
-    found = with_(files | {"trainer.test_freq": 5})
-    assert value_at(found, "validation.everySteps") == steps
-    assert value_at(found, "validation.beforeTraining") is before
+    imported = with_(files | {"trainer.test_freq": 5})
+    assert value_at(imported, "validation.everySteps") == steps
+    assert value_at(imported, "validation.beforeTraining") is before
 
 
 @pytest.mark.parametrize(
@@ -244,32 +246,35 @@ def test_validation_is_off_without_validation_files(
 def test_kl_coefficient_is_mapped_if_enabled(
     given: dict[str, Any], coefficient: float | None, unmapped: list[str]
 ) -> None:
-    found = with_({f"{ACTOR}{name}": value for name, value in given.items()})
-    assert value_at(found, "algorithm.klCoefficient") == coefficient
-    assert about(found.unmapped, ACTOR) == [f"{ACTOR}{line}" for line in unmapped]
+    imported = with_({f"{ACTOR}{name}": value for name, value in given.items()})
+    assert value_at(imported, "algorithm.klCoefficient") == coefficient
+    assert about(imported.unmapped, ACTOR) == [f"{ACTOR}{line}" for line in unmapped]
 
 
 def test_unknown_clip_ratio_omits_derived_values() -> None:
-    found = with_({f"{ACTOR}clip_ratio": UNKNOWN, f"{ACTOR}clip_ratio_low": 0.1})
-    algorithm = found.job["spec"]["algorithm"]
+    imported = with_({f"{ACTOR}clip_ratio": UNKNOWN, f"{ACTOR}clip_ratio_low": 0.1})
+    algorithm = imported.job["spec"]["algorithm"]
     assert (algorithm["clipRatioLow"], algorithm["dualClip"]) == (0.1, 3.0)
     assert "clipRatioHigh" not in algorithm
 
 
 @pytest.mark.parametrize(
-    ("cycles", "is_told"), [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)]
+    ("cycles", "is_reported"),
+    [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)],
 )
-def test_cosine_with_half_period_is_not_reported(cycles: dict[str, float], is_told: bool) -> None:
+def test_cosine_with_half_period_is_not_reported(
+    cycles: dict[str, float], is_reported: bool
+) -> None:
     optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}
-    told = about(with_(optim).wrong, f"{ACTOR}optim.")
-    assert ["num_cycles" in line for line in told] == [True] * is_told
+    reported = about(with_(optim).wrong, f"{ACTOR}optim.")
+    assert ["num_cycles" in line for line in reported] == [True] * is_reported
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(-1, None), (0, None), (1, 1)])
 def test_cosine_decay_ends_at_total_steps_unless_specified(steps: int, decay: int | None) -> None:
     optim = {"warmup_style": "cosine", "total_training_steps": steps}
-    found = with_({f"{ACTOR}optim.{name}": value for name, value in optim.items()})
-    assert value_at(found, "training.decaySteps") == decay
+    imported = with_({f"{ACTOR}optim.{name}": value for name, value in optim.items()})
+    assert value_at(imported, "training.decaySteps") == decay
 
 
 @pytest.mark.parametrize("unknown", ["data.max_prompt_length", f"{ROLLOUT}n"])
@@ -280,28 +285,28 @@ def test_token_limits_are_copied_if_lengths_are_unknown(
     values = SMALLEST | limits | {unknown: UNKNOWN}
     paths = ("rollout.maxNumBatchedTokens", "training.tokensPerMicroBatch")
 
-    found = import_verl(values)
-    assert [value_at(found, path) for path in paths] == [64, 128]
-    assert about(found.wrong, *limits) == about(found.unmapped, *limits) == []
-    found = import_verl(values, dict.fromkeys(limits, "base.yaml"))
-    assert [value_at(found, path) for path in paths] == [None, None]
+    imported = import_verl(values)
+    assert [value_at(imported, path) for path in paths] == [64, 128]
+    assert about(imported.wrong, *limits) == about(imported.unmapped, *limits) == []
+    imported = import_verl(values, dict.fromkeys(limits, "base.yaml"))
+    assert [value_at(imported, path) for path in paths] == [None, None]
 
 
 def test_inherited_token_budget_is_not_an_error() -> None:
     name = f"{ACTOR}ppo_max_token_len_per_gpu"
-    found = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
-    assert value_at(found, "training.tokensPerMicroBatch") is None
-    assert about(found.wrong, name) == []
+    imported = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
+    assert value_at(imported, "training.tokensPerMicroBatch") is None
+    assert about(imported.wrong, name) == []
 
 
 @pytest.mark.parametrize(("given", "epochs"), [({"trainer.total_epochs": 3}, 3), ({}, None)])
 def test_epochs_are_used_if_steps_are_unknown(given: dict[str, Any], epochs: int | None) -> None:
-    found = with_(given | {"trainer.total_training_steps": UNKNOWN})
-    assert value_at(found, "training.epochs") == epochs
+    imported = with_(given | {"trainer.total_training_steps": UNKNOWN})
+    assert value_at(imported, "training.epochs") == epochs
 
 
 def test_overridden_field_is_reported_once() -> None:
-    found = with_(
+    imported = with_(
         {
             "trainer.total_training_steps": 10,
             "trainer.total_epochs": 3,
@@ -312,11 +317,11 @@ def test_overridden_field_is_reported_once() -> None:
             "algorithm.group_size": 4,
         }
     )
-    epochs, reward = sorted(found.unmapped, reverse=True)
+    epochs, reward = sorted(imported.unmapped, reverse=True)
     assert epochs == "trainer.total_epochs=3: total_training_steps takes precedence"
     assert reward.startswith("custom_reward_function: port it to a function")
-    assert f"{ACTOR}ppo_mini_batch_size → the whole batch: 1024" in found.mapped
-    assert "algorithm.group_size → spec.algorithm.groupSize: 4" in found.mapped
+    assert f"{ACTOR}ppo_mini_batch_size → the whole batch: 1024" in imported.mapped
+    assert "algorithm.group_size → spec.algorithm.groupSize: 4" in imported.mapped
 
 
 def test_missing_configuration_files_are_reported() -> None:
@@ -324,18 +329,18 @@ def test_missing_configuration_files_are_reported() -> None:
 
 
 def test_hub_model_and_relative_file_get_paths_on_volume() -> None:
-    found = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
-    assert value_at(found, "model.path") == f"{MOUNT}/models/Qwen/Q"
-    assert value_at(found, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
+    imported = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
+    assert value_at(imported, "model.path") == f"{MOUNT}/models/Qwen/Q"
+    assert value_at(imported, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
     work = {"name": "work", "claimName": "work", "mountPath": MOUNT}
-    assert value_at(found, "volumes") == [work]
+    assert value_at(imported, "volumes") == [work]
 
 
 def test_unmapped_inherited_values_are_reported_by_file() -> None:
     odd = {"trainer.odd": 1, "trainer.open": UNKNOWN}
-    found = import_verl(SMALLEST | odd, dict.fromkeys(odd, "base.yaml"))
-    assert found.unmapped == ["defaults of base.yaml: trainer.open, trainer.odd"]
-    assert found.missing == []
+    imported = import_verl(SMALLEST | odd, dict.fromkeys(odd, "base.yaml"))
+    assert imported.unmapped == ["defaults of base.yaml: trainer.open, trainer.odd"]
+    assert imported.missing == []
 
 
 @pytest.mark.parametrize(

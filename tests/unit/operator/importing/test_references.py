@@ -1,4 +1,4 @@
-"""References of a configuration are filled in, and those that lead nowhere are told by field."""
+"""Resolution of references in a configuration."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from raggrpo_operator.core.importing.verl import import_verl
         ("${root}/${name}", "/models/first_run"),
         ("${lens.${which}}", 512),
         (["${root}/a", "b"], ["/models/a", "b"]),
-        ("${.beside}", 7),
+        ("${.sibling}", 7),
         ("${..batch}", 64),
         ("${oc.select:lens.p,3}", 512),
         ("${oc.select:nothing,3}", 3),
@@ -39,14 +39,14 @@ def test_references_resolve_alone_within_strings_and_nested(value: Any, expected
         "which": "p",
         "name": "${project}_run",
         "project": "first",
-        "a.beside": 7,
+        "a.sibling": 7,
         "a.b": value,
     }
     assert resolve_references(values, {"usual": 5})["a.b"] == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ("${oc.env:HOME}/data", "${oc.env:HOME} is known only at run time of verl"),
         ("${now:%Y}", "${now:%Y} is known only at run time of verl"),
@@ -63,11 +63,11 @@ def test_references_resolve_alone_within_strings_and_nested(value: Any, expected
         ("${a b}", "${a b} is not understood"),
     ],
 )
-def test_unresolved_reference_is_reported_with_reason(value: str, told: str) -> None:
+def test_unresolved_reference_is_reported_with_reason(value: str, expected: str) -> None:
     values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
-    found = resolve_references(values | {"a.b": value, "plain": "x"}, {})["a.b"]
-    assert isinstance(found, UnknownValue)
-    assert told in found.reason
+    value_of_ref = resolve_references(values | {"a.b": value, "plain": "x"}, {})["a.b"]
+    assert isinstance(value_of_ref, UnknownValue)
+    assert expected in value_of_ref.reason
 
 
 def test_unresolved_references_are_omitted_from_job() -> None:
@@ -85,13 +85,13 @@ trainer:
   default_local_dir: /ck/${trainer.experiment_name}
   total_epochs: 1
 """
-    found = import_verl(compose("config", [], lambda _: None, text=text).values)
-    spec = found.job["spec"]
+    imported = import_verl(compose("config", [], lambda _: None, text=text).values)
+    spec = imported.job["spec"]
     assert spec["model"]["path"] == "/models/qwen"
     assert spec["data"]["maxPromptLength"] == 256
     assert spec["checkpoint"]["path"] == "/ck/first_256"
     assert "trainFiles" not in spec["data"]
-    assert found.missing == [
+    assert imported.missing == [
         "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only at run time of "
         "verl: override it"
     ]
@@ -99,14 +99,14 @@ trainer:
 
 def test_unresolved_inherited_reference_is_reported_if_mapped() -> None:
     values = {"data.seed": "${oc.env:SEED}", "data.odd": "${oc.env:ODD}", "data.train_files": "/a"}
-    found = import_verl(values, dict.fromkeys(values, "data/rows.yaml"))
-    [line] = found.missing
+    imported = import_verl(values, dict.fromkeys(values, "data/rows.yaml"))
+    [line] = imported.missing
     assert line.startswith("data.seed=${oc.env:SEED} (from data/rows.yaml)")
-    assert "defaults of data/rows.yaml: data.odd" in found.unmapped
+    assert "defaults of data/rows.yaml: data.odd" in imported.unmapped
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         ("trainer.save_freq", "often", "trainer.save_freq is 'often', which is not a number"),
         ("data.max_prompt_length", [1], "data.max_prompt_length is [1], which is not a number"),
@@ -114,10 +114,10 @@ def test_unresolved_inherited_reference_is_reported_if_mapped() -> None:
         ("data.val_max_samples", "a", "data.val_max_samples is 'a', which is not a number"),
     ],
 )
-def test_non_numeric_value_is_rejected_with_field(name: str, value: Any, told: str) -> None:
+def test_non_numeric_value_is_rejected_with_field(name: str, value: Any, expected: str) -> None:
     with pytest.raises(ValueError, match="which is not a number") as caught:
         import_verl({name: value})
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_all_non_numeric_values_are_reported_at_once() -> None:
@@ -128,6 +128,6 @@ def test_all_non_numeric_values_are_reported_at_once() -> None:
 
 
 def test_numeric_string_is_converted_and_reported() -> None:
-    found = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
-    assert found.job["spec"]["data"]["maxPromptLength"] == 1024
-    assert "data.max_prompt_length: '1024' is a string, not a number: now 1024" in found.wrong
+    imported = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
+    assert imported.job["spec"]["data"]["maxPromptLength"] == 1024
+    assert "data.max_prompt_length: '1024' is a string, not a number: now 1024" in imported.wrong

@@ -1,4 +1,4 @@
-"""Shell scripts are read as a shell reads them; what only a run of them decides is told."""
+"""Evaluation of shell scripts; values that depend on their run are unknown."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_last_assignment_before_command_is_used(script: str, expected: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ("BS=128\nif [ $1 = big ]; then BS=512; fi", "$BS is 128 or 512"),
         ("if x; then BS=1; elif y; then BS=2; else BS=3; fi", "$BS is 1, 2 or 3"),
@@ -80,17 +80,17 @@ def test_last_assignment_before_command_is_used(script: str, expected: str) -> N
         (f"BS={'a' * 60}\nif x; then BS={'b' * 61}; fi", f"$BS is {'a' * 60} or {'b' * 60}…"),
     ],
 )
-def test_undecided_variable_is_reported_with_possible_values(script: str, told: str) -> None:
-    found = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
-    assert found.missing == [
-        f"data.train_batch_size=$BS: {told}, which depends on the run of the script: override it"
+def test_undecided_variable_is_reported_with_possible_values(script: str, expected: str) -> None:
+    job = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
+    assert job.missing == [
+        f"data.train_batch_size=$BS: {expected}, which depends on the run of the script: override it"
     ]
-    assert "trainBatchSize" not in found.job["spec"]["data"]
+    assert "trainBatchSize" not in job.job["spec"]["data"]
 
 
 @pytest.mark.row("D5")
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "expected"),
     [
         ("data.train_files=$D/a.parquet", "$D is not set in the script"),
         ("actor_rollout_ref.rollout.n=${N}", "${N} is not set in the script"),
@@ -103,42 +103,40 @@ def test_undecided_variable_is_reported_with_possible_values(script: str, told: 
         ("actor_rollout_ref.model.path=`cat m`", "`cat m` is the output of a command"),
     ],
 )
-def test_unknown_script_values_are_reported_and_omitted(word: str, told: str) -> None:
-    found = imported(f"{RUN} {SMALLEST} {word}")
+def test_unknown_script_values_are_reported_and_omitted(word: str, expected: str) -> None:
+    job = imported(f"{RUN} {SMALLEST} {word}")
     name = word.partition("=")[0]
-    [line] = [each for each in found.missing if each.startswith(word)]
-    assert told in line
-    assert not any(each.startswith(f"{name} →") for each in found.mapped)
-    assert not any(each.startswith(name) for each in [*found.wrong, *found.unmapped])
+    [line] = [each for each in job.missing if each.startswith(word)]
+    assert expected in line
+    assert not any(each.startswith(f"{name} →") for each in job.mapped)
+    assert not any(each.startswith(name) for each in [*job.wrong, *job.unmapped])
 
 
 def test_unknown_experiment_name_uses_default_name() -> None:
-    found = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
-    assert found.job["metadata"]["name"] == "verl-import"
-    assert found.job["spec"]["checkpoint"]["path"].endswith(
-        "/checkpoints/verl_examples/verl-import"
-    )
-    assert "$(date +%F) is the output of a command" in found.missing[0]
+    job = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
+    assert job.job["metadata"]["name"] == "verl-import"
+    assert job.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/verl_examples/verl-import")
+    assert "$(date +%F) is the output of a command" in job.missing[0]
 
 
 def test_field_without_counterpart_may_be_unknown() -> None:
-    found = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
-    assert found.missing == []
-    assert "critic.optim.lr=$LR: GRPO has no critic" in found.unmapped
-    assert "trainer.odd=$(date): no counterpart" in found.unmapped
+    job = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
+    assert job.missing == []
+    assert "critic.optim.lr=$LR: GRPO has no critic" in job.unmapped
+    assert "trainer.odd=$(date): no counterpart" in job.unmapped
 
 
 def test_unknown_project_is_omitted_from_folder() -> None:
-    found = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
-    assert found.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
+    job = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
+    assert job.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
 
 
 def test_unknown_numbers_are_not_replaced_by_verl_defaults() -> None:
-    found = imported(
+    job = imported(
         f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N data.max_prompt_length=$P "
         "actor_rollout_ref.actor.ppo_mini_batch_size=4096 data.train_files=$F "
         "actor_rollout_ref.rollout.max_num_batched_tokens=64 actor_rollout_ref.model.path=$M "
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=128 trainer.save_freq=$S"
     )
-    assert not any("4096" in line or "group" in line or "128" in line for line in found.wrong)
-    assert len(found.missing) == 6
+    assert not any("4096" in line or "group" in line or "128" in line for line in job.wrong)
+    assert len(job.missing) == 6

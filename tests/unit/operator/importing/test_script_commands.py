@@ -43,12 +43,12 @@ def test_launcher_name_is_not_an_argument() -> None:
     assert len(script.missing) == 1
 
 
-def test_several_runs_of_the_trainer_are_told() -> None:
+def test_several_trainer_runs_are_reported() -> None:
     script = read_script(f"\\\n{RUN} \\\ndata.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
     assert script.overrides == {"data.seed": 1}
     assert script.missing == [
         "the run of verl in line 5: a job is one run, here that of line 2; "
-        "import the other from a script of its own"
+        "import the other one from a separate script"
     ]
 
 
@@ -128,10 +128,10 @@ def test_words_that_differ_between_branches_are_reported_one_by_one() -> None:
         'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
     )
     assert (script.overrides["data.a"], script.overrides["data.b"]) == (1, 2)
-    told = script.overrides["data.c"]
-    assert isinstance(told, UnknownValue)
-    assert "data.c=4 may be in $A" in told.reason
-    assert "given before as 3" in told.reason
+    unknown = script.overrides["data.c"]
+    assert isinstance(unknown, UnknownValue)
+    assert "data.c=4 may be in $A" in unknown.reason
+    assert "given before as 3" in unknown.reason
     assert script.missing == []
 
 
@@ -231,9 +231,9 @@ def test_list_in_subshell_does_not_close_subshell() -> None:
     ],
 )
 def test_values_decided_by_script_are_unknown(before: str, why: str) -> None:
-    found = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
-    assert isinstance(found, UnknownValue)
-    assert why in found.reason
+    unknown = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
+    assert isinstance(unknown, UnknownValue)
+    assert why in unknown.reason
 
 
 @pytest.mark.parametrize(

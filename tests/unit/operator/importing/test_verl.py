@@ -1,4 +1,4 @@
-"""verl's published configurations become valid jobs, and every field is told."""
+"""Published verl configurations become valid jobs, with a line for every field."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_published_gsm8k_script_becomes_equal_job() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
     spec = make_valid_job(imported).spec
 
-    assert MOUNT == "/mnt/work"  # as the page tells, which has --mount work=$HOME
+    assert MOUNT == "/mnt/work"  # as in the docs, which have --mount work=$HOME
     assert spec.data.train_files == [f"{MOUNT}/data/gsm8k/train.parquet"]
     assert spec.data.columns.answer == "reward_model.ground_truth"
     assert spec.reward.answer_marker == "####"
@@ -77,8 +77,8 @@ def test_errors_and_unmapped_fields_are_reported() -> None:
 def test_fields_of_original_are_all_reported() -> None:
     given = read_script(GSM8K).overrides
     imported = import_verl(given)
-    told = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
-    assert [name for name in given if name not in told] == []
+    reported = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
+    assert [name for name in given if name not in reported] == []
 
 
 @pytest.mark.row("D5")
@@ -87,13 +87,13 @@ def test_known_verl_field_is_reported(name: str) -> None:
     value = "float16" if name.endswith("dtype") else 4
     block = name.split(".")[0] if name.startswith("custom") else name
     imported = import_verl(SMALLEST | {name: value})
-    told = [*imported.mapped, *imported.unmapped, *imported.wrong, *imported.missing]
-    assert any(block in line for line in told)
+    reported = [*imported.mapped, *imported.unmapped, *imported.wrong, *imported.missing]
+    assert any(block in line for line in reported)
 
 
 @pytest.mark.row("D5")
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("algorithm.hybrid_grpo.group_size", 4, "→ spec.algorithm.groupSize: 4"),
         ("data.dataloader_num_workers", 8, "→ spec.data.numWorkers: 8"),
@@ -110,11 +110,11 @@ def test_known_verl_field_is_reported(name: str) -> None:
         ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
     ],
 )
-def test_verl_fields_of_reference_setup_are_reported(name: str, value: Any, told: str) -> None:
+def test_verl_fields_of_reference_setup_are_reported(name: str, value: Any, reported: str) -> None:
     imported = import_verl(SMALLEST | {"data.val_files": "/data/test.parquet", name: value})
     make_valid_job(imported)
     lines = [*imported.mapped, *imported.unmapped, *imported.wrong]
-    assert any(line.startswith(name) and told in line for line in lines), lines
+    assert any(line.startswith(name) and reported in line for line in lines), lines
 
 
 def test_cosine_schedule_is_mapped_and_other_cycles_are_reported() -> None:
@@ -177,13 +177,13 @@ def test_micro_batch_grows_for_groups_above_default(prompt: int, tokens: int) ->
     assert ("tokens_per_micro_batch" in training.model_fields_set) == (prompt > 512)
 
 
-@pytest.mark.parametrize(("budget", "is_told"), [(5120, False), (5119, True)])
-def test_token_budget_of_exactly_one_group_is_accepted(budget: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("budget", "is_reported"), [(5120, False), (5119, True)])
+def test_token_budget_of_exactly_one_group_is_accepted(budget: int, is_reported: bool) -> None:
     lengths = {"data.max_prompt_length": 1024, "data.max_response_length": 1024}
     given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
     imported = import_verl(SMALLEST | lengths | given)
     assert make_valid_job(imported).spec.training.tokens_per_micro_batch == 5120
-    assert any("is less than a prompt with" in line for line in imported.wrong) == is_told
+    assert any("is less than a prompt with" in line for line in imported.wrong) == is_reported
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_integer_arithmetic_is_evaluated() -> None:
     marked = {"b": "$((2 ** 9))", "c": "$((UNKNOWN * 2))", "d": "$((1/0))"}
     assert list(script.overrides) == [f"data.{name}" for name in marked]
     for name, text in marked.items():
-        told = script.overrides[f"data.{name}"]
-        assert isinstance(told, UnknownValue)
-        assert told.text == text
+        unknown = script.overrides[f"data.{name}"]
+        assert isinstance(unknown, UnknownValue)
+        assert unknown.text == text
 
 
 TOOL_FILE = SMALLEST | {TOOLS: "tools.yaml", "data.max_prompt_length": 1024}
@@ -312,9 +312,11 @@ def test_missing_or_invalid_tool_file_is_reported() -> None:
 
 
 def test_inherited_value_is_reported_with_file() -> None:
-    found = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
-    found.override(SMALLEST)
-    imported = import_verl(found.values, found.inherited, found.missing, FILES.get)
+    composition = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
+    composition.override(SMALLEST)
+    imported = import_verl(
+        composition.values, composition.inherited, composition.missing, FILES.get
+    )
     make_valid_job(imported)
 
     mapped = "training.learningRate: 3e-06 (from optim/adam.yaml)"

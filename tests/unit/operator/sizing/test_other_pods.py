@@ -126,7 +126,7 @@ def test_colocated_engines_have_no_pods(resources: dict[str, Any]) -> None:
         ({"resources": SPLIT | {"cpu": "12"}}, "12"),
         ({"resources": CPU | APART}, "1"),
     ],
-    ids=["of two GPUs", "as given", "without GPUs"],
+    ids=["of two GPUs", "as specified", "without GPUs"],
 )
 def test_rollout_pod_has_cpus_for_its_gpus(changes: dict[str, Any], cpu: str) -> None:
     assert sizing_for(sized(**changes), PodRole.ROLLOUT).cpu == cpu

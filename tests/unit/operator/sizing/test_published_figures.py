@@ -7,7 +7,7 @@ Sources, with what was read there:
   partitions over 64 devices.
 - DeepSpeed: its documentation "Memory Requirements" (docs/code-docs/source/memory.rst), ZeRO-3
   without offload, 2851M parameters (t5-3b), 8 GPUs: 6.09 GB. It counts an fp16 copy of the
-  parameters besides (18 B per parameter instead of 16).
+  parameters in addition (18 B per parameter instead of 16).
 - torchtitan: benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, Llama 3.1 8B under FSDP
   with local batch 2: 82.4 GiB per H100 of 8, 67.0 GiB per H100 of 128. Only the sharded states
   depend on the number of GPUs, so the difference is theirs.
@@ -15,7 +15,7 @@ Sources, with what was read there:
   about 65 % of it (26 GB), one token of KV cache 800 KB, one sequence of 2048 tokens 1.6 GB.
 - Hugging Face: blog "Llama 3.1", section "Inference memory requirements": KV cache in FP16.
 - Korthikanti et al., arXiv 2205.05198, section 5: recomputing the attention of GPT-3 and MT-NLG
-  saves 70 % and 65 % of the activations, 5·a·s/h being 80 and 64 beside 34.
+  saves 70 % and 65 % of the activations, 5·a·s/h being 80 and 64 in addition to 34.
 - verl: docs/perf/device_tuning.rst, least resources of GRPO: Qwen2-72B runs on 32 H800.
 """
 
@@ -130,17 +130,19 @@ def test_published_configurations_fit_and_failed_ones_do_not(
     facts: Facts, resources: dict[str, Any], rollout: dict[str, Any], refused: bool
 ) -> None:
     job = make_job({"resources": {"gpuMemoryGib": 80, **resources}, "rollout": rollout})
-    found = {each.reason for each in errors(violations(job, resolve(job, facts), facts))}
-    assert (Reason.TRAINING_STATE_DOES_NOT_FIT in found) is refused
-    assert refused or Reason.WEIGHTS_DO_NOT_FIT not in found
+    reasons = {each.reason for each in errors(violations(job, resolve(job, facts), facts))}
+    assert (Reason.TRAINING_STATE_DOES_NOT_FIT in reasons) is refused
+    assert refused or Reason.WEIGHTS_DO_NOT_FIT not in reasons
 
 
 def test_70b_model_on_one_gpu_is_rejected_with_terms() -> None:
     facts = LLAMA_70B.model_copy(update={"rows": 10_000})
     job = make_job({"resources": {"gpusPerNode": 1}})
-    found = {each.reason: each for each in violations(job, resolve(job, facts), facts)}
-    refused = found[Reason.TRAINING_STATE_DOES_NOT_FIT]
+    violations_by_reason = {
+        each.reason: each for each in violations(job, resolve(job, facts), facts)
+    }
+    refused = violations_by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT]
     assert "does not fit (1052.0 GiB per GPU" in refused.message
     assert "70,600,000,000 parameters over 1" in refused.message
     assert "(the largest of any GPU)" in refused.message
-    assert Reason.GPU_MEMORY_UNKNOWN in found
+    assert Reason.GPU_MEMORY_UNKNOWN in violations_by_reason

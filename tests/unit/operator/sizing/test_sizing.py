@@ -367,8 +367,8 @@ def test_managed_retriever_memory_depends_on_corpus() -> None:
     spec = make_spec(retrieval={"mode": "Prompt", "endpoints": [kb]})
     facts = Facts(corpus_bytes=GIB)
     assert terms_of(size(spec, facts), "retriever") == {"kb": 4 * GIB + 512 * MIB}
-    told = [size(spec, each).terms[-1].reason for each in (facts, None)]
-    assert told == [
+    reasons = [size(spec, each).terms[-1].reason for each in (facts, None)]
+    assert reasons == [
         "0.5 GiB + 4 × corpus of 1.0 GiB",
         "0.5 GiB; the corpus is measured in preflight",
     ]
@@ -410,7 +410,7 @@ def test_embedding_retriever_has_terms_for_texts_vectors_links_and_model() -> No
 
     assert sized_with(index="Dense")["kb texts"] == 2 * GIB + 320 * 1_000_000
     assert "kb links" not in sized_with(hnswAbove=1_000_000)
-    given = {"kb given": 4 * 768 * 1_000_000}  # beside those of the index, while it is built
+    given = {"kb given": 4 * 768 * 1_000_000}  # in addition to the index, while it is built
     assert sized_with(vectors="/mnt/runs/v.npy") == expected | given
 
 

@@ -4,7 +4,7 @@ from raggrpo_api.status.job_status import Pinned
 from raggrpo_operator.core.spec.images import are_different, image_id, pin_digest
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
-TOLD = {
+REPORTED = {
     f"docker-pullable://r.example/team/trainer@{ONE}": f"r.example/team/trainer@{ONE}",
     f"r.example/team/trainer@{ONE}": f"r.example/team/trainer@{ONE}",
     f"docker://{ONE}": ONE,
@@ -16,9 +16,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("told", "known"), TOLD.items())
-def test_image_id_accepts_formats_of_nodes(told: str, known: str) -> None:
-    assert image_id(told) == known
+@pytest.mark.parametrize(("reported", "known"), REPORTED.items())
+def test_image_id_accepts_formats_of_nodes(reported: str, known: str) -> None:
+    assert image_id(reported) == known
 
 
 @pytest.mark.row("C13")

@@ -81,7 +81,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
 ]  # fmt: skip
 
 
-def found_in(raw: object) -> tuple[Violation, ...]:
+def violations_of(raw: object) -> tuple[Violation, ...]:
     result = parse_job(raw)
     assert not isinstance(result, RagGrpoJob)
     return result
@@ -91,11 +91,11 @@ def found_in(raw: object) -> tuple[Violation, ...]:
 def test_invalid_field_has_path_reason_and_remedy(
     place: str, value: Any, path: str, reason: Reason, remedy: str
 ) -> None:
-    found = found_in(make_raw_job({place: value}))
-    assert [(violation.path, violation.reason) for violation in found] == [(path, reason)]
-    assert remedy in found[0].remedy
-    assert found[0].severity is Severity.ERROR
-    assert "\n" not in found[0].line()
+    violations = violations_of(make_raw_job({place: value}))
+    assert [(violation.path, violation.reason) for violation in violations] == [(path, reason)]
+    assert remedy in violations[0].remedy
+    assert violations[0].severity is Severity.ERROR
+    assert "\n" not in violations[0].line()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,9 @@ def test_invalid_field_has_path_reason_and_remedy(
     ],
 )
 def test_possible_secrets_are_not_quoted(place: str, value: Any) -> None:
-    assert [v.line() for v in found_in(make_raw_job({place: value})) if "s3cr3t" in v.line()] == []
+    assert [
+        v.line() for v in violations_of(make_raw_job({place: value})) if "s3cr3t" in v.line()
+    ] == []
 
 
 def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str]]:
@@ -133,7 +135,7 @@ def test_deep_nesting_is_rejected_with_path(depth: int) -> None:
     raw = make_raw_job({"spec.retrieval.endpoints": [ENDPOINT]})
     raw["spec"]["retrieval"]["endpoints"][0] = ENDPOINT | {"extraBody": deep}
 
-    [violation] = found_in(raw)
+    [violation] = violations_of(raw)
 
     assert violation.path == "spec.retrieval.endpoints[0].extraBody"
     assert violation.reason is Reason.SPEC_TOO_LARGE
@@ -146,9 +148,9 @@ def test_job_with_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
         deep = [deep]
     endpoint = ENDPOINT | {"extraBody": deep}  # itself on the sixth level
 
-    found = found_in(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+    violations = violations_of(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
 
-    too_large = [each for each in found if each.message == "it is nested more than 64 deep"]
+    too_large = [each for each in violations if each.message == "it is nested more than 64 deep"]
     assert [each.path for each in too_large] == ["spec.retrieval.endpoints[0].extraBody"][
         : int(is_refused)
     ]
@@ -156,16 +158,16 @@ def test_job_with_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
 
 @pytest.mark.parametrize(("values", "is_refused"), [(99_998, False), (99_999, True)])
 def test_job_with_100_000_values_is_accepted(values: int, is_refused: bool) -> None:
-    found = found_in({"spec": [0] * values})  # and two more: itself and the list
-    assert ("it has more than 100000 values" in {each.message for each in found}) is is_refused
+    violations = violations_of({"spec": [0] * values})  # and two more: itself and the list
+    assert ("it has more than 100000 values" in {each.message for each in violations}) is is_refused
 
 
 @pytest.mark.parametrize(
     ("letters", "shown"), [(58, f"'{'x' * 58}'"), (59, f"'{'x' * 56}...")], ids=["whole", "cut"]
 )
 def test_long_value_is_truncated(letters: int, shown: str) -> None:
-    [found] = found_in(make_raw_job({"spec.preset": "x" * letters}))
-    assert found.message.startswith(f"{shown} is not one of Fast")
+    [violation] = violations_of(make_raw_job({"spec.preset": "x" * letters}))
+    assert violation.message.startswith(f"{shown} is not one of Fast")
 
 
 def test_differences_of_bodies_hide_secrets() -> None:
@@ -174,18 +176,20 @@ def test_differences_of_bodies_hide_secrets() -> None:
         body = {"q": body, "api_key": "hunter2"}
     endpoint = {"name": "kb", "protocol": "Http", "url": "http://h/x", "body": body}
 
-    found = found_in(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
+    violations = violations_of(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
 
-    assert found
-    assert "hunter2" not in str(found)
+    assert violations
+    assert "hunter2" not in str(violations)
 
 
 def test_pattern_mismatch_has_remedy_in_words() -> None:
-    paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # told in words of their own
-    found = set(patterns(job_schema()["properties"]["spec"]))
-    assert len(found) > 20
-    told = [(p, name) for p, name in found if p not in paths and p in remedy_for(p, name)]
-    assert told == []
+    paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # have specific remedies
+    all_patterns = set(patterns(job_schema()["properties"]["spec"]))
+    assert len(all_patterns) > 20
+    unexplained = [
+        (p, name) for p, name in all_patterns if p not in paths and p in remedy_for(p, name)
+    ]
+    assert unexplained == []
 
 
 def test_violation_line_is_single_line_with_remedy() -> None:
@@ -207,9 +211,9 @@ def test_violation_message_has_at_most_400_characters(letters: int, shown: str) 
     [(None, "empty"), ([], "a list"), ("text", "a str"), (3, "a int"), (["apiVersion"], "a list")],
 )
 def test_non_mapping_is_rejected(raw: object, what: str) -> None:
-    [found] = found_in(raw)
-    assert found.reason is Reason.NOT_A_MAPPING
-    assert found.message == f"a job must be a mapping, not {what}"
+    [violation] = violations_of(raw)
+    assert violation.reason is Reason.NOT_A_MAPPING
+    assert violation.message == f"a job must be a mapping, not {what}"
 
 
 def test_all_violations_are_reported_at_once() -> None:
@@ -217,7 +221,7 @@ def test_all_violations_are_reported_at_once() -> None:
         {place: value for place, value, *_ in WRONG if place.startswith("spec.data.")}
     )
 
-    assert {violation.path for violation in found_in(raw)} >= {
+    assert {violation.path for violation in violations_of(raw)} >= {
         "spec.data.trainFiles[0]",
         "spec.data.maxSamples",
         "spec.data.batchSize",
@@ -286,8 +290,8 @@ def test_parse_job_does_not_raise_for_any_value(place: str, value: object) -> No
     ],
 )  # fmt: skip
 def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy: str) -> None:
-    [found] = found_in(make_raw_job({place: value}))
-    assert remedy in found.remedy
+    [violation] = violations_of(make_raw_job({place: value}))
+    assert remedy in violation.remedy
 
 
 @pytest.mark.parametrize(
@@ -304,8 +308,8 @@ def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy:
     ],
 )  # fmt: skip
 def test_wrong_type_has_remedy(place: str, value: Any, message: str, remedy: str) -> None:
-    [found] = found_in(make_raw_job({place: value}))
-    assert (found.message, found.remedy) == (message, remedy)
+    [violation] = violations_of(make_raw_job({place: value}))
+    assert (violation.message, violation.remedy) == (message, remedy)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +348,8 @@ def test_foreign_field_has_hint_by_last_name(name: str) -> None:
     ],
 )  # fmt: skip
 def test_foreign_field_has_hint(place: str, value: Any, remedy: str) -> None:
-    [found] = found_in(make_raw_job({place: value}))
-    assert remedy in found.remedy
+    [violation] = violations_of(make_raw_job({place: value}))
+    assert remedy in violation.remedy
 
 
 @pytest.mark.row("D5")
@@ -355,7 +359,7 @@ def test_yaml_1_1_conversions_in_file_are_all_reported() -> None:
     text += "  algorithm: {groupSize: 08}\n  retrieval: {endpoints: {name: kb}}\n"
     text += "  validation: {beforeTraining: 'yes'}\n  reward: {answerMarker: 1e3}\n"
 
-    remedies = {each.path: each.remedy for each in found_in(read_yaml(text))}
+    remedies = {each.path: each.remedy for each in violations_of(read_yaml(text))}
 
     assert 'write "Off"' in remedies["spec.monitoring.mode"]
     assert remedies["spec.rollout.temperature"].endswith("write 1e-1 without quotes")

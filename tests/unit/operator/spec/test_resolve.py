@@ -75,13 +75,13 @@ def test_origins_cover_exactly_the_leaves(path: Any) -> None:
             ]
         return [place.removeprefix(".")]
 
-    free_form = ("extraBody", "body", "nodeSelector")  # one value each, whatever it holds
-    found = {
+    free_form = ("extraBody", "body", "nodeSelector")  # one leaf each
+    leaves = {
         leaf.split(f".{name}.")[0] + f".{name}" if f".{name}." in leaf else leaf
         for leaf in leaves(resolved.spec.model_dump(by_alias=True), "")
         for name in [next((each for each in free_form if f".{each}." in leaf), "none")]
     }
-    assert found == set(resolved.origins)
+    assert leaves == set(resolved.origins)
 
 
 @pytest.mark.row("A34")

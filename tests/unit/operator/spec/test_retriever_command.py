@@ -15,8 +15,8 @@ WORDS = ["--corpus", "/mnt/runs/c.jsonl", "--index"]
 def arguments(managed: dict[str, Any]) -> list[str]:
     endpoint = {"name": "kb", "managed": managed}
     job = make_job({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
-    found: ManagedRetriever = resolve(job).spec.retrieval.managed["kb"]
-    return retriever_arguments(found)
+    managed: ManagedRetriever = resolve(job).spec.retrieval.managed["kb"]
+    return retriever_arguments(managed)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def test_numbers_are_parsed_like_kubectl() -> None:
     ],
 )
 def test_invalid_yaml_has_line_and_column(text: str, where: str, problem: str) -> None:
-    found = read_yaml(text)
-    assert isinstance(found, Violation)
-    assert found.reason is Reason.INVALID_YAML
-    assert where in found.path
-    assert problem in found.message
+    violation = read_yaml(text)
+    assert isinstance(violation, Violation)
+    assert violation.reason is Reason.INVALID_YAML
+    assert where in violation.path
+    assert problem in violation.message
 
 
 def test_merged_keys_may_be_overridden() -> None:
