@@ -57,11 +57,11 @@ def given(script: str) -> dict[str, Any]:
 )
 def test_last_assignment_before_command_is_used(script: str, expected: str) -> None:
     after = "\nM=/later"
-    assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": expected}
+    assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": values}
 
 
 @pytest.mark.parametrize(
-    ("script", "expected"),
+    ("script", "values"),
     [
         ("BS=128\nif [ $1 = big ]; then BS=512; fi", "$BS is 128 or 512"),
         ("if x; then BS=1; elif y; then BS=2; else BS=3; fi", "$BS is 1, 2 or 3"),
@@ -80,10 +80,10 @@ def test_last_assignment_before_command_is_used(script: str, expected: str) -> N
         (f"BS={'a' * 60}\nif x; then BS={'b' * 61}; fi", f"$BS is {'a' * 60} or {'b' * 60}…"),
     ],
 )
-def test_undecided_variable_is_reported_with_possible_values(script: str, expected: str) -> None:
+def test_undecided_variable_is_reported_with_possible_values(script: str, values: str) -> None:
     job = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
     assert job.missing == [
-        f"data.train_batch_size=$BS: {expected}, which depends on the run of the script: override it"
+        f"data.train_batch_size=$BS: {values}, which depends on the run of the script: override it"
     ]
     assert "trainBatchSize" not in job.job["spec"]["data"]
 
