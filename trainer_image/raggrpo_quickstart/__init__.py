@@ -1,1 +1,1 @@
-"""Generate the quickstart's input: real records, and a tiny model warmed up on them."""
+"""Prepare the quickstart: corpus and questions from real records, and a tiny warmed-up model."""

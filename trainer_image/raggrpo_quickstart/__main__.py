@@ -1,4 +1,4 @@
-"""`python -m raggrpo_quickstart --dir D`: create corpus, questions and warmed-up model, once."""
+"""`python -m raggrpo_quickstart --dir DIR`: create corpus, questions and a warmed-up model."""
 
 import argparse
 import json
@@ -11,64 +11,64 @@ from pathlib import Path
 MARKER = "COMPLETE"
 STEPS = 12
 VERSION = 3
-"""Bump when the prepared content changes, so that old folders are rebuilt."""
+"""Increment when the content changes, so that existing folders are rebuilt."""
 
 
 def main() -> int:
-    """Prepare the folder unless it is complete."""
+    """Prepare the folder unless it is complete, and return the exit code."""
     parser = argparse.ArgumentParser(prog="raggrpo_quickstart", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True, help="folder to fill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS, help="supervised steps")
-    given = parser.parse_args()
-    wanted = {"version": VERSION, "seed": given.seed, "steps": given.steps}
-    if _marked(given.dir) == wanted:
-        print(f"{given.dir} is complete: nothing to prepare")
+    options = parser.parse_args()
+    settings = {"version": VERSION, "seed": options.seed, "steps": options.steps}
+    if _read_marker(options.dir) == settings:
+        print(f"{options.dir} is complete: nothing to prepare")
         return 0
     try:
-        _prepare(given.dir, given.seed, given.steps)
+        _prepare(options.dir, options.seed, options.steps)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command begins again", file=sys.stderr)
+        print("\ninterrupted; run the same command to start again", file=sys.stderr)
         return 130
-    (given.dir / MARKER).write_text(json.dumps(wanted))
+    (options.dir / MARKER).write_text(json.dumps(settings))
     return 0
 
 
 def _prepare(folder: Path, seed: int, steps: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted preparation
+    shutil.rmtree(folder, ignore_errors=True)  # incomplete or outdated
     folder.mkdir(parents=True)
-    # Imported late: a complete folder should not cost torch's import time.
+    # Imported late: a complete folder does not need torch, which takes seconds.
     import torch
 
     from . import model, records
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    found = records.load_records()
-    questions = records.ask(found, seed)
-    records.write_corpus(found, folder / "corpus.jsonl")
+    languages = records.load_records()
+    questions = records.select_questions(languages, seed)
+    records.write_corpus(languages, folder / "corpus.jsonl")
     records.write_questions(questions.train, folder / "train.parquet")
     records.write_questions(questions.validation, folder / "validation.parquet")
     print(
-        f"{len(found)} passages; questions: {len(questions.train)} to train on, "
-        f"{len(questions.validation)} held out"
+        f"{len(languages)} passages; {len(questions.train)} training questions, "
+        f"{len(questions.validation)} validation questions"
     )
-    tokenizer = model.make_tokenizer(found)
-    made = model.make_model(tokenizer, seed)
-    size = sum(p.numel() for p in made.parameters())
-    print(f"model of {size / 1e6:.1f}M parameters, vocabulary {len(tokenizer)}")
-    began = time.monotonic()
+    tokenizer = model.make_tokenizer(languages)
+    policy = model.make_model(tokenizer, seed)
+    size = sum(p.numel() for p in policy.parameters())
+    print(f"model with {size / 1e6:.1f}M parameters, vocabulary {len(tokenizer)}")
+    started = time.monotonic()
 
     def report(step: int, loss: float) -> None:
         if step % 4 == 0:
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - started
             print(f"supervised step {step}/{steps}, {seconds:.0f} s, loss {loss:.2f}", flush=True)
 
-    codes = sorted({record.code for record in found})
-    model.warm_up(made, tokenizer, questions.train, codes, steps=steps, seed=seed, report=report)
-    model.save(made, tokenizer, folder / "model")
+    codes = sorted({record.code for record in languages})
+    model.warm_up(policy, tokenizer, questions.train, codes, steps=steps, seed=seed, report=report)
+    model.save(policy, tokenizer, folder / "model")
 
 
-def _marked(folder: Path) -> object:
+def _read_marker(folder: Path) -> object:
     marker = folder / MARKER
     return json.loads(marker.read_text()) if marker.is_file() else None
 

@@ -1,7 +1,7 @@
 """A tiny causal model and its tokenizer, created from scratch and warmed up by supervised steps.
 
-The warm-up teaches the form of an answer and a first notion of copying it from a passage. The codes
-it sees are random, so nothing can be memorised and everything has to be read.
+The warm-up teaches the format of an answer and the basics of copying it from a passage. Its codes
+are random, so the model cannot memorize them and has to read the passages.
 """
 
 import random
@@ -24,18 +24,18 @@ NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
 SHARPNESS = 6.0
-"""Initial bias that makes a first-layer head look back by one particular distance."""
+"""Initial bias with which a first-layer head attends at one distance."""
 MATCH_SCALE = 1.4
-"""Initial scale of the second layer's queries and keys: how much a match stands out."""
+"""Initial scale of queries and keys in the second layer: the contrast of a match."""
 COPY_SCALE = 5.0
-"""Initial weight of what the second layer copies, beside the current token's own embedding."""
+"""Initial weight of the copied embedding relative to that of the current token."""
 LOGIT_SCALE = 0.15
-"""Initial weight of the final norm; an exactly copied token's logit is 128 times this."""
+"""Initial weight of the final norm; the logit of an exactly copied token is 128 times this."""
 LEARNING_RATE, BATCH = 6e-3, 48
 
 
 def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer trained on the names; every code is a single token."""
+    """Return a byte-level BPE tokenizer trained on the names; each code is a single token."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -57,11 +57,11 @@ def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """Return a Qwen2 of about 1.7M parameters, its heads initialised close to copying.
+    """Return a Qwen2 of about 1.7M parameters, initialized close to copying.
 
-    Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one tells each
-    token what precedes it, the other finds where the current token occurred before. Learnt from
-    scratch they take thousands of steps; from this initialisation, a dozen.
+    Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one adds the
+    preceding token to each position, the other attends to earlier occurrences of the current
+    token. Learned from scratch they take thousands of steps; from this initialization, a dozen.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -83,7 +83,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
     with torch.no_grad():
         model.model.embed_tokens.weight.normal_()
         model.model.norm.weight.fill_(LOGIT_SCALE)
-        _begin_near_copying(*(layer.self_attn for layer in model.model.layers))
+        _initialize_copying(*(layer.self_attn for layer in model.model.layers))
     return model
 
 
@@ -97,9 +97,9 @@ def warm_up(
     seed: int,
     report: Callable[[int, float], None],
 ) -> None:
-    """Train on the answer tokens only, at a rising rate; `report` receives step and loss.
+    """Train on the answer tokens only, with a linear warm-up; `report` gets step and loss.
 
-    `codes` must include those of held-out records: a token that is never a target is unlearnt.
+    `codes` must include those of validation records: a token that is never a target is unlearned.
     """
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(
@@ -111,9 +111,9 @@ def warm_up(
         examples = [_example(q, codes, rng, tokenizer) for q in rng.sample(questions, BATCH)]
         ids, targets = _padded(examples, tokenizer.pad_token_id)
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-        wanted = targets[:, 1:]
-        logits = model.lm_head(hidden[wanted >= 0])
-        loss = functional.cross_entropy(logits, wanted[wanted >= 0])
+        labels = targets[:, 1:]
+        logits = model.lm_head(hidden[labels >= 0])
+        loss = functional.cross_entropy(logits, labels[labels >= 0])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -122,20 +122,20 @@ def warm_up(
 
 
 def prompt_text(question: Question, passages: Sequence[str]) -> str:
-    """Return the same prompt that the trainer composes from these templates."""
+    """Return the prompt that the trainer composes from these templates."""
     text = "".join(PASSAGE_TEMPLATE.format(index=i, text=p) for i, p in enumerate(passages, 1))
     return PROMPT_TEMPLATE.format(passages=text, prompt=question.record.question)
 
 
 def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write model and tokenizer as a Hugging Face folder."""
+    """Save model and tokenizer as a Hugging Face folder."""
     logging.disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _begin_near_copying(first: Any, second: Any) -> None:
-    """Divide the hidden space into one slot per head; slot 0 holds a token's own embedding.
+def _initialize_copying(first: Any, second: Any) -> None:
+    """Divide the hidden space into one slot per head; slot 0 has the embedding of the token.
 
     Head d of the first layer copies slot 0 of the token d positions back into slot d. Head d of
     the second layer attends where slot d matches the current token's slot d - 1, and copies all.
@@ -148,14 +148,14 @@ def _begin_near_copying(first: Any, second: Any) -> None:
     second.o_proj.weight.copy_(COPY_SCALE * second.v_proj.weight.T)
     for head in range(HEADS - 1):
         rows = slice(head * size, (head + 1) * size)
-        _look_back(first, rows, distance=head + 1)
+        _attend_at_distance(first, rows, distance=head + 1)
         first.o_proj.weight[:, rows] = slots[head + 1].T
         second.q_proj.weight[rows] = MATCH_SCALE * slots[head]
         second.k_proj.weight[rows] = MATCH_SCALE * slots[head + 1]
 
 
-def _look_back(attention: Any, rows: slice, distance: int) -> None:
-    """Bias one head's queries and keys so that rotary positions favour one distance."""
+def _attend_at_distance(attention: Any, rows: slice, distance: int) -> None:
+    """Bias queries and keys of one head so that its rotary positions favor one distance."""
     size = HIDDEN // HEADS
     angle = -distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
     keys = attention.k_proj.bias[rows]
@@ -168,10 +168,10 @@ def _look_back(attention: Any, rows: slice, distance: int) -> None:
 def _example(
     question: Question, codes: Sequence[str], rng: random.Random, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[int], list[int]]:
-    """Return prompt and answer tokens, with a random code in every passage."""
-    found = rng.sample(question.found, len(question.found))
-    drawn = {record: rng.choice(codes) for record in found}
-    text = prompt_text(question, [record.passage(drawn[record]) for record in found])
+    """Return prompt and answer tokens, with a random code in each passage."""
+    hits = rng.sample(question.hits, len(question.hits))
+    drawn = {record: rng.choice(codes) for record in hits}
+    text = prompt_text(question, [record.passage(drawn[record]) for record in hits])
     prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
     answer = tokenizer(f" [{drawn[question.record]}]", add_special_tokens=False)["input_ids"]
     return prompt, [*answer, tokenizer.eos_token_id]
@@ -180,7 +180,7 @@ def _example(
 def _padded(
     examples: Sequence[tuple[list[int], list[int]]], padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens [B, T] and targets [B, T], with -1 where nothing is learnt."""
+    """Return tokens [B, T] and targets [B, T]; targets outside the answer are -1."""
     width = max(len(prompt) + len(answer) for prompt, answer in examples)
     ids = torch.full((len(examples), width), padding)
     targets = torch.full((len(examples), width), -1)

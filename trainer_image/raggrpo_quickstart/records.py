@@ -1,10 +1,10 @@
-"""Turn pycountry's table of languages (ISO 639-3) into a corpus and questions. Downloads nothing.
+"""Corpus and questions from pycountry's table of languages (ISO 639-3). Downloads nothing.
 
-Every language is one passage, "Tamang, Western [tdg]", under the standard's inverted name. Its
-question, "Tamang, Western", asks for the code in brackets, which appears only in the retrieved
-passages. A question is asked only if every passage found shares a word with it, so that the right
-one cannot be picked without reading, and if its last word tells it from the other passages: that
-word stands next to the code, where a model of two layers can see both.
+Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name of the standard.
+Its question, "Tamang, Western", asks for the code in brackets, which occurs only in the retrieved
+passages. A question is used only if all its hits share a word with it, so that the right one cannot
+be chosen without reading, and if its last word occurs in no other hit: that word is next to the
+code, where a model of two layers can use both.
 """
 
 import json
@@ -23,8 +23,8 @@ from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index
 
 TOP_K = 3
-MAX_NAME = 32
-"""In characters: the few longer names would determine the length of every batch."""
+MAX_NAME_CHARACTERS = 32
+"""The few longer names would determine the length of all batches."""
 VALIDATION_QUESTIONS = 256
 
 
@@ -42,7 +42,7 @@ class Record:
 
     @property
     def answer(self) -> str:
-        """The expected answer: one token of the model, including the leading space."""
+        """The accepted answer: one token of the model, with its leading space."""
         return f" [{self.code}]"
 
     @property
@@ -52,51 +52,54 @@ class Record:
 
     @property
     def last_word(self) -> str:
-        """The word that stands next to the code."""
+        """The word next to the code."""
         return self.name.split()[-1]
 
     def passage(self, code: str = "") -> str:
-        """Return the record's passage in the corpus, or the same with another code."""
+        """Return the passage of the record, or the same with another code."""
         return f"{self.name} [{code or self.code}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A record to ask for, and the records that BM25 finds for it."""
+    """A record to ask for, and the hits of BM25 for its question."""
 
     record: Record
-    found: tuple[Record, ...]
+    hits: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions in random order; no language is asked for in both parts."""
+    """Questions in random order; no language is in both splits."""
 
     train: tuple[Question, ...]
     validation: tuple[Question, ...]
 
 
 def load_records() -> list[Record]:
-    """Return all languages with short and unambiguous names, in ISO table order."""
+    """Return the languages with short and unique names, in the order of the ISO table."""
     named = [
         Record(getattr(language, "inverted_name", language.name), language.alpha_3)
         for language in pycountry.languages
     ]
-    short = [record for record in named if len(record.name) <= MAX_NAME]
-    seen = Counter(record.name for record in short)
-    return [record for record in short if seen[record.name] == 1]
+    short = [record for record in named if len(record.name) <= MAX_NAME_CHARACTERS]
+    counts = Counter(record.name for record in short)
+    return [record for record in short if counts[record.name] == 1]
 
 
-def ask(records: Sequence[Record], seed: int) -> Questions:
-    """Ask for every record that can be told from two similar ones in its own BM25 top 3."""
+def select_questions(records: Sequence[Record], seed: int) -> Questions:
+    """Return a question for each record that meets the conditions above."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
-    hits = index.search([record.question for record in records], TOP_K)
-    found = [tuple(records[int(hit.passage.id)] for hit in each) for each in hits]
-    asked = [Question(r, f) for r, f in zip(records, found, strict=True) if _to_be_read(r, f)]
-    random.Random(seed).shuffle(asked)
+    results = index.search([record.question for record in records], TOP_K)
+    candidates = [
+        Question(record, tuple(records[int(hit.passage.id)] for hit in hits))
+        for record, hits in zip(records, results, strict=True)
+    ]
+    questions = [each for each in candidates if _requires_reading(each)]
+    random.Random(seed).shuffle(questions)
     return Questions(
-        train=tuple(asked[VALIDATION_QUESTIONS:]),
-        validation=tuple(asked[:VALIDATION_QUESTIONS]),
+        train=tuple(questions[VALIDATION_QUESTIONS:]),
+        validation=tuple(questions[:VALIDATION_QUESTIONS]),
     )
 
 
@@ -115,10 +118,10 @@ def write_questions(questions: Iterable[Question], path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-def _to_be_read(record: Record, found: Sequence[Record]) -> bool:
-    """Whether only reading the passages found tells the right one, and their last word does."""
-    if record not in found or len(found) < TOP_K:
+def _requires_reading(question: Question) -> bool:
+    record = question.record
+    if record not in question.hits or len(question.hits) < TOP_K:
         return False
-    others = [other for other in found if other != record]
-    alike = all(record.words & other.words for other in others)
-    return alike and all(record.last_word != other.last_word for other in others)
+    others = [other for other in question.hits if other != record]
+    is_similar = all(record.words & other.words for other in others)
+    return is_similar and all(record.last_word != other.last_word for other in others)

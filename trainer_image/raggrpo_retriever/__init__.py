@@ -1,1 +1,1 @@
-"""The bundled retriever: an HTTP server for one corpus. Must not know about jobs."""
+"""The managed retriever: an HTTP server for one corpus. Must not know about jobs."""

@@ -1,7 +1,7 @@
 """`python -m raggrpo_retriever`: serve one corpus over HTTP until SIGTERM.
 
 The port opens before the index is loaded; until then `/healthz` returns 503. Exit codes: 3 if the
-corpus is unusable (one line says why), 2 for bad arguments or an address that cannot be used.
+corpus cannot be used (with one line of error), 2 for invalid arguments or an address in use.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from .server import IndexHolder, build_app
 
 EXIT_USAGE = 2
 EXIT_CORPUS = 3
-SECONDS_FOR_OPEN_REQUESTS = 2  # after SIGTERM
+GRACE_SECONDS = 2  # for open requests after SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        wanted = _wanted(options)
+        spec = _spec(options)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         parser.error(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
@@ -52,55 +52,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
             build_app(holder),
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=SECONDS_FOR_OPEN_REQUESTS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
-    refusals: list[CorpusError] = []
+    failures: list[CorpusError] = []
 
     def report(reason: str) -> None:
         holder.reason = reason
 
     def load() -> None:
         try:
-            holder.index = load_index(wanted, report)
+            holder.index = load_index(spec, report)
         except CorpusError as error:
-            refusals.append(error)
+            failures.append(error)
         finally:
             server.should_exit |= holder.index is None
 
-    # A daemon thread, so that a long load does not delay the process's exit.
+    # A daemon thread, so that a long load does not delay the exit of the process.
     threading.Thread(target=load, name="load-index", daemon=True).start()
     _announce(listener, options.port_file)
     server.run(sockets=[listener])
-    for refusal in refusals:
-        print(f"error: {refusal}", file=sys.stderr)
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
         return EXIT_CORPUS
     return 0 if holder.index is not None else 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    usual = EmbeddingModel(path="/")
+    defaults = EmbeddingModel(path="/")
     parser = argparse.ArgumentParser(prog="raggrpo_retriever", description="Serve one corpus.")
     parser.add_argument("--corpus", type=_absolute, required=True, help=".jsonl or .parquet file")
     parser.add_argument("--index", type=IndexKind, choices=list(IndexKind), default=IndexKind.BM25)
-    of_dense = parser.add_argument_group("Dense and Hybrid")
-    of_dense.add_argument("--embedding", type=_absolute, help="folder of a Hugging Face model")
-    of_dense.add_argument("--pooling", type=Pooling, choices=list(Pooling), default=usual.pooling)
-    of_dense.add_argument("--query-prefix", default="")
-    of_dense.add_argument("--passage-prefix", default="")
-    of_dense.add_argument("--no-normalize", dest="normalize", action="store_false")
-    of_dense.add_argument("--max-tokens", type=int, default=usual.max_tokens)
-    of_dense.add_argument("--vectors", type=_absolute, help=".npy, float32 [passages, dimension]")
-    of_dense.add_argument("--index-path", type=_absolute, help="folder where the index is kept")
-    of_dense.add_argument("--hnsw-above", type=int, default=ManagedRetriever(corpus="/").hnsw_above)
+    dense = parser.add_argument_group("Dense and Hybrid")
+    dense.add_argument("--embedding", type=_absolute, help="folder of a Hugging Face model")
+    dense.add_argument("--pooling", type=Pooling, choices=list(Pooling), default=defaults.pooling)
+    dense.add_argument("--query-prefix", default="")
+    dense.add_argument("--passage-prefix", default="")
+    dense.add_argument("--no-normalize", dest="normalize", action="store_false")
+    dense.add_argument("--max-tokens", type=int, default=defaults.max_tokens)
+    dense.add_argument("--vectors", type=_absolute, help=".npy, float32 [passages, dimension]")
+    dense.add_argument("--index-path", type=_absolute, help="folder in which to cache the index")
+    dense.add_argument("--hnsw-above", type=int, default=ManagedRetriever(corpus="/").hnsw_above)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0: a free one (default)")
-    parser.add_argument("--port-file", type=Path, help="file that the port is written to")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument("--port-file", type=Path, help="file to write the port to")
     return parser
 
 
-def _wanted(options: argparse.Namespace) -> ManagedRetriever:
-    """Return the retriever that the arguments describe. Raises ValidationError."""
+def _spec(options: argparse.Namespace) -> ManagedRetriever:
+    """Return the retriever that the arguments specify. Raises ValidationError."""
     embedding = None
     if options.embedding is not None:
         embedding = EmbeddingModel(
@@ -133,9 +133,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def _announce(listener: socket.socket, port_file: Path | None) -> None:
     host, port = listener.getsockname()[:2]
     if port_file is not None:
-        unfinished = port_file.with_name(f"{port_file.name}.{os.getpid()}")
-        unfinished.write_text(f"{port}\n")
-        unfinished.replace(port_file)  # atomic: a waiting reader never sees half a number
+        draft = port_file.with_name(f"{port_file.name}.{os.getpid()}")
+        draft.write_text(f"{port}\n")
+        draft.replace(port_file)  # atomic: a reader never sees a partial number
     print(f"listening on {host}:{port}", flush=True)
 
 

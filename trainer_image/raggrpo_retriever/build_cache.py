@@ -1,10 +1,10 @@
-"""A folder that is built once and then kept: whole or not there. Knows nothing of what is in it.
+"""A cache of folders by key, each complete or absent. Must not know their content.
 
-    root/<key>/            what was built; COMPLETE is its last file
-    root/<key>.building/   what unfinished builds left, for the next one to go on from
+    root/<key>/            a complete folder; COMPLETE is written last
+    root/<key>.building/   partial results of unfinished builds, reused by the next one
 
-Processes that build the same at the same time do each other no harm: the first to finish
-publishes by a rename, which cannot replace a folder that holds files, and the others take that.
+Processes may build the same key concurrently: the first to finish publishes its folder by a rename,
+which cannot replace a non-empty folder, and the others use that one.
 """
 
 import json
@@ -16,30 +16,32 @@ from pathlib import Path
 
 COMPLETE = "COMPLETE"
 Build = Callable[[Path, Path], None]
-"""(folder to fill, folder for what an interrupted build leaves to the next)."""
+"""Arguments: folder to fill, folder for partial results of interrupted builds."""
 
 
-def kept(root: Path, key: str, build: Build) -> Path:
-    """Return the complete folder `root/key`, building it unless it is there. Raises OSError."""
-    target, workshop = root / key, root / f"{key}.building"
+def get_or_build(root: Path, key: str, build: Build) -> Path:
+    """Return the complete folder `root/key`; build it if necessary. Raises OSError."""
+    target = root / key
+    workshop = root / f"{key}.building"
     if is_complete(target):
         return target
-    parts, own = workshop / "parts", workshop / uuid.uuid4().hex
+    partial = workshop / "parts"
+    draft = workshop / uuid.uuid4().hex
     try:
-        parts.mkdir(parents=True, exist_ok=True)
-        own.mkdir()
-        build(own, parts)
-        _complete(own)
-        _publish(own, target)
+        partial.mkdir(parents=True, exist_ok=True)
+        draft.mkdir()
+        build(draft, partial)
+        _mark_complete(draft)
+        _publish(draft, target)
     except FileNotFoundError:
-        if not is_complete(target):  # else another process has published and cleared up
+        if not is_complete(target):  # otherwise another process has removed the workshop
             raise
     shutil.rmtree(workshop, ignore_errors=True)
     return target
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether every file is there in the size that COMPLETE tells."""
+    """Return whether all files exist with the sizes recorded in COMPLETE."""
     try:
         sizes = json.loads((folder / COMPLETE).read_bytes())
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -47,15 +49,15 @@ def is_complete(folder: Path) -> bool:
         return False
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file that appears under its name only when it is on the disk."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    write(unfinished)
-    _sync(unfinished)
-    unfinished.replace(path)
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a draft, sync it to disk and rename it to `path`."""
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    write(draft)
+    _sync(draft)
+    draft.replace(path)
 
 
-def _complete(folder: Path) -> None:
+def _mark_complete(folder: Path) -> None:
     files = [file for file in folder.iterdir() if file.is_file()]
     for file in files:
         _sync(file)
@@ -65,15 +67,15 @@ def _complete(folder: Path) -> None:
     _sync(folder)
 
 
-def _publish(own: Path, target: Path) -> None:
+def _publish(draft: Path, target: Path) -> None:
     try:
-        own.rename(target)
+        draft.rename(target)
     except OSError:
         if is_complete(target):
-            return  # another process was first; what it built is the same
-        # Damaged, for we publish complete folders only: out of the way, then once more.
-        target.rename(own.with_name(f"{own.name}.damaged"))
-        own.rename(target)
+            return  # another process has published the same content
+        # The folder is damaged, because only complete folders are published: move it away.
+        target.rename(draft.with_name(f"{draft.name}.damaged"))
+        draft.rename(target)
     _sync(target.parent)
 
 

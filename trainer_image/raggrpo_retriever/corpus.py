@@ -1,4 +1,4 @@
-"""Read a corpus file into passages, or report what is wrong with it. Does no searching."""
+"""Read the passages of a corpus file, and vectors for them. Must not search."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,29 +9,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SHAPE = '{"id": "7", "contents": "..."}'
+EXAMPLE = '{"id": "7", "contents": "..."}'
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A searchable text: `id` is unique in its corpus, `contents` is never blank."""
+    """A searchable text; `id` is unique in its corpus, `contents` is not blank."""
 
     id: str
     contents: str
 
 
 class CorpusError(Exception):
-    """The corpus cannot be served. The message is one line: place, problem, remedy."""
+    """The corpus cannot be served. The message is one line with place, problem and remedy."""
 
 
 def load_corpus(path: Path) -> list[Passage]:
     """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]}.
 
-    A title goes on its own line before the text. Integer ids become strings. Raises CorpusError
-    with the file, the line (row) counted from 1 and the remedy.
+    A title becomes a line before the text. Integer ids become strings. Raises CorpusError with
+    file, line or row (from 1) and remedy.
     """
     if not path.exists():
-        raise CorpusError(f"{path}: no such file; give the absolute path of a corpus file")
+        raise CorpusError(f"{path}: no such file; use the absolute path of a corpus file")
     match path.suffix:
         case ".jsonl":
             records = _jsonl_records(path)
@@ -41,14 +41,14 @@ def load_corpus(path: Path) -> list[Passage]:
             raise CorpusError(f"{path}: unsupported file type; use .jsonl or .parquet")
     passages = list(_unique_passages(path, records))
     if not passages:
-        raise CorpusError(f"{path}: holds no passage; add one line {SHAPE} for each passage")
+        raise CorpusError(f"{path}: no passages; add one line {EXAMPLE} per passage")
     return passages
 
 
 def load_vectors(path: Path, count: int) -> np.ndarray:
-    """Read `count` passage embeddings, [N, D] float32 in corpus order.
+    """Read the vectors of `count` passages, float32 [count, D] in corpus order.
 
-    Raises CorpusError if the file is not a float array of that length or has NaN or infinity.
+    Raises CorpusError if the file has another type or length, or contains NaN or infinity.
     """
     try:
         vectors = np.load(path, allow_pickle=False)
@@ -57,8 +57,8 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
             f"{path}: not readable as .npy ({_line(error)}); write it with numpy.save"
         ) from error
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":
-        found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "archive"
-        raise CorpusError(f"{path}: expected a float32 array [N, D], found {found}; save one array")
+        kind = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "archive"
+        raise CorpusError(f"{path}: expected a float32 array [N, D], found {kind}; save one array")
     if len(vectors) != count:
         raise CorpusError(
             f"{path}: {len(vectors)} vectors for {count} passages; embed the corpus again"
@@ -71,7 +71,7 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
 
 
 Record = tuple[str, object]
-"""The place in the file ("line 3"), and the value read there."""
+"""Place in the file ("line 3") and decoded value."""
 
 
 def _jsonl_records(path: Path) -> Iterator[Record]:
@@ -91,7 +91,7 @@ def _lines(path: Path) -> Iterator[Record]:
             except json.JSONDecodeError as error:
                 raise CorpusError(
                     f"{path}, line {number}: not JSON at column {error.colno} ({error.msg}); "
-                    f"write one line {SHAPE}"
+                    f"write one line {EXAMPLE}"
                 ) from error
             except UnicodeDecodeError as error:
                 raise CorpusError(
@@ -120,37 +120,37 @@ def _rows(path: Path) -> Iterator[Record]:
 
 
 def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for place, record in records:
         try:
             passage = _passage(record)
         except ValueError as error:
             raise CorpusError(f"{path}, {place}: {error}") from error
-        if passage.id in seen:
+        if passage.id in places:
             raise CorpusError(
-                f"{path}, {place}: id {passage.id!r} stands on {seen[passage.id]} too; "
-                "make every id unique"
+                f"{path}, {place}: id {passage.id!r} is also in {places[passage.id]}; "
+                "make ids unique"
             )
-        seen[passage.id] = place
+        places[passage.id] = place
         yield passage
 
 
 def _passage(record: object) -> Passage:
     if not isinstance(record, dict):
-        raise ValueError(f"not a JSON object; write one line {SHAPE}")
+        raise ValueError(f"not a JSON object; write one line {EXAMPLE}")
     key = record.get("id")
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
-        raise ValueError(f'"id" is missing or no string; write {SHAPE}')
+        raise ValueError(f'"id" is missing or not a string; write {EXAMPLE}')
     field = "contents" if "contents" in record else "text"
     text = record.get(field)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(
-            f'"{field if field in record else "contents"}" is missing, blank or no string; '
-            f"write {SHAPE} or drop the passage"
+            f'"{field if field in record else "contents"}" is missing, blank or not a string; '
+            f"write {EXAMPLE} or drop the passage"
         )
     title = record.get("title")
     if title is not None and not isinstance(title, str):
-        raise ValueError('"title" is no string; quote it or leave it out')
+        raise ValueError('"title" is not a string; quote or remove it')
     return Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
 
 

@@ -1,4 +1,4 @@
-"""Search by embedding, and its fusion with search by words."""
+"""Dense retrieval by embeddings, and hybrid retrieval with BM25."""
 
 from collections.abc import Sequence
 
@@ -10,63 +10,65 @@ from .index import Bm25Index, Hit
 from .vectors import VectorIndex
 
 RANK_CONSTANT = 60
-"""k of reciprocal rank fusion, as in its paper."""
-CANDIDATES = 100
-"""Passages that each of two fused searches proposes, or more where more are asked for."""
+"""k of reciprocal rank fusion, as in the paper (see HybridIndex)."""
+MIN_CANDIDATES = 100
+"""Minimum number of hits of each search to fuse."""
 
 
 class DenseIndex:
     """Search by inner product of embeddings.
 
-    Passages of equal score stand in corpus order; which of those that tie for the last place is
-    found is up to faiss.
+    Hits of equal score are in corpus order; faiss chooses among those that tie for the last place.
     """
 
     def __init__(
         self, passages: Sequence[Passage], vectors: VectorIndex, embedder: Embedder
     ) -> None:
-        """`vectors` are those of `passages`, in their order, by the model of `embedder`."""
+        """`vectors` are those of `passages`, in this order, by the model of `embedder`."""
         self._passages, self._vectors, self._embedder = passages, vectors, embedder
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return each query's `top_k` passages; none for a blank query, which asks nothing."""
-        asked = [number for number, query in enumerate(queries) if query.strip()]
-        found: list[list[Hit]] = [[] for _ in queries]
-        if not asked:
-            return found
-        embedded = self._embedder.queries([queries[number] for number in asked])
+        """Return the `top_k` best hits of each query; none for a blank query."""
+        indices = [i for i, query in enumerate(queries) if query.strip()]
+        hits: list[list[Hit]] = [[] for _ in queries]
+        if not indices:
+            return hits
+        embedded = self._embedder.queries([queries[i] for i in indices])
         scores, positions = self._vectors.search(embedded, top_k)  # [Q, K]
-        for number, row, at in zip(asked, scores, positions, strict=True):
-            found[number] = self._hits(row, at)
-        return found
+        for i, row_scores, row_positions in zip(indices, scores, positions, strict=True):
+            hits[i] = self._hits(row_scores, row_positions)
+        return hits
 
     def _hits(self, scores: np.ndarray, positions: np.ndarray) -> list[Hit]:
-        pairs = [(float(s), int(at)) for s, at in zip(scores, positions, strict=True) if at >= 0]
+        pairs = [(float(s), int(p)) for s, p in zip(scores, positions, strict=True) if p >= 0]
         pairs.sort(key=lambda pair: (-pair[0], pair[1]))
-        return [Hit(at, self._passages[at], score) for score, at in pairs]
+        return [Hit(position, self._passages[position], score) for score, position in pairs]
 
 
 class HybridIndex:
-    """Reciprocal rank fusion of search by words and by embedding.
+    """Reciprocal rank fusion of BM25 and dense retrieval.
 
-    A passage's score is the sum of 1 / (60 + its rank) over the searches that found it: Cormack,
+    The score of a passage is the sum of 1 / (60 + rank) over the rankings that contain it: Cormack,
     Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning
-    methods", 2009. It needs no common scale of BM25's scores and of inner products.
+    methods", 2009. It does not need a common scale of BM25 scores and inner products.
     """
 
-    def __init__(self, words: Bm25Index, dense: DenseIndex) -> None:
-        self._words, self._dense = words, dense
+    def __init__(self, bm25: Bm25Index, dense: DenseIndex) -> None:
+        self._bm25 = bm25
+        self._dense = dense
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return each query's `top_k` passages; ties are broken by corpus order."""
-        depth = max(top_k, CANDIDATES)
-        by_words = self._words.search(queries, depth)
-        by_meaning = self._dense.search(queries, depth)
-        return [fused(lists)[:top_k] for lists in zip(by_words, by_meaning, strict=True)]
+        """Return the `top_k` best hits of each query; ties are in corpus order."""
+        depth = max(top_k, MIN_CANDIDATES)
+        bm25_hits = self._bm25.search(queries, depth)
+        dense_hits = self._dense.search(queries, depth)
+        return [
+            fuse_rankings(rankings)[:top_k] for rankings in zip(bm25_hits, dense_hits, strict=True)
+        ]
 
 
-def fused(rankings: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Return all passages of some rankings, by the sum of their reciprocal ranks."""
+def fuse_rankings(rankings: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Return the passages of all rankings, sorted by the sum of their reciprocal ranks."""
     scores: dict[int, float] = {}
     passages: dict[int, Passage] = {}
     for hits in rankings:

@@ -1,4 +1,4 @@
-"""Text → vector with a Hugging Face model on CPU in FP32. Knows no corpus and no index."""
+"""Embed texts with a Hugging Face model on CPU in FP32. Must not know about indexes."""
 
 import threading
 from collections.abc import Sequence
@@ -15,32 +15,32 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
 
-transformers_logging.disable_progress_bar()  # a log is no terminal
+transformers_logging.disable_progress_bar()  # logs are not terminals
 
 MAX_BATCH_TOKENS = 4096
-"""Bounds a forward pass: texts of a batch times the tokens of its longest one."""
-TRIAL = "a "
-"""Repeated, the text of the longest kind that is tried before any is served."""
+"""Limit of a forward pass: texts in the batch × tokens of the longest one."""
+TRIAL_WORD = "a "
+"""Repeated to test a text of maxTokens before serving."""
 
 
 class Embedder:
     """An embedding model.
 
-    One forward pass at a time, whoever asks: so memory does not grow with the calls in flight.
-    Its vectors are [N, dimension] float32; equal texts may differ in the last bits between batches.
+    Runs one forward pass at a time, so that memory does not grow with the calls in flight. Vectors
+    are float32 [N, dimension]; those of equal texts may differ in the last bits between batches.
     """
 
     def __init__(self, spec: EmbeddingModel) -> None:
-        """Load the model. Raises CorpusError if it cannot embed a text as long as maxTokens."""
+        """Load the model. Raises CorpusError if it cannot embed a text of maxTokens."""
         self._spec = spec
         self._lock = threading.Lock()
         self._model, self._tokenizer = _load(Path(spec.path))
-        own_limit = int(min(self._tokenizer.model_max_length, 2**31))
-        self._max_tokens = min(spec.max_tokens, own_limit)
+        model_limit = int(min(self._tokenizer.model_max_length, 2**31))
+        self._max_tokens = min(spec.max_tokens, model_limit)
         pad = self._tokenizer.pad_token_id
         self._pad: int = 0 if pad is None else pad
         try:
-            trial = self._embed([TRIAL * self._max_tokens])
+            trial = self._embed([TRIAL_WORD * self._max_tokens])
         except (RuntimeError, IndexError, ValueError) as error:
             raise CorpusError(
                 f"{spec.path}: cannot embed {self._max_tokens} tokens ({_line(error)}); "
@@ -49,15 +49,15 @@ class Embedder:
         self.dimension: int = trial.shape[1]
 
     def passages(self, texts: Sequence[str]) -> np.ndarray:
-        """Return a vector per passage."""
+        """Return the vectors of passages."""
         return self._embed([self._spec.passage_prefix + text for text in texts])
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Return a vector per query."""
+        """Return the vectors of queries."""
         return self._embed([self._spec.query_prefix + text for text in texts])
 
     def normalized(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors [N, D] that another embedder made as this one would return them."""
+        """Return precomputed vectors [N, D], normalized if this embedder normalizes."""
         if not self._spec.normalize:
             return vectors
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -71,7 +71,7 @@ class Embedder:
             list(texts), truncation=True, max_length=self._max_tokens, verbose=False
         )["input_ids"]
         rows = [row or [self._pad] for row in rows]
-        # By length, so that little of a batch is padding.
+        # Sorted by length to minimize padding.
         order = sorted(range(len(rows)), key=lambda i: (len(rows[i]), i))
         vectors: np.ndarray | None = None
         start = 0
@@ -82,10 +82,10 @@ class Embedder:
             ):
                 end += 1
             batch = order[start:end]
-            found = self._forward([rows[i] for i in batch])
+            pooled = self._forward([rows[i] for i in batch])
             if vectors is None:
-                vectors = np.empty((len(rows), found.shape[1]), np.float32)
-            vectors[batch] = found
+                vectors = np.empty((len(rows), pooled.shape[1]), np.float32)
+            vectors[batch] = pooled
             start = end
         assert vectors is not None
         return vectors
@@ -107,7 +107,7 @@ class Embedder:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """Return one vector per row: `states` [B, L, D], `mask` [B, L] with padding on the right."""
+    """Return vectors [B, D] for `states` [B, L, D] and `mask` [B, L], padded on the right."""
     match pooling:
         case Pooling.MEAN:
             weights = mask.unsqueeze(-1).to(states.dtype)
@@ -119,29 +119,27 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Te
 
 
 def _load(path: Path) -> tuple[Any, Any]:
-    # A folder's own code is never run, and nothing is fetched.
+    # Never run code from the folder, never download.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(path, **local)
         if config.is_encoder_decoder:
-            raise CorpusError(
-                f"{path}: has encoder and decoder; give an embedding model of one of them"
-            )
+            raise CorpusError(f"{path}: is an encoder-decoder model; use an encoder or a decoder")
         model, loaded = AutoModel.from_pretrained(
             path, config=config, dtype=torch.float32, output_loading_info=True, **local
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **local)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise CorpusError(
-            f"{path}: no embedding model can be loaded ({_line(error)}); give the folder that "
-            "save_pretrained() wrote, with its tokenizer"
+            f"{path}: cannot load the embedding model ({_line(error)}); use a folder written "
+            "by save_pretrained(), with a tokenizer"
         ) from error
-    lacking = sorted(map(str, {*loaded["missing_keys"], *loaded["mismatched_keys"]}))
-    # A pooler's output is not used, and many embedding models are saved without it.
-    if lacking := [name for name in lacking if not name.startswith("pooler.")]:
+    missing = sorted(map(str, {*loaded["missing_keys"], *loaded["mismatched_keys"]}))
+    # The pooler is not used, and many embedding models are saved without it.
+    if missing := [name for name in missing if not name.startswith("pooler.")]:
         raise CorpusError(
-            f"{path}: lacks {len(lacking)} of the model's tensors, such as {lacking[0]}; give the "
-            "folder that save_pretrained() wrote"
+            f"{path}: lacks {len(missing)} tensors of the model, such as {missing[0]}; use a "
+            "folder written by save_pretrained()"
         )
     return model.eval(), tokenizer
 

@@ -1,6 +1,6 @@
-"""In-memory search over one corpus: what every index does, and BM25 on words.
+"""In-memory search over one corpus: the index interface, and BM25.
 
-Passages of equal score stand in corpus order.
+Hits of equal score are in corpus order.
 """
 
 import logging
@@ -23,23 +23,23 @@ _RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found and its score: larger is better, the scale depends on the index."""
+    """A passage and its score; larger is better, the scale depends on the index."""
 
     position: int
-    """In the corpus, from 0."""
+    """Position in the corpus, from 0."""
     passage: Passage
     score: float
 
 
 class Index(Protocol):
-    """Search over one corpus. Must be safe to call from several threads."""
+    """Search over one corpus. Must be thread-safe."""
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return each query's best passages: at most `top_k`, best first."""
+        """Return at most `top_k` hits per query, best first."""
 
 
 def tokenize(text: str) -> list[str]:
-    """Return lower-cased words; runs of CJK characters become bigrams, a lone one stays as is."""
+    """Return lower-cased words; runs of CJK characters become bigrams, a single one is kept."""
     tokens: list[str] = []
     for run in _RUN.finditer(text.lower()):
         word = run.group()
@@ -51,7 +51,7 @@ def tokenize(text: str) -> list[str]:
 
 
 class Bm25Index:
-    """BM25 (Lucene's variant, k1 1.5, b 0.75) over `tokenize`."""
+    """BM25 (Lucene's variant, k1 1.5, b 0.75) over the tokens of `tokenize`."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
@@ -66,7 +66,7 @@ class Bm25Index:
         )
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return each query's best passages: at most `top_k`, each sharing a token with it."""
+        """Return at most `top_k` hits per query, best first, each with a token of the query."""
         return [self._search_one(query, top_k) for query in queries]
 
     def _search_one(self, query: str, top_k: int) -> list[Hit]:

@@ -1,7 +1,4 @@
-"""The vectors of a corpus: opened where they are kept, else computed and kept.
-
-Must not search.
-"""
+"""Load the vector index of a corpus from the cache, or build and cache it. Must not search."""
 
 import hashlib
 import json
@@ -12,104 +9,103 @@ import numpy as np
 
 from raggrpo_api.spec.retrieval import ManagedRetriever
 
-from .build_cache import kept, write_whole
+from .build_cache import get_or_build, write_atomically
 from .corpus import CorpusError, Passage, load_vectors
 from .embedding import Embedder
 from .vectors import VectorIndex
 
 BLOCK_PASSAGES = 2048
-"""Embedded passages that are kept together, so that an interrupted build goes on from there."""
-FORM = 2
-"""Of what is kept. A change of it, or of how texts are embedded, makes every index anew."""
+"""Passages per block; an interrupted build resumes after the last saved block."""
+FORMAT_VERSION = 2
+"""Part of the cache key. Increment it when the format or the embedding of texts changes."""
 _DIGEST_BLOCK = 2**20
 
 
 def load_or_build_vectors(
     passages: Sequence[Passage],
-    wanted: ManagedRetriever,
+    spec: ManagedRetriever,
     embedder: Embedder,
     report: Callable[[str], None],
 ) -> VectorIndex:
-    """Return the index of all passages' vectors. Raises CorpusError."""
-    exact = len(passages) <= wanted.hnsw_above
+    """Return the vector index of all passages. Raises CorpusError."""
+    exact = len(passages) <= spec.hnsw_above
 
-    def build(folder: Path, parts: Path) -> None:
+    def build(folder: Path, partial: Path) -> None:
         blocks: Iterable[np.ndarray]
-        if wanted.vectors:
-            given = _given(Path(wanted.vectors), len(passages), embedder)
-            some = (given[at : at + BLOCK_PASSAGES] for at in _starts(passages))
-            blocks = (embedder.normalized(block) for block in some)
+        if spec.vectors:
+            vectors = _specified_vectors(Path(spec.vectors), len(passages), embedder)
+            raw_blocks = (vectors[i : i + BLOCK_PASSAGES] for i in _starts(passages))
+            blocks = (embedder.normalized(block) for block in raw_blocks)
         else:
-            blocks = _embedded(passages, embedder, parts, report)
+            blocks = _embedded_blocks(passages, embedder, partial, report)
         VectorIndex.of(blocks, embedder.dimension, exact=exact).write(folder)
 
     try:
-        key = index_key(wanted, exact=exact)
-        vectors = VectorIndex.read(kept(Path(wanted.index_path), key, build))
+        key = index_key(spec, exact=exact)
+        return VectorIndex.read(get_or_build(Path(spec.index_path), key, build))
     except OSError as error:
         raise CorpusError(
-            f"{wanted.index_path}: the index cannot be kept there ({error.strerror or error}); "
-            "give a folder on a volume that can be written"
+            f"{spec.index_path}: cannot write the index ({error.strerror or error}); "
+            "use a folder on a writable volume"
         ) from error
-    except RuntimeError as error:  # faiss: a full disk, a damaged file
+    except RuntimeError as error:  # from faiss: a full disk, a damaged file
         raise CorpusError(
-            f"{wanted.index_path}: the index cannot be written or read "
-            f"({' '.join(str(error).split())[:300]}); make room there, or delete the folder"
+            f"{spec.index_path}: cannot write or read the index "
+            f"({' '.join(str(error).split())[:300]}); free space, or delete the folder"
         ) from error
-    return vectors
 
 
-def index_key(wanted: ManagedRetriever, *, exact: bool) -> str:
-    """Return a name for the index: a hash of corpus, model and settings, by content, not by place.
+def index_key(spec: ManagedRetriever, *, exact: bool) -> str:
+    """Return the cache key of an index: a hash of corpus, model and settings, by content.
 
-    What concerns queries alone is left out. Raises OSError.
+    Settings for queries are not included. Raises OSError.
     """
-    assert wanted.embedding is not None
-    model = Path(wanted.embedding.path)
+    assert spec.embedding is not None
+    model = Path(spec.embedding.path)
     files = sorted(file for file in model.rglob("*") if file.is_file())
-    parts = {
-        "form": FORM,
+    inputs = {
+        "form": FORMAT_VERSION,
         "exact": exact,
-        "embedding": wanted.embedding.model_dump(mode="json", exclude={"path", "query_prefix"}),
-        "corpus": [Path(wanted.corpus).suffix, _digest(Path(wanted.corpus))],
-        "vectors": _digest(Path(wanted.vectors)) if wanted.vectors else "",
+        "embedding": spec.embedding.model_dump(mode="json", exclude={"path", "query_prefix"}),
+        "corpus": [Path(spec.corpus).suffix, _digest(Path(spec.corpus))],
+        "vectors": _digest(Path(spec.vectors)) if spec.vectors else "",
         "model": [[str(file.relative_to(model)), _digest(file)] for file in files],
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _given(path: Path, count: int, embedder: Embedder) -> np.ndarray:
+def _specified_vectors(path: Path, count: int, embedder: Embedder) -> np.ndarray:
     vectors = load_vectors(path, count)
     if vectors.shape[1] != embedder.dimension:
         raise CorpusError(
-            f"{path}: {vectors.shape[1]} numbers in a vector, the embedding model makes "
-            f"{embedder.dimension}; embed the corpus with that model"
+            f"{path}: vectors have dimension {vectors.shape[1]}, the embedding model "
+            f"{embedder.dimension}; embed the corpus with this model"
         )
     return vectors
 
 
-def _embedded(
-    passages: Sequence[Passage], embedder: Embedder, parts: Path, report: Callable[[str], None]
+def _embedded_blocks(
+    passages: Sequence[Passage], embedder: Embedder, partial: Path, report: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
-    """Yield the vectors of all passages, [n, dimension] at a time, each computed only once."""
+    """Yield blocks of vectors, float32 [n, dimension]; blocks saved in `partial` are reused."""
     for start in _starts(passages):
-        some = passages[start : start + BLOCK_PASSAGES]
-        file = parts / f"{start}.npy"
-        vectors = _left_over(file, (len(some), embedder.dimension))
+        block = passages[start : start + BLOCK_PASSAGES]
+        file = partial / f"{start}.npy"
+        vectors = _saved_block(file, (len(block), embedder.dimension))
         if vectors is None:
             report(f"embedding passages: {start:,} of {len(passages):,}")
-            vectors = embedder.passages([passage.contents for passage in some])
+            vectors = embedder.passages([passage.contents for passage in block])
             if broken := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
                 raise CorpusError(
-                    f"the vector of passage {some[broken[0]].id!r} is not finite; check the "
+                    f"the vector of passage {block[broken[0]].id!r} is not finite; check the "
                     "embedding model"
                 )
-            write_whole(file, _saving(vectors))
+            write_atomically(file, _npy_writer(vectors))
         yield vectors
 
 
-def _left_over(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """Return what an interrupted build left, if it did and it is whole."""
+def _saved_block(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """Return a block that an interrupted build saved, or None."""
     try:
         vectors: np.ndarray = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -117,9 +113,9 @@ def _left_over(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
     return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None
 
 
-def _saving(vectors: np.ndarray) -> Callable[[Path], None]:
+def _npy_writer(vectors: np.ndarray) -> Callable[[Path], None]:
     def save(path: Path) -> None:
-        with path.open("wb") as file:  # given a name, numpy would add a suffix
+        with path.open("wb") as file:  # numpy would add a suffix to a file name
             np.save(file, vectors)
 
     return save
@@ -130,8 +126,8 @@ def _starts(passages: Sequence[Passage]) -> range:
 
 
 def _digest(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_DIGEST_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,9 +1,9 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-Must not load anything itself: it returns 503 until the loader puts an index on its `IndexHolder`.
+Must not load anything: responds with 503 until the loader sets the index of the `IndexHolder`.
 
-A call may hold any number of queries; what bounds it is memory, MAX_BODY_BYTES of request and
-MAX_ANSWER_BYTES of passages, beyond which the answer is 413.
+A call may have any number of queries; beyond MAX_BODY_BYTES of request or MAX_RESPONSE_BYTES of
+passages, the response is 413.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from starlette.routing import Route
 from .index import Hit, Index
 
 MAX_BODY_BYTES = 32 * 2**20
-MAX_ANSWER_BYTES = 64 * 2**20
+MAX_RESPONSE_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
 TOO_LARGE = 413
 QUERY_BLOCK = 64
-"""Searched for together, so that a call of many queries takes no more memory than one of these."""
+"""Queries that are searched together, which bounds the memory of large calls."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass
 class IndexHolder:
-    """Where the loader puts the index; until then `reason` says why there is none."""
+    """Receives the index from the loader; `reason` explains why there is none."""
 
     index: Index | None = None
-    reason: str = "the index is being loaded"
+    reason: str = "loading the index"
 
 
 class BadRequest(Exception):
-    """The request cannot be served; `field` is the part of the body at fault."""
+    """The request is invalid; `field` is the field of the body at fault."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -46,11 +46,11 @@ class BadRequest(Exception):
 
 
 class TooLarge(BadRequest):
-    """The request or its answer takes more memory than one call may."""
+    """The request or its response exceeds a memory limit."""
 
 
 class RetrieveRequest(BaseModel):
-    """Search-R1's request; `query` is a single-query form."""
+    """A Search-R1 request; `query` is the form for a single query."""
 
     model_config = ConfigDict(strict=True)
 
@@ -61,7 +61,7 @@ class RetrieveRequest(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """RagChat's request; only Reference calls omit the actor's three fields."""
+    """A RagChat request; only calls of role Reference omit the actor's three fields."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,10 +74,10 @@ class ChatRequest(BaseModel):
 
 
 def build_app(holder: IndexHolder) -> Starlette:
-    """Return the web application for `holder`; every refusal gives its reason in `error`.
+    """Return the web application; error responses have their reason in `error`.
 
-    Unknown fields are ignored, because clients of these protocols add their own. For a bad request
-    `/retrieve` returns 400 and `/chat` 422, with the `field` at fault.
+    Unknown fields are ignored, because clients of these protocols add their own. Invalid requests
+    get status 400 from `/retrieve` and 422 from `/chat`, with the `field` at fault.
     """
 
     async def healthz(_: Request) -> Response:
@@ -86,10 +86,10 @@ def build_app(holder: IndexHolder) -> Starlette:
         return JSONResponse({"status": "ok"})
 
     async def retrieve(request: Request) -> Response:
-        return await _serve(request, holder, RetrieveRequest, retrieve_answer, refusal=400)
+        return await _serve(request, holder, RetrieveRequest, retrieve_response, error_status=400)
 
     async def chat(request: Request) -> Response:
-        return await _serve(request, holder, ChatRequest, chat_answer, refusal=422)
+        return await _serve(request, holder, ChatRequest, chat_response, error_status=422)
 
     return Starlette(
         routes=[
@@ -100,28 +100,32 @@ def build_app(holder: IndexHolder) -> Starlette:
     )
 
 
-def retrieve_answer(index: Index, body: RetrieveRequest) -> dict[str, object]:
-    """Return a list per query: of documents, or of {"document", "score"} with `return_scores`."""
-    found = _search(index, body)
-    return {"result": [[_found(hit, body.return_scores) for hit in hits] for hits in found]}
+def retrieve_response(index: Index, body: RetrieveRequest) -> dict[str, object]:
+    """Return a list per query of documents, or of {"document", "score"} with `return_scores`."""
+    results = _search(index, body)
+    return {"result": [[_document(hit, body.return_scores) for hit in hits] for hits in results]}
 
 
-def chat_answer(index: Index, body: ChatRequest) -> dict[str, object]:
-    """Return the passages found for the joined fields, scores relative to the best one.
+def chat_response(index: Index, body: ChatRequest) -> dict[str, object]:
+    """Return the hits for the concatenated fields, with scores relative to the best one.
 
-    The scores of BM25 and of fused ranks have no scale that a threshold could refer to. With
-    relative scores the best passage always scores 1, and `score_threshold` 0.95 keeps those within
-    5 % of it.
+    Scores of BM25 and of rank fusion have no absolute scale for a threshold. With relative scores
+    the best passage has score 1, and `score_threshold` 0.95 keeps those within 5 % of it.
     """
     fields = (body.rewritten_query, body.user_profile, body.history_summary, body.context)
     [hits] = index.search([" ".join(field for field in fields if field)], body.top_k)
-    shares = [(hit.passage, _share(hit.score, hits[0].score)) for hit in hits]
-    kept = [(passage, share) for passage, share in shares if share >= body.score_threshold]
-    return {"results": [{"id": p.id, "text": p.contents, "score": share} for p, share in kept]}
+    scored = [(hit.passage, _relative_score(hit.score, hits[0].score)) for hit in hits]
+    return {
+        "results": [
+            {"id": passage.id, "text": passage.contents, "score": score}
+            for passage, score in scored
+            if score >= body.score_threshold
+        ]
+    }
 
 
-def _share(score: float, best: float) -> float:
-    """Return a score relative to the best one; inner products may be negative, shares are not."""
+def _relative_score(score: float, best: float) -> float:
+    """Return `score / best`, at least 0: inner products may be negative."""
     if best <= 0:
         return 1.0 if score == best else 0.0
     return max(0.0, score / best)
@@ -130,63 +134,66 @@ def _share(score: float, best: float) -> float:
 async def _serve(
     request: Request,
     holder: IndexHolder,
-    shape: type[Body],
-    answer: Callable[[Index, Body], dict[str, object]],
+    model: type[Body],
+    respond: Callable[[Index, Body], dict[str, object]],
     *,
-    refusal: int,
+    error_status: int,
 ) -> Response:
     if (index := holder.index) is None:
         return JSONResponse({"error": holder.reason}, 503)
     try:
-        text = await _read(request)
+        content = await _read(request)
         # Parsing and searching are CPU-bound; a thread keeps /healthz responsive.
-        found = await asyncio.to_thread(lambda: answer(index, shape.model_validate_json(text)))
-        return JSONResponse(found)
+        response = await asyncio.to_thread(
+            lambda: respond(index, model.model_validate_json(content))
+        )
+        return JSONResponse(response)
     except ValidationError as error:
-        return _refused(_blame(error), refusal)
+        return _error_response(_bad_request(error), error_status)
     except TooLarge as error:
-        return _refused(error, TOO_LARGE)
+        return _error_response(error, TOO_LARGE)
     except BadRequest as error:
-        return _refused(error, refusal)
+        return _error_response(error, error_status)
 
 
 async def _read(request: Request) -> bytes:
-    """Return the body. Raises TooLarge as soon as it is."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
+    """Return the body. Raises TooLarge beyond MAX_BODY_BYTES."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
         if size > MAX_BODY_BYTES:
-            raise TooLarge("body", f"has more than {MAX_BODY_BYTES} bytes; send fewer queries")
-        parts.append(part)
-    return b"".join(parts)
+            raise TooLarge("body", f"larger than {MAX_BODY_BYTES} bytes; send fewer queries")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
-    """Search for all queries, some at a time. Raises TooLarge as soon as the answer is."""
+    """Return the hits of all queries. Raises TooLarge beyond MAX_RESPONSE_BYTES."""
     queries = [body.query] if body.queries is None and body.query is not None else body.queries
     if queries is None:
-        raise BadRequest("queries", "is missing; give a list of strings")
-    found: list[list[Hit]] = []
+        raise BadRequest("queries", "required; send a list of strings")
+    results: list[list[Hit]] = []
     size = 0
     for start in range(0, len(queries), QUERY_BLOCK):
-        some = index.search(queries[start : start + QUERY_BLOCK], body.topk)
-        size += sum(len(hit.passage.contents) for hits in some for hit in hits)
-        if size > MAX_ANSWER_BYTES:
-            limit = f"the passages found have more than {MAX_ANSWER_BYTES} characters"
-            raise TooLarge("topk", f"{limit}; ask for fewer, or for fewer queries at once")
-        found += some
-    return found
+        block = index.search(queries[start : start + QUERY_BLOCK], body.topk)
+        size += sum(len(hit.passage.contents) for hits in block for hit in hits)
+        if size > MAX_RESPONSE_BYTES:
+            problem = f"passages with more than {MAX_RESPONSE_BYTES} characters"
+            raise TooLarge("topk", f"{problem}; decrease topk or send fewer queries")
+        results += block
+    return results
 
 
-def _found(hit: Hit, with_score: bool) -> dict[str, object]:
+def _document(hit: Hit, with_score: bool) -> dict[str, object]:
     document: dict[str, object] = {"id": hit.passage.id, "contents": hit.passage.contents}
     return {"document": document, "score": hit.score} if with_score else document
 
 
-def _blame(error: ValidationError) -> BadRequest:
+def _bad_request(error: ValidationError) -> BadRequest:
     first = error.errors(include_url=False, include_input=False)[0]
-    return BadRequest(".".join(str(part) for part in first["loc"]) or "body", first["msg"])
+    return BadRequest(".".join(str(key) for key in first["loc"]) or "body", first["msg"])
 
 
-def _refused(error: BadRequest, status: int) -> Response:
+def _error_response(error: BadRequest, status: int) -> Response:
     return JSONResponse({"error": str(error), "field": error.field}, status)

@@ -252,7 +252,7 @@ PREFLIGHTS: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] 
         {"missing model folder": ["model.path /nowhere/model", "mount it, or correct the path"],
             "unsupported file": ["table.csv: unsupported file type", "use .parquet or .jsonl"],
             "missing data file": ["/nowhere/train.jsonl", "mount it, or correct the path"],
-            "checkpoint folder": ["checkpoint.path", "file/checkpoints", "cannot be written"],
+            "checkpoint folder": ["checkpoint.path", "file/checkpoints", "not writable by user"],
             "endpoint down": ["endpoint kb", "ConnectionRefused", "the service is running"],
             "reward": ["no_such_module", "check reward.functions[].python"]}),
     "bad data": (make_job_with_bad_data, DATA,

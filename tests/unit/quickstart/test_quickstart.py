@@ -20,7 +20,7 @@ def found() -> list[records.Record]:
 
 @pytest.fixture(scope="module")
 def questions(found: list[records.Record]) -> records.Questions:
-    return records.ask(found, seed=0)
+    return records.select_questions(found, seed=0)
 
 
 def test_the_corpus_holds_the_languages_each_question_one_answer(
@@ -35,9 +35,9 @@ def test_every_question_finds_its_passage_among_three_that_share_a_word_of_the_n
     questions: records.Questions,
 ) -> None:
     for question in questions.train + questions.validation:
-        assert question.record in question.found
-        assert len(set(question.found)) == records.TOP_K
-        assert all(question.record.words & other.words for other in question.found)
+        assert question.record in question.hits
+        assert len(set(question.hits)) == records.TOP_K
+        assert all(question.record.words & other.words for other in question.hits)
 
 
 @pytest.mark.row("B32")
@@ -52,7 +52,7 @@ def test_the_token_beside_the_code_tells_the_right_passage_from_the_others(
 
     for asked in (questions.train, questions.validation):
         told = sum(
-            [last_token(record) for record in q.found].count(last_token(q.record)) == 1
+            [last_token(record) for record in q.hits].count(last_token(q.record)) == 1
             for q in asked
         )
         assert told / len(asked) > 0.9
@@ -68,10 +68,10 @@ def test_no_passage_is_cut(found: list[records.Record]) -> None:
 
 def test_who_sees_passages_but_no_question_answers_a_third(questions: records.Questions) -> None:
     """The best guess from training, by the passage alone, is not better than chance."""
-    shown = Counter(record for q in questions.train for record in q.found)
+    shown = Counter(record for q in questions.train for record in q.hits)
     right = Counter(q.record for q in questions.train)
     guessed = [
-        max(sorted(q.found, key=lambda r: r.question), key=lambda r: right[r] / max(1, shown[r]))
+        max(sorted(q.hits, key=lambda r: r.question), key=lambda r: right[r] / max(1, shown[r]))
         for q in questions.validation
     ]
     hits = sum(g == q.record for g, q in zip(guessed, questions.validation, strict=True))

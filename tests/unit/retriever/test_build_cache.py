@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_retriever.build_cache import COMPLETE, is_complete, kept, write_whole
+from raggrpo_retriever.build_cache import COMPLETE, get_or_build, is_complete, write_atomically
 
 
 def writing(text: str = "whole") -> object:
@@ -18,9 +18,9 @@ def never(folder: Path, parts: Path) -> None:
 
 
 def test_it_is_built_once(tmp_path: Path) -> None:
-    folder = kept(tmp_path, "key", writing())
+    folder = get_or_build(tmp_path, "key", writing())
     assert (folder, (folder / "data").read_text()) == (tmp_path / "key", "whole")
-    assert kept(tmp_path, "key", never) == folder
+    assert get_or_build(tmp_path, "key", never) == folder
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
@@ -31,18 +31,18 @@ def test_a_build_that_fails_leaves_nothing_that_looks_whole(tmp_path: Path) -> N
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        kept(tmp_path, "key", failing)
+        get_or_build(tmp_path, "key", failing)
     assert not (tmp_path / "key").exists()
 
     def continuing(folder: Path, parts: Path) -> None:
         (folder / "data").write_text((parts / "0").read_text())
 
-    assert (kept(tmp_path, "key", continuing) / "data").read_text() == "kept for the next"
+    assert (get_or_build(tmp_path, "key", continuing) / "data").read_text() == "kept for the next"
 
 
 @pytest.mark.parametrize("damage", ["marker", "missing", "short", "foreign"])
 def test_a_damaged_folder_is_built_anew(tmp_path: Path, damage: str) -> None:
-    folder = kept(tmp_path, "key", writing())
+    folder = get_or_build(tmp_path, "key", writing())
     match damage:
         case "marker":
             (folder / COMPLETE).unlink()
@@ -53,7 +53,7 @@ def test_a_damaged_folder_is_built_anew(tmp_path: Path, damage: str) -> None:
         case "foreign":
             (folder / COMPLETE).write_text("[]")
     assert not is_complete(folder)
-    assert (kept(tmp_path, "key", writing("anew")) / "data").read_text() == "anew"
+    assert (get_or_build(tmp_path, "key", writing("anew")) / "data").read_text() == "anew"
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
@@ -67,7 +67,7 @@ def test_of_two_that_build_at_once_the_first_publishes_and_both_use_it(tmp_path:
 
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(kept(tmp_path, "key", meeting)))
+        threading.Thread(target=lambda: found.append(get_or_build(tmp_path, "key", meeting)))
         for _ in range(2)
     ]
     for thread in threads:
@@ -80,10 +80,10 @@ def test_of_two_that_build_at_once_the_first_publishes_and_both_use_it(tmp_path:
 
 def test_one_that_is_overtaken_uses_what_the_other_built(tmp_path: Path) -> None:
     def overtaken(folder: Path, parts: Path) -> None:
-        kept(tmp_path, "key", writing("the other's"))  # which clears up behind itself
+        get_or_build(tmp_path, "key", writing("the other's"))  # which clears up behind itself
         (folder / "data").write_text("late")
 
-    assert (kept(tmp_path, "key", overtaken) / "data").read_text() == "the other's"
+    assert (get_or_build(tmp_path, "key", overtaken) / "data").read_text() == "the other's"
     assert is_complete(tmp_path / "key")
 
 
@@ -94,7 +94,7 @@ def _killed_while_building(root: str) -> None:
 
         os._exit(9)
 
-    kept(Path(root), "key", dying)
+    get_or_build(Path(root), "key", dying)
 
 
 def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     process.join(20)
     assert process.exitcode == 9
     assert not (tmp_path / "key").exists()
-    assert (kept(tmp_path, "key", writing()) / "data").read_text() == "whole"
+    assert (get_or_build(tmp_path, "key", writing()) / "data").read_text() == "whole"
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        write_whole(tmp_path / "part", failing)
+        write_atomically(tmp_path / "part", failing)
     assert not (tmp_path / "part").exists()
-    write_whole(tmp_path / "part", lambda path: path.write_text("whole") and None)
+    write_atomically(tmp_path / "part", lambda path: path.write_text("whole") and None)
     assert (tmp_path / "part").read_text() == "whole"

@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
-from raggrpo_retriever import embedding
-from raggrpo_retriever import index_build as building
+from raggrpo_retriever import embedding, index_build
 from raggrpo_retriever.corpus import CorpusError, Passage
-from raggrpo_retriever.dense import RANK_CONSTANT, fused
+from raggrpo_retriever.dense import RANK_CONSTANT, fuse_rankings
 from raggrpo_retriever.embedding import Embedder
 from raggrpo_retriever.index import Hit
 from raggrpo_retriever.loading import load_index
@@ -156,7 +155,7 @@ def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model:
 def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
     wanted = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
-    with pytest.raises(CorpusError, match=r"v\.npy: 3 numbers in a vector, .* makes 16; embed"):
+    with pytest.raises(CorpusError, match=r"v\.npy: vectors have dimension 3, .* 16; embed"):
         load_index(wanted)
 
 
@@ -179,7 +178,7 @@ def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Pat
 
 def test_reciprocal_rank_fusion_worked_by_hand() -> None:
     a, b, c = (Hit(n, Passage(name, name), 9.0 - n) for n, name in enumerate("abc"))
-    fusion = fused([[a, b], [c, b, a]])
+    fusion = fuse_rankings([[a, b], [c, b, a]])
     assert RANK_CONSTANT == 60
     assert [(hit.passage.id, hit.score) for hit in fusion] == [
         ("a", pytest.approx(1 / 61 + 1 / 63)),
@@ -219,7 +218,7 @@ def test_an_index_is_built_once_and_again_only_for_what_changes_it(
 def test_an_interrupted_build_goes_on_where_it_was(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "BLOCK_PASSAGES", 8)
+    monkeypatch.setattr(index_build, "BLOCK_PASSAGES", 8)
     embedded: list[int] = []
     compute = Embedder.passages
 
@@ -253,7 +252,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(
 ) -> None:
     (tmp_path / "file").write_text("")
     wanted = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
-    with pytest.raises(CorpusError, match=r"cannot be kept there \(Not a directory\); give a"):
+    with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); use a"):
         load_index(wanted)
 
 
@@ -275,9 +274,9 @@ def test_a_model_saved_without_its_pooler_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda path: (path / "config.json").unlink(), "no embedding model can be loaded"),
-        (lambda path: (path / "tokenizer.json").write_text("{"), "no embedding model can be"),
-        (lambda path: (path / "model.safetensors").write_bytes(b""), "no embedding model can be"),
+        (lambda path: (path / "config.json").unlink(), "cannot load the embedding model"),
+        (lambda path: (path / "tokenizer.json").write_text("{"), "cannot load the embedding"),
+        (lambda path: (path / "model.safetensors").write_bytes(b""), "cannot load the embedding"),
         (_with_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ of the model's tensors"),
     ],
 )

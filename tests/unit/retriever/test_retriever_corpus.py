@@ -36,13 +36,21 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
         ("c.jsonl", GOOD + b"\n{oops\n", "line 3: not JSON at column 2 (Expecting property name"),
         ("c.jsonl", GOOD + b"\xff\xfe\n", "line 2: not UTF-8; save the file in UTF-8"),
         ("c.jsonl", GOOD + b"[1]\n", "line 2: not a JSON object; write one line {"),
-        ("c.jsonl", b'{"contents": "x"}\n', 'line 1: "id" is missing or no string; write {'),
-        ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" is missing or no string'),
-        ("c.jsonl", b'{"id": "1"}\n', 'line 1: "contents" is missing, blank or no string; write'),
-        ("c.jsonl", b'{"id": "1", "text": " "}\n', 'line 1: "text" is missing, blank or no string'),
-        ("c.jsonl", b'{"id": 1, "text": "x", "title": 3}\n', 'line 1: "title" is no string'),
-        ("c.jsonl", GOOD + GOOD, "line 2: id '1' stands on line 1 too; make every id unique"),
-        ("c.jsonl", b"\n", ": holds no passage; add one line {"),
+        ("c.jsonl", b'{"contents": "x"}\n', 'line 1: "id" is missing or not a string; write {'),
+        ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" is missing or not a string'),
+        (
+            "c.jsonl",
+            b'{"id": "1"}\n',
+            'line 1: "contents" is missing, blank or not a string; write',
+        ),
+        (
+            "c.jsonl",
+            b'{"id": "1", "text": " "}\n',
+            'line 1: "text" is missing, blank or not a string',
+        ),
+        ("c.jsonl", b'{"id": 1, "text": "x", "title": 3}\n', 'line 1: "title" is not a string'),
+        ("c.jsonl", GOOD + GOOD, "line 2: id '1' is also in line 1; make ids unique"),
+        ("c.jsonl", b"\n", ": no passages; add one line {"),
         ("c.parquet", b"PAR1 and no more", ": not readable as parquet ("),
         ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],
@@ -61,7 +69,7 @@ def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
 
 
 def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; give"):
+    with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; use"):
         load_corpus(tmp_path / "absent.jsonl")
 
 

@@ -98,7 +98,7 @@ def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
 
     assert process.returncode == 3
     assert errors == (
-        f'error: {corpus}, line 2: "contents" is missing, blank or no string; '
+        f'error: {corpus}, line 2: "contents" is missing, blank or not a string; '
         'write {"id": "7", "contents": "..."} or drop the passage\n'
     )
 
@@ -133,7 +133,7 @@ def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str])
         (["--index", "Dense"], "index Dense has no embedding model; give one"),
         (
             ["--index", "Hybrid", "--embedding", "/no/model", "--index-path", "/tmp/indexes"],
-            "/no/model: no embedding model can be loaded",
+            "/no/model: cannot load the embedding model",
         ),
     ],
 )

@@ -88,7 +88,7 @@ async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize(
-    ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_ANSWER_BYTES", "topk")]
+    ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_RESPONSE_BYTES", "topk")]
 )
 async def test_what_takes_too_much_memory_is_refused_with_a_remedy(
     words: httpx.AsyncClient, limit: str, field: str, monkeypatch: pytest.MonkeyPatch
