@@ -57,7 +57,7 @@ def given(script: str) -> dict[str, Any]:
 )
 def test_last_assignment_before_command_is_used(script: str, expected: str) -> None:
     after = "\nM=/later"
-    assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": values}
+    assert given(f'{script}\n{RUN} data.path="$M"{after}') == {"data.path": expected}
 
 
 @pytest.mark.parametrize(
