@@ -53,18 +53,18 @@ LIES: dict[str, Lie] = {
 
 
 class Lying(FakeRuntime):
-    """A world whose trainer tells a lie; its driver hears no signal."""
+    """A trainer that misreports progress and whose driver ignores signals."""
 
     lie: Lie = staticmethod(lambda n: {})
     reads = 0
 
     def _progress(self) -> Progress | None:
-        if (found := super()._progress()) is None:
+        if (progress := super()._progress()) is None:
             return None
         self.reads += 1
-        told = json.loads(found.model_dump_json(by_alias=True)) | self.lie(self.reads)
+        reported = json.loads(progress.model_dump_json(by_alias=True)) | self.lie(self.reads)
         try:
-            return Progress.model_validate_json(json.dumps(told))
+            return Progress.model_validate_json(json.dumps(reported))
         except ValueError:
             return None
 
@@ -123,10 +123,10 @@ async def test_suspended_job_has_no_pods_after_grace_period(name: str) -> None:
 @pytest.mark.parametrize("name", LIES)
 async def test_job_past_deadline_ends_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"activeDeadlineSeconds": 120})
-    began = scenario.status.attempts[-1].started
-    assert began is not None
+    started = scenario.status.attempts[-1].started
+    assert started is not None
 
-    await until_freed(scenario, began + timedelta(seconds=120))
+    await until_freed(scenario, started + timedelta(seconds=120))
     await scenario.until_quiet(timedelta(hours=1))
 
     assert scenario.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED

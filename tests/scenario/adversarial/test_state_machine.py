@@ -55,7 +55,7 @@ class Life(RuleBasedStateMachine):
         queue=st.sampled_from(["", "", "waits in queue research"]),
         rounds=st.integers(0, 60),
     )
-    def begin(
+    def start(
         self,
         max_restarts: int,
         deadline: int,
@@ -87,9 +87,9 @@ class Life(RuleBasedStateMachine):
         if not hasattr(self, "environment"):
             return
         status = self.environment.job.status
-        TOLD["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
-        TOLD["is queued"] += status.phase is Phase.QUEUED
-        TOLD["is suspended"] += status.phase is Phase.SUSPENDED
+        SITUATIONS["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
+        SITUATIONS["is queued"] += status.phase is Phase.QUEUED
+        SITUATIONS["is suspended"] += status.phase is Phase.SUSPENDED
 
     # The operator
 
@@ -146,7 +146,7 @@ class Life(RuleBasedStateMachine):
         self.edit(recovery__maxRestarts=number)
 
     @rule()
-    def user_breaks_or_mends_the_spec(self) -> None:
+    def user_breaks_or_fixes_the_spec(self) -> None:
         every = 5 if self.changes["checkpoint.everySteps"] == 0 else 0
         self.edit(checkpoint__everySteps=every)
 
@@ -180,7 +180,7 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.environment.has_living_attempt)
     @rule()
-    def somebody_stops_the_driver(self) -> None:
+    def driver_is_stopped_externally(self) -> None:
         self.environment.living_attempt.status = SubmissionStatus.STOPPED
 
     @rule(step=st.sampled_from([None, 0, 5, 10]))
@@ -205,12 +205,12 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
-    def head_restarts_and_forgets(self) -> None:
+    def head_restarts_without_state(self) -> None:
         self.environment.lose_attempt()
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
-    def somebody_deletes_the_cluster(self) -> None:
+    def cluster_is_deleted_externally(self) -> None:
         self.environment.delete_cluster()
 
     @precondition(lambda self: self.environment.has_cluster)
@@ -281,9 +281,9 @@ class Life(RuleBasedStateMachine):
         self.edit(suspend=False, checkpoint__everySteps=5)
         note(f"in peace since {environment.now - T0}")
         asks_again = environment.work(PATIENCE)
-        TOLD["rounds"] += environment.rounds_started
-        TOLD["another operator took over"] += environment.times_overtaken
-        TOLD.update(str(record.cause) for record in environment.job.status.attempts)
+        SITUATIONS["rounds"] += environment.rounds_started
+        SITUATIONS["another operator took over"] += environment.times_overtaken
+        SITUATIONS.update(str(record.cause) for record in environment.job.status.attempts)
         if environment.is_deleted:
             return
         status = environment.job.status
@@ -294,7 +294,7 @@ class Life(RuleBasedStateMachine):
         assert is_true(status, ConditionType.COMPLETE) != is_true(status, ConditionType.FAILED)
 
 
-TOLD: Counter[str] = Counter()
+SITUATIONS: Counter[str] = Counter()
 """Rounds of the operator, moments in which jobs waited, and by which causes attempts ended."""
 STEPS = 50
 
@@ -318,6 +318,6 @@ def test_random_lifecycles_keep_invariants(capsys: pytest.CaptureFixture[str]) -
         "is suspended",
         "another operator took over",
     ):
-        assert TOLD[what], what
+        assert SITUATIONS[what], what
     with capsys.disabled():
-        print(dict(TOLD.most_common()), end=" ")
+        print(dict(SITUATIONS.most_common()), end=" ")

@@ -220,8 +220,8 @@ def test_first_failed_check_is_the_reason_and_all_are_named() -> None:
 
 def rules_on_facts(decision: Decision) -> CheckState:
     checks = decision.status.preflight.checks
-    [found] = [each.state for each in checks if each.id is CheckId.RULES_ON_FACTS]
-    return found
+    [check] = [each.state for each in checks if each.id is CheckId.RULES_ON_FACTS]
+    return check
 
 
 def test_rule_violated_by_facts_is_a_failed_check() -> None:
@@ -311,10 +311,10 @@ def test_gpu_memory_is_not_needed_on_cpu_or_without_model_size() -> None:
 def test_gpu_memory_can_be_specified() -> None:
     given = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
 
-    found = gpu_check(given, PreflightResult(facts=KNOWN_7B))
+    check = gpu_check(given, PreflightResult(facts=KNOWN_7B))
 
-    assert found is not None
-    assert (found.state, found.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as given")
+    assert check is not None
+    assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as given")
 
 
 def test_unobserved_device_facts_are_ignored() -> None:
@@ -456,15 +456,15 @@ def test_ten_newest_attempts_are_retained() -> None:
     assert [each.number for each in attempts] == list(range(13, 3, -1))
 
 
-@pytest.mark.parametrize(("seconds", "begins"), [(-0.5, False), (0, True), (0.5, True)])
-def test_attempt_starts_after_delay(seconds: float, begins: bool) -> None:
+@pytest.mark.parametrize(("seconds", "starts"), [(-0.5, False), (0, True), (0.5, True)])
+def test_attempt_starts_after_delay(seconds: float, starts: bool) -> None:
     state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=SEEN)
     job = recorded(record=ended(), restart_state=state)
 
     decision = decide(job, Observed(cluster=READY), at(20 + seconds))
 
-    assert (decision.status.attempt == 2) is begins
-    assert decision.requeue_after == (0.0 if begins else pytest.approx(0.6))
+    assert (decision.status.attempt == 2) is starts
+    assert decision.requeue_after == (0.0 if starts else pytest.approx(0.6))
 
 
 def test_delay_is_limited_by_job_deadline() -> None:
@@ -491,14 +491,14 @@ def test_cluster_uses_pinned_ray_version() -> None:
     facts = KNOWN_TINY.model_copy(update={"ray_version": "2.61.0"})
     preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
 
-    began, begins = (
+    first, starts = (
         decide(checked(preflight=preflight, pinned=pinned), Observed(), at(5)).actions[0]
         for pinned in (Pinned(ray_version="2.60.0"), Pinned())
     )
 
-    assert isinstance(began, CreateCluster)
-    assert isinstance(begins, CreateCluster)
-    assert (began.ray_version, begins.ray_version) == ("2.60.0", "2.61.0")
+    assert isinstance(first, CreateCluster)
+    assert isinstance(starts, CreateCluster)
+    assert (first.ray_version, starts.ray_version) == ("2.60.0", "2.61.0")
 
 
 # --- the cluster
@@ -575,9 +575,9 @@ def test_attempt_waits_for_image_digests_of_nodes() -> None:
 
 @pytest.mark.parametrize("image_id", ["", f"sha256:{'1' * 64}"])
 def test_attempt_does_not_wait_without_image_comparison(image_id: str) -> None:
-    told_by_nodes = (image_id,) if image_id else ()
+    node_image_ids = (image_id,) if image_id else ()
     pinned = Pinned(image="trainer:1", image_id=image_id)
-    cluster = replace(READY, image_ids=told_by_nodes)
+    cluster = replace(READY, image_ids=node_image_ids)
 
     decision = decide(
         recorded(pinned=pinned), Observed(cluster=cluster, default_image="trainer:1"), at(5)
@@ -606,21 +606,21 @@ def test_foreign_image_is_not_pinned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pinned", "told_by_head", "in_pods", "begins"),
+    ("pinned", "head_version", "in_pods", "starts"),
     [
         ("", "2.61.0", True, [SubmitAttempt]),
-        ("2.60.0", "", True, []),  # the head is asked again
+        ("2.60.0", "", True, []),  # the head is probed again
         ("2.60.0", "", False, [SubmitAttempt]),  # this machine has one Ray
     ],
 )
 def test_unknown_ray_version_is_not_compared(
-    pinned: str, told_by_head: str, in_pods: bool, begins: list[type]
+    pinned: str, head_version: str, in_pods: bool, starts: list[type]
 ) -> None:
     job = recorded(pinned=Pinned(image="trainer:1", ray_version=pinned))
-    cluster = replace(READY, ray_version=told_by_head)
+    cluster = replace(READY, ray_version=head_version)
     observed = Observed(cluster=cluster, default_image="trainer:1", in_pods=in_pods)
 
-    assert kinds(decide(job, observed, at(5))) == begins
+    assert kinds(decide(job, observed, at(5))) == starts
 
 
 # --- the queue

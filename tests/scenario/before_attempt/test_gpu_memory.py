@@ -22,8 +22,8 @@ async def make_gpu_scenario(
     facts: Any, device: DeviceObserved | None, **resources: Any
 ) -> Scenario:
     given = {"device": "GPU", "gpusPerNode": 8, "ranks": 1, **resources}
-    told = PreflightResult(facts=facts.model_copy(update=BOASTFUL))
-    scenario = make_scenario({}, {"resources": given}, preflight_result=told)
+    result = PreflightResult(facts=facts.model_copy(update=BOASTFUL))
+    scenario = make_scenario({}, {"resources": given}, preflight_result=result)
     scenario.runtime.device = device
     await scenario.until_quiet()
     return scenario
@@ -31,8 +31,8 @@ async def make_gpu_scenario(
 
 def check_of(scenario: Scenario) -> tuple[CheckState, str]:
     checks = scenario.status.preflight.checks
-    [found] = [each for each in checks if each.id is CheckId.GPU_MEMORY]
-    return found.state, found.evidence
+    [check] = [each for each in checks if each.id is CheckId.GPU_MEMORY]
+    return check.state, check.evidence
 
 
 @pytest.mark.row("A12", "D11")
@@ -43,7 +43,7 @@ async def test_oversized_model_is_rejected_with_memory_terms() -> None:
         assert scenario.status.phase is Phase.FAILED
         value, reason, message = scenario.condition(ConditionType.FAILED)
         assert (value, reason) == ("True", "PreflightFailed")
-        assert "training needs 1052.0 GiB per GPU" in message
+        assert "the training state does not fit (1052.0 GiB per GPU" in message
         assert check_of(scenario)[0] is CheckState.FAILED
         assert scenario.count(CreateCluster) == 0
 

@@ -44,7 +44,7 @@ class PodsRuntime(FakeRuntime):
     slow_deletion: bool = False
     lost_worker: bool = False
     evidence_after: float | None = None
-    """Seconds from an attempt's end until its lost worker is told of."""
+    """Seconds from the end of an attempt until its lost worker is reported."""
     _deleting: int = field(default=0)
     _ended: datetime | None = None
 
@@ -60,8 +60,8 @@ class PodsRuntime(FakeRuntime):
         if cluster is None:
             return observed
         if self.waiting_for:
-            told = {"message": self.waiting_for, "cause": self.final_cause}
-            return replace(observed, cluster=replace(cluster, is_ready=False, **told))
+            problem = {"message": self.waiting_for, "cause": self.final_cause}
+            return replace(observed, cluster=replace(cluster, is_ready=False, **problem))
         if self.evidence_after is not None and observed.attempt is not None:
             self._ended = self._ended or (self.now if observed.attempt.exit_code else None)
             observed = replace(observed, evidence_seconds=5.0)
@@ -104,25 +104,27 @@ async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
         make_scenario_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime
     )
 
-    def tells(kind: ConditionType, *told: str) -> Callable[[JobStatus], bool]:
-        return lambda s: any(c.type == kind and (c.status, c.reason) == told for c in s.conditions)
+    def has_condition(kind: ConditionType, *expected: str) -> Callable[[JobStatus], bool]:
+        return lambda s: any(
+            c.type == kind and (c.status, c.reason) == expected for c in s.conditions
+        )
 
-    await scenario.until(tells(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsNotReady"))
+    await scenario.until(has_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "PodsNotReady"))
     runtime.preflight_waits = False
     await scenario.until(lambda s: scenario.condition(ConditionType.RETRIEVER_READY)[0] == "False")
     runtime.retrievers_wait, runtime.queue = False, "waits in queue research"
-    await scenario.until(tells(ConditionType.SUSPENDED, "True", "Queued"))
+    await scenario.until(has_condition(ConditionType.SUSPENDED, "True", "Queued"))
     runtime.queue = ""
-    await scenario.until(tells(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
+    await scenario.until(has_condition(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
     runtime.waiting_for = WORDS.replace("trainer", "head")
     await scenario.until(lambda s: "head" in scenario.condition(ConditionType.CLUSTER_READY)[2])
     runtime.waiting_for = ""
     await scenario.until_quiet()
 
-    told = notes(scenario)
+    events = notes(scenario)
     assert scenario.status.phase is Phase.SUCCEEDED
-    assert any(each.startswith("Waiting for managed retrievers") for each in told)
-    assert len(told) == 8, told
+    assert any(each.startswith("Waiting for managed retrievers") for each in events)
+    assert len(events) == 8, events
 
 
 async def test_final_start_failure_fails_job_with_pod_reason() -> None:

@@ -190,7 +190,7 @@ async def test_evicted_pods_without_queue_get_new_cluster() -> None:
     scenario.runtime.lose_head(Cause.PREEMPTED, "head pod: EvictionByEvictionAPI")
     settled = await scenario.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
 
-    assert settled.restart_state.launch.cluster_since == before, "the loss would be forgotten"
+    assert settled.restart_state.launch.cluster_since == before, "the loss would not be counted"
     await scenario.until_quiet()
     assert scenario.count(CreateCluster) == 2
     assert [each.cause for each in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
@@ -199,13 +199,13 @@ async def test_evicted_pods_without_queue_get_new_cluster() -> None:
 async def test_losses_count_again_after_readmission() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
-    began = scenario.status.restart_state.launch.cluster_since
-    assert began is not None
+    since = scenario.status.restart_state.launch.cluster_since
+    assert since is not None
     scenario.runtime.preempt()
     settled = await scenario.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
     taken = settled.restart_state.launch.cluster_since
     assert taken is not None
-    assert taken >= began + timedelta(seconds=23), "its pods would count as lost by the next"
+    assert taken >= since + timedelta(seconds=23), "its pods would count as lost by the next"
 
     scenario.runtime.now += timedelta(hours=1)
     scenario.runtime.admit()

@@ -16,9 +16,9 @@ from support.fakes.fake_runtime import Scenario, make_scenario
 
 
 def notes(scenario: Scenario) -> list[str]:
-    """Return what a person is told, in order."""
+    """Return the notes of all Events, in order."""
     written = [JobStatus(), *scenario.runtime.statuses]
-    return [told.note for old, new in pairwise(written) for told in transitions(old, new)]
+    return [event.note for old, new in pairwise(written) for event in transitions(old, new)]
 
 
 async def test_start_takes_one_status_write_per_action() -> None:
@@ -32,14 +32,14 @@ async def test_start_takes_one_status_write_per_action() -> None:
 async def test_unobserved_preflight_causes_no_status_write(seconds: int, is_written: bool) -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(StartPreflight) == 1)
-    unheard = replace(await scenario.runtime.observe(scenario.job), preflight=None)
+    unobserved = replace(await scenario.runtime.observe(scenario.job), preflight=None)
     later = scenario.runtime.now + timedelta(seconds=seconds)
 
-    again = decide(scenario.job, unheard, later)
+    again = decide(scenario.job, unobserved, later)
 
     assert [type(action) for action in again.actions] == [StartPreflight]
-    begun = scenario.status.restart_state.launch.waiting_since
-    assert (again.status.restart_state.launch.waiting_since != begun) is is_written
+    since = scenario.status.restart_state.launch.waiting_since
+    assert (again.status.restart_state.launch.waiting_since != since) is is_written
 
 
 async def test_undisturbed_job_emits_one_event_per_transition() -> None:

@@ -30,12 +30,12 @@ LIMIT = 600.0
 
 @asynccontextmanager
 async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerEnvironment]:
-    """One job whose driver hangs, beside others that are running too."""
+    """One job whose driver hangs, among other running jobs."""
 
     async def answer(request: web.Request) -> web.Response:
-        told = HANGS.model_dump(mode="json", by_alias=True)
+        progress = HANGS.model_dump(mode="json", by_alias=True)
         is_progress = request.path == "/progress"
-        return web.Response(text=json.dumps(told if is_progress else {"status": "RUNNING"}))
+        return web.Response(text=json.dumps(progress if is_progress else {"status": "RUNNING"}))
 
     app = web.Application()
     app.add_routes([web.route("*", "/{anything:.*}", answer)])
@@ -53,8 +53,8 @@ async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerE
 
 
 def intent(environment: ReconcilerEnvironment) -> str:
-    found: str = environment.stored()["status"]["restartState"].get("intent", "")
-    return found
+    seconds: str = environment.stored()["status"]["restartState"].get("intent", "")
+    return seconds
 
 
 async def until_stopped(environment: ReconcilerEnvironment, *, late: float = 0.0) -> float:
@@ -75,17 +75,17 @@ async def test_stall_is_detected_within_deadline_and_two_polls(
     jobs: int, poll: float, tmp_path: Path
 ) -> None:
     async with make_environment(tmp_path, jobs) as environment:
-        found = await until_stopped(environment)
+        seconds = await until_stopped(environment)
 
     assert environment.pace.poll_seconds(KEY) == poll
-    assert LIMIT < found <= LIMIT + 2 * poll + 5
+    assert LIMIT < seconds <= LIMIT + 2 * poll + 5
 
 
 async def test_late_reconciles_do_not_reset_deadlines(tmp_path: Path) -> None:
     async with make_environment(tmp_path, 10_000) as environment:
-        found = await until_stopped(environment, late=600.0)
+        seconds = await until_stopped(environment, late=600.0)
 
-    assert LIMIT < found < LIMIT + 2 * 1100 + 5
+    assert LIMIT < seconds < LIMIT + 2 * 1100 + 5
 
 
 async def test_operator_downtime_resets_deadlines_with_many_jobs(

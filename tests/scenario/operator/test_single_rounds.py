@@ -89,7 +89,7 @@ def make_job_with(
 
 
 def with_attempt(**record: Any) -> dict[str, Any]:
-    """Return what a status tells of one attempt."""
+    """Return the status fields of one attempt."""
     return {
         "attempt": 1,
         "attempts": [AttemptRecord(number=1, **record)],
@@ -194,7 +194,7 @@ def test_spec_is_evaluated_again_only_when_changed(generation: int, is_judged: b
 
 
 def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
-    """Return a job that is over, which honoured the retry annotation 1."""
+    """Return a finished job whose last handled retry annotation is 1."""
     made = {
         **with_attempt(cause=Cause.PROGRAM_ERROR, started=T0),
         "progress": ProgressStatus(step=60, total_steps=60),
@@ -240,9 +240,9 @@ def test_changed_spec_reopens_job_that_failed_before_start(
     edit: dict[str, Any], reopens: bool
 ) -> None:
     judged = PreflightStatus(spec_hash=spec_hash(make_scenario_job()))
-    begun = {"attempt": 0, "attempts": [], "preflight": judged}
+    unstarted = {"attempt": 0, "attempts": [], "preflight": judged}
 
-    decision = decide(over(FAILED, changes=edit, **begun), Observed(), at(99))
+    decision = decide(over(FAILED, changes=edit, **unstarted), Observed(), at(99))
 
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 

@@ -55,8 +55,8 @@ async def test_unknown_schema_waits_for_user() -> None:
         default_image="trainer:1",
     )
     await scenario.until(lambda status: status.progress.step > 20)
-    told = reporting(schema_digest="an operator of long ago").facts
-    status = replace(scenario.status, preflight=replace(scenario.status.preflight, facts=told))
+    facts = reporting(schema_digest="an earlier operator").facts
+    status = replace(scenario.status, preflight=replace(scenario.status.preflight, facts=facts))
     scenario.job = scenario.job.model_copy(update={"status": status})
 
     await scenario.until(lambda status: status.attempts[0].cause is Cause.PROGRAM_ERROR)
@@ -141,7 +141,7 @@ async def test_job_keeps_ray_version() -> None:
     assert scenario.status.phase is Phase.FAILED
     _, reason, message = scenario.condition(ConditionType.PREFLIGHT_PASSED)
     assert reason == CheckId.RULES_ON_FACTS
-    assert "the image has Ray 2.61.0, this job began with 2.60.0" in message
+    assert "the image has Ray 2.61.0, and the job started with 2.60.0" in message
     assert (scenario.status.pinned.image, scenario.status.pinned.ray_version) == (
         "trainer:1",
         "2.60.0",
@@ -182,9 +182,9 @@ NAME = "registry.example.com/trainer:1"
 
 
 def make_pinned_scenario(**world: Any) -> Scenario:
-    told = {"ray_version": "2.60.0", "image_ids": (ONE,), "default_image": NAME} | world
+    observed = {"ray_version": "2.60.0", "image_ids": (ONE,), "default_image": NAME} | world
     result = reporting(ray_version="2.60.0")
-    return make_scenario({(1, 25): head_is_lost}, preflight_result=result, **told)
+    return make_scenario({(1, 25): head_is_lost}, preflight_result=result, **observed)
 
 
 def images(scenario: Scenario) -> list[str]:
@@ -227,9 +227,9 @@ async def test_other_image_under_loaded_name_is_rejected() -> None:
 
 
 @pytest.mark.row("C13")
-@pytest.mark.parametrize("told", [(ONE,), (LOADED_ONE,), ()])
-async def test_other_ray_under_same_tag_is_rejected_on_resume(told: tuple[str, ...]) -> None:
-    scenario = make_pinned_scenario(image_ids=told)
+@pytest.mark.parametrize("image_ids", [(ONE,), (LOADED_ONE,), ()])
+async def test_other_ray_under_same_tag_is_rejected_on_resume(image_ids: tuple[str, ...]) -> None:
+    scenario = make_pinned_scenario(image_ids=image_ids)
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.ray_version = "2.61.0"
 

@@ -31,7 +31,7 @@ ANY = "*"
 # The first row that fits says what the attempt's end is called; "-": it may still run.
 TABLE: list[tuple[str, str, object, str, str]] = [
     (ANY, ANY, ANY, "gone", "HeadLost"),
-    (ANY, ANY, ANY, "lost", "NodeLost"),  # as its pods tell
+    (ANY, ANY, ANY, "lost", "NodeLost"),  # reported by its pods
     ("silent", ANY, ANY, ANY, "-"),
     ("404", ANY, ANY, ANY, "HeadLost"),  # it restarted in place
     ("200", "PENDING", ANY, ANY, "-"),
@@ -63,7 +63,7 @@ TABLE: list[tuple[str, str, object, str, str]] = [
 
 def expected(cell: tuple[str, str, int | None, str]) -> str:
     for *pattern, cause in TABLE:
-        if all(wanted in (ANY, found) for wanted, found in zip(pattern, cell, strict=True)):
+        if all(entry in (ANY, value) for entry, value in zip(pattern, cell, strict=True)):
             return str(cause)
     raise AssertionError(f"no row covers {cell}")
 
@@ -107,8 +107,8 @@ def test_cause_of_each_table_cell(http: str, head: str) -> None:
     wrong = []
     for cell in [each for each in CELLS if (each[0], each[3]) == (http, head)]:
         record = ended(seen(*cell))
-        if (found := str(record.cause or "-")) != expected(cell):
-            wrong.append((*cell, found, expected(cell)))
+        if (actual := str(record.cause or "-")) != expected(cell):
+            wrong.append((*cell, actual, expected(cell)))
 
     assert wrong == []
 
@@ -120,7 +120,7 @@ def test_table_rows_are_necessary() -> None:
 
 
 def _fits(row: tuple[str, str, object, str, str], cell: tuple[str, str, int | None, str]) -> bool:
-    return all(wanted in (ANY, found) for wanted, found in zip(row, cell, strict=False))
+    return all(entry in (ANY, value) for entry, value in zip(row, cell, strict=False))
 
 
 def test_reported_failure_is_used_without_exit_code() -> None:
@@ -141,9 +141,9 @@ def test_reported_failure_with_other_exit_code_is_ignored() -> None:
 
 def test_pod_evidence_takes_precedence_over_exit_code() -> None:
     observed = seen("200", "FAILED", 12, "ready")
-    told = ClusterObserved(1, is_ready=True, cause=Cause.HOST_OUT_OF_MEMORY, message="OOMKilled")
+    cluster = ClusterObserved(1, is_ready=True, cause=Cause.HOST_OUT_OF_MEMORY, message="OOMKilled")
 
-    record = ended(Observed(cluster=told, attempt=observed.attempt, progress=observed.progress))
+    record = ended(Observed(cluster=cluster, attempt=observed.attempt, progress=observed.progress))
 
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
 

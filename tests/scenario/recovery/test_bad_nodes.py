@@ -40,9 +40,10 @@ async def test_node_with_two_failures_is_avoided_and_named() -> None:
     assert avoided(scenario) == ["gpu-7"]
     assert [action.avoided_nodes for action in created(scenario)] == [(), (), ("gpu-7",)]
     assert "avoided" not in scenario.attempts[0].message
-    told = [c.message for status in scenario.runtime.statuses for c in status.conditions]
+    messages = [c.message for status in scenario.runtime.statuses for c in status.conditions]
     assert any(
-        "node gpu-7 failed 2 times and is avoided while others are free" in text for text in told
+        "node gpu-7 failed 2 times and is avoided while others are free" in text
+        for text in messages
     )
 
 

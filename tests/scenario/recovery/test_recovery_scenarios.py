@@ -289,10 +289,10 @@ async def test_repeated_worker_loss_without_progress_gets_new_cluster() -> None:
 
 
 async def test_head_without_submission_is_head_lost() -> None:
-    def forgets(runtime: FakeRuntime, _: Attempt) -> None:
+    def restart_head(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None
 
-    scenario = make_scenario({(1, 12): forgets})
+    scenario = make_scenario({(1, 12): restart_head})
 
     await scenario.until_quiet()
 
@@ -349,11 +349,11 @@ async def test_status_retains_last_ten_attempts() -> None:
 
 @pytest.mark.row("B8")
 async def test_resume_at_wrong_step_ends_attempt() -> None:
-    def crashes_and_forgets(runtime: FakeRuntime, attempt: Attempt) -> None:
+    def crash_without_checkpoint(runtime: FakeRuntime, attempt: Attempt) -> None:
         runtime.resume_at = 10
         CRASH(runtime, attempt)
 
-    scenario = make_scenario({(1, 27): crashes_and_forgets})
+    scenario = make_scenario({(1, 27): crash_without_checkpoint})
 
     await scenario.until_quiet()
 
@@ -547,7 +547,7 @@ def asks_at(url: str) -> dict[str, Any]:
 
 
 async def between_two_attempts(changes: dict[str, Any]) -> Scenario:
-    """Return a story whose first attempt has ended and whose second has not begun."""
+    """Return a scenario whose first attempt has ended and whose second has not started."""
     scenario = make_scenario({(1, 27): CRASH}, changes)
     await scenario.until(lambda status: status.restarts.total == 1)
     assert (scenario.submitted, scenario.count(StartPreflight)) == ([1], 1)
@@ -797,10 +797,10 @@ async def test_failed_backup_is_reported_and_job_continues() -> None:
 
     scenario.runtime.backup_failure = "cannot copy /10 to s3://runs: down"
     await scenario.until(lambda status: status.progress.step >= 25)
-    told = scenario.condition(ConditionType.CHECKPOINT_HEALTHY)
+    condition = scenario.condition(ConditionType.CHECKPOINT_HEALTHY)
     scenario.runtime.backup_failure = ""
     await scenario.until_quiet()
 
-    assert told == ("False", "BackupFailed", "step 20; cannot copy /10 to s3://runs: down")
+    assert condition == ("False", "BackupFailed", "step 20; cannot copy /10 to s3://runs: down")
     assert scenario.condition(ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 60")
     assert causes(scenario) == [Cause.SUCCEEDED]

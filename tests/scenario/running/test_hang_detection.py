@@ -72,7 +72,7 @@ HEALTHY: dict[str, list[Part]] = {
 
 @dataclass
 class FakeRuntime(FakeRuntime):
-    """/progress tells a timeline, from the attempt's submission on."""
+    """/progress reports a timeline from the submission of the attempt on."""
 
     timeline: list[Part] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ def make_fake_scenario(timeline: list[Part], changes: dict[str, Any] | None = No
 
 
 async def looks(scenario: Scenario, until: float) -> None:
-    """Look every few seconds until so many seconds after the submission."""
+    """Reconcile every few seconds for `seconds` after the submission."""
     await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
     runtime = scenario.runtime
     assert isinstance(runtime, FakeRuntime)
@@ -153,17 +153,17 @@ HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
 @pytest.mark.parametrize("name", HANGS)
 async def test_stall_is_detected_in_each_stage(name: str) -> None:
     timeline, limit = HANGS[name]
-    begun = sum(lasts for _, _, lasts in timeline[:-1])
+    elapsed = sum(lasts for _, _, lasts in timeline[:-1])
     scenario = make_fake_scenario(timeline)
 
-    await looks(scenario, begun + limit + 100)
+    await looks(scenario, elapsed + limit + 100)
 
     assert scenario.status.restart_state.retry.intent is Cause.STALLED
     runtime = scenario.runtime
     assert isinstance(runtime, FakeRuntime)
-    # One poll until the hang is seen to begin, one until its deadline is seen to be over.
-    found = runtime.fake - poll(timeline) - begun
-    assert limit - 1 < found <= limit + 2 * poll(timeline)
+    # One poll until the stall is first observed, one until its deadline is observed as exceeded.
+    detected_after = runtime.fake - poll(timeline) - elapsed
+    assert limit - 1 < detected_after <= limit + 2 * poll(timeline)
 
 
 async def test_remaining_time_is_unknown_before_first_step() -> None:

@@ -55,8 +55,8 @@ def make_service_scenario(
 
 
 def is_waiting(status: JobStatus) -> bool:
-    found = (c for c in status.conditions if c.type is ConditionType.WAITING_FOR_ENDPOINT)
-    return any(c.status == "True" for c in found)
+    conditions = (c for c in status.conditions if c.type is ConditionType.WAITING_FOR_ENDPOINT)
+    return any(c.status == "True" for c in conditions)
 
 
 @pytest.mark.row("D10")
@@ -64,15 +64,15 @@ async def test_outage_costs_only_waiting_time() -> None:
     scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await scenario.until(is_waiting)
-    told = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    condition = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
     shown = render_status(scenario.status)
     await scenario.until_quiet()
 
-    assert told[1] == "EndpointDown"
-    assert told[2].startswith(
+    assert condition[1] == "EndpointDown"
+    assert condition[2].startswith(
         "endpoint actor-8b since 2026-11-21T12:01:00+00:00: ConnectionRefused: Connect call failed"
     )
-    assert "recovery.deadlines.outageSeconds" in told[2]
+    assert "recovery.deadlines.outageSeconds" in condition[2]
     assert "waiting   for endpoint actor-8b since" in shown
     assert causes(scenario) == [Cause.SUCCEEDED]
     assert (scenario.count(CreateCluster), scenario.count(SubmitAttempt)) == (1, 1)
@@ -122,7 +122,7 @@ async def test_outage_deadline_fails_job_and_frees_cluster() -> None:
     assert 340 <= (scenario.runtime.now - T0).total_seconds() <= 400
     assert scenario.runtime._cluster is None
     assert not is_waiting(scenario.status)
-    # What was trained is saved: a retry goes on from there.
+    # The attempt has saved; a retry resumes from there.
     assert isinstance(scenario.runtime, FakeServiceOutage)
     scenario.runtime.down, step = [], max(scenario.runtime.saved)
     scenario.retry("the service runs again")
@@ -169,7 +169,7 @@ async def test_flapping_within_a_step_exceeds_outage_deadline() -> None:
 
 
 async def test_stall_between_outages_is_detected() -> None:
-    """The stage's own clock stands still while the service is down; it does not begin anew."""
+    """The stage timer pauses while the service is down; it does not restart."""
 
     class HangsBetween(FakeServiceOutage):
         seconds_per_step = 1.0
@@ -265,9 +265,9 @@ async def test_preflight_waits_for_service_without_pod(
         assert scenario.runtime._cluster is None
         scenario.runtime.now += timedelta(seconds=1)
 
-    told = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
-    assert "endpoint kb (http://kb:8000/retrieve): ConnectionRefused" in told[2]
-    assert told[2] == since  # it still tells when the outage was first seen
+    condition = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)
+    assert "endpoint kb (http://kb:8000/retrieve): ConnectionRefused" in condition[2]
+    assert condition[2] == since  # still the time of the first observation
     assert scenario.status.phase is Phase.PREFLIGHT
     assert 10 <= scenario.count(StartPreflight) <= 21
     scenario.runtime.preflight_result = PASSES
@@ -279,18 +279,19 @@ async def test_preflight_waits_for_service_without_pod(
 async def test_events_do_not_shorten_retry_interval() -> None:
     scenario = make_service_scenario([], preflight_result=REFUSES)
     await scenario.until(is_waiting)
-    began, checks = scenario.runtime.now, scenario.count(StartPreflight)
+    started = scenario.runtime.now
+    checks = scenario.count(StartPreflight)
     removed = scenario.count(DeletePreflight)
 
     for seconds in (5, 29.5):
-        scenario.runtime.now = began + timedelta(seconds=seconds - OUTAGE_RETRY_SECONDS)
+        scenario.runtime.now = started + timedelta(seconds=seconds - OUTAGE_RETRY_SECONDS)
         await scenario.round()
         assert (scenario.count(StartPreflight), scenario.count(DeletePreflight)) == (
             checks,
             removed,
         )
 
-    assert scenario.runtime.now - began < timedelta(seconds=1)
+    assert scenario.runtime.now - started < timedelta(seconds=1)
     await scenario.round()
     assert scenario.count(StartPreflight) == checks + 1
 

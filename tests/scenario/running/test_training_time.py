@@ -85,13 +85,13 @@ async def test_lost_steps_follow_from_next_attempt() -> None:
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.attempts[0].lost_steps == scenario.attempts[0].to_step - 20 > 0
 
-    scenario.runtime.saved.append(27)  # its driver saved before it ended, which nobody read
+    scenario.runtime.saved.append(27)  # its driver saved before it exited, which was not observed
     await scenario.until_quiet()
 
     assert scenario.attempts[1].from_step == 27
     assert scenario.attempts[0].lost_steps == 0
     assert scenario.status.restarts.lost_steps == 0
-    # Steps after the last look at the lost head are known to be done, but not by whom.
+    # Steps after the last poll of the lost head were completed, but by an unknown attempt.
     kept = 60 / (60 + 2 * LOAD_SECONDS + CLUSTER_SECONDS)
     assert ratio(scenario) == pytest.approx(kept, abs=0.05)
 

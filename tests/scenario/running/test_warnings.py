@@ -18,10 +18,10 @@ async def test_spec_warning_is_in_status_and_one_event() -> None:
     scenario = make_scenario({}, WARM)
     await scenario.until_quiet()
 
-    [found] = scenario.status.warnings
-    assert (found.path, found.reason) == ("spec.training.learningRate", "LearningRateUnusual")
-    assert "0.01" in found.message
-    assert "→" in found.message
+    [warning] = scenario.status.warnings
+    assert (warning.path, warning.reason) == ("spec.training.learningRate", "LearningRateUnusual")
+    assert "0.01" in warning.message
+    assert "→" in warning.message
     assert scenario.status.warning_count == 1
     assert sum("spec.training.learningRate" in each for each in notes(scenario)) == 1
 
@@ -42,8 +42,8 @@ async def test_warning_adds_no_round_and_no_write() -> None:
 
 async def test_facts_cause_warnings() -> None:
     given = {"device": "GPU", "gpusPerNode": 8}
-    told = PreflightResult(facts=KNOWN_7B)
-    scenario = make_scenario({}, {"resources": given}, preflight_result=told)
+    result = PreflightResult(facts=KNOWN_7B)
+    scenario = make_scenario({}, {"resources": given}, preflight_result=result)
     await scenario.until_quiet()
 
     assert "GpuMemoryUnknown" in {each.reason for each in scenario.status.warnings}
@@ -52,17 +52,20 @@ async def test_facts_cause_warnings() -> None:
 @pytest.mark.row("A12")
 async def test_preflight_warning_is_in_status_and_one_event() -> None:
     unusual = Check(
-        id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was found"
+        id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was warning"
     )
-    told = PreflightResult(facts=KNOWN_7B, checks=[unusual])
-    scenario = make_scenario({}, {"training": {"totalSteps": 40}}, preflight_result=told)
+    result = PreflightResult(facts=KNOWN_7B, checks=[unusual])
+    scenario = make_scenario({}, {"training": {"totalSteps": 40}}, preflight_result=result)
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.SUCCEEDED
-    [found] = scenario.status.warnings
-    assert (found.path, found.message) == ("spec.retrieval.endpoints", "kb: nothing was found")
+    [warning] = scenario.status.warnings
+    assert (warning.path, warning.message) == (
+        "spec.retrieval.endpoints",
+        "kb: nothing was warning",
+    )
     assert scenario.status.warning_count == 1
-    assert sum("kb: nothing was found" in each for each in notes(scenario)) == 1
+    assert sum("kb: nothing was warning" in each for each in notes(scenario)) == 1
 
 
 @pytest.mark.row("C11")
@@ -71,9 +74,9 @@ async def test_job_without_volume_is_rejected_on_kubernetes() -> None:
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.INVALID
-    [told] = [each for each in notes(scenario) if each.startswith("The job is refused")]
-    assert "spec.checkpoint.path" in told
-    assert "volumes: [{name, claimName, mountPath}]" in told
+    [note] = [each for each in notes(scenario) if each.startswith("The job is refused")]
+    assert "spec.checkpoint.path" in note
+    assert "is not on a volume" in note
 
 
 @pytest.mark.row("C9")
@@ -83,12 +86,12 @@ async def test_checkpoint_interval_is_recommended_after_failure() -> None:
     scenario.runtime.save_seconds = 2.0
     await scenario.until_quiet()
 
-    [found] = [each for each in scenario.status.warnings
+    [warning] = [each for each in scenario.status.warnings
                if each.path == "spec.checkpoint.everySteps"
                and each.reason == "CheckpointIntervalSuboptimal"]  # fmt: skip
     # √(2 · 2 s · about 65 s) is 16 s, and a step takes 1 s.
-    assert "saving takes 2 s" in found.message
-    assert "→ checkpoint.everySteps: 1" in found.message
+    assert "saving takes 2 s" in warning.message
+    assert "→ checkpoint.everySteps: 1" in warning.message
     assert sum("1 failure in" in each for each in notes(scenario)) == 1
 
 
@@ -107,11 +110,11 @@ async def test_undisturbed_job_emits_eight_events() -> None:
     scenario = make_scenario({}, {"retrieval": {"mode": "Prompt", "endpoints": [managed]}})
     await scenario.until_quiet()
 
-    told = notes(scenario)
-    assert len(told) <= 8, told
-    assert "Attempt 1 began on a new cluster from step 0" in told
-    assert "The specification is valid; preflight passed: 1 check" in told
-    assert not [each for each in told if "Unknown" in each or "=" in each]
+    events = notes(scenario)
+    assert len(events) <= 8, events
+    assert "Attempt 1 began on a new cluster from step 0" in events
+    assert "The specification is valid; preflight passed: 1 check" in events
+    assert not [each for each in events if "Unknown" in each or "=" in each]
 
 
 async def test_restart_event_names_step_and_tier() -> None:
