@@ -50,7 +50,9 @@ def test_other_ray_version_is_rejected_on_resume(
             status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
             assert status["phase"] == "Failed"
             message = condition(status, "Failed")["message"]
-            assert f"the image has Ray {OTHER_RAY}, and the job started with {ray_version}" in message
+            assert (
+                f"the image has Ray {OTHER_RAY}, and the job started with {ray_version}" in message
+            )
         # One for the first attempt, and one whose head reported the other Ray version.
         assert sum(each.endswith("ADDED") for each in clusters()) == 2
 

@@ -62,7 +62,8 @@ def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
     (arXiv 2205.14135).
     """
     scale = element_bytes(spec.training.precision) / 2
-    layers, in_layer = facts.layers, _layer_bytes_per_token(facts)
+    layers = facts.layers
+    in_layer = _layer_bytes_per_token(facts)
     if spec.model.attention is Attention.EAGER:  # saves the scores of each attention head
         in_layer += SCORE_BYTES * facts.heads * spec.data.max_sequence_length
     saved = in_layer * layers

@@ -61,6 +61,7 @@ class RecoverySpec(ApiModel):
     restart_when_degraded: bool = False
     """Save and restart when SlowingDown or HostMemoryGrowing is True; not counted in
     maxRestarts."""
+    # Implemented by core/lifecycle/after_attempt/node_exclusion.py.
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
     """Failures on a node after which the job's Ray pods avoid it, unless no other node fits; 0:
     off."""

@@ -132,6 +132,7 @@ class Header(ApiModel):
     """Secret key that contains the value."""
 
 
+# Applied by raggrpo_trainer/retrieval/response_mapping.py.
 class ResponseMapping(ApiModel):
     """JSON paths of passages in a response; an empty path tries the common field names."""
 

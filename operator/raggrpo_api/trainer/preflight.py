@@ -58,8 +58,11 @@ class Facts(ApiModel):
     layers: Annotated[int, Field(ge=0, le=2_000)] = 0
     hidden_size: Annotated[int, Field(ge=0, le=200_000)] = 0
     heads: Annotated[int, Field(ge=0, le=2_000)] = 0
+    """Attention heads per layer."""
     kv_heads: Annotated[int, Field(ge=0, le=2_000)] = 0
+    """Key-value heads per layer."""
     head_size: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Dimension of an attention head."""
     mlp_size: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Active MLP units per layer and token; for a mixture of experts, of the active experts."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0

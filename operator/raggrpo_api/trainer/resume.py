@@ -88,7 +88,8 @@ def _of_reward(function: RewardFunction) -> dict[str, Any]:
 
 def _known_to_all(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
     """Return values by path, without defaults of fields in ADDED_LATER."""
-    values, used = {}, _used(model, fields)
+    values = {}
+    used = _used(model, fields)
     for name, value in _part(model, fields).items():
         path = f"{place}.{name}"
         if path == "data.columns":

@@ -147,17 +147,20 @@ class _Walk:
                 collected = []
                 continue
             if token.operator == "(" and self._follow(collected):  # f() { …
-                collected, before = [], "("
+                collected = []
+                before = "("
                 continue
             if token.operator == ")" and before == "(" and not collected:
                 before = ""
                 continue
             if token.operator == "(":
                 self._open("(")
-                collected, before = [], ""
+                collected = []
+                before = ""
                 continue
             yield from self._command(collected, is_certain=before not in ("&&", "||"))
-            collected, before = [], token.operator
+            collected = []
+            before = token.operator
             if token.operator == ")":
                 self._close("(")
             elif token.operator.startswith(";;") and self._is_in("case"):
@@ -258,7 +261,8 @@ class _Walk:
             return
         match = _ASSIGNMENT.match(_plain(token))
         assert match is not None
-        name, adds = match[1], bool(match[2])
+        name = match[1]
+        adds = bool(match[2])
         old = self.variables.now.get(name)
         if token.array is not None:
             elements = tuple(w for each in token.array for w in self.variables.words(each))

@@ -123,7 +123,8 @@ class _Lexer:
         self._at += 1
         yield Piece("", is_quoted=True)
         while self._char(opened) != '"':
-            char, following = self._text[self._at], self._text[self._at + 1 : self._at + 2]
+            char = self._text[self._at]
+            following = self._text[self._at + 1 : self._at + 2]
             if char == "\\" and following in '$`"\\\n':
                 yield Piece(following.strip("\n"), is_quoted=True)
                 self._at += 2
@@ -154,7 +155,8 @@ class _Lexer:
 
     def _balanced(self, opening: str, has_quotes: bool = True) -> str:
         """Skip a bracketed text and return it with its brackets."""
-        opened, depth = self._at, 0
+        opened = self._at
+        depth = 0
         while True:
             char = self._char(opened)
             depth += (char == opening) - (char == _CLOSING[opening])

@@ -115,7 +115,8 @@ def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
 
 
 def _violation(error: ErrorDetails) -> Violation:
-    location, value = error["loc"], error["input"]
+    location = error["loc"]
+    value = error["input"]
     if location[-1:] == ("[key]",):  # of a map, such as a node selector
         location = location[:-1]
     path, context = field_path(location), error.get("ctx", {})
@@ -239,8 +240,9 @@ def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Vio
 
 def _bad_path(path: str, value: str) -> Violation:
     if not value.startswith("/"):
-        message, remedy = "is not an absolute path", "use an absolute path, starting with /"
-        return Violation(path, Reason.RELATIVE_PATH, f"{_shown(value)} {message}", remedy)
+        message = f"{_shown(value)} is not an absolute path"
+        remedy = "use an absolute path, starting with /"
+        return Violation(path, Reason.RELATIVE_PATH, message, remedy)
     message = f"{_shown(value)} has empty components, . or .., or control characters"
     return Violation(path, Reason.INVALID_FORMAT, message, "specify the path without them")
 

@@ -204,7 +204,8 @@ def _passage_room(spec: JobSpec) -> int:
         case RetrievalMode.PROMPT:
             length = spec.data.max_prompt_length
         case RetrievalMode.SEARCH:
-            length, passages = spec.data.max_response_length, passages * retrieval.max_turns
+            length = spec.data.max_response_length
+            passages *= retrieval.max_turns
         case _:
             return retrieval.max_passage_tokens
     return max(1, int(length * PASSAGE_SHARE) // passages)
