@@ -72,9 +72,9 @@ def test_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
     saved = store.save(make_meta(10), shards(10))
     make_claim(tmp_path / "volume", attempt=2)
 
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         store.back_up(saved)
-    assert refusal.value.exit_code is ExitCode.SUPERSEDED
+    assert raised.value.exit_code is ExitCode.SUPERSEDED
     assert not (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").exists()
 
 
@@ -118,6 +118,6 @@ def test_failed_backup_names_url(tmp_path: Path) -> None:
 
 
 def test_missing_protocol_package_is_named() -> None:
-    with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as refusal:
+    with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as raised:
         checkpoint_backup.newest_backup("dropbox://x")
-    assert refusal.value.exit_code is ExitCode.CONFIG_ERROR
+    assert raised.value.exit_code is ExitCode.CONFIG_ERROR

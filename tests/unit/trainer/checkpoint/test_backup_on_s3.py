@@ -97,21 +97,21 @@ def test_unreadable_backups_fail_the_start(server: S3Server, tmp_path: Path) -> 
 
 def test_missing_bucket_is_named(server: S3Server) -> None:
     checkpoint_backup.check_readable(url_in(server))
-    with pytest.raises(TrainerError, match="bucket typo does not exist") as refusal:
+    with pytest.raises(TrainerError, match="bucket typo does not exist") as raised:
         checkpoint_backup.check_readable("s3://typo/demo")
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
 
 
 def test_preflight_rejects_unwritable_backup_url(server: S3Server, tmp_path: Path) -> None:
-    def found(url: str) -> Finding:
+    def preflight_finding(url: str) -> Finding:
         changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
         return check_writable(make_fit_config(tmp_path, changes))
 
-    assert found(url_in(server)).state is CheckState.PASSED
-    refused = found("s3://typo/demo")
-    assert refused.state is CheckState.FAILED
-    assert "checkpoint.backup.url s3://typo/demo: " in refused.evidence
+    assert preflight_finding(url_in(server)).state is CheckState.PASSED
+    result = preflight_finding("s3://typo/demo")
+    assert result.state is CheckState.FAILED
+    assert "checkpoint.backup.url s3://typo/demo: " in result.evidence
 
 
 def test_outdated_backup_is_skipped_and_retention_waits(server: S3Server, tmp_path: Path) -> None:

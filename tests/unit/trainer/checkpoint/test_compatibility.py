@@ -40,10 +40,10 @@ def test_differing_values_are_named_with_old_and_new() -> None:
     )
 
     assert len(compare(meta, changed)) == 2
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         check_compatible(meta, changed)
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
-    message = str(refusal.value)
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
+    message = str(raised.value)
     assert "rollout.temperature: 0.6 → 0.9" in message
     assert 'data.columns.answer: "answer" → "label"' in message
     assert "totalSteps" not in message
@@ -57,10 +57,10 @@ def test_changed_judge_prompt_is_incompatible() -> None:
         {"reward.functions": [judge | {"judge": {"model": "m", "prompt": "New."}}]}
     )
 
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         check_compatible(meta, other)
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
-    assert 'reward.functions[0].judge.prompt: "Old." → "New."' in str(refusal.value)
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
+    assert 'reward.functions[0].judge.prompt: "Old." → "New."' in str(raised.value)
 
 
 def test_identity_is_compared() -> None:

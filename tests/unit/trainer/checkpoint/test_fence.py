@@ -30,14 +30,14 @@ FORK = multiprocessing.get_context("fork")
 FAST = 0.05
 """Seconds between beats."""
 RIVAL = 0.8
-"""The same where a slow machine must not look like a dead job."""
+"""The same for tests in which a slow machine must not count as a dead job."""
 PATIENT = 5.0
 """The same for who watches a job that is known to live, and so stops at its next beat."""
 
 
 @contextmanager
 def make_process(target: Callable[..., None], *arguments: object) -> Iterator[int]:
-    """A second process that runs `target`; it is ended with the block at the latest."""
+    """A second process that runs `target`; it is terminated at the end of the block."""
     process = FORK.Process(target=target, args=arguments)
     process.start()
     assert process.pid is not None
@@ -75,9 +75,9 @@ def test_claim_gets_next_epoch_and_supersedes_previous_attempt(tmp_path: Path) -
 
     assert (first.epoch, second.epoch) == (1, 2)
     second.check()
-    with pytest.raises(TrainerError, match=r"job demo \(attempt 2 on .* \(epoch 2\)") as refusal:
+    with pytest.raises(TrainerError, match=r"job demo \(attempt 2 on .* \(epoch 2\)") as raised:
         first.check()
-    assert refusal.value.exit_code is ExitCode.SUPERSEDED
+    assert raised.value.exit_code is ExitCode.SUPERSEDED
 
 
 def test_claim_names_its_holder(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_claim_names_its_holder(tmp_path: Path) -> None:
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
     assert claim["pid"] == os.getpid()
-    left = sorted(file.name for file in (tmp_path / "fence").iterdir())
-    assert left == ["00000001", "00000001.accepts", "00000001.beat"]
+    files = sorted(file.name for file in (tmp_path / "fence").iterdir())
+    assert files == ["00000001", "00000001.accepts", "00000001.beat"]
 
 
 def _run_at_once(number: int, target: Callable[..., None], path: Path) -> None:
@@ -124,7 +124,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
 
 def test_concurrent_jobs_on_one_path_have_one_winner(tmp_path: Path) -> None:
     with another_job(tmp_path):
-        pass  # ended by SIGKILL
+        pass  # killed by SIGKILL
     _run_at_once(4, _claim_as, tmp_path)
     results = sorted((tmp_path / f"result-{i}").read_text() for i in range(4))
     assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
@@ -134,10 +134,10 @@ def test_path_of_live_job_is_in_use(tmp_path: Path) -> None:
     with another_job(tmp_path):
         assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         assert live_job(tmp_path, "other", beat_seconds=PATIENT) is None
-        with pytest.raises(TrainerError, match=r"in use by job other-job .*delete or") as refusal:
+        with pytest.raises(TrainerError, match=r"in use by job other-job .*delete or") as raised:
             make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
     assert not (tmp_path / "fence" / "00000002").exists()
 
 
@@ -151,7 +151,7 @@ def test_path_claimed_by_later_live_job_is_in_use(tmp_path: Path) -> None:
 
 def test_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
     with another_job(tmp_path):
-        pass  # ended by SIGKILL
+        pass  # killed by SIGKILL
 
     assert live_job(tmp_path, "mine", beat_seconds=FAST) is None
     fence = make_claim(tmp_path, uid="mine", beat_seconds=FAST)
@@ -202,9 +202,9 @@ def test_check_fails_after_claim_of_another_job(tmp_path: Path) -> None:
     former.release()
     make_claim(tmp_path, uid="new", job="newcomer")
 
-    with pytest.raises(TrainerError, match="in use by job newcomer") as refusal:
+    with pytest.raises(TrainerError, match="in use by job newcomer") as raised:
         former.check()
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
 
 
 def test_recreated_job_accepts_checkpoints_of_deleted_job(tmp_path: Path) -> None:
@@ -233,24 +233,24 @@ def save_and_freeze(path: Path, where: str) -> None:
 
     store = make_store(make_claim(path), keep_last=1, keep_best=False, reached=freeze_at_phase)
     store.save(make_meta(10), shards(10))
-    if where == "marker":  # after the last look at the fence
+    if where == "marker":  # after the last fence check
         sys.addaudithook(freeze_at_rename)
     store.save(make_meta(20), shards(20))
 
 
 @pytest.mark.parametrize("where", ["shards", "complete", "marker", "retention"])
 def test_checkpoint_completed_by_frozen_attempt_is_ignored(tmp_path: Path, where: str) -> None:
-    late = tmp_path / "step_00000020.e1" / "COMPLETE"
+    late_marker = tmp_path / "step_00000020.e1" / "COMPLETE"
     with make_process(save_and_freeze, tmp_path, where) as frozen:
         _, status = os.waitpid(frozen, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         expected = 20 if where == "retention" else 10  # there the save was complete in time
-        assert late.exists() == (where == "retention")
+        assert late_marker.exists() == (where == "retention")
         successor = make_store(make_claim(tmp_path, attempt=2))
         os.kill(frozen, signal.SIGCONT)
         os.waitpid(frozen, 0)
 
-    assert late.exists() == (where in ("marker", "retention"))
+    assert late_marker.exists() == (where in ("marker", "retention"))
     assert (tmp_path / "step_00000010.e1").exists()  # the woken one removes nothing either
     later = [make_store(make_claim(tmp_path, attempt=number)) for number in (3, 4)]
     for store in (successor, *later):
@@ -295,9 +295,9 @@ def test_checkpoints_without_claims_are_valid(tmp_path: Path) -> None:
 def test_deleted_claim_fails_check(tmp_path: Path) -> None:
     fence = make_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
-    with pytest.raises(TrainerError, match="was deleted") as refusal:
+    with pytest.raises(TrainerError, match="was deleted") as raised:
         fence.check()
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
 def test_heartbeat_error_fails_check_until_next_heartbeat(tmp_path: Path) -> None:
@@ -322,9 +322,9 @@ def test_heartbeat_error_fails_check_until_next_heartbeat(tmp_path: Path) -> Non
 
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as refusal:
+    with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as raised:
         make_claim(tmp_path / "file" / "ckpt")
-    assert refusal.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
 def test_missing_path_has_no_live_job(tmp_path: Path) -> None:

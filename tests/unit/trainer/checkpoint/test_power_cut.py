@@ -1,4 +1,4 @@
-"""What is left of checkpoints and claims when the power fails before any change of the disk."""
+"""Checkpoints and claims after a power cut before any change of the disk."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -60,21 +60,23 @@ def test_power_cut_during_export_leaves_none_or_all_of_it(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cut = make_store(make_claim(tmp_path)), cuts(tmp_path)
-    found: list[str] = []
+    observed: list[str] = []
 
-    def look() -> None:
+    def check_folders() -> None:
         folders = [folder / EXPORT_DIR for folder in left(cut)]
-        found.extend((each / "model.safetensors").read_text() for each in folders if each.exists())
+        observed.extend(
+            (each / "model.safetensors").read_text() for each in folders if each.exists()
+        )
 
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_text("whole")
 
     with monkeypatch.context() as patch:
-        cut.watch(patch, look)
+        cut.watch(patch, check_folders)
         store.export(write)
-    look()
+    check_folders()
 
-    assert set(found) == {"whole"}
+    assert set(observed) == {"whole"}
 
 
 def test_power_cut_during_save_leaves_a_complete_checkpoint(
@@ -83,19 +85,19 @@ def test_power_cut_during_save_leaves_a_complete_checkpoint(
     store = make_store(make_claim(tmp_path), keep_last=1, keep_best=False)
     store.save(make_meta(10), shards(10))
     cut = cuts(tmp_path)
-    found: list[int] = []
+    observed: list[int] = []
 
-    def look() -> None:
+    def check_folders() -> None:
         for folder in left(cut):
             checkpoint = newest(folder)
             assert is_whole(checkpoint)
-            found.append(checkpoint.marker.step)
+            observed.append(checkpoint.marker.step)
 
     with monkeypatch.context() as patch:
-        cut.watch(patch, look)
+        cut.watch(patch, check_folders)
         store.save(make_meta(20), shards(20))
 
-    assert set(found) == {10, 20}
+    assert set(observed) == {10, 20}
     for folder in left(cut):
         assert newest(folder).marker.step == 20
         assert is_whole(newest(folder))
@@ -142,13 +144,13 @@ def test_atomic_write_replaces_file_completely_or_not_at_all(
     target = tmp_path / "accepts"
     target.write_text("before")
     cut = cuts(tmp_path)
-    seen: set[str] = set()
+    contents: set[str] = set()
 
     with monkeypatch.context() as patch:
-        cut.watch(patch, lambda: seen.update((f / "accepts").read_text() for f in left(cut)))
+        cut.watch(patch, lambda: contents.update((f / "accepts").read_text() for f in left(cut)))
         write_atomically(target, "after")
 
-    assert seen == {"before", "after"}
+    assert contents == {"before", "after"}
     assert {(f / "accepts").read_text() for f in left(cut)} == {"after"}
 
 

@@ -40,15 +40,15 @@ def test_saved_checkpoint_is_discovered_with_its_content(tmp_path: Path) -> None
     fence = make_claim(tmp_path, attempt=3)
     saved = make_store(fence).save(make_meta(40), shards(40), score=0.25)
 
-    [found] = make_store(fence).checkpoints
+    [checkpoint] = make_store(fence).checkpoints
 
-    assert found == saved
-    assert is_whole(found)
-    marker = found.marker
+    assert checkpoint == saved
+    assert is_whole(checkpoint)
+    marker = checkpoint.marker
     assert (marker.step, marker.epoch, marker.attempt, marker.world_size) == (40, 1, 3, 2)
     assert (marker.config_hash, marker.score) == ("config-hash", 0.25)
     assert set(marker.files) == {"__0_0.distcp", "__1_0.distcp", "meta.json"}
-    assert found.ref().model_dump() == {
+    assert checkpoint.ref().model_dump() == {
         "step": 40,
         "path": str(tmp_path / "step_00000040.e1"),
         "time": marker.time,
@@ -243,9 +243,9 @@ def test_save_without_space_is_rejected_before_writing(tmp_path: Path) -> None:
 
     volume = next(each for each in (tmp_path, *tmp_path.parents) if each.is_mount())
     told = rf"needs 4915.20 GiB: the volume at {volume} has"
-    with pytest.raises(TrainerError, match=told) as refusal:
-        store.save(make_meta(20), lambda folder: pytest.fail("was begun"))
-    assert refusal.value.exit_code is ExitCode.VOLUME_FULL
+    with pytest.raises(TrainerError, match=told) as raised:
+        store.save(make_meta(20), lambda folder: pytest.fail("writing started"))
+    assert raised.value.exit_code is ExitCode.VOLUME_FULL
 
 
 def test_superseded_attempt_saves_and_removes_nothing(tmp_path: Path) -> None:
@@ -256,12 +256,12 @@ def test_superseded_attempt_saves_and_removes_nothing(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1, reached=next_attempt_claims)
     store.save(make_meta(10), shards(10))
 
-    begun: list[Path] = []
-    for write in (shards(20), begun.append):
-        with pytest.raises(TrainerError) as refusal:
+    writes: list[Path] = []
+    for write in (shards(20), writes.append):
+        with pytest.raises(TrainerError) as raised:
             store.save(make_meta(20), write)
-        assert refusal.value.exit_code is ExitCode.SUPERSEDED
-    assert begun == []
+        assert raised.value.exit_code is ExitCode.SUPERSEDED
+    assert writes == []
     assert folders(tmp_path) == ["step_00000010.e1"]
 
 
@@ -291,14 +291,16 @@ checkpoints = st.lists(
 
 @pytest.mark.row("A22")
 @settings(deadline=None)
-@given(checkpoints, st.integers(1, 5), st.booleans())
+@given(checkpoint_lists, st.integers(1, 5), st.booleans())
 def test_retention_keeps_newest_and_best(
-    found: list[Checkpoint], keep_last: int, keep_best: bool
+    checkpoints: list[Checkpoint], keep_last: int, keep_best: bool
 ) -> None:
-    keep = retained_names(found, keep_last, BestBy.REWARD if keep_best else None)
+    keep = retained_names(checkpoints, keep_last, BestBy.REWARD if keep_best else None)
 
-    newest_first = sorted((c.name for c in found), reverse=True)
-    scored = [c for c in found if c.marker.score is not None and c.marker.score == c.marker.score]
+    newest_first = sorted((c.name for c in checkpoints), reverse=True)
+    scored = [
+        c for c in checkpoints if c.marker.score is not None and c.marker.score == c.marker.score
+    ]
     assert set(newest_first[:keep_last]) <= keep <= set(newest_first)
     assert len(keep) <= keep_last + keep_best
     if keep_best and scored:
@@ -370,7 +372,7 @@ def test_unusable_folders_are_removed_when_enough_newer_exist(
     _damage_shard(store.save(make_meta(50), shards(50)).folder)
     store.save(make_meta(60), shards(60))
     left = ["step_00000040.e1", "step_00000050.e1", "step_00000060.e1"]
-    assert folders(tmp_path) == left  # only what is older than those that are kept goes
+    assert folders(tmp_path) == left  # only older ones are removed
 
 
 def exported(text: str) -> Callable[[Path], None]:
@@ -398,9 +400,9 @@ def test_export_replaces_previous_one_atomically(
         make_claim(tmp_path, attempt=2)
 
     for write, code in ((full, ExitCode.VOLUME_FULL), (superseded, ExitCode.SUPERSEDED)):
-        with pytest.raises(TrainerError) as refusal:
+        with pytest.raises(TrainerError) as raised:
             store.export(write)
-        assert refusal.value.exit_code is code
+        assert raised.value.exit_code is code
         assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "two"
 
     next_attempt = make_store(make_claim(tmp_path, attempt=3))
@@ -408,7 +410,7 @@ def test_export_replaces_previous_one_atomically(
     assert list(tmp_path.glob("*.tmp")) == []
 
     def held_open(*_: object, **__: object) -> None:
-        raise OSError(errno.EBUSY, "a reader of the old export holds it")
+        raise OSError(errno.EBUSY, "a reader has the old export open")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", held_open)
@@ -501,7 +503,7 @@ def save_for_ever(path: Path, attempt: int, told: Connection) -> None:
     store = make_store(make_claim(path, attempt=attempt), keep_last=1, keep_best=False)
     store.clean_up()
     step = store.newest.marker.step if store.newest else 0
-    told.send_bytes(b"begun")
+    told.send_bytes(b"started")
     while True:
         step += 1
         store.save(make_meta(step), shards(step))
@@ -513,8 +515,8 @@ def test_random_kills_keep_complete_checkpoints(tmp_path: Path) -> None:
     reached = 0
     for attempt in range(1, KILL_POINTS + 1):
         # A pipe, as a process that is killed may hold the lock of an event.
-        told, telling = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=save_for_ever, args=(tmp_path, attempt, telling))
+        told, sender = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=save_for_ever, args=(tmp_path, attempt, sender))
         process.start()
         for _ in range(1 if attempt % 3 else 2):
             assert told.poll(60)

@@ -42,7 +42,7 @@ class Scripted:
     async def measure(self, step: int) -> ValidationResult:
         self.measured.append(step)
         if step not in self.matches:
-            self.stop.set()  # a signal arrives while the service is asked
+            self.stop.set()  # a signal arrives during the call of the service
             await asyncio.Event().wait()
         match = self.matches[step]
         return ValidationResult(match, 1.0 - match, num_samples=4, num_failed=0)
@@ -55,7 +55,7 @@ async def attempt(
     config = make_config(folder, BY_MATCH | {"training.totalSteps": to} | changes)
     store = CheckpointStore(config.checkpoint, make_claim(folder, attempt=to), "")
     newest, published, validator = store.newest, Published(), Scripted(matches)
-    begun = TrainState(newest.meta.step, newest.meta.cursor, newest.meta.step) if newest else None
+    state = TrainState(newest.meta.step, newest.meta.cursor, newest.meta.step) if newest else None
     reporter = Reporter(config, to, publish=published)
     async with (
         RetrievalClient(config.retrieval, {}) as retrieval,
@@ -64,10 +64,10 @@ async def attempt(
         prompts = ["tea", "coffee"]
         with make_components(
             config, prompts, reporter, retrieval, rewards, store, validator
-        ) as parts:
-            validator.stop = parts.stop
+        ) as components:
+            validator.stop = components.stop
             with suppress(Stopped):
-                await train(parts, begun or TrainState())
+                await train(components, state or TrainState())
     reporter.close()
     return store, published.progresses[-1], validator
 

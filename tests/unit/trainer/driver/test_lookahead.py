@@ -1,4 +1,4 @@
-"""Retrieval runs one step ahead of generation, and ends with the training."""
+"""Retrieval runs one step ahead of generation and stops when training ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -105,10 +105,13 @@ async def trained(
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         given = (config, PROMPTS, reporter, retrieval, rewards, EndingStore())
-        with make_components(*given, pool=pool) as parts:
-            chosen: Any = {"outages": outages or parts.outages, "ranks": ranks or parts.ranks}
+        with make_components(*given, pool=pool) as components:
+            chosen: Any = {
+                "outages": outages or components.outages,
+                "ranks": ranks or components.ranks,
+            }
             with pytest.raises(StepDone):
-                await asyncio.wait_for(train(replace(parts, **chosen), TrainState()), 30)
+                await asyncio.wait_for(train(replace(components, **chosen), TrainState()), 30)
     reporter.close()
 
 
@@ -146,12 +149,12 @@ async def test_overlapped_generation_counts_once_in_step_seconds(
 
 
 class DownForTheSecondStep:
-    """A retriever that is down once it answered the first step, until somebody is told of it."""
+    """A retriever that is down after the first step, until the outage is reported."""
 
     def __init__(self) -> None:
         self.answered = 0
         self.is_down, self.is_told = asyncio.Event(), asyncio.Event()
-        self.told: list[EndpointOutage] = []
+        self.reported: list[EndpointOutage] = []
 
     async def respond(self, received: Received) -> Response:
         if self.answered > FOR_THE_SELF_CHECK and not self.is_told.is_set():
@@ -161,7 +164,7 @@ class DownForTheSecondStep:
         return await search_r1()(received)
 
     def report(self, outages: Sequence[EndpointOutage]) -> None:
-        self.told += outages
+        self.reported += outages
         if outages:
             self.is_told.set()
 
@@ -170,18 +173,18 @@ class DownForTheSecondStep:
 async def test_outage_during_lookahead_does_not_delay_step(
     tmp_path: Path,
 ) -> None:
-    retriever, told_meanwhile = DownForTheSecondStep(), list[EndpointOutage]()
+    retriever, reported_meanwhile = DownForTheSecondStep(), list[EndpointOutage]()
 
     async def is_down_for_a_while(step: int) -> None:
         if step == 1:
             await retriever.is_down.wait()
             await asyncio.sleep(0.3)
-            told_meanwhile.extend(retriever.told)
+            reported_meanwhile.extend(retriever.reported)
 
     async with serving(retriever.respond) as kb:
         await trained(tmp_path, kb.url, HeldPool(is_down_for_a_while), Outages(retriever.report))
-    assert told_meanwhile == []
-    assert {outage.name for outage in retriever.told} == {"endpoint kb"}
+    assert reported_meanwhile == []
+    assert {outage.name for outage in retriever.reported} == {"endpoint kb"}
 
 
 class SlowCollector:
@@ -208,7 +211,7 @@ async def test_lookahead_is_canceled_when_training_ends(tmp_path: Path) -> None:
     source = PromptSource(config, prompts)
     with closing(Lookahead(config, source, cast(Any, collector), 0, Cursor())) as batches:
         first = await batches.next()
-        await asyncio.sleep(0)  # the next one begins
+        await asyncio.sleep(0)  # the next one starts
     await asyncio.sleep(0)
     assert first.batch.step == 1
     assert (collector.steps, collector.dropped) == ([1, 2], [2])

@@ -46,10 +46,12 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
     ):
         prompts = ["tea", "broken"]
         with (
-            make_components(config, prompts, reporter, retrieval, rewards, EndingStore()) as parts,
+            make_components(
+                config, prompts, reporter, retrieval, rewards, EndingStore()
+            ) as components,
             pytest.raises(StepDone),
         ):
-            await train(replace(parts, outages=outages), TrainState())
+            await train(replace(components, outages=outages), TrainState())
     reporter.close()
 
 

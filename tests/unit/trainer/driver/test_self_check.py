@@ -23,20 +23,20 @@ from support.builders.trainer.reports import Published, make_config, make_step
 from support.fakes.fake_training_loop import FakeRanks, make_components
 
 OFF = 0.01
-"""Nats; ten times what FP32 explains."""
+"""Nats; ten times the limit in FP32."""
 
 
 @dataclass
 class RanksOff(FakeRanks):
-    """Ranks whose log-probabilities, or the plain model's, are off from the engine's."""
+    """Ranks whose logprobs, or those of the plain model, differ from the engine's."""
 
     trainer_off: float = 0.0
     plain_off: float = 0.0
-    asked: list[Group] = field(default_factory=list)
-    """What the trainer computed."""
+    computed: list[Group] = field(default_factory=list)
+    """Groups whose logprobs the trainer computed."""
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        self.asked += groups
+        self.computed += groups
         return await self._moved(groups, self.trainer_off)
 
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
@@ -54,11 +54,11 @@ async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
         Rewards(config.reward, config.retrieval) as rewards,
     ):
         prompts = ["tea", "coffee", "cocoa", "water"]
-        with make_components(config, prompts, reporter, retrieval, rewards, None) as parts:
+        with make_components(config, prompts, reporter, retrieval, rewards, None) as components:
             await run_self_check(
                 config,
-                parts.prompts,
-                parts.collector,
+                components.prompts,
+                components.collector,
                 cast(Any, ranks),
                 step=0,
                 cursor=Cursor(),
@@ -86,13 +86,13 @@ async def test_gap_between_trainer_and_engine_fails(
 async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> None:
     ranks = RanksOff()
     await check(tmp_path, ranks, num_ranks=3)
-    assert len({group.prompt_ids for group in ranks.asked}) >= 3
-    assert {len(group.completions) for group in ranks.asked} == {2}
+    assert len({group.prompt_ids for group in ranks.computed}) >= 3
+    assert {len(group.completions) for group in ranks.computed} == {2}
 
 
 @pytest.mark.row("D3")
 @pytest.mark.parametrize(
-    ("precision", "found"),
+    ("precision", "gap"),
     [
         ("FP32", LogprobGap(0.05, 0.0001)),  # one token off by a twentieth of a nat
         (
@@ -103,17 +103,17 @@ async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> N
         ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],
 )
-def test_gap_above_limit_of_precision_fails(precision: str, found: LogprobGap) -> None:
+def test_gap_above_limit_of_precision_fails(precision: str, gap: LogprobGap) -> None:
     with pytest.raises(TrainerError, match=r"plain model differ by at most .* nats") as raised:
-        check_gap(found, precision, "the plain model")
+        check_gap(gap, precision, "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
 @pytest.mark.parametrize(
-    ("precision", "found"), [("FP32", LogprobGap(9e-4, 5e-6)), ("BF16", LogprobGap(0.3, 0.02))]
+    ("precision", "gap"), [("FP32", LogprobGap(9e-4, 5e-6)), ("BF16", LogprobGap(0.3, 0.02))]
 )
-def test_gap_within_limit_passes(precision: str, found: LogprobGap) -> None:
-    check_gap(found, precision, "the engine")
+def test_gap_within_limit_passes(precision: str, gap: LogprobGap) -> None:
+    check_gap(gap, precision, "the engine")
 
 
 def test_logprob_gap_is_over_all_tokens() -> None:

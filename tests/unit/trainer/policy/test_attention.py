@@ -53,10 +53,10 @@ def flash_by_segment(
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output = torch.full_like(query, torch.nan)
     lse = query.new_full((query.shape[1], query.shape[0]), torch.nan)
-    for asking, asked in parts(segments):
-        q, k, v = batched(query[asking], key[asked], value[asked])
-        found, normalizer = kernel(q, k, v, 0.0, is_causal, scale=scaling)
-        output[asking], lse[:, asking] = found[0].transpose(0, 1), normalizer[0]
+    for query_rows, key_rows in segment_slices(segments):
+        q, k, v = batched(query[query_rows], key[key_rows], value[key_rows])
+        actual, normalizer = kernel(q, k, v, 0.0, is_causal, scale=scaling)
+        output[query_rows], lse[:, query_rows] = actual[0].transpose(0, 1), normalizer[0]
     return output, lse
 
 
@@ -66,20 +66,22 @@ def gradients_by_segment(
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     grad, query, key, value, output, lse = tensors
     gradients = [torch.full_like(x, torch.nan) for x in (query, key, value)]
-    for asking, asked in parts(segments):
+    for query_rows, key_rows in segment_slices(segments):
         g, q, k, v, o = batched(
-            grad[asking], query[asking], key[asked], value[asked], output[asking]
+            grad[query_rows], query[query_rows], key[key_rows], value[key_rows], output[query_rows]
         )
-        found = kernel(g, q, k, v, o, lse[None, :, asking], 0.0, is_causal, scale=scaling)
-        for gradient, place, part in zip(gradients, (asking, asked, asked), found, strict=True):
-            gradient[place] = part[0].transpose(0, 1)
+        actual = kernel(g, q, k, v, o, lse[None, :, query_rows], 0.0, is_causal, scale=scaling)
+        for gradient, rows, addend in zip(
+            gradients, (query_rows, key_rows, key_rows), actual, strict=True
+        ):
+            gradient[rows] = addend[0].transpose(0, 1)
     return gradients
 
 
-def parts(segments: segment_attention.Segments) -> Iterator[tuple[slice, slice]]:
+def segment_slices(segments: segment_attention.Segments) -> Iterator[tuple[slice, slice]]:
     queries, keys = pairwise(segments.queries.tolist()), pairwise(segments.keys.tolist())
-    for asking, asked in zip(queries, keys, strict=True):
-        yield slice(*asking), slice(*asked)
+    for query_rows, key_rows in zip(queries, keys, strict=True):
+        yield slice(*query_rows), slice(*key_rows)
 
 
 def batched(*tensors: Tensor) -> list[Tensor]:
@@ -148,11 +150,11 @@ def test_attention_and_its_gradient_equal_the_dense_mask(
     ]
     upstream = torch.randn(1, total, 4, 8, dtype=torch.float64)
 
-    found = attend(query, key, value, spans)
+    actual = attend(query, key, value, spans)
     expected = dense(query, key, value, spans)
 
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    gradients = torch.autograd.grad(found, inputs, upstream)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    gradients = torch.autograd.grad(actual, inputs, upstream)
     for mine, other in zip(gradients, torch.autograd.grad(expected, inputs, upstream), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 

@@ -56,12 +56,12 @@ def test_full_attention_is_exact_in_both_layouts(model_type: str) -> None:
 @pytest.mark.row("D1")
 @pytest.mark.parametrize("model_type", STATE)
 def test_stateful_layers_are_exact_only_in_padded_rows(model_type: str) -> None:
-    found = measure(model_type)
-    assert found.result.layouts is not None
-    assert found.result.layouts[SHARED].nats > 0.1
-    assert found.result.layouts[SHARED].gradient_error > 0.1
-    assert found.layout.row_layout is PADDED
-    assert "layers have state" in found.layout.reason
+    measured = measure(model_type)
+    assert measured.result.layouts is not None
+    assert measured.result.layouts[SHARED].nats > 0.1
+    assert measured.result.layouts[SHARED].gradient_error > 0.1
+    assert measured.layout.row_layout is PADDED
+    assert "layers have state" in measured.layout.reason
 
 
 @pytest.mark.row("D2")
@@ -78,16 +78,16 @@ def test_lm_head_without_scale_or_cap_is_rejected(
 
     # As the trainer was before it knew them.
     monkeypatch.setattr("raggrpo_trainer.policy.model.logit_transform", lambda _: LogitTransform())
-    found = layout_check.check_family(config).layouts
-    assert found is not None
-    assert not found[PADDED].is_exact
-    assert not found[SHARED].is_exact
+    measured = layout_check.check_family(config).layouts
+    assert measured is not None
+    assert not measured[PADDED].is_exact
+    assert not measured[SHARED].is_exact
 
 
 def test_model_that_is_not_causal_is_rejected() -> None:
-    found = layout_check.check_family(CONFIG_MAPPING["bert"]())
-    assert found.layouts is None
-    assert "not causal" in found.problem
+    measured = layout_check.check_family(CONFIG_MAPPING["bert"]())
+    assert measured.layouts is None
+    assert "not causal" in measured.problem
 
 
 @pytest.mark.row("D2")
@@ -96,8 +96,8 @@ def test_policy_computes_plain_model(model_type: str, tmp_path: Path) -> None:
     layout = measure(model_type).layout.row_layout
     policy = make_policy(save_small(model_type, tmp_path), row_layout=layout)
     groups = make_groups()
-    found = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups))
-    assert found.largest <= 2e-5
+    measured = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups))
+    assert measured.largest <= 2e-5
 
 
 @pytest.mark.row("D3")
@@ -119,13 +119,13 @@ def test_accepted_families_train_exactly(tmp_path: Path) -> None:
     """All that the preflight lets through compute the plain model, with real loading and FSDP."""
     off = {}
     for model_type, _ in families():
-        found = measure(model_type)
-        if found.verdict == "refused":
-            assert found.why, model_type
+        measured = measure(model_type)
+        if measured.verdict == "refused":
+            assert measured.why, model_type
             continue
         try:
             path = save_small(model_type, tmp_path / model_type)
-            policy = make_policy(path, row_layout=found.layout.row_layout)
+            policy = make_policy(path, row_layout=measured.layout.row_layout)
             groups = make_groups()
             nats = logprob_gap(policy.logprobs(groups), policy.plain_logprobs(groups)).largest
             metrics = policy.step(groups, step=1)

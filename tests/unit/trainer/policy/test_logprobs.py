@@ -35,10 +35,10 @@ def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bi
     expected = full_logprobs(hidden, weight, targets, bias, 0.7)
     expected_gradients = torch.autograd.grad(expected, leaves, upstream)
 
-    found = chunked_logprobs(hidden, weight, targets, bias=bias, temperature=0.7, chunk=chunk)
-    gradients = torch.autograd.grad(found, leaves, upstream)
+    actual = chunked_logprobs(hidden, weight, targets, bias=bias, temperature=0.7, chunk=chunk)
+    gradients = torch.autograd.grad(actual, leaves, upstream)
 
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
@@ -58,10 +58,10 @@ def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
     expected_gradients = torch.autograd.grad(expected, [hidden, weight, bias], upstream)
 
     given = {"bias": bias, "transform": transform, "temperature": 0.7, "chunk": 5}
-    found = chunked_logprobs(hidden, weight, targets, **given, compiled=compiled)
-    gradients = torch.autograd.grad(found, [hidden, weight, bias], upstream)
+    actual = chunked_logprobs(hidden, weight, targets, **given, compiled=compiled)
+    gradients = torch.autograd.grad(actual, [hidden, weight, bias], upstream)
 
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
     atol = 1e-5 if compiled else 1e-6  # compiled tanh is another one
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=atol)
@@ -119,9 +119,9 @@ class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-
 
 def test_second_backward_pass_has_same_gradients() -> None:
     hidden, weight, bias, targets = inputs()
-    found = chunked_logprobs(hidden, weight, targets, bias=bias, chunk=5).sum()
+    actual = chunked_logprobs(hidden, weight, targets, bias=bias, chunk=5).sum()
     first, second = (
-        torch.autograd.grad(found, [hidden, weight, bias], retain_graph=True) for _ in range(2)
+        torch.autograd.grad(actual, [hidden, weight, bias], retain_graph=True) for _ in range(2)
     )
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)

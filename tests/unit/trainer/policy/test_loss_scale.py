@@ -29,17 +29,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+def rank_results(
+    model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("checkpoint")
     with rank_processes(2) as ranks:
         yield ranks.run(policy_support.fp16_overflow_run, str(model), str(folder))
 
 
 @pytest.mark.row("D13")
-def test_overflow_is_skipped_and_halves_scale(told: list[Any]) -> None:
-    for of_rank in told:
-        first, skipped, third, _ = of_rank["metrics"]
-        before, after, *_ = of_rank["parameters"]
+def test_overflow_is_skipped_and_halves_scale(rank_results: list[Any]) -> None:
+    for result in rank_results:
+        first, skipped, third, _ = result["metrics"]
+        before, after, *_ = result["parameters"]
         assert (first.num_skipped_updates, first.loss_scale) == (0, INITIAL_SCALE)
         assert (skipped.num_skipped_updates, skipped.loss_scale) == (1, INITIAL_SCALE / 2)
         assert not skipped.non_finite
@@ -49,23 +51,23 @@ def test_overflow_is_skipped_and_halves_scale(told: list[Any]) -> None:
 
 
 @pytest.mark.row("D13")
-def test_resumed_fp16_run_restores_scale_bitwise(told: list[Any]) -> None:
-    for of_rank in told:
-        *_, third, again = of_rank["metrics"]
-        *_, went_on, resumed_on = of_rank["parameters"]
+def test_resumed_fp16_run_restores_scale_bitwise(rank_results: list[Any]) -> None:
+    for result in rank_results:
+        *_, third, again = result["metrics"]
+        *_, went_on, resumed_on = result["parameters"]
         assert again.loss_scale == third.loss_scale
         assert (again.loss, again.grad_norm) == (third.loss, third.grad_norm)
         assert all(torch.equal(went_on[name], resumed_on[name]) for name in went_on)
 
 
-def test_exported_weights_have_forward_dtype(told: list[Any]) -> None:
-    assert {tensor.dtype for tensor in told[0]["parameters"][0].values()} == {torch.float16}
+def test_exported_weights_have_forward_dtype(rank_results: list[Any]) -> None:
+    assert {tensor.dtype for tensor in rank_results[0]["parameters"][0].values()} == {torch.float16}
 
 
-def test_fp16_agrees_with_fp32_to_its_precision(model: Path, told: list[Any]) -> None:
+def test_fp16_agrees_with_fp32_to_its_precision(model: Path, rank_results: list[Any]) -> None:
     with one_rank():
         exact = make_policy(model).step(uneven_groups(), step=1)
-    first = told[0]["metrics"][0]
+    first = rank_results[0]["metrics"][0]
     assert first.loss == pytest.approx(exact.loss, abs=0.005)
     assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
 

@@ -97,14 +97,14 @@ def test_zero_advantage_is_computed_if_not_skipped() -> None:
 def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
     work = items_of(uneven_groups())
     rows = plan_micro_batches(work, layout, budget)
-    batches = [build_micro_batch(part, layout) for part in rows]
+    batches = [build_micro_batch(items, layout) for items in rows]
 
     total = sum(done.num_sampled for group in uneven_groups() for done in group.completions)
     assert sorted(token for batch in batches for token in batch.tokens.tolist()) == list(
         range(total)
     )
-    for part, batch in zip(rows, batches, strict=True):
-        is_single = len(part) == 1 and len(part[0].targets) == 1
+    for items, batch in zip(rows, batches, strict=True):
+        is_single = len(items) == 1 and len(items[0].targets) == 1
         assert batch.input_ids.numel() <= budget or is_single
 
 
@@ -112,20 +112,20 @@ def test_group_above_budget_is_split_between_completions() -> None:
     rows = plan_micro_batches(
         items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.SHARED_PREFIX, 26
     )
-    assert [[len(item.targets) for item in part] for part in rows] == [[2], [2]]
+    assert [[len(item.targets) for item in items] for items in rows] == [[2], [2]]
 
 
 def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
     rows = plan_micro_batches(
         items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18
     )
-    assert [len(part) for part in rows] == [2, 2]
+    assert [len(items) for items in rows] == [2, 2]
 
 
 def test_padded_rows_have_length_of_longest_in_micro_batch() -> None:
     work = items_of([make_group((9, 9, 3, 3, 3, 3), prompt=10)])  # rows of 18 and 12 tokens
     rows = plan_micro_batches(work, RowLayout.PADDED, 2 * 18)
-    assert [[item.num_tokens for item in part] for part in rows] == [[18, 18], [12] * 3, [12]]
+    assert [[item.num_tokens for item in items] for items in rows] == [[18, 18], [12] * 3, [12]]
 
 
 def test_balance_gives_even_loads_and_is_deterministic() -> None:

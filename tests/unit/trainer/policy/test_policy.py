@@ -85,23 +85,23 @@ def gradient(
     return loss, torch.cat([grad.flatten() for grad in grads if grad is not None])
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("budget", [10_000, 60])
 def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, budget: int) -> None:
     groups = uneven_groups()
     expected_loss, expected = gradient(model, groups, RowLayout.PADDED, 10_000)
-    loss, found = gradient(model, groups, RowLayout.SHARED_PREFIX, budget)
+    loss, actual = gradient(model, groups, RowLayout.SHARED_PREFIX, budget)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
-    assert relative_error(found, expected) <= 1e-5
+    assert relative_error(actual, expected) <= 1e-5
 
 
 def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
     groups = uneven_groups()
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
-    found = iter(make_policy(model).logprobs(groups))
+    actual = iter(make_policy(model).logprobs(groups))
 
     for group in groups:
         for completion in group.completions:
@@ -109,7 +109,7 @@ def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: P
             logits = plain(ids).logits[0, len(group.prompt_ids) - 1 : -1] / 0.7
             chosen = logits.log_softmax(-1).gather(-1, ids[0, len(group.prompt_ids) :, None])[:, 0]
             expected = chosen[torch.tensor(completion.sampled)]
-            assert next(found) == pytest.approx(expected.tolist(), abs=1e-5)
+            assert next(actual) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_retrieved_tokens_do_not_affect_loss(model: Path) -> None:
@@ -141,9 +141,9 @@ def test_gradient_is_that_of_the_sampled_tokens_alone(untied_model: Path) -> Non
     loss.backward()  # type: ignore[no-untyped-call]
     expected = torch.cat([parameter.grad.flatten() for parameter in plain.parameters()])
 
-    _, found = gradient(untied_model, [group], RowLayout.SHARED_PREFIX, 10_000)
+    _, actual = gradient(untied_model, [group], RowLayout.SHARED_PREFIX, 10_000)
 
-    assert relative_error(found, expected) <= 1e-5
+    assert relative_error(actual, expected) <= 1e-5
 
 
 def without_memory(metrics: StepMetrics) -> StepMetrics:
@@ -174,9 +174,9 @@ def test_batch_without_advantage_changes_nothing(model: Path, groups: list[Group
     assert_equal(parameters(policy), before)
 
 
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    assert [name for name in actual if not torch.equal(actual[name], expected[name])] == []
 
 
 def test_same_inputs_give_bitwise_same_parameters(model: Path) -> None:
@@ -245,15 +245,15 @@ CASES: dict[str, dict[str, Any]] = {
 def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[str, Any]) -> None:
     metrics, expected = run_steps(make_policy(model, **changes), steps=range(1, 3))
 
-    (found_metrics, found), (other_metrics, other) = two_ranks.run(
+    (actual_metrics, actual), (other_metrics, other) = two_ranks.run(
         policy_support.train, str(model), changes, range(1, 3)
     )
 
-    assert found_metrics == other_metrics
-    assert_equal(found, other)
-    for pair, expected_pair in zip(found_metrics, metrics, strict=True):
+    assert actual_metrics == other_metrics
+    assert_equal(actual, other)
+    for pair, expected_pair in zip(actual_metrics, metrics, strict=True):
         assert pair == pytest.approx(expected_pair, rel=1e-5, abs=1e-7)
-    difference = max((found[name] - expected[name]).abs().max().item() for name in expected)
+    difference = max((actual[name] - expected[name]).abs().max().item() for name in expected)
     assert (
         difference < 2e-4
     )  # two steps of Adam at 1e-2, which magnifies rounding of tiny gradients
@@ -272,9 +272,9 @@ def test_checkpoint_of_two_ranks_continues_on_one(
     ((expected, _), _) = two_ranks.run(policy_support.train_save_train, str(model), folder)
     policy = make_policy(model)
     resume(policy, folder)
-    found, _ = run_steps(policy, steps=range(3, 4))
+    actual, _ = run_steps(policy, steps=range(3, 4))
 
-    assert found[0] == pytest.approx(expected[0], abs=1e-6)
+    assert actual[0] == pytest.approx(expected[0], abs=1e-6)
 
 
 def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Path) -> None:
@@ -285,17 +285,17 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     _, expected = run_steps(first, steps=range(3, 5))
     second = make_policy(model)
     resume(second, folder)
-    _, found = run_steps(second, steps=range(3, 5))
+    _, actual = run_steps(second, steps=range(3, 5))
 
-    assert_equal(found, expected)
+    assert_equal(actual, expected)
 
 
 def test_checkpoint_before_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(make_policy(model), steps=range(1, 3))
     policy = make_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
-    _, found = run_steps(policy, steps=range(1, 3))
-    assert_equal(found, expected)
+    _, actual = run_steps(policy, steps=range(1, 3))
+    assert_equal(actual, expected)
 
 
 def test_state_in_other_memory_is_loaded_completely(model: Path) -> None:
@@ -398,8 +398,8 @@ def test_kl_needs_groups_without_variance_too(model: Path) -> None:
 
 def test_parameters_are_counted_over_whole_model(model: Path, two_ranks: Ranks) -> None:
     plain = AutoModelForCausalLM.from_pretrained(model)
-    found = two_ranks.run(policy_support.count_parameters, str(model))
-    assert found == [plain.num_parameters()] * 2
+    actual = two_ranks.run(policy_support.count_parameters, str(model))
+    assert actual == [plain.num_parameters()] * 2
 
 
 def test_cpu_has_no_device_memory_and_name(model: Path) -> None:
@@ -468,12 +468,12 @@ def test_checksum_covers_all_ranks_and_every_bit(model: Path, two_ranks: Ranks) 
     policy.step(uneven_groups(), step=1)
     trained = policy.checksum()
     state = policy._optimizer.state[next(policy._model.parameters())]
-    seen = {first, trained}
+    checksums = {first, trained}
     for tensor in (next(policy._model.parameters()).detach(), state["exp_avg_sq"]):
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         local.view(torch.int32).view(-1)[-1] ^= 1
-        seen.add(policy.checksum())
-    assert len(seen) == 4
+        checksums.add(policy.checksum())
+    assert len(checksums) == 4
 
 
 def test_forward_pass_does_not_change_checksum(model: Path, two_ranks: Ranks) -> None:

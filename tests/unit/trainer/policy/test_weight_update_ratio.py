@@ -44,12 +44,12 @@ def test_ratio_is_relative_change_of_last_update(model: Path, changes: dict[str,
     policy = make_policy(model, weight_update_every_steps=1, **changes)
     policy.step(uneven_groups(), step=1)
     before = parameters(policy)
-    found = policy.step(uneven_groups()[:2], step=2).weight_update_ratio  # one update
+    actual = policy.step(uneven_groups()[:2], step=2).weight_update_ratio  # one update
     after = parameters(policy)
 
     moved = {name: after[name].double() - before[name].double() for name in before}
-    assert found == pytest.approx(norm(moved) / norm(after), rel=1e-4)
-    assert found > 1e-3
+    assert actual == pytest.approx(norm(moved) / norm(after), rel=1e-4)
+    assert actual > 1e-3
 
 
 def test_ratio_changes_no_parameter_and_is_none_without_update(model: Path) -> None:
@@ -62,13 +62,13 @@ def test_ratio_changes_no_parameter_and_is_none_without_update(model: Path) -> N
     broken = [make_group(advantages=(math.nan, 0.5, 0.5))]
     assert measured.step(broken, step=4).weight_update_ratio is None
 
-    found, expected = parameters(measured), parameters(plain)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    actual, expected = parameters(measured), parameters(plain)
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
 def test_ratio_is_zero_for_zero_learning_rate_and_supports_bf16(model: Path) -> None:
-    ended = {"learning_rate_schedule": "Linear", "decay_steps": 2}
-    policy = make_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **ended)
+    schedule = {"learning_rate_schedule": "Linear", "decay_steps": 2}
+    policy = make_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **schedule)
     first = policy.step(uneven_groups(), step=1).weight_update_ratio
     assert first is not None
     assert first > 1e-3

@@ -1,4 +1,4 @@
-"""A folder that lacks tensors is refused: transformers would make them up."""
+"""Folders with missing tensors, which transformers would initialize randomly, are rejected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,19 +24,19 @@ def make_changed_model(folder: Path, change: Change, *, tied: bool = False) -> s
 
 @pytest.mark.row("D3")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda all_: {f"_orig_mod.{n}": t for n, t in all_.items()}, "lacks 27 of the model's"),
         (lambda all_: {n: t for n, t in all_.items() if ".layers.1." not in n}, "layers.1."),
         (lambda all_: {n: t for n, t in all_.items() if n != "lm_head.weight"}, "lm_head.weight"),
     ],
-    ids=["a wrapper's prefix", "a layer short", "no head"],
+    ids=["a wrapper's prefix", "a missing layer", "no LM head"],
 )
-def test_missing_tensors_are_named(change: Change, told: str, tmp_path: Path) -> None:
+def test_missing_tensors_are_named(change: Change, message: str, tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, change)
-    with pytest.raises(TrainerError, match=told) as refusal:
+    with pytest.raises(TrainerError, match=message) as raised:
         load_model(path, "sdpa")
-    assert refusal.value.exit_code is ExitCode.PREFLIGHT_FAILED
+    assert raised.value.exit_code is ExitCode.PREFLIGHT_FAILED
 
 
 def test_tied_lm_head_is_not_missing(tmp_path: Path) -> None:
