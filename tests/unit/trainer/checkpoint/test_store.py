@@ -281,7 +281,7 @@ def make_checkpoint(step: int, epoch: int, score: float | None) -> Checkpoint:
 
 
 scores = st.none() | st.floats(allow_infinity=False)
-checkpoints = st.lists(
+checkpoint_lists = st.lists(
     st.builds(make_checkpoint, st.integers(1, 9), st.integers(1, 3), scores),
     min_size=1,
     max_size=12,
