@@ -29,11 +29,8 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.kubectl.app import app as kubectl_app
 from raggrpo_cli.main import app
-from raggrpo_operator.core.lifecycle.after_attempt.classification import (
-    CAUSE_OF_EXIT,
-    POLICIES,
-    Restart,
-)
+from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_OF_EXIT
+from raggrpo_operator.core.lifecycle.after_attempt.policies import POLICIES, Restart
 from raggrpo_operator.core.spec.presets import TABLE
 from raggrpo_operator.crd import job_schema
 from raggrpo_operator.kubernetes_runtime.process.job_series import PREFIX as JOB_PREFIX

@@ -44,7 +44,7 @@ def test_other_ray_version_is_rejected_on_resume(
         status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)
         assert attempts(status)[-1][1] == "ImageChanged"
         message = condition(status, "Failed")["message"]
-        assert f"has Ray {OTHER_RAY} now, this job began with {ray_version}" in message
+        assert f"now has Ray {OTHER_RAY}, but the job started with {ray_version}" in message
         for image in (other, NAME):
             retry_with(image)
             status = wait_for_status(cluster, seeded, job.name, has_ended, END_SECONDS)

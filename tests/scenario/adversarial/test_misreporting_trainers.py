@@ -14,7 +14,7 @@ from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightR
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.core.lifecycle.during_attempt.follow import STOP_SECONDS
 from raggrpo_operator.core.sizing.grace import grace_seconds
-from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of
+from raggrpo_operator.core.state.size_limit import MAX_BYTES, json_size
 from raggrpo_operator.core.text.status_text import render_status
 from raggrpo_operator.reporting.progress_display import progress_line
 from support.builders.operator.jobs import KNOWN_TINY
@@ -82,7 +82,7 @@ async def make_misreporting_scenario(name: str, changes: dict[str, Any] | None =
     await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
     for _ in range(45):
         await scenario.round()
-        assert size_of(scenario.status) <= MAX_BYTES
+        assert json_size(scenario.status) <= MAX_BYTES
         assert max(numbers(status_to_json(scenario.status))) < 2**63
         render_status(scenario.status)
         progress_line(scenario.status, T0)
@@ -179,6 +179,6 @@ async def test_large_annotation_does_not_enlarge_status() -> None:
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.FAILED
-    assert size_of(scenario.status) < MAX_BYTES
+    assert json_size(scenario.status) < MAX_BYTES
     scenario.retry("again " * 20_001)
     assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED

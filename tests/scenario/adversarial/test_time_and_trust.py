@@ -323,7 +323,7 @@ async def test_third_nonfinite_loss_at_same_step_fails_job() -> None:
 
     status, reason, message = scenario.condition(ConditionType.FAILED)
     assert (status, reason) == ("True", "NonFinite")
-    assert message == "loss nan (deterministic: 3 attempts ended so after step 26)"
+    assert message == "loss nan (deterministic: 3 attempts ended this way after step 26)"
 
 
 async def test_nonfinite_losses_at_different_steps_are_not_repeated() -> None:
@@ -389,7 +389,7 @@ async def test_out_of_memory_without_mitigation_fails_job_after_three_attempts()
     assert len(scenario.attempts) == 3
     value, reason, message = scenario.condition(ConditionType.FAILED)
     assert (value, reason) == ("True", "HostOutOfMemory")
-    assert "nothing is left to lower" in message
+    assert "no mitigation is left" in message
 
 
 async def test_out_of_memory_fails_job_when_configured() -> None:

@@ -314,7 +314,7 @@ def test_gpu_memory_can_be_specified() -> None:
     check = gpu_check(given, PreflightResult(facts=KNOWN_7B))
 
     assert check is not None
-    assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as given")
+    assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as specified")
 
 
 def test_unobserved_device_facts_are_ignored() -> None:

@@ -9,7 +9,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
 from raggrpo_operator.core.state.conditions import get_condition
-from raggrpo_operator.core.state.observed_time import LOOK_SECONDS
+from raggrpo_operator.core.state.observed_time import RECORD_SECONDS
 from support.fakes.fake_runtime import CRASH, T0, Scenario, make_scenario, until_step
 
 PATIENT = {
@@ -32,7 +32,10 @@ async def test_waiting_for_node_counts_against_deadline() -> None:
 
     assert 60 < ended_after(scenario) < 65
     assert scenario.attempts[0].cause is Cause.DEADLINE_EXCEEDED
-    assert "activeDeadlineSeconds 60 is over" in scenario.condition(ConditionType.FAILED)[2]
+    assert (
+        "the job exceeded activeDeadlineSeconds (60 s)"
+        in scenario.condition(ConditionType.FAILED)[2]
+    )
     assert "its pods are not ready" in scenario.condition(ConditionType.FAILED)[2]
 
 
@@ -96,7 +99,7 @@ async def test_killed_local_run_uses_no_time() -> None:
     await scenario.round()
 
     counted = scenario.status.restart_state.spent.counted_seconds
-    assert used - LOOK_SECONDS - 5 <= counted <= used
+    assert used - RECORD_SECONDS - 5 <= counted <= used
     await scenario.until_quiet()
     assert scenario.status.phase is Phase.SUCCEEDED
 

@@ -351,7 +351,7 @@ def test_deadline_message_names_what_the_job_waited_for(
     record = late(Observed(cluster=cluster)).status.attempts[0]
 
     assert record.cause is Cause.DEADLINE_EXCEEDED
-    assert record.message == f"activeDeadlineSeconds 60 is over{waits}"
+    assert record.message == f"the job exceeded activeDeadlineSeconds (60 s){waits}"
 
 
 @pytest.mark.parametrize("started", [None, T0])

@@ -216,7 +216,7 @@ async def test_other_image_under_loaded_name_is_rejected() -> None:
 
     value, reason, message = scenario.condition(ConditionType.FAILED)
     assert (value, reason) == ("True", Cause.IMAGE_CHANGED)
-    assert f"{NAME} is {LOADED_TWO} on a node, this job began with {LOADED_ONE}" in message
+    assert f"{NAME} is {LOADED_TWO} on a node, but the job started with {LOADED_ONE}" in message
     assert images(scenario) == [NAME, NAME]
     assert scenario.submitted == [1]
 
@@ -237,7 +237,7 @@ async def test_other_ray_under_same_tag_is_rejected_on_resume(image_ids: tuple[s
 
     value, reason, message = scenario.condition(ConditionType.FAILED)
     assert (value, reason) == ("True", Cause.IMAGE_CHANGED)
-    assert "has Ray 2.61.0 now, this job began with 2.60.0" in message
+    assert "now has Ray 2.61.0, but the job started with 2.60.0" in message
     assert "spec.image" in message
     assert scenario.submitted == [1]
 

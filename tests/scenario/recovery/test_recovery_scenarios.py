@@ -419,7 +419,7 @@ async def test_budget_is_exhausted_by_failures_without_progress() -> None:
     assert causes(scenario) == [Cause.PROGRAM_ERROR] * 4
     status, reason, message = scenario.condition(ConditionType.FAILED)
     assert (status, reason) == ("True", "RestartBudgetExhausted")
-    assert "3 restarts without a new checkpoint, last ProgramError" in message
+    assert "3 restarts without a new checkpoint; last cause ProgramError" in message
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster)
 
 

@@ -17,7 +17,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopAttempt,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.after_attempt.classification import POLICIES
+from raggrpo_operator.core.lifecycle.after_attempt.policies import POLICIES
 from raggrpo_operator.core.lifecycle.before_attempt.preflight import OUTAGE_RETRY_SECONDS
 from raggrpo_operator.core.lifecycle.during_attempt.follow import FOLLOW_SECONDS
 from raggrpo_operator.core.text.status_text import render_status

@@ -22,7 +22,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartPreflight,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.after_attempt.classification import POLICIES
+from raggrpo_operator.core.lifecycle.after_attempt.policies import POLICIES
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, PreflightObserved
 from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.errors import Conflict, OperatorError, TransientError

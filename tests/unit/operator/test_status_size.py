@@ -20,7 +20,7 @@ from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.state.size_limit import MAX_BYTES, size_of, within_limit
+from raggrpo_operator.core.state.size_limit import MAX_BYTES, json_size, within_limit
 from support.builders.operator.jobs import KNOWN_TINY, make_job
 
 LETTERS = ["x", '"', "\u00e9", "\u6f22", "\U0001f600"]
@@ -76,11 +76,11 @@ def test_status_fits_size_limit(
 
     fitted = within_limit(status)
 
-    assert size_of(fitted) <= MAX_BYTES
+    assert json_size(fitted) <= MAX_BYTES
     assert status_from_json(json.loads(json.dumps(status_to_json(fitted)))) == fitted
     assert within_limit(fitted) == fitted
     assert fitted.warnings[0].path == status.warnings[0].path
-    if size_of(status) <= MAX_BYTES:
+    if json_size(status) <= MAX_BYTES:
         assert fitted == status
 
 
@@ -110,9 +110,9 @@ def test_status_at_size_limit_is_unchanged() -> None:
         lengths = [count // 7] * 6 + [count - 6 * (count // 7)]
         return JobStatus(attempts=[replace(long, message="x" * each) for each in lengths])
 
-    fitting = with_letters(700 + MAX_BYTES - size_of(with_letters(700)))
+    fitting = with_letters(700 + MAX_BYTES - json_size(with_letters(700)))
 
-    assert size_of(fitting) == MAX_BYTES == 65_536
+    assert json_size(fitting) == MAX_BYTES == 65_536
     assert within_limit(fitting) == fitting
 
 

@@ -1,1 +1,1 @@
-"""The life of a job: what `decide` looks at, in which order, and what follows from it."""
+"""The lifecycle of a job: `decide` and its round, by the moments of an attempt."""

@@ -1,4 +1,4 @@
-"""Actions: what `decide` tells a runtime to do. Each is safe to perform twice.
+"""Actions that `decide` requests from a runtime. Each is safe to perform twice.
 
 They carry everything that was decided, so a runtime neither resolves a job nor sizes its pods.
 """
@@ -14,7 +14,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What a job's pods (locally: its processes) are built from."""
+    """Inputs for rendering a job's pods (locally: its processes)."""
 
     spec: JobSpec
     """Resolved."""
@@ -24,7 +24,7 @@ class PodPlan:
 
 @dataclass(frozen=True, slots=True)
 class StartPreflight:
-    """Run the checks in a process or pod without a GPU."""
+    """Run preflight in a process or pod without a GPU."""
 
     plan: PodPlan
     config: TrainerConfig
@@ -57,17 +57,17 @@ class CreateCluster:
     plan: PodPlan
     number: ClusterNumber
     name: str
-    """As the status has it: an earlier release may have named it."""
+    """As in the status; an earlier release may have used another scheme."""
     ray_version: str
-    """Empty if no preflight has reported it."""
+    """Empty if preflight has not reported it."""
     grace_seconds: int
-    """How long a driver has to save after SIGTERM."""
+    """Time for a driver to save after SIGTERM."""
     avoided_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Delete that cluster with everything on it, engines included."""
+    """Delete the cluster with everything on it, including engines."""
 
     number: ClusterNumber
 
@@ -82,7 +82,7 @@ class SubmitAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """SIGTERM the driver, which saves and exits; SIGKILL after the grace period."""
+    """Send SIGTERM to the driver, which saves and exits; SIGKILL after the grace period."""
 
     number: AttemptNumber
 

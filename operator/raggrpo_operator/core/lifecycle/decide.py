@@ -1,7 +1,7 @@
-"""`decide`: the only place where the life of a job is decided. Pure; safe to call twice.
+"""`decide`: the only place where the lifecycle of a job is decided. Pure; safe to call twice.
 
-An attempt takes two rounds: the first writes its number to status, the second submits it. So
-a crash between any two rounds loses nothing and starts nothing twice.
+Starting an attempt takes two rounds: the first writes its number to the status, the second submits
+it. So a crash between any two rounds loses nothing and starts nothing twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,25 +23,26 @@ from raggrpo_operator.core.state.conditions import get_condition, is_true
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .after_attempt import recovery
 from .after_attempt.classification import classify
-from .before_attempt import image_pinning, launch, preflight
+from .before_attempt import launch, preflight, retrievers
 from .before_attempt.queueing import update_queued
 from .deadlines import active_deadline, outages
 from .during_attempt import follow
-from .observed import AttemptObserved, Observed, SubmissionStatus
+from .during_attempt.progress import update_progress
+from .observed import AttemptObserved, ClusterObserved, Observed, SubmissionStatus
 from .round import PODS_NOT_READY, RELEASE_SECONDS, Decision, Round
 from .warnings import update_warnings
 
-LOST_OTHERS = frozenset(
+PEER_LOSS_EXIT_CODES = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
 )
-"""Exit codes that lost infrastructure may explain; its evidence wins if it arrives in time."""
-PROOF_SECONDS = 60.0
-"""How long an exit code of 0 may wait until the final progress has been read."""
+"""Exit codes that a lost pod may explain; its evidence takes precedence if it arrives in time."""
+SUCCESS_VERIFICATION_SECONDS = 60.0
+"""How long exit code 0 waits for the final progress to be read."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
-    """Return what to do for this job, given what was observed of it and the time."""
-    if job.metadata.deletion_timestamp:  # its objects are garbage-collected
+    """Return the status, actions and requeue delay that follow from what was observed."""
+    if job.metadata.deletion_timestamp:  # the API server deletes the job's objects
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
     status = replace(
@@ -52,40 +53,41 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     )
     this = Round(job, observed, now, status, resolved)
 
-    found: tuple[Violation, ...] = ()
-    if not _is_accepted(job):  # what was accepted once is not judged again, nor by a newer release
-        found = violations(job, resolved, in_pods=observed.in_pods)
-        update_warnings(this, [*found, *_on_facts(this)])
-    if wrong := errors(found):  # 1. an invalid spec starts nothing
-        return _invalid(this, wrong)
+    spec_violations: tuple[Violation, ...] = ()
+    if not _is_accepted(job):  # an accepted spec is not validated again, nor by a newer release
+        spec_violations = violations(job, resolved, in_pods=observed.in_pods)
+        update_warnings(this, [*spec_violations, *_violations_with_facts(this)])
+    if fatal := errors(spec_violations):  # 1. an invalid spec starts nothing
+        return _reject(this, fatal)
     this.set_condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
-    if _has_ended(this):  # 2. a job that is over stays over, unless the user reopens it
-        return _clean_up(this)
+    if _has_ended(this.status) and not _reopen(this):  # 2. a job that has ended
+        return _release_all(this)
     is_queued = update_queued(this)
-    active_deadline.run_clock(this, is_held_back=is_queued or this.spec.suspend)
-    if _is_running(this.status):  # 3. an attempt is under way
-        return _attend(this)
-    if this.spec.suspend:  # 4. suspended: wait
-        return _suspended(this)
+    _advance_deadline(this, is_held_back=is_queued or this.spec.suspend)
+    if _is_running(this.status):  # 3. an attempt is recorded or running
+        return _continue_attempt(this)
+    if this.spec.suspend:  # 4. a suspended job waits
+        return _suspend(this)
     if not is_queued:
         this.set_condition(ConditionType.SUSPENDED, False, ConditionReason.NOT_SUSPENDED)
-    if late := active_deadline.exceeded(this):
-        return preflight.fail_before_attempt(this, Cause.DEADLINE_EXCEEDED, late)
+    limit = this.spec.active_deadline_seconds
+    if timeout := active_deadline.timeout_message(limit, this.state.spent, now):
+        return preflight.fail_before_attempt(this, Cause.DEADLINE_EXCEEDED, timeout)
     this.record_observation()
-    if (decision := preflight.preflight(this)) is not None:  # 5. checks and facts, before any GPU
+    if (decision := preflight.run_preflight(this)) is not None:  # 5. checks before any GPU is used
         return decision
-    if (decision := preflight.retrievers(this)) is not None:  # 6. managed retrievers
+    if (decision := retrievers.wait_for_retrievers(this)) is not None:  # 6. managed retrievers
         return decision
-    return launch.next_attempt(this)  # 7. start the next attempt
+    return launch.record_next_attempt(this)  # 7. the next attempt
 
 
-def _invalid(this: Round, found: Sequence[Violation]) -> Decision:
-    lines = "\n".join(v.line() for v in found)
-    this.set_condition(ConditionType.ACCEPTED, False, found[0].reason, lines)
+def _reject(this: Round, fatal: Sequence[Violation]) -> Decision:
+    lines = "\n".join(v.line() for v in fatal)
+    this.set_condition(ConditionType.ACCEPTED, False, fatal[0].reason, lines)
     if _is_running(this.status):
         if this.record.started is not None:  # it keeps the configuration it was submitted with
-            return _attend(this)
-        message = "the spec became invalid before it was submitted"
+            return _continue_attempt(this)
+        message = "the spec became invalid before the attempt was submitted"
         return recovery.settle(this, Cause.SUSPENDED, message)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.INVALID)
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.INVALID)
@@ -98,13 +100,21 @@ def _is_accepted(job: RagGrpoJob) -> bool:
     return accepted.status == "True" and accepted.observed_generation == job.metadata.generation
 
 
-def _on_facts(this: Round) -> tuple[Violation, ...]:
-    """Return what the rules find with the facts, if preflight read them for this spec."""
+def _violations_with_facts(this: Round) -> tuple[Violation, ...]:
+    """Return the violations that depend on facts, if preflight read them for this spec."""
     last = this.status.preflight
     if last.known_facts is None or last.spec_hash != preflight.spec_hash(this.job):
         return ()
-    facts, in_pods = last.known_facts, this.observed.in_pods
-    return violations(this.job, this.resolved, facts, in_pods=in_pods)
+    return violations(this.job, this.resolved, last.known_facts, in_pods=this.observed.in_pods)
+
+
+def _advance_deadline(this: Round, *, is_held_back: bool) -> None:
+    running_since = this.record.started if _is_running(this.status) else None
+    this.store(
+        active_deadline.advance_timer(
+            this.state.spent, running_since, this.now, is_held_back=is_held_back
+        )
+    )
 
 
 def _is_running(status: JobStatus) -> bool:
@@ -112,33 +122,41 @@ def _is_running(status: JobStatus) -> bool:
     return bool(status.attempts) and status.attempts[0].cause is None
 
 
-def _has_ended(this: Round) -> bool:
-    """Return whether the job is over; reopen it when the user asked for more."""
+def _has_ended(status: JobStatus) -> bool:
+    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
+
+
+def _reopen(this: Round) -> bool:
+    """Reopen an ended job if the user has requested it; return whether it is reopened."""
     status = this.status
-    complete = is_true(status, ConditionType.COMPLETE)
-    failed = is_true(status, ConditionType.FAILED)
-    if not complete and not failed:
-        return False
-    last, retry = status.preflight, recovery.requested_retry(this.job)
-    pinned, failure = status.pinned, get_condition(status, ConditionType.FAILED)
-    reopened = (
-        (complete and this.spec.training.total_steps > status.progress.total_steps)
-        or (failed and retry != status.retry)
-        # Never begun: does the spec differ from the one that preflight judged?
-        or (failed and not status.attempt and last.spec_hash != preflight.spec_hash(this.job))
+    is_complete = is_true(status, ConditionType.COMPLETE)
+    has_failed = is_true(status, ConditionType.FAILED)
+    last_preflight = status.preflight
+    retry = recovery.requested_retry(this.job)
+    is_requested = (
+        (is_complete and this.spec.training.total_steps > status.progress.total_steps)
+        or (has_failed and retry != status.retry)
+        # Without attempts: does the spec differ from the one that preflight evaluated?
+        or (
+            has_failed
+            and not status.attempt
+            and last_preflight.spec_hash != preflight.spec_hash(this.job)
+        )
     )
-    if not reopened:
-        return True
+    if not is_requested:
+        return False
+    failure = get_condition(status, ConditionType.FAILED)
+    pinned = status.pinned
     this.set_condition(ConditionType.COMPLETE, False, ConditionReason.REOPENED)
     this.set_condition(ConditionType.FAILED, False, ConditionReason.REOPENED)
-    if failure.reason == Cause.IMAGE_CHANGED:  # whoever asks for another try accepts it
+    if failure.reason == Cause.IMAGE_CHANGED:  # the retry accepts the new image
         pinned = replace(pinned, image_id="")
-    if failed:
+    if has_failed:
         this.set_condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
-        last = replace(last, spec_hash="")
+        last_preflight = replace(last_preflight, spec_hash="")
     this.status = replace(
         this.status,
-        preflight=last,
+        preflight=last_preflight,
         pinned=pinned,
         restarts=replace(status.restarts, since_progress=0),
         restart_state=RestartState(
@@ -148,11 +166,11 @@ def _has_ended(this: Round) -> bool:
         retry=retry,
         completion_time=None,
     )
-    return False
+    return True
 
 
-def _clean_up(this: Round) -> Decision:
-    """Release everything; schedule nothing further."""
+def _release_all(this: Round) -> Decision:
+    """Release all resources; requeue only until they are gone."""
     this.actions.extend(_releases(this.observed))
     return this.decision(requeue_after=RELEASE_SECONDS if this.actions else None)
 
@@ -166,34 +184,37 @@ def _releases(observed: Observed) -> Iterator[Action]:
         yield DeletePreflight()
 
 
-def _suspended(this: Round) -> Decision:
+def _suspend(this: Round) -> Decision:
     this.set_condition(
         ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, "spec.suspend is true"
     )
-    outages.over(this, ConditionReason.SUSPENDED)
-    this.store(outages.forgotten(this.state.watch))
+    outages.clear_waiting(this, ConditionReason.SUSPENDED)
+    this.store(outages.reset_timer(this.state.watch))
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.SUSPENDED)
-    return _clean_up(this)
+    return _release_all(this)
 
 
-def _attend(this: Round) -> Decision:
+def _continue_attempt(this: Round) -> Decision:
     """Start the recorded attempt, follow it, or settle its end."""
     observed, record, intent = this.observed, this.record, this.state.retry.intent
-    cluster, attempt, progress = observed.cluster, observed.attempt, observed.progress
     this.record_observation()
-    if cluster is not None and cluster.number < record.cluster:  # it appeared late: delete it first
+    cluster = observed.cluster
+    if cluster is not None and cluster.number < record.cluster:  # observed late: delete it first
         this.actions.append(DeleteCluster(cluster.number))
         return this.decision(RELEASE_SECONDS)
-    preflight.ensure_retrievers(this)
-    # Observations of an earlier attempt or cluster say nothing about this one.
+    retrievers.ensure_retrievers(this)
+    # Ignore observations of earlier attempts and clusters.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
+    attempt, progress = observed.attempt, observed.progress
     attempt = attempt if attempt is not None and attempt.number == record.number else None
     progress = progress if progress is not None and progress.attempt == record.number else None
     is_waiting = record.started is None and attempt is None and intent is None
-    if is_waiting and (late := active_deadline.exceeded(this)):
+    limit = this.spec.active_deadline_seconds
+    timeout = active_deadline.timeout_message(limit, this.state.spent, this.now)
+    if is_waiting and timeout:
         waits = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
-        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, late + waits)
+        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, timeout + waits)
     if record.started is None:
         if cluster is None and intent is None:
             return launch.start_cluster(this)
@@ -201,9 +222,10 @@ def _attend(this: Round) -> Decision:
             return launch.wait_for_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
             return launch.submit(this, own)
-    if (progress is None and _awaits_proof(this, attempt)) or _awaits_evidence(this, attempt):
+    is_unverified = progress is None and _must_verify_success(this, attempt)
+    if is_unverified or _must_wait_for_evidence(this, attempt):
         return this.decision(requeue_after=0.5)
-    ended = classify(
+    end = classify(
         attempt,
         own,
         progress,
@@ -211,29 +233,34 @@ def _attend(this: Round) -> Decision:
         intent=intent,
         total_steps=this.spec.training.total_steps,
     )
-    follow.update_progress(this, attempt, progress)
-    if ended is None:
-        if own is not None:  # nodes may not have told it when the attempt began
-            image_pinning.pin_image(this, own)
-            if own.is_ready:  # not told yet if its head was silent right after the submission
-                this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
+    update_progress(this, attempt, progress)
+    if end is None:
+        if own is not None:
+            _update_cluster(this, own)
         return follow.follow(this, progress)
-    message = follow.stop_message(this.status, ended.cause) or ended.message
-    return recovery.settle(this, ended.cause, message, ended.short_of)
+    message = follow.stop_message(this.status, end.cause) or end.message
+    return recovery.settle(this, end.cause, message, end.short_of)
 
 
-def _awaits_proof(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Return whether a success has to wait for its proof, /progress being unreadable now."""
+def _update_cluster(this: Round, cluster: ClusterObserved) -> None:
+    """Record what nodes and head may not have reported when the attempt was submitted."""
+    launch.pin_image(this, cluster)
+    if cluster.is_ready:
+        this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
+
+
+def _must_verify_success(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Return whether a success has to wait until /progress can be read."""
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
-    return this.seconds_in(ConditionType.PROGRESSING) < PROOF_SECONDS
+    return this.seconds_in(ConditionType.PROGRESSING) < SUCCESS_VERIFICATION_SECONDS
 
 
-def _awaits_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Return whether to wait for evidence from the pods that a driver says it lost."""
+def _must_wait_for_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Return whether to wait for evidence from the pods that a driver reports as lost."""
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
-    if not limit or attempt is None or attempt.exit_code not in LOST_OTHERS:
+    if not limit or attempt is None or attempt.exit_code not in PEER_LOSS_EXIT_CODES:
         return False
     if cluster is None or cluster.is_lost or cluster.is_queued or cluster.cause is not None:
         return False

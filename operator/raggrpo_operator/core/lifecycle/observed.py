@@ -22,7 +22,7 @@ class SubmissionStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether the driver has ended."""
+        """Whether the driver has exited."""
         return self in (self.SUCCEEDED, self.FAILED, self.STOPPED)
 
 
@@ -34,11 +34,11 @@ class PreflightObserved:
     result: PreflightResult | None = None
     """None while it runs."""
     problem: str = ""
-    """Why it ended without a result."""
+    """Why it exited without a result."""
     waiting_for: str = ""
     """Why it has not started, such as an image that cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """The same as a reason; meaningless if `waiting_for` is empty."""
+    """Reason for the same; unused if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,23 @@ class ClusterObserved:
     number: ClusterNumber
     is_ready: bool = False
     is_lost: bool = False
-    """The head is gone for good, and everything on it."""
+    """The head is gone, and everything on it."""
     may_return: bool = False
-    """The lost head gets a successor that knows the cluster; nodes, ranks and engines live on."""
+    """KubeRay restarts the lost head; nodes, ranks and engines survive."""
     may_save: bool = False
-    """The lost head is still ending: its driver may be saving, with the help of its ranks."""
+    """The lost head is still terminating, and its driver may be saving."""
     is_queued: bool = False
-    """A queueing system holds its pods back or takes them away; it will let them start again."""
+    """A queueing system has suspended the cluster and will resume it."""
     cause: Cause | None = None
-    """What pods or processes show about a loss (OOM kill, node, image)."""
+    """Cause of a loss as shown by pods or processes (OOM kill, node, image)."""
     short_of: Shortage | None = None
     """Whose memory ran out, if that is the cause."""
     node: str = ""
-    """The node that the loss may be blamed on; empty: none."""
+    """Node that the loss is attributed to; "" if none."""
     image_ids: tuple[str, ...] = ()
-    """Ids of the images that its pods run, as far as nodes have told; the head's first."""
+    """IDs of the images of its pods, as far as reported; the head's first."""
     ray_version: str = ""
-    """As its head tells before an attempt begins; empty: not known."""
+    """As reported by the head before an attempt starts; "" if unknown."""
     message: str = ""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
     """Why its pods do not start, if it is neither ready nor lost."""
@@ -72,14 +72,14 @@ class ClusterObserved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptObserved:
-    """The newest attempt as Ray's Jobs API, or on one machine its process, tells of it."""
+    """The newest attempt as reported by Ray's Jobs API, or locally by its process."""
 
     number: AttemptNumber
     status: SubmissionStatus
     exit_code: int | None = None
     message: str = ""
     is_out_of_memory: bool = False
-    """Ray killed the driver, because the head's memory was nearly used up."""
+    """Ray killed the driver because the head was low on memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +92,42 @@ class RetrieverObserved:
     is_ready: bool = False
     problem: str = ""
     has_ended: bool = False
-    """Its process or pod is gone and has to be started again."""
+    """Its process or pod is gone and has to be restarted."""
     cause: Cause | None = None
-    """Why starting it again would not help."""
+    """Why a restart would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceObserved:
-    """The smallest GPU that the job's pods may get, as the nodes' labels tell."""
+    """The smallest GPU that the job's pods may get, according to node labels."""
 
     memory_mib: int
     compute_major: int
-    """Major compute capability; 0: unknown."""
+    """Major compute capability; 0 if unknown."""
     product: str
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a runtime saw in one round; None means it does not exist."""
+    """Everything a runtime observed in one round; None means that it does not exist."""
 
     preflight: PreflightObserved | None = None
     cluster: ClusterObserved | None = None
     attempt: AttemptObserved | None = None
     progress: Progress | None = None
-    """Last answer of GET /progress; None when it could not be read."""
+    """Response of GET /progress; None if it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
     device: DeviceObserved | None = None
-    """Looked for once preflight has a result; None: not known."""
+    """Observed once preflight has a result; None if unknown."""
     is_head_reachable: bool = True
     default_image: str = ""
-    """Image of jobs that name none; empty: this machine's own installation."""
+    """Image of jobs without `spec.image`; "" for the local installation."""
     in_pods: bool = True
-    """False on one machine, where folders stand in for volumes."""
+    """False for local runs, where folders replace volumes."""
     late_seconds: float = 0.0
-    """How much later than asked this look comes, because the operator had others to look at."""
+    """How much later than requested the round starts, because of other jobs."""
     evidence_seconds: float = 0.0
-    """How long after the end of a driver its pod may still show what ended it."""
+    """How long to wait for the pod status to explain the exit of a driver."""
 
     @property
     def is_queued(self) -> bool:

@@ -1,6 +1,6 @@
-"""One round of `decide` in progress: what is known, and the status as it is being edited."""
+"""One round: the inputs of `decide` and the status while it is being edited."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -20,6 +20,7 @@ from raggrpo_operator.core.spec.images import pin_digest
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 from raggrpo_operator.core.state import observed_time
 from raggrpo_operator.core.state.conditions import (
+    ConditionChange,
     Reason,
     get_condition,
     is_true,
@@ -33,25 +34,25 @@ from .observed import Observed
 
 POLL_SECONDS = 5.0
 RELEASE_SECONDS = 1.0
-"""How soon to check whether what was released is gone."""
+"""Interval between checks whether released resources are gone."""
 
 PODS_NOT_READY = "its pods are not ready"
-"""What is said of pods that explain nothing."""
+"""Message for pods without a start problem of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The status to write, the actions to perform after it, and when to look again."""
+    """The status to write, the actions to perform afterwards, and when to requeue."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
-    """Seconds; None: only an event leads to another round."""
+    """Seconds; None if only a watch event starts another round."""
 
 
 @dataclass(slots=True)
 class Round:
-    """One call of `decide` in progress: what is known, and the status as it is being edited."""
+    """Inputs of one call of `decide`, and the status while it is being edited."""
 
     job: RagGrpoJob
     observed: Observed
@@ -62,12 +63,12 @@ class Round:
 
     @property
     def spec(self) -> JobSpec:
-        """The resolved specification."""
+        """The resolved spec."""
         return self.resolved.spec
 
     @property
     def state(self) -> RestartState:
-        """What `decide` remembers between rounds; assigning it edits the status."""
+        """State kept between rounds; assignment updates the status."""
         return self.status.restart_state
 
     @state.setter
@@ -76,7 +77,7 @@ class Round:
 
     @property
     def record(self) -> AttemptRecord:
-        """The newest attempt's record; assigning it edits the status."""
+        """The newest attempt's record; assignment updates the status."""
         return self.status.attempts[0]
 
     @record.setter
@@ -85,12 +86,12 @@ class Round:
 
     @property
     def image(self) -> str:
-        """The trainer's image; a job that names none stays with the one that it began with."""
+        """The trainer image; a job without `spec.image` keeps the image of its first attempt."""
         return trainer_image(self.spec, self.status.pinned, self.observed.default_image)
 
     @property
     def pod_image(self) -> str:
-        """The image as pods are given it: with the digest that the job began with, if it can be."""
+        """The image to run in pods: by the pinned digest, if there is one."""
         return pin_digest(self.image, self.status.pinned)
 
     def set_condition(
@@ -99,36 +100,41 @@ class Round:
         """Set a condition."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
+    def set_conditions(self, changes: Iterable[ConditionChange]) -> None:
+        """Set conditions."""
+        for change in changes:
+            self.set_condition(*change)
+
     def store(self, group: Group) -> None:
-        """Replace one group of what is remembered between rounds."""
+        """Replace one group of the restart state."""
         self.state = self.state.with_group(group)
 
     def request(self, action: Action) -> None:
-        """Request something that must exist only once.
+        """Request an action that must be performed only once.
 
-        It is counted in the status, whose write is refused if somebody else has decided since.
+        It is counted in the status, whose write fails if the job has changed since.
         """
         launch = self.state.launch
         self.store(replace(launch, tries=launch.tries + 1))
         self.actions.append(action)
 
     def record_observation(self) -> None:
-        """Record that the job was observed: deadlines run, except while a queue holds it back."""
+        """Record that the job was observed; deadlines are paused while a queue holds it back."""
         if not self.observed.is_queued:
             late = self.observed.late_seconds
             self.store(observed_time.record_observation(self.state.watch, self.now, late))
 
     def elapsed(self, since: datetime | None) -> float:
-        """Return how long this has lasted, counting only observed time (seconds)."""
+        """Return the observed seconds since `since`; 0 if it is None."""
         return observed_time.elapsed(since, self.state.watch, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
-        """Return how long a condition has had its present value; 0 if it was never set."""
+        """Return the seconds since the condition's last transition; 0 if it was never set."""
         since = get_condition(self.status, kind).last_transition_time
         return (self.now - since).total_seconds() if since is not None else 0.0
 
     def pod_plan(self) -> PodPlan:
-        """Return what the pods that are started now are made from."""
+        """Return the plan for pods that are started now."""
         sizing = size(self.spec, self.status.preflight.known_facts)
         return PodPlan(self.spec, self.pod_image, sizing)
 
@@ -149,18 +155,19 @@ class Round:
         )
 
     def upgrade_required(self) -> str:
-        """Return why the image that the job began with cannot take its configuration, else ""."""
-        digest, remedy = self._schema(), "set spec.image to an image of this release"
+        """Return why the pinned image cannot read the job's configuration, else ""."""
+        digest = self._schema()
+        remedy = "set spec.image to an image of this release"
         if not digest or digest == schema_digest():
             return ""
         if (fields := known_schemas().get(digest)) is None:
-            return f"this operator does not know schema {digest} of image {self.image}: {remedy}"
+            return f"schema {digest} of image {self.image} is unknown to this operator: {remedy}"
         spec = self.job.manifest()["spec"]
         passed_on = {key: spec[key] for key in spec if to_snake(key) in TrainerConfig.model_fields}
         unknown = ", ".join(unknown_paths(passed_on, fields, "spec"))
         if not unknown:
             return ""
-        return f"image {self.image} does not know {unknown}: remove it, or {remedy}"
+        return f"image {self.image} does not support {unknown}: remove it, or {remedy}"
 
     def _schema(self) -> str:
         """Return the digest of the schema that the image reported in preflight, "" if unknown."""
@@ -169,14 +176,14 @@ class Round:
 
     def decision(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        # Ready, as kstatus has it: runs healthily or is complete. A queue may have taken the pods
-        # before the attempt's end is known.
-        runs = is_true(self.status, ConditionType.PROGRESSING)
-        runs = runs and not is_true(self.status, ConditionType.SUSPENDED)
-        runs = runs and not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
-        ready = runs or is_true(self.status, ConditionType.COMPLETE)
-        reason = ConditionReason.READY if ready else ConditionReason.NOT_READY
-        self.set_condition(ConditionType.READY, ready, reason)
+        # Ready as defined by kstatus. A queue may preempt the pods before the attempt's end is
+        # known, so Progressing alone does not suffice.
+        is_healthy = is_true(self.status, ConditionType.PROGRESSING)
+        is_healthy &= not is_true(self.status, ConditionType.SUSPENDED)
+        is_healthy &= not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
+        is_ready = is_healthy or is_true(self.status, ConditionType.COMPLETE)
+        reason = ConditionReason.READY if is_ready else ConditionReason.NOT_READY
+        self.set_condition(ConditionType.READY, is_ready, reason)
         status = replace(self.status, phase=phase_from(self.status))
         self.status = status if status == self.job.status else within_limit(status)
         return Decision(self.status, tuple(self.actions), requeue_after)

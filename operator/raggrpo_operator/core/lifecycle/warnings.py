@@ -1,6 +1,6 @@
-"""A job's warnings: of the rules, of preflight, and of its checkpoint interval. Pure.
+"""Warnings of a job: from rules, preflight checks and the checkpoint interval. Pure.
 
-They change only in rounds that write the status for another reason, so they cost no write.
+They change only in rounds that write the status anyway.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,8 +8,10 @@ from dataclasses import replace
 from math import sqrt
 
 from raggrpo_api.fields.text import one_line
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import JobWarning
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import WarningReason
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_operator.core.spec.violation import Severity, Violation
@@ -17,32 +19,34 @@ from raggrpo_operator.core.spec.violation import Severity, Violation
 from .round import Round
 
 MAX_LISTED = 32
-SAVED_FIRST = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
-"""Ends before which the driver saves: they lose no steps, whatever the interval."""
-LONGEST = 512
-"""Characters of a warning."""
+SAVING_CAUSES = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
+"""Causes for which the driver saves before it exits, so no steps are lost."""
+MAX_LENGTH = 512
+"""Maximum characters of a warning."""
 FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
-FAR_OFF = 2.0
-"""Factor between two intervals that matters: the optimum is flat."""
+INTERVAL_TOLERANCE = 2.0
+"""Factor by which the interval may differ from the optimum, which is flat."""
 
 
-def update_warnings(this: Round, found: Iterable[Violation]) -> None:
-    """List what the job's own failures advise beside what the rules and preflight warn of."""
-    told = [_warning(each) for each in found if each.severity is Severity.WARNING]
-    told += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
-    _list(this, [*_interval(this), *told])
+def update_warnings(this: Round, violations: Iterable[Violation]) -> None:
+    """List the warnings of rules, preflight and checkpoint interval in the status."""
+    warnings = [_warning(each) for each in violations if each.severity is Severity.WARNING]
+    warnings += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
+    _set_warnings(this, [*_interval_warning(this.spec, this.status), *warnings])
 
 
 def update_interval_warning(this: Round) -> None:
-    """Compare the checkpoint interval with what saving takes and how often attempts failed."""
+    """Compare the checkpoint interval with the optimum for the job's saves and failures."""
     others = [
         each for each in this.status.warnings if each.reason != WarningReason.CHECKPOINT_INTERVAL
     ]
-    _list(this, [*_interval(this), *others], this.status.unlisted_warnings)
+    _set_warnings(
+        this, [*_interval_warning(this.spec, this.status), *others], this.status.unlisted_warnings
+    )
 
 
 def best_interval(save_seconds: float, seconds_between_failures: float) -> float:
-    """Return the seconds of training between two checkpoints that lose the least time.
+    """Return the seconds between two checkpoints that minimize the lost time.
 
     Young 1974, "A first order approximation to the optimum checkpoint interval", with the
     correction of Daly 2006, "A higher order estimate of the optimum checkpoint interval for
@@ -55,19 +59,20 @@ def best_interval(save_seconds: float, seconds_between_failures: float) -> float
     return young * (1 + sqrt(ratio) / 3 + ratio / 9) - save_seconds
 
 
-def _interval(this: Round) -> Iterator[JobWarning]:
-    state, step_seconds = this.state, this.status.progress.seconds_per_step
-    every, save = this.spec.checkpoint.every_steps, state.slowest_save_seconds
-    by_cause = this.status.restarts.by_cause
-    failures = sum(n for cause, n in by_cause.items() if cause not in SAVED_FIRST)
+def _interval_warning(spec: JobSpec, status: JobStatus) -> Iterator[JobWarning]:
+    state = status.restart_state
+    step_seconds = status.progress.seconds_per_step
+    every, save = spec.checkpoint.every_steps, state.slowest_save_seconds
+    by_cause = status.restarts.by_cause
+    failures = sum(n for cause, n in by_cause.items() if cause not in SAVING_CAUSES)
     active = state.spent.active_seconds
     if not (every and save and failures and active and step_seconds):
         return
     best = max(1, round(best_interval(save, active / failures) / step_seconds))
-    if best / FAR_OFF <= every <= best * FAR_OFF:
+    if best / INTERVAL_TOLERANCE <= every <= best * INTERVAL_TOLERANCE:
         return
-    counted = f"{failures} failure{'s' if failures > 1 else ''} in {active} s of training"
-    message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {counted}"
+    failed = f"{failures} failure{'s' if failures > 1 else ''} in {active} s of training"
+    message = f"{every}: saving takes {save:g} s, a step {step_seconds:g} s, {failed}"
     remedy = f"checkpoint.everySteps: {best}"
     yield JobWarning(
         path="spec.checkpoint.everySteps",
@@ -76,7 +81,7 @@ def _interval(this: Round) -> Iterator[JobWarning]:
     )
 
 
-def _list(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0) -> None:
+def _set_warnings(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0) -> None:
     unique = list({(each.path, each.reason): each for each in warnings}.values())
     count = len(unique) + unlisted
     this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=count)
@@ -84,10 +89,12 @@ def _list(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0) -> Non
 
 def _of_check(check: Check) -> JobWarning:
     path = FIELD_OF_CHECK.get(check.id, "spec")
-    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, LONGEST))
+    return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, MAX_LENGTH))
 
 
-def _warning(found: Violation) -> JobWarning:
-    remedy = f" → {one_line(found.remedy, LONGEST // 2)}"
-    message = one_line(found.message, LONGEST - len(remedy)) + remedy
-    return JobWarning(path=one_line(found.path, 128), reason=str(found.reason), message=message)
+def _warning(violation: Violation) -> JobWarning:
+    remedy = f" → {one_line(violation.remedy, MAX_LENGTH // 2)}"
+    message = one_line(violation.message, MAX_LENGTH - len(remedy)) + remedy
+    return JobWarning(
+        path=one_line(violation.path, 128), reason=str(violation.reason), message=message
+    )

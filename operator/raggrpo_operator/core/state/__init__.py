@@ -1,1 +1,1 @@
-"""Pure functions over a job's status: conditions, deadline clocks, time accounting."""
+"""Pure functions over a job's status: conditions, observed time, time accounting."""

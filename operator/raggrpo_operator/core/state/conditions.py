@@ -1,7 +1,8 @@
-"""Conditions: set without moving the transition time needlessly; `phase` derived from them."""
+"""Set and read conditions; derive `phase` from them. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from raggrpo_api.fields.text import lines
 from raggrpo_api.status.cause import Cause
@@ -17,13 +18,23 @@ Reason = ConditionReason | Cause | CheckId | RuleReason
 """Every reason that a condition may have."""
 
 
+class ConditionChange(NamedTuple):
+    """A new value of a condition."""
+
+    type: ConditionType
+    value: bool | None
+    """None for Unknown."""
+    reason: Reason
+    message: str = ""
+
+
 def parse_timestamp(text: str) -> datetime:
-    """Return the time of an RFC 3339 text (with time zone)."""
+    """Return the time of an RFC 3339 text with a time zone. Raises ValueError."""
     return datetime.fromisoformat(text)
 
 
 def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
-    """Return the condition, `Unknown` when it was never set."""
+    """Return the condition, or an `Unknown` one if it was never set."""
     for condition in status.conditions:
         if condition.type is kind:
             return condition
@@ -43,7 +54,7 @@ def set_condition(
     message: str,
     now: datetime,
 ) -> JobStatus:
-    """Return the status with this condition; its transition time moves only when it flips."""
+    """Return the status with this condition; its transition time changes only with `value`."""
     text = {True: "True", False: "False", None: "Unknown"}[value]
     old = get_condition(status, kind)
     since = old.last_transition_time if old.status == text else now
@@ -61,14 +72,14 @@ def set_condition(
     return replace(status, conditions=[by_type[each] for each in ConditionType if each in by_type])
 
 
-STARTING = frozenset(
+STARTING_STAGES = frozenset(
     {Stage.CONNECTING, Stage.LOADING_MODEL, Stage.STARTING_ROLLOUT}
     | {Stage.WARMING_RETRIEVAL, Stage.FIRST_STEP}
 )
 
 
 def phase_from(status: JobStatus) -> Phase:
-    """Return the phase that summarises these conditions."""
+    """Return the phase that summarizes the conditions."""
     true = {c.type for c in status.conditions if c.status == "True"}
     false = {c.type for c in status.conditions if c.status == "False"}
     progressing = get_condition(status, ConditionType.PROGRESSING)
@@ -90,8 +101,8 @@ def phase_from(status: JobStatus) -> Phase:
     if ConditionType.CLUSTER_READY not in true or status.attempt == 0:
         return Phase.PROVISIONING
     stage = status.progress.stage
-    if stage == Stage.WAITING_FOR_ENDPOINT:  # the stage that waits
+    if stage == Stage.WAITING_FOR_ENDPOINT:  # show the stage that is waiting
         stage = status.restart_state.watch.stage
-    if stage in STARTING or not stage:
+    if stage in STARTING_STAGES or not stage:
         return Phase.STARTING
     return Phase.RUNNING

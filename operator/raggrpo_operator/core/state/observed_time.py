@@ -1,31 +1,31 @@
-"""Deadline clocks. Only time during which the operator observed the job counts. Pure."""
+"""Observed time: deadlines count only time during which the operator observed the job. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api.status.restart_state import WatchState
 
-LOOK_SECONDS = 30.0
-"""How often an observation is recorded; more often would only cost writes."""
+RECORD_SECONDS = 30.0
+"""Minimum time between two recorded observations; each costs a status write."""
 GAP_SECONDS = 150.0
-"""Longer than `decide` ever asks to wait while deadlines run: the operator was away."""
+"""Longer than any `requeue_after` while deadlines run: the operator was not running."""
 
 
 def record_observation(watch: WatchState, now: datetime, late_seconds: float = 0.0) -> WatchState:
-    """Return the state with this observation recorded.
+    """Return `watch` with this observation recorded.
 
-    After a gap, or when the clock was set back, every deadline begins anew: an operator that was
-    down has not seen anything hang. One that had other jobs to look at first was not down: by
-    `late_seconds` the gap may be longer.
+    All deadlines restart after a gap, or if the clock was set back, because a stopped operator
+    cannot have observed a hang. `late_seconds` is how long the round was delayed by other jobs;
+    the gap may be longer by as much.
     """
     last = (now - watch.looked).total_seconds() if watch.looked is not None else None
     if last is None or not 0 <= last <= GAP_SECONDS + late_seconds:
         return replace(watch, looked=now, watched_since=now)
-    return replace(watch, looked=now) if last >= LOOK_SECONDS else watch
+    return replace(watch, looked=now) if last >= RECORD_SECONDS else watch
 
 
 def elapsed(since: datetime | None, watch: WatchState, now: datetime) -> float:
-    """Return the seconds from `since` until now, counting only observed time; 0 if it is None."""
+    """Return the observed seconds from `since` to `now`; 0 if `since` is None."""
     if since is None:
         return 0.0
     if (watched := watch.watched_since) is not None:

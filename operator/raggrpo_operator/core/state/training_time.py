@@ -1,6 +1,6 @@
-"""Where a job's time went: the share in kept steps, and the share of waiting for services.
+"""Time accounting: the shares of retained steps (ETTR) and of waiting for services. Pure.
 
-Waiting for a service is neither training nor recovery, so it has a share of its own.
+Waiting for a service counts neither as training nor as recovery.
 """
 
 from dataclasses import replace
@@ -10,44 +10,45 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
 
-HELD_BACK = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
-"""Causes after which the job waits on purpose."""
+HELD_BACK_CAUSES = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
+"""Causes after which the job is idle on purpose."""
 
 
 def downtime_seconds(status: JobStatus, now: datetime) -> int:
-    """Return how long nothing ran before the newest attempt, which begins now.
+    """Return the seconds from the end of the previous attempt to `now`, the start of the newest.
 
-    Time during which a user or a queue held the job back does not count.
+    It is 0 if the user or a queue held the job back.
     """
-    for before in status.attempts[1:]:
-        if before.cause in HELD_BACK:
+    for previous in status.attempts[1:]:
+        if previous.cause in HELD_BACK_CAUSES:
             return 0
-        if before.started:
-            ended = before.started + timedelta(seconds=before.seconds)
+        if previous.started:
+            ended = previous.started + timedelta(seconds=previous.seconds)
             return max(0, round((now - ended).total_seconds()))
     return 0
 
 
 def retained_seconds(record: AttemptRecord, seconds_per_step: float) -> float:
-    """Return the time of the attempt's steps that no later attempt has to repeat."""
-    begun = record.to_step if record.from_step is None else record.from_step
-    return max(0, record.to_step - record.lost_steps - begun) * seconds_per_step
+    """Return the seconds of the attempt's steps that no later attempt repeats."""
+    first_step = record.to_step if record.from_step is None else record.from_step
+    return max(0, record.to_step - record.lost_steps - first_step) * seconds_per_step
 
 
 def with_ratios(status: JobStatus, now: datetime) -> JobStatus:
-    """Return the status with both ratios, of two decimals; empty while nothing is known."""
+    """Return the status with both ratios, to two decimals; "" while they are unknown."""
     record, spent = status.attempts[0], status.restart_state.spent
-    kept, lasted = spent.kept_seconds, float(spent.active_seconds + spent.down_seconds)
+    retained = spent.kept_seconds
+    total = float(spent.active_seconds + spent.down_seconds)
     waited = float(spent.waiting_seconds)
     if record.cause is None and record.started:
         running = max(0.0, (now - record.started).total_seconds())
-        kept += retained_seconds(record, status.progress.seconds_per_step)
-        lasted += running
+        retained += retained_seconds(record, status.progress.seconds_per_step)
+        total += running
         waited += min(running, record.waiting_seconds)
     return replace(
         status,
-        effective_training_time_ratio=_ratio(kept, lasted - waited) if kept else "",
-        waiting_time_ratio=_ratio(waited, lasted) if waited else "",
+        effective_training_time_ratio=_ratio(retained, total - waited) if retained else "",
+        waiting_time_ratio=_ratio(waited, total) if waited else "",
     )
 
 

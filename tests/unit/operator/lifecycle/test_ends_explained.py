@@ -8,7 +8,7 @@ from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Failure, Progress, Stage
-from raggrpo_operator.core.lifecycle.after_attempt.classification import Ended, classify
+from raggrpo_operator.core.lifecycle.after_attempt.classification import AttemptEnd, classify
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
@@ -29,7 +29,7 @@ def ended(
     intent: Cause | None = None,
     was_reported: bool = True,
     **attempt: Any,
-) -> Ended | None:
+) -> AttemptEnd | None:
     seen = None if status is None else AttemptObserved(1, status, **attempt)
     return classify(
         seen, cluster, progress, was_reported=was_reported, intent=intent, total_steps=60
@@ -47,19 +47,19 @@ LOST = ClusterObserved(
 
 @pytest.mark.parametrize("status", [None, RUNNING, FAILED, SUCCEEDED])
 def test_a_lost_cluster_explains_every_end(status: SubmissionStatus | None) -> None:
-    told = Ended(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
+    told = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
     assert ended(status, LOST) == told
-    assert ended(status, None) == Ended(Cause.HEAD_LOST, "the Ray cluster is gone")
+    assert ended(status, None) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
     silent = ClusterObserved(1, is_lost=True)
-    assert ended(status, silent) == Ended(Cause.HEAD_LOST, "the Ray cluster is gone")
+    assert ended(status, silent) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
 
 
 @pytest.mark.parametrize("cluster", [None, LOST])
 def test_what_was_stopped_on_purpose_stays_so_when_its_cluster_goes(
     cluster: ClusterObserved | None,
 ) -> None:
-    message = "the attempt was stopped (Stalled) and its cluster ended"
-    assert ended(None, cluster, intent=Cause.STALLED) == Ended(Cause.STALLED, message)
+    message = "the attempt was stopped (Stalled), and its cluster is gone"
+    assert ended(None, cluster, intent=Cause.STALLED) == AttemptEnd(Cause.STALLED, message)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_an_attempt_ends_with_the_pods_that_a_queue_takes(
     intent: Cause | None, cause: Cause, was_reported: bool
 ) -> None:
     found = ended(None, QUEUED, intent=intent, was_reported=was_reported)
-    assert found == Ended(cause, "waits in queue research")
+    assert found == AttemptEnd(cause, "waits in queue research")
 
 
 def test_an_attempt_that_its_head_forgot_is_lost_only_if_it_was_known() -> None:
-    message = "the head forgot the attempt: it restarted"
-    assert ended(None) == Ended(Cause.HEAD_LOST, message)
+    message = "the head restarted and lost the attempt"
+    assert ended(None) == AttemptEnd(Cause.HEAD_LOST, message)
     assert ended(None, was_reported=False) is None
 
 
@@ -108,9 +108,9 @@ def test_a_success_needs_its_last_step_as_proof(progress: Progress | None, cause
 
 
 def test_a_false_success_is_told_with_its_steps() -> None:
-    message = "the driver exited with 0 at step {}, before step 60"
+    message = "the driver exited with code 0 at step {}, before step 60"
     for step, progress in ((0, None), (15, at(15))):
-        told = Ended(Cause.FALSE_SUCCESS, message.format(step))
+        told = AttemptEnd(Cause.FALSE_SUCCESS, message.format(step))
         assert ended(SUCCEEDED, progress=progress) == told
 
 
@@ -120,20 +120,20 @@ def test_a_job_that_is_done_succeeded_even_if_it_was_being_stopped() -> None:
         assert found is not None
         assert found.cause is cause
     unread = ended(SUCCEEDED, intent=Cause.SUSPENDED)
-    assert unread == Ended(Cause.SUSPENDED, "the attempt was stopped: Suspended")
+    assert unread == AttemptEnd(Cause.SUSPENDED, "the attempt was stopped: Suspended")
 
 
 def test_pods_explain_an_end_before_an_intent_and_a_queue_after_it() -> None:
     told = ClusterObserved(
         1, is_queued=True, cause=Cause.WORKER_LOST, short_of=Shortage.STEP, message="ended"
     )
-    stopped = Ended(Cause.STALLED, "the attempt was stopped: Stalled")
-    expected = Ended(Cause.WORKER_LOST, "ended", Shortage.STEP)
+    stopped = AttemptEnd(Cause.STALLED, "the attempt was stopped: Stalled")
+    expected = AttemptEnd(Cause.WORKER_LOST, "ended", Shortage.STEP)
     assert ended(FAILED, told, intent=Cause.STALLED) == expected
     assert ended(STOPPED, QUEUED, intent=Cause.STALLED) == stopped
-    taken = Ended(Cause.PREEMPTED, "waits in queue research")
+    taken = AttemptEnd(Cause.PREEMPTED, "waits in queue research")
     assert ended(STOPPED, QUEUED) == ended(FAILED, QUEUED, exit_code=12) == taken
-    foreign = Ended(Cause.STOPPED, "somebody else stopped the submission")
+    foreign = AttemptEnd(Cause.STOPPED, "the submission was stopped, but not by the operator")
     assert ended(STOPPED) == foreign
 
 
@@ -142,32 +142,32 @@ NAN = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan", short_of="Step"
 
 @pytest.mark.parametrize("code", [None, int(ExitCode.NON_FINITE)])
 def test_the_drivers_own_words_are_taken_where_its_code_does_not_differ(code: int | None) -> None:
-    told = Ended(Cause.NON_FINITE, "loss nan", Shortage.STEP)
+    told = AttemptEnd(Cause.NON_FINITE, "loss nan", Shortage.STEP)
     assert ended(FAILED, progress=at(5, failure=NAN), exit_code=code) == told
     unknown = Failure(exit_code=99, message="?", short_of="Elsewhere")
-    assert ended(FAILED, progress=at(5, failure=unknown)) == Ended(Cause.PROGRAM_ERROR, "?")
+    assert ended(FAILED, progress=at(5, failure=unknown)) == AttemptEnd(Cause.PROGRAM_ERROR, "?")
 
 
 @pytest.mark.parametrize(
     ("code", "cause", "how"),
     [
-        (None, Cause.PROGRAM_ERROR, "ended without an exit code"),
+        (None, Cause.PROGRAM_ERROR, "exited without an exit code"),
         (-9, Cause.PROGRAM_ERROR, "was killed by signal 9"),
         (-1, Cause.PROGRAM_ERROR, "was killed by signal 1"),
-        (0, Cause.PROGRAM_ERROR, "ended with exit code 0"),
-        (1, Cause.PROGRAM_ERROR, "ended with exit code 1"),
-        (99, Cause.PROGRAM_ERROR, "ended with exit code 99"),
-        (int(ExitCode.DATA_ERROR), Cause.DATA_ERROR, "ended with exit code 3"),
+        (0, Cause.PROGRAM_ERROR, "exited with code 0"),
+        (1, Cause.PROGRAM_ERROR, "exited with code 1"),
+        (99, Cause.PROGRAM_ERROR, "exited with code 99"),
+        (int(ExitCode.DATA_ERROR), Cause.DATA_ERROR, "exited with code 3"),
     ],
 )
 def test_a_code_alone_is_told_with_what_ray_says(code: int | None, cause: Cause, how: str) -> None:
     found = ended(FAILED, progress=at(5), exit_code=code, message="Ray's words")
-    assert found == Ended(cause, f"the driver {how}: Ray's words")
+    assert found == AttemptEnd(cause, f"the driver {how}: Ray's words")
 
 
 def test_rays_word_about_memory_counts_only_where_there_is_no_code() -> None:
     killed: dict[str, Any] = {"is_out_of_memory": True, "message": "low on memory"}
-    told = Ended(Cause.HOST_OUT_OF_MEMORY, "low on memory", Shortage.HEAD_HOST)
+    told = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "low on memory", Shortage.HEAD_HOST)
     assert ended(FAILED, **killed) == told
     coded = ended(FAILED, exit_code=int(ExitCode.DATA_ERROR), **killed)
     assert coded is not None

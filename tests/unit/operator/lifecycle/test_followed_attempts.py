@@ -19,8 +19,8 @@ from raggrpo_operator.core.lifecycle.during_attempt.follow import (
     STOP_SECONDS,
     follow,
     stop_message,
-    update_progress,
 )
+from raggrpo_operator.core.lifecycle.during_attempt.progress import update_progress
 from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
@@ -48,7 +48,7 @@ def before(seconds: float) -> datetime:
 
 
 def verified(status: JobStatus, number: int = 2) -> JobStatus:
-    kind, message = ConditionType.RESUME_VERIFIED, f"attempt {number}: began after step 10"
+    kind, message = ConditionType.RESUME_VERIFIED, f"attempt {number}: started from step 10"
     return set_condition(status, kind, True, "Verified", message, before(90))
 
 
@@ -221,9 +221,9 @@ def test_an_attempt_is_not_verified_against_its_own_checkpoint() -> None:
     ("began", "expected"),
     [
         (None, ("Unknown", "NotYetReported", "")),
-        (9, ("False", "ResumeMismatch", "attempt 2: began after step 9, expected at least 10")),
-        (10, ("True", "Verified", "attempt 2: began after step 10")),
-        (11, ("True", "Verified", "attempt 2: began after step 11")),
+        (9, ("False", "ResumeMismatch", "attempt 2: started from step 9, expected at least 10")),
+        (10, ("True", "Verified", "attempt 2: started from step 10")),
+        (11, ("True", "Verified", "attempt 2: started from step 11")),
     ],
 )
 def test_an_attempt_begins_at_the_newest_checkpoint_or_beyond(
@@ -252,7 +252,8 @@ def test_an_older_checkpoint_needs_a_reason() -> None:
     assert told(found, ConditionType.RESUME_VERIFIED) == (
         "True",
         "OlderCheckpoint",
-        "attempt 2: began after step 8 instead of 10, skipped /10: truncated; /9: gone",
+        "attempt 2: started from step 8 instead of 10; "
+        "skipped checkpoints: /10: truncated; /9: gone",
     )
 
 
@@ -322,7 +323,9 @@ def test_an_attempt_that_stands_still_is_dumped_and_stopped(seconds: int, is_lat
         assert found.requeue_after == 0.0
         assert told(found.status, ConditionType.PROGRESSING)[:2] == ("False", "Stalled")
         message = told(found.status, ConditionType.STALLED)[2]
-        assert message.startswith("stage Training at step 15 for 61 s, limit 60 s: ")
+        assert message.startswith(
+            "no progress in stage Training at step 15 for 61 s (limit 60 s): "
+        )
         assert stop_message(found.status, Cause.STALLED) == message
 
 
@@ -367,7 +370,7 @@ def test_an_attempt_waits_for_a_service_as_long_as_the_deadline_of_outages(
     assert intent(found) is (Cause.ENDPOINT_DOWN if is_late else None)
     named = "endpoint kb since noon: refused"
     if is_late:
-        why = f"waited 301 s for a service that is down, limit 300 s: {named}"
+        why = f"service unavailable for 301 s (limit 300 s): {named}"
         assert told(found.status, ConditionType.PROGRESSING) == ("False", "EndpointDown", why)
         assert found.requeue_after == 0.0
     else:

@@ -338,7 +338,7 @@ def test_the_budget_is_spent_by_one_failure_more_than_its_restarts(
     value, reason, message = told(found.status, ConditionType.FAILED)
     assert (value == "True", reason == "RestartBudgetExhausted") == (is_over, is_over)
     if is_over:
-        assert message == "3 restarts without a new checkpoint, last Stalled: on purpose"
+        assert message == "3 restarts without a new checkpoint; last cause Stalled: on purpose"
         assert found.requeue_after == 0.0
 
 
@@ -356,7 +356,7 @@ def test_the_second_loss_that_is_not_finite_at_a_step_leaves_out_the_next_one() 
     remedies = found.status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], ["/20"])
     assert told(found.status, ConditionType.PROGRESSING)[2] == (
-        "NonFinite: on purpose (deterministic: 2 attempts ended so after step 27)"
+        "NonFinite: on purpose (deterministic: 2 attempts ended this way after step 27)"
     )
 
 
@@ -405,7 +405,7 @@ def test_memory_that_runs_out_three_times_with_nothing_left_to_lower_ends_the_jo
 
     value, reason, message = told(found.status, ConditionType.FAILED)
     assert ((value, reason) == ("True", str(cause))) is is_over
-    assert message.endswith("; nothing is left to lower") is is_over
+    assert message.endswith("; no mitigation is left") is is_over
 
 
 def test_out_of_memory_is_answered_by_a_remedy_that_is_recorded() -> None:
@@ -440,7 +440,7 @@ def test_a_node_that_is_avoided_from_now_on_is_told_and_left(earlier: int, is_le
     found = ended(Cause.WORKER_LOST, status, cluster=cluster)
 
     message = "WorkerLost: on purpose" + (
-        "; node gpu-7 failed 2 times and is avoided while others are free" if is_left else ""
+        "; node gpu-7 failed 2 times and is avoided if other nodes fit" if is_left else ""
     )
     assert told(found.status, ConditionType.PROGRESSING)[2] == message
     assert found.status.restart_state.remedies.failures_by_node == {"gpu-7": earlier + 1}

@@ -28,7 +28,7 @@ def exists(path: str) -> bool:
 def test_every_stage_has_a_limit_and_advice_that_names_fields_of_a_job(stage: Stage) -> None:
     words = advice(stage)
 
-    assert words.endswith(" gives it more time")
+    assert "; to wait longer, increase recovery.deadlines." in words
     named = FIELD.findall(words)
     assert named
     assert all(map(exists, named)), named

@@ -90,7 +90,7 @@ def test_memory_that_will_not_last_is_told_with_the_step_that_it_lasts_until() -
     words = memory_growth_message(BASE, at(110, 6 * GIB), LIMITS)
 
     assert words.startswith("head pod: 6.00 GiB, 4.00 GiB at step 10;")
-    assert words.endswith("is reached at about step 310")
+    assert words.endswith("at about step 310")
 
 
 @pytest.mark.row("B14")
@@ -101,7 +101,9 @@ def test_memory_of_the_ranks_pods_is_watched_beside_the_heads() -> None:
     of_ranks = memory_growth_message(BASE, at(110, 4 * GIB, 31 * GIB), LIMITS)
     of_both = memory_growth_message(BASE, at(110, 6 * GIB, 31 * GIB), LIMITS)
 
-    assert of_ranks.startswith("trainer pod: 31.00 GiB, 20.00 GiB at step 10; the limit of 60")
+    assert of_ranks.startswith(
+        "trainer pod: 31.00 GiB, 20.00 GiB at step 10; projected to reach the limit of 60"
+    )
     assert of_both.startswith("head pod: 6.00 GiB")
     assert of_both.endswith(of_ranks)
 

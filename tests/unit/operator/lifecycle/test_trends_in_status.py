@@ -1,4 +1,4 @@
-"""What one look at a running attempt says about its trends."""
+"""Trend conditions of a running attempt."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,9 +12,11 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline, RestartState
 from raggrpo_api.trainer.progress import Metric, Progress, Stage
 from raggrpo_operator.core.lifecycle.during_attempt.trends import (
+    baseline_of,
     degradation,
-    note_mismatch,
-    note_trends,
+    is_baseline_due,
+    mismatch_change,
+    trend_changes,
 )
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.lifecycle.round import Round
@@ -47,11 +49,17 @@ def make_round(base: Baseline = BASE, **status: Any) -> Round:
     return Round(job, Observed(), T0, begun, resolved)
 
 
-def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
+def update_trends(this: Round, progress: Progress) -> None:
+    if is_baseline_due(this.state.baseline, progress):
+        this.state = replace(this.state, baseline=baseline_of(progress))
+    this.set_conditions(trend_changes(this.status, progress))
+
+
+def updated_status(progress: Progress, base: Baseline = BASE) -> JobStatus:
     this = make_round(base)
     for kind in (SLOWING, GROWING):
         this.set_condition(kind, True, ConditionReason.MEMORY_GROWING, "of the attempt before")
-    note_trends(this, progress)
+    update_trends(this, progress)
     return this.status
 
 
@@ -65,19 +73,19 @@ def noted(progress: Progress, base: Baseline = BASE) -> JobStatus:
         (at(20, started_from_step=None), False),
     ],
 )
-def test_an_attempt_is_compared_from_its_tenth_step_on(progress: Progress, is_taken: bool) -> None:
-    found = noted(progress, Baseline())
+def test_baseline_is_taken_after_ten_steps(progress: Progress, is_taken: bool) -> None:
+    status = updated_status(progress, Baseline())
 
-    assert found.restart_state.baseline.step == (progress.step if is_taken else 0)
+    assert status.restart_state.baseline.step == (progress.step if is_taken else 0)
     for kind in (SLOWING, GROWING):
-        assert get_condition(found, kind).status == str(not is_taken)
-    assert degradation(found) == ""
+        assert get_condition(status, kind).status == str(not is_taken)
+    assert degradation(status) == ""
 
 
-def test_both_trends_are_told_and_end() -> None:
+def test_trend_conditions_turn_true_and_false_again() -> None:
     leaks = {"host_memory_bytes": 1.5 * GIB, "seconds_per_step": 1.31}
     this = make_round()
-    note_trends(this, at(60, **leaks))
+    update_trends(this, at(60, **leaks))
     slow, growing = (get_condition(this.status, kind) for kind in (SLOWING, GROWING))
     assert (slow.status, slow.reason) == ("True", "StepTimeIncreased")
     assert (growing.status, growing.reason) == ("True", "MemoryGrowing")
@@ -86,14 +94,14 @@ def test_both_trends_are_told_and_end() -> None:
         f"SlowingDown: {slow.message}; HostMemoryGrowing: {growing.message}"
     )
 
-    note_trends(this, at(90, seconds_per_step=1.2))
+    update_trends(this, at(90, seconds_per_step=1.2))
     assert [get_condition(this.status, kind).reason for kind in (SLOWING, GROWING)] == [
         "StepTimeStable", "MemoryStable",
     ]  # fmt: skip
     assert degradation(this.status) == ""
 
 
-def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
+def test_degradation_ignores_conditions_of_previous_attempt() -> None:
     status = set_condition(
         make_round(Baseline()).status,
         SLOWING,
@@ -119,21 +127,19 @@ def test_conditions_of_the_attempt_before_say_nothing_about_this_one() -> None:
         ("", 0.11, True),
     ],
 )
-def test_trainer_and_engine_may_differ_as_far_as_the_precision_allows(
-    precision: str, gap: float, is_off: bool
-) -> None:
+def test_policy_mismatch_depends_on_precision(precision: str, gap: float, is_off: bool) -> None:
     this = make_round(pinned=Pinned(precision=precision))
-    note_mismatch(this, at(30, mismatch_mean=gap))
+    this.set_conditions(mismatch_change(this.status, at(30, mismatch_mean=gap)))
     found = get_condition(this.status, MISMATCH)
     assert found.status == ("True" if is_off else "Unknown")
     assert found.reason == ("LogprobsDiffer" if is_off else "NotEvaluated")
-    assert (f"differ by {gap:g} nats per token at step 30, limit" in found.message) is is_off
+    assert (f"differ by {gap:g} nats per token at step 30 (limit" in found.message) is is_off
 
 
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
 def test_a_gap_that_is_not_told_changes_nothing(gap: dict[str, Any]) -> None:
     this = make_round()
-    this.set_condition(MISMATCH, True, "LogprobsDiffer", "by 1")
+    this.set_condition(MISMATCH, True, ConditionReason.LOGPROBS_DIFFER, "by 1")
     before = this.status
-    note_mismatch(this, at(30, **gap))
+    this.set_conditions(mismatch_change(this.status, at(30, **gap)))
     assert this.status == before

@@ -67,8 +67,8 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     starting = replace(status, phase=Phase.STARTING, progress=progress, restart_state=state)
     words = " ".join(render_status(starting).split())
     assert "stage StartingRollout since 2026-11-22T10:00:00Z: vLLM starts, reads the model" in words
-    assert "recovery.deadlines.startingRolloutSeconds gives it more time" in words
-    assert "gives it more time" not in render_status(status)
+    assert "increase recovery.deadlines.startingRolloutSeconds" in words
+    assert "to wait longer" not in render_status(status)
 
 
 def test_what_matters_stands_in_one_line_each() -> None:

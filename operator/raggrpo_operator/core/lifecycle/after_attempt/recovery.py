@@ -1,4 +1,4 @@
-"""Settles the end of an attempt: success, another attempt after a delay, or failure for good."""
+"""Settle the end of an attempt: complete the job, plan a restart, or fail the job."""
 
 import hashlib
 from dataclasses import replace
@@ -23,63 +23,64 @@ from raggrpo_operator.core.lifecycle.warnings import update_interval_warning
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
 from raggrpo_operator.core.state.training_time import retained_seconds, with_ratios
 
-from .classification import POLICIES, Restart
 from .node_exclusion import avoided_nodes, with_decayed_counts, with_node_failure
+from .policies import POLICIES, Restart
 from .repeated_failures import has_repeated_too_often, repetition_remark, repetitions, skips_step
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
-MOST_WITHOUT_REMEDY = 3
-"""Attempts that may run out of memory at one step with nothing left to lower."""
-MOST_OF_RETRY = 64
-MOST_LEFT_OUT = 64
-"""As many steps and checkpoints as status can hold."""
+MAX_UNMITIGATED = 3
+"""Attempts that may run out of memory at one step once all mitigations are used."""
+MAX_RETRY_LENGTH = 64
+MAX_SKIPPED = 64
+"""Limit of skipped steps and of rejected checkpoints in the status."""
 JITTER = 0.1
-"""Share by which a delay may be longer or shorter, so that jobs do not restart in step."""
+"""Relative jitter of a delay, so that jobs do not restart simultaneously."""
 
 
 def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
-    """Record why the newest attempt ended and decide what follows."""
+    """Record why the newest attempt ended, then complete, restart or fail the job."""
     this.status = _with_end(this.status, cause, message, this.now)
-    outages.over(this, ConditionReason.ATTEMPT_ENDED)
+    outages.clear_waiting(this, ConditionReason.ATTEMPT_ENDED)
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
     if cause is Cause.SUCCEEDED and _has_progressed(this.status):
-        # It reached its own target, but the job's has been raised since.
+        # The attempt reached its own target, but the job's target has been raised since.
         due = this.now + timedelta(seconds=this.spec.recovery.backoff_seconds)
         this.store(replace(this.state.retry, next_retry_time=due))
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
         return this.decision(requeue_after=0.0)
-    if cause is Cause.SUCCEEDED:  # a target of its own choosing: the image is the tenant's
+    if cause is Cause.SUCCEEDED:  # the image is the tenant's and may report any target
         return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
         this.store(replace(this.state.retry, intent=None))
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.SUSPENDED)
         return this.decision(requeue_after=0.0)
-    progressed = _has_progressed(this.status)
-    _count(this, cause, progressed)
+    has_progressed = _has_progressed(this.status)
+    _count_end(this, cause, has_progressed)
     times = repetitions(record, this.status.attempts[1:])
-    blamed = _blame_node(this, cause)
-    message += repetition_remark(record, times) + blamed
-    recovery, since = this.spec.recovery, this.status.restarts.since_progress
+    newly_avoided = _count_node_failure(this, cause)
+    message += repetition_remark(record, times) + newly_avoided
+    recovery = this.spec.recovery
+    since = this.status.restarts.since_progress
     if cause in OUT_OF_MEMORY and recovery.on_out_of_memory is OnOutOfMemory.FAIL:
         return fail(this, cause, message)
     if POLICIES[cause].restart is Restart.NEVER or has_repeated_too_often(cause, times):
         return fail(this, cause, message)
     mitigation = next_mitigation(cause, this.state.remedies.mitigations, this.spec, short_of)
-    if cause in OUT_OF_MEMORY and mitigation is None and times >= MOST_WITHOUT_REMEDY:
-        return fail(this, cause, f"{message}; nothing is left to lower")
+    if cause in OUT_OF_MEMORY and mitigation is None and times >= MAX_UNMITIGATED:
+        return fail(this, cause, f"{message}; no mitigation is left")
     if since > recovery.max_restarts:
-        text = f"{since - 1} restarts without a new checkpoint, last {cause}: {message}"
+        text = f"{since - 1} restarts without a new checkpoint; last cause {cause}: {message}"
         return fail(this, Cause.RESTART_BUDGET_EXHAUSTED, text)
     if skips_step(cause, times):
-        step, newest = record.to_step + 1, this.status.checkpoint
-        this.store(_leaving_out(this.state.remedies, step, newest))
-    _plan_restart(this, cause, progressed, mitigation, leaves_node=bool(blamed))
+        step = record.to_step + 1
+        this.store(_with_skipped_step(this.state.remedies, step, this.status.checkpoint))
+    _plan_restart(this, cause, has_progressed, mitigation, avoids_node=bool(newly_avoided))
     update_interval_warning(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
-        # The pods that the queue took don't count as lost by the next attempt, which gets new ones.
+        # The next attempt gets new pods, so the preempted ones are not its losses.
         this.store(replace(this.state.launch, cluster_since=this.now))
     this.set_condition(
         ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
@@ -88,8 +89,8 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
-    """End the job as failed; its current retry annotation does not reopen it."""
-    outages.over(this, ConditionReason.FAILED)
+    """Fail the job; the current value of the retry annotation does not reopen it."""
+    outages.clear_waiting(this, ConditionReason.FAILED)
     this.set_condition(ConditionType.FAILED, True, cause, message)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.FAILED)
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.FAILED)
@@ -98,13 +99,13 @@ def fail(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def requested_retry(job: RagGrpoJob) -> str:
-    """Return the value of the retry annotation, or its hash where the status could not show it."""
-    asked = job.metadata.annotations.get(ANNOTATION_RETRY, "")
-    return asked if asked == one_line(asked, MOST_OF_RETRY) else content_hash(asked)
+    """Return the value of the retry annotation, or its hash if the status cannot hold the value."""
+    value = job.metadata.annotations.get(ANNOTATION_RETRY, "")
+    return value if value == one_line(value, MAX_RETRY_LENGTH) else content_hash(value)
 
 
 def needs_new_cluster(status: JobStatus) -> bool:
-    """Return whether the newest attempt's end rules out its cluster."""
+    """Return whether the next attempt needs a new cluster because of how the newest one ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
@@ -113,23 +114,23 @@ def needs_new_cluster(status: JobStatus) -> bool:
 
 
 def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> JobStatus:
-    """Return the status with the newest attempt closed and its time accounted for."""
+    """Return the status with the end of the newest attempt recorded and its time counted."""
     record, *older = status.attempts
-    began, state = record.started, status.restart_state
-    seconds = max(0, round((now - began).total_seconds())) if began is not None else 0
+    state, started = status.restart_state, record.started
+    seconds = max(0, round((now - started).total_seconds())) if started is not None else 0
     saved = status.checkpoint.step if status.checkpoint else 0
     lost = 0 if cause is Cause.SUCCEEDED else max(0, record.to_step - saved)
     record = replace(
         record, cause=cause, message=lines(message, 1024), seconds=seconds, lost_steps=lost
     )
-    kept = state.spent.kept_seconds + retained_seconds(record, status.progress.seconds_per_step)
+    retained = state.spent.kept_seconds + retained_seconds(record, status.progress.seconds_per_step)
     active = state.spent.active_seconds + seconds
     waited = state.spent.waiting_seconds + min(seconds, record.waiting_seconds)
     spent = replace(
         state.spent,
         active_seconds=active,
         waiting_seconds=waited,
-        kept_seconds=round(kept, 1),
+        kept_seconds=round(retained, 1),
     )
     status = replace(
         status,
@@ -151,56 +152,56 @@ def _complete(this: Round, message: str) -> Decision:
 
 
 def _has_progressed(status: JobStatus) -> bool:
-    """Return whether the newest attempt left a checkpoint beyond all that existed before it.
+    """Return whether the newest attempt saved a checkpoint beyond all earlier ones.
 
-    A checkpoint that is damaged and rewritten again and again is not progress.
+    Rewriting a damaged checkpoint is not progress.
     """
-    began, saved = status.attempts[0].from_step, status.restart_state.retry.saved_step
-    if began is None or status.checkpoint is None:
+    first_step, saved = status.attempts[0].from_step, status.restart_state.retry.saved_step
+    if first_step is None or status.checkpoint is None:
         return False
-    return status.checkpoint.step > max(began, saved)
+    return status.checkpoint.step > max(first_step, saved)
 
 
 def _has_new_steps(status: JobStatus) -> bool:
-    """Return whether the newest attempt got further than all before it, saved or not."""
+    """Return whether the newest attempt reached a later step than all before it, saved or not."""
     newest, *older = status.attempts
     return newest.to_step > max((each.to_step for each in older), default=0)
 
 
-def _count(this: Round, cause: Cause, progressed: bool) -> None:
-    """Count the end by its cause; progress resets the restart budget."""
+def _count_end(this: Round, cause: Cause, has_progressed: bool) -> None:
+    """Count the end by cause; progress resets the restart budget."""
     restarts = this.status.restarts
-    since = 0 if progressed else restarts.since_progress
+    since = 0 if has_progressed else restarts.since_progress
     restarts = replace(
         restarts,
         since_progress=since + (1 if POLICIES[cause].is_counted else 0),
         by_cause={**restarts.by_cause, str(cause): restarts.by_cause.get(str(cause), 0) + 1},
     )
     this.status = replace(this.status, restarts=restarts)
-    if progressed and this.status.checkpoint is not None:
+    if has_progressed and this.status.checkpoint is not None:
         this.store(replace(this.state.retry, saved_step=this.status.checkpoint.step))
 
 
 def _plan_restart(
     this: Round,
     cause: Cause,
-    progressed: bool,
+    has_progressed: bool,
     mitigation: Mitigation | None,
     *,
-    leaves_node: bool,
+    avoids_node: bool,
 ) -> None:
-    """Set when the next attempt begins, and what it does differently.
+    """Schedule the next attempt with its mitigation, and decide whether it needs a new cluster.
 
-    A node is left by the pods of a new cluster: those of a kept one prefer the same nodes as ever.
+    Only the pods of a new cluster avoid a node, because node affinity is part of the pods.
     """
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
     warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_cluster_fault
-    got_on = progressed or _has_new_steps(this.status)  # then it is not for the cluster
-    in_a_row = 0 if got_on or not warm else retry.warm_failures_in_a_row
-    if leaves_node:
+    has_new_steps = has_progressed or _has_new_steps(this.status)  # the cluster works
+    in_a_row = 0 if has_new_steps or not warm else retry.warm_failures_in_a_row
+    if avoids_node:
         in_a_row = WARM_FAILURES_BEFORE_NEW_CLUSTER
-    ends = 1 if progressed else retry.ends_in_a_row + 1
+    ends = 1 if has_progressed else retry.ends_in_a_row + 1
     key = f"{this.job.metadata.uid}/{this.status.attempt}"
     delay = backoff(ends, recovery.backoff_seconds, recovery.max_backoff_seconds, key)
     retry = replace(
@@ -217,45 +218,46 @@ def _plan_restart(
     this.status = replace(this.status, restarts=restarts)
 
 
-def _blame_node(this: Round, cause: Cause) -> str:
-    """Count the blamed node; return a message if it is avoided from now on."""
-    recovery, every = this.spec.recovery, this.spec.checkpoint.every_steps
+def _count_node_failure(this: Round, cause: Cause) -> str:
+    """Count a failure attributed to a node; return a message if the node is now avoided."""
+    recovery = this.spec.recovery
+    every = this.spec.checkpoint.every_steps
     before = with_decayed_counts(this.status, every, this.now)
     remedies = with_node_failure(this.status, this.observed.cluster, cause, every, this.now)
-    if remedies == this.state.remedies:  # no node is blamed for this end
+    if remedies == this.state.remedies:  # the end is not attributed to a node
         return ""
     this.store(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided while "
-        "others are free"
+        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided if other "
+        "nodes fit"
         for node in sorted(avoided)
     )
 
 
-def _leaving_out(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
-    """Leave out this step's prompts, and resume from before the newest checkpoint.
+def _with_skipped_step(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
+    """Return the remedies with this step's prompts skipped and the newest checkpoint rejected.
 
-    Its weights may already be broken. What was saved before it has to exist.
+    The weights of that checkpoint may already be broken.
     """
     rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest is not None else [])]
     return replace(
         remedies,
-        skipped_steps=[*remedies.skipped_steps, step][-MOST_LEFT_OUT:],
-        rejected_checkpoints=rejected[-MOST_LEFT_OUT:],
+        skipped_steps=[*remedies.skipped_steps, step][-MAX_SKIPPED:],
+        rejected_checkpoints=rejected[-MAX_SKIPPED:],
     )
 
 
 def max_delay(recovery: RecoverySpec) -> float:
-    """Return the longest delay in seconds that `backoff` can give."""
+    """Return the maximum delay of `backoff` in seconds."""
     return recovery.max_backoff_seconds * (1 + JITTER) + 1
 
 
 def backoff(failures: int, first: int, largest: int, key: str) -> float:
     """Return the delay in seconds before the next attempt.
 
-    The first failure after progress restarts at once; from the second in a row the delay
-    doubles. The jitter is keyed, so that a repeated round decides the same.
+    It is 0 after the first failure since progress, then doubles with each failure from `first` up
+    to `largest`. The jitter is keyed, so a repeated round returns the same delay.
     """
     if failures <= 1:
         return 0.0

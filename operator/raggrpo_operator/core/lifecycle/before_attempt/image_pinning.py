@@ -1,49 +1,52 @@
-"""A job keeps the very image that its first attempt began with, not only the name. Pure.
+"""Image pinning: later attempts run the same image as the first, not only the same name. Pure.
 
-Later Ray clusters ask for it by its digest. Where no registry has that digest, as with images that
-were loaded onto nodes, the name is all there is to ask for, and what comes is compared.
+Later Ray clusters request the image by digest. If no registry has the digest, as for images loaded
+onto nodes, they request it by name, and the image IDs of their pods are compared.
 """
 
 from dataclasses import replace
 
 from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.status.job_status import Pinned
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
-from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.spec.images import are_different
 
 
-def pin_image(this: Round, cluster: ClusterObserved) -> None:
-    """Keep the image that the head runs, unless it is known or no node has told."""
-    pinned = this.status.pinned
-    if cluster.image_ids and pinned.image == this.image and not pinned.image_id:
-        this.status = replace(this.status, pinned=replace(pinned, image_id=cluster.image_ids[0]))
+def with_image_id(pinned: Pinned, image: str, cluster: ClusterObserved) -> Pinned:
+    """Return `pinned` with the ID of the head's image, unless it is pinned or not yet reported."""
+    if cluster.image_ids and pinned.image == image and not pinned.image_id:
+        return replace(pinned, image_id=cluster.image_ids[0])
+    return pinned
 
 
-def is_digest_pending(this: Round, cluster: ClusterObserved) -> bool:
-    """Return whether nodes and head have yet to tell what has to be compared."""
-    pinned, is_by_digest = this.status.pinned, this.pod_image != this.image
-    if pinned.ray_version and not cluster.ray_version and this.observed.in_pods:
+def is_digest_pending(
+    pinned: Pinned, cluster: ClusterObserved, *, is_by_digest: bool, in_pods: bool
+) -> bool:
+    """Return whether image ID or Ray version, which have to be compared, are not yet reported."""
+    if pinned.ray_version and not cluster.ray_version and in_pods:
         return True
     return bool(pinned.image_id) and not is_by_digest and not cluster.image_ids
 
 
-def changed(this: Round, cluster: ClusterObserved) -> str:
-    """Return how the cluster's image is not the one that the job began with, else ""."""
-    pinned, ray = this.status.pinned, cluster.ray_version
+def change_message(
+    pinned: Pinned, image: str, cluster: ClusterObserved, *, is_by_digest: bool
+) -> str:
+    """Return how the cluster's image differs from the pinned one, or "" if it does not."""
+    ray = cluster.ray_version
     if ray and pinned.ray_version and ray != pinned.ray_version:
         return (
-            f"image {this.image} has Ray {ray} now, this job began with {pinned.ray_version}: "
-            f"set spec.image to one with Ray {pinned.ray_version} and give {ANNOTATION_RETRY} a "
-            "new value, or begin a new job"
+            f"image {image} now has Ray {ray}, but the job started with {pinned.ray_version}: set "
+            f"spec.image to an image with Ray {pinned.ray_version} and change the annotation "
+            f"{ANNOTATION_RETRY}, or create a new job"
         )
-    if this.pod_image != this.image:  # asked for by digest: nodes run nothing else
+    if is_by_digest:  # nodes run nothing else
         return ""
-    known = pinned.image_id or next(iter(cluster.image_ids), "")
-    other = next((each for each in cluster.image_ids if are_different(known, each)), "")
+    expected = pinned.image_id or next(iter(cluster.image_ids), "")
+    other = next((each for each in cluster.image_ids if are_different(expected, each)), "")
     if not other:
         return ""
     return (
-        f"image {this.image} is {other} on a node, this job began with {known}: name another in "
-        f"spec.image, unless the job is to go on with this one, and give {ANNOTATION_RETRY} a new "
-        "value"
+        f"image {image} is {other} on a node, but the job started with {expected}: set spec.image "
+        f"to the original image, or change the annotation {ANNOTATION_RETRY} to continue with "
+        "this one"
     )

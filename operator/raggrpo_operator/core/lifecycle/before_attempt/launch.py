@@ -1,4 +1,4 @@
-"""From the record of an attempt to its driver: a Ray cluster that is ready, then a submission."""
+"""Launch an attempt: record it, create its Ray cluster, wait for it, submit the driver. Pure."""
 
 from dataclasses import replace
 
@@ -32,23 +32,27 @@ from raggrpo_operator.core.state.conditions import get_condition
 from . import image_pinning
 from .queueing import wait_in_queue
 
-SETTLE_SECONDS = 3
-"""Until what pods say of themselves is told: by then all have said something, and it holds."""
+REMEDY = "to wait longer, increase recovery.deadlines.provisioningSeconds"
+START_REPORT_SECONDS = 3
+"""Delay before start problems of pods are reported; most disappear by then."""
 
 
-def next_attempt(this: Round) -> Decision:
-    """Record the next attempt; it is submitted in a later round."""
+def record_next_attempt(this: Round) -> Decision:
+    """Record the next attempt once its delay is over; a later round submits it."""
     status, cluster = this.status, this.observed.cluster
     keep = cluster is not None and _is_kept(status, cluster)
     if cluster is not None and (cluster.may_save or not keep):
-        if not cluster.may_save:  # before the delay: nobody needs its resources
+        if not cluster.may_save:  # before the delay, to free its resources
             this.actions.append(DeleteCluster(cluster.number))
         return this.decision(requeue_after=0.5)
     if (due := this.state.retry.next_retry_time) is not None:
         wait = (due - this.now).total_seconds()
-        # A clock that was set back doesn't prolong the delay.
+        # The delay is not extended if the clock was set back.
         if 0 < wait <= recovery.max_delay(this.spec.recovery):
-            return this.decision(min(wait, active_deadline.seconds_left(this)) + 0.1)
+            remaining = active_deadline.remaining_seconds(
+                this.spec.active_deadline_seconds, this.state.spent, this.now
+            )
+            return this.decision(min(wait, remaining) + 0.1)
     if why := this.upgrade_required():
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
         return this.decision()
@@ -60,7 +64,7 @@ def next_attempt(this: Round) -> Decision:
 
 
 def _is_kept(status: JobStatus, cluster: ClusterObserved) -> bool:
-    """Return whether the next attempt begins in this cluster, whose head may be on its way."""
+    """Return whether the next attempt uses this cluster; its head may still be restarting."""
     is_usable = not cluster.is_lost or cluster.may_return
     is_current = cluster.number == status.cluster.number
     return is_usable and is_current and not recovery.needs_new_cluster(status)
@@ -107,18 +111,18 @@ def next_cluster(metadata: Metadata, current: ClusterStatus) -> ClusterStatus:
 
 
 def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
-    """Return how the next attempt begins; the pods of a kept cluster may be all new."""
+    """Return the tier of the next attempt; a retained cluster may have new pods only."""
     if not status.attempts:
         return Tier.FIRST
     since, started = status.restart_state.launch.cluster_since, status.attempts[0].started
-    admitted_later = since is not None and (started is None or since > started)
-    return Tier.WARM_CLUSTER if may_be_warm and not admitted_later else Tier.NEW_CLUSTER
+    was_readmitted = since is not None and (started is None or since > started)
+    return Tier.WARM_CLUSTER if may_be_warm and not was_readmitted else Tier.NEW_CLUSTER
 
 
 def start_cluster(this: Round) -> Decision:
     """Create the cluster of the recorded attempt."""
     if this.spec.suspend:
-        return recovery.settle(this, Cause.SUSPENDED, "suspended before it began")
+        return recovery.settle(this, Cause.SUSPENDED, "suspended before the attempt started")
     plan = PodPlan(this.spec, this.pod_image, this.status.sizing)
     remedies = with_decayed_counts(this.status, this.spec.checkpoint.every_steps, this.now)
     nodes = avoided_nodes(remedies, this.spec.recovery)
@@ -130,7 +134,7 @@ def start_cluster(this: Round) -> Decision:
 def create_cluster(
     plan: PodPlan, status: JobStatus, *, avoided_nodes: tuple[str, ...] = ()
 ) -> CreateCluster:
-    """Return the action that creates the cluster that the status names."""
+    """Return the action that creates the current cluster of `status`."""
     return CreateCluster(
         plan,
         status.cluster.number,
@@ -143,9 +147,11 @@ def create_cluster(
 
 def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for the cluster's pods or processes, within the provisioning deadline."""
-    was_told = get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
-    has_settled = this.elapsed(this.state.launch.cluster_since) >= SETTLE_SECONDS
-    message = cluster.message if was_told or has_settled else ""
+    was_reported = (
+        get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
+    )
+    is_due = this.elapsed(this.state.launch.cluster_since) >= START_REPORT_SECONDS
+    message = cluster.message if was_reported or is_due else ""
     reason = cluster.waiting_reason if message else ConditionReason.PROVISIONING
     this.set_condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
@@ -154,27 +160,36 @@ def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         return wait_in_queue(this, cluster)
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
-    if _head_stays_away(this):
-        return _leave(this, cluster)
-    if limit := _provisioning_overdue(this):
+    if _is_head_overdue(this):
+        return _replace_cluster(this, cluster)
+    if limit := _exceeded_deadline(this):
         why = cluster.message or PODS_NOT_READY
-        message = f"the cluster was not ready after {limit} s: {why}"
+        message = f"the cluster was not ready within {limit} s: {why}; {REMEDY}"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
     return this.decision(requeue_after=0.5)
 
 
 def submit(this: Round, cluster: ClusterObserved) -> Decision:
-    """Submit the recorded attempt to its cluster, which is ready."""
+    """Submit the recorded attempt to its ready cluster."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
-    if limit := _provisioning_overdue(this):
-        message = f"the head accepted no submission for {limit} s"
+    if limit := _exceeded_deadline(this):
+        message = f"the head accepted no submission for {limit} s; {REMEDY}"
         return recovery.settle(this, Cause.HEAD_LOST, message)
-    if image_pinning.is_digest_pending(this, cluster):
+    is_by_digest = this.pod_image != this.image
+    if image_pinning.is_digest_pending(
+        this.status.pinned,
+        cluster,
+        is_by_digest=is_by_digest,
+        in_pods=this.observed.in_pods,
+    ):
         return this.decision(requeue_after=0.5)
-    if why := image_pinning.changed(this, cluster):
-        return recovery.settle(this, Cause.IMAGE_CHANGED, why)
-    image_pinning.pin_image(this, cluster)
+    change = image_pinning.change_message(
+        this.status.pinned, this.image, cluster, is_by_digest=is_by_digest
+    )
+    if change:
+        return recovery.settle(this, Cause.IMAGE_CHANGED, change)
+    pin_image(this, cluster)
     config = this.attempt_config({each.name: each.address for each in this.observed.retrievers})
     this.record = replace(this.record, config_hash=config.attempt.config_hash)
     this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
@@ -187,17 +202,23 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     return this.decision(requeue_after=0.5)
 
 
-def _head_stays_away(this: Round) -> bool:
-    """Return whether a kept cluster has waited for its head for longer than its nodes do."""
+def pin_image(this: Round, cluster: ClusterObserved) -> None:
+    """Pin the image that the head runs."""
+    pinned = image_pinning.with_image_id(this.status.pinned, this.image, cluster)
+    this.status = replace(this.status, pinned=pinned)
+
+
+def _is_head_overdue(this: Round) -> bool:
+    """Return whether a retained cluster's head has not returned in HEAD_RETURN_SECONDS."""
     if this.record.tier is not Tier.WARM_CLUSTER or this.observed.is_head_reachable:
         return False
     was_lost = any(each.cause is Cause.HEAD_LOST for each in this.status.attempts[1:2])
     return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS
 
 
-def _leave(this: Round, cluster: ClusterObserved) -> Decision:
-    """Have the recorded attempt, which has not begun, begin on another cluster."""
-    message = f"the head did not come back within {HEAD_RETURN_SECONDS} s, another cluster is made"
+def _replace_cluster(this: Round, cluster: ClusterObserved) -> Decision:
+    """Move the recorded attempt, which has not started, to a new cluster."""
+    message = f"the head did not return within {HEAD_RETURN_SECONDS} s; creating a new cluster"
     this.set_condition(
         ConditionType.CLUSTER_READY, False, ConditionReason.HEAD_RETURN_TIMEOUT, message
     )
@@ -210,7 +231,7 @@ def _leave(this: Round, cluster: ClusterObserved) -> Decision:
     return this.decision(requeue_after=0.5)
 
 
-def _provisioning_overdue(this: Round) -> int:
-    """Return the deadline in seconds if it has passed since the attempt was recorded, else 0."""
+def _exceeded_deadline(this: Round) -> int:
+    """Return provisioningSeconds if it has passed since the attempt was recorded, else 0."""
     limit = this.spec.recovery.deadlines.provisioning_seconds
     return limit if this.elapsed(this.state.launch.cluster_since) > limit else 0

@@ -1,7 +1,7 @@
-"""A queueing system holds a job's pods back or takes them away; this is not a failure. Pure.
+"""Queueing systems: waiting for admission and preemption, neither of which is a failure. Pure.
 
-Kueue suspends the RayCluster at its creation and whenever it preempts it, and lets it go on later.
-We only watch that: another RayCluster would begin at the end of the queue.
+Kueue suspends the RayCluster when it is created or preempted, and resumes it later. The operator
+keeps the RayCluster, because a new one would start at the end of the queue.
 """
 
 from dataclasses import replace
@@ -16,13 +16,17 @@ from raggrpo_operator.core.state.conditions import get_condition
 
 
 def update_queued(this: Round) -> bool:
-    """Return whether the cluster is held back, and say so; provisioning begins when that ends."""
-    cluster, suspended = this.observed.cluster, get_condition(this.status, ConditionType.SUSPENDED)
+    """Update Suspended and return whether a queue holds the cluster back.
+
+    The provisioning deadline starts with the admission.
+    """
+    cluster = this.observed.cluster
     if this.spec.suspend:
         return False
     if cluster is not None and cluster.is_queued:
         this.set_condition(ConditionType.SUSPENDED, True, ConditionReason.QUEUED, cluster.message)
         return True
+    suspended = get_condition(this.status, ConditionType.SUSPENDED)
     if (suspended.status, suspended.reason) == ("True", ConditionReason.QUEUED):
         this.set_condition(ConditionType.SUSPENDED, False, ConditionReason.ADMITTED)
         this.store(replace(this.state.launch, cluster_since=this.now))
@@ -30,9 +34,9 @@ def update_queued(this: Round) -> bool:
 
 
 def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
-    """Wait for admission, by default without a deadline: only the user knows how long a queue is.
+    """Wait for admission, by default without a deadline.
 
-    All time counts, looked at or not: nothing happens to a queued job that is worth a look.
+    All time counts, observed or not, because a queued job needs no rounds.
     """
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)
@@ -42,6 +46,8 @@ def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
         return this.decision(requeue_after=None)
     if waited <= limit:
         return this.decision(min(limit, limit - waited) + 0.1)
-    message = f"{cluster.message} for more than {limit} s"
-    remedy = "recovery.deadlines.queueSeconds gives it more time, 0 any"
-    return recovery.settle(this, Cause.UNSCHEDULABLE, f"{message}; {remedy}")
+    message = (
+        f"{cluster.message} for more than {limit} s; "
+        "to wait longer, increase recovery.deadlines.queueSeconds (0: no limit)"
+    )
+    return recovery.settle(this, Cause.UNSCHEDULABLE, message)

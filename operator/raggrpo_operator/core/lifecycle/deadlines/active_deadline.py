@@ -1,61 +1,65 @@
-"""`activeDeadlineSeconds`: the time that a job may take in all. Pure.
+"""`activeDeadlineSeconds`: the total time a job may take. Pure.
 
-It counts from the job's first round: checks, waiting for nodes, attempts, and delays between them.
-Only what the user or a queue holds back on purpose is left out. In a cluster, time in which no
-operator looked counts too, because the job's pods run on meanwhile.
+The timer starts with the job's first round and covers preflight, provisioning, attempts and the
+delays between them. It is paused while the user or a queue holds the job back. In a cluster, time
+without a running operator counts as well, because the job's pods continue to run.
 """
 
 import math
 from dataclasses import replace
+from datetime import datetime
 
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_operator.core.lifecycle.round import Round
+from raggrpo_api.status.restart_state import SpentTime
 
 
-def run_clock(this: Round, *, is_held_back: bool) -> None:
-    """Let the clock run, or stop it while the job is held back."""
-    spent = this.state.spent
+def advance_timer(
+    spent: SpentTime, running_since: datetime | None, now: datetime, *, is_held_back: bool
+) -> SpentTime:
+    """Return `spent` with the timer started, or paused while the job is held back.
+
+    `running_since` is the start of the running attempt; a status written by a release without this
+    timer counts from there.
+    """
     if spent.counted_since is None and not is_held_back:
-        if not spent.counted_seconds:  # the first round, or the first that knows this clock
-            began = this.record.started if this.status.attempts and not this.record.cause else None
-            spent = replace(spent, counted_seconds=spent.active_seconds)
-            this.store(replace(spent, counted_since=began or this.now))
-        else:
-            this.store(replace(spent, counted_since=this.now))
-    elif spent.counted_since is not None and is_held_back:
-        counted = round(_counted(this))
-        this.store(replace(spent, counted_since=None, counted_seconds=counted))
+        if not spent.counted_seconds:  # first round, or first round with this timer
+            started = running_since or now
+            return replace(spent, counted_seconds=spent.active_seconds, counted_since=started)
+        return replace(spent, counted_since=now)
+    if spent.counted_since is not None and is_held_back:
+        return replace(
+            spent, counted_since=None, counted_seconds=round(_counted_seconds(spent, now))
+        )
+    return spent
 
 
 def paused_at_last_observation(status: JobStatus) -> JobStatus:
-    """Return the status with the clock stopped at the last look, where nothing ran since then.
+    """Return the status with the timer paused at the last observation.
 
-    On one machine the job ends with whoever looks after it, however that ends.
+    A local job stops when `raggrpo run` exits.
     """
     state = status.restart_state
-    spent, looked = state.spent, state.watch.looked
+    spent, observed = state.spent, state.watch.looked
     if (since := spent.counted_since) is None:
         return status
-    seen = max(0.0, (looked - since).total_seconds()) if looked is not None else 0.0
-    counted = max(1, spent.counted_seconds + round(seen))  # 0 would mean: not begun
+    elapsed = max(0.0, (observed - since).total_seconds()) if observed is not None else 0.0
+    counted = max(1, spent.counted_seconds + round(elapsed))  # 0 means the timer never ran
     spent = replace(spent, counted_since=None, counted_seconds=counted)
     return replace(status, restart_state=state.with_group(spent))
 
 
-def seconds_left(this: Round) -> float:
-    """Return how long the job may go on; infinite without a deadline, never negative."""
-    limit = this.spec.active_deadline_seconds
-    return max(0.0, limit - _counted(this)) if limit else math.inf
+def remaining_seconds(limit: int, spent: SpentTime, now: datetime) -> float:
+    """Return the time until the deadline, at least 0; infinite if `limit` is 0."""
+    return max(0.0, limit - _counted_seconds(spent, now)) if limit else math.inf
 
 
-def exceeded(this: Round) -> str:
-    """Return a message if the job has taken longer than it may, else ""."""
-    limit = this.spec.active_deadline_seconds
-    return f"activeDeadlineSeconds {limit} is over" if seconds_left(this) <= 0 else ""
+def timeout_message(limit: int, spent: SpentTime, now: datetime) -> str:
+    """Return a message if the job has exceeded its deadline, else ""."""
+    is_exceeded = remaining_seconds(limit, spent, now) <= 0
+    return f"the job exceeded activeDeadlineSeconds ({limit} s)" if is_exceeded else ""
 
 
-def _counted(this: Round) -> float:
-    spent = this.state.spent
+def _counted_seconds(spent: SpentTime, now: datetime) -> float:
     if spent.counted_since is None:
         return spent.counted_seconds
-    return spent.counted_seconds + max(0.0, (this.now - spent.counted_since).total_seconds())
+    return spent.counted_seconds + max(0.0, (now - spent.counted_since).total_seconds())

@@ -1,7 +1,7 @@
-"""Waiting for services that are down: the condition, and a clock that a finished step ends. Pure.
+"""Service outages: the WaitingForEndpoint condition and its timer. Pure.
 
-Neither an answer in between nor a new attempt starts that clock anew, or a service that flaps, or
-a driver that says so, could keep a job waiting for ever.
+Only a completed step resets the timer, so neither a flapping service nor a driver that misreports
+can keep a job waiting forever.
 """
 
 from collections.abc import Sequence
@@ -16,56 +16,59 @@ from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.state.conditions import is_true
 from raggrpo_operator.core.state.observed_time import elapsed
 
-REMEDY = "recovery.deadlines.outageSeconds gives it more time"
+REMEDY = "to wait longer, increase recovery.deadlines.outageSeconds"
 
 
 def advance_timer(state: WatchState, progress: Progress, now: datetime) -> WatchState:
-    """Return the clock of outages after one successful read of /progress."""
-    is_known = state.outage_since is not None or state.outage_seconds > 0
-    if is_known and progress.step > state.outage_step:  # the step that waited is finished
-        state, is_known = forgotten(stopped(state, now)), False
+    """Return `state` with the outage timer advanced after a successful read of /progress."""
+    is_running = state.outage_since is not None or state.outage_seconds > 0
+    if is_running and progress.step > state.outage_step:  # the waiting step has completed
+        state, is_running = reset_timer(pause_timer(state, now)), False
     if progress.stage is not Stage.WAITING_FOR_ENDPOINT:
-        return stopped(state, now)
-    step = state.outage_step if is_known else progress.step
+        return pause_timer(state, now)
+    step = state.outage_step if is_running else progress.step
     return replace(state, outage_since=state.outage_since or now, outage_step=step)
 
 
-def forgotten(state: WatchState) -> WatchState:
-    """Return the clock at zero."""
+def reset_timer(state: WatchState) -> WatchState:
+    """Return `state` with the outage timer at zero."""
     return replace(state, outage_since=None, outage_seconds=0.0, outage_step=0)
 
 
-def stopped(state: WatchState, now: datetime) -> WatchState:
-    """Return the clock stopped, and that of the stage that waited put forward by as much."""
+def pause_timer(state: WatchState, now: datetime) -> WatchState:
+    """Return `state` with the outage timer paused.
+
+    The stage timer is moved forward by the time spent waiting, so that an outage does not count
+    against the stage's deadline.
+    """
     if state.outage_since is None:
         return state
     waited = elapsed(state.outage_since, state, now)
-    still = state.still_since
+    stage_since = state.still_since
     return replace(
         state,
         outage_since=None,
         outage_seconds=round(state.outage_seconds + waited, 1),
-        still_since=still and min(now, still + timedelta(seconds=waited)),
+        still_since=stage_since and min(now, stage_since + timedelta(seconds=waited)),
     )
 
 
-def overdue(this: Round) -> str | None:
-    """Return a message if the job has waited for longer than it may, else None."""
-    watch, limit = this.state.watch, this.spec.recovery.deadlines.outage_seconds
-    waited = watch.outage_seconds + this.elapsed(watch.outage_since)
+def timeout_message(state: WatchState, limit: int, now: datetime) -> str | None:
+    """Return a message if the outage has exceeded `limit` (outageSeconds), else None."""
+    waited = state.outage_seconds + elapsed(state.outage_since, state, now)
     if waited <= limit:
         return None
-    return f"waited {waited:.0f} s for a service that is down, limit {limit} s"
+    return f"service unavailable for {waited:.0f} s (limit {limit} s)"
 
 
-def told(outages: Sequence[EndpointOutage]) -> str:
-    """Return a sentence per service: name, since when, cause."""
-    named = "; ".join(f"{each.name} since {each.since}: {each.cause}" for each in outages)
-    return named or "the driver names no service"
+def describe(outages: Sequence[EndpointOutage]) -> str:
+    """Return one clause per service: name, start, cause."""
+    clauses = "; ".join(f"{each.name} since {each.since}: {each.cause}" for each in outages)
+    return clauses or "the driver reported no service"
 
 
-def waiting(this: Round, message: str) -> None:
-    """Say that the job waits, for what and since when."""
+def set_waiting(this: Round, message: str) -> None:
+    """Set WaitingForEndpoint to True."""
     this.set_condition(
         ConditionType.WAITING_FOR_ENDPOINT,
         True,
@@ -74,8 +77,8 @@ def waiting(this: Round, message: str) -> None:
     )
 
 
-def over(this: Round, reason: ConditionReason) -> None:
-    """Say that the job no longer waits, if it did."""
-    this.store(stopped(this.state.watch, this.now))
+def clear_waiting(this: Round, reason: ConditionReason) -> None:
+    """Pause the outage timer, and set WaitingForEndpoint to False if it was True."""
+    this.store(pause_timer(this.state.watch, this.now))
     if is_true(this.status, ConditionType.WAITING_FOR_ENDPOINT):
         this.set_condition(ConditionType.WAITING_FOR_ENDPOINT, False, reason)

@@ -1,11 +1,11 @@
-"""Trends of a running attempt: slower steps, growing memory, a trainer unlike its engine. Pure.
+"""Trend conditions of a running attempt. Pure.
 
-The first two compare with the attempt's own beginning. They warn; a job may ask to be restarted for
-them. A mismatch only warns here: one of nats ends the attempt from inside.
+SlowingDown and HostMemoryGrowing compare the attempt with a baseline taken after its first steps;
+with `recovery.restartWhenDegraded` they restart it. PolicyMismatch only warns: the trainer itself
+exits on a larger mismatch.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.conditions import ConditionType
@@ -14,21 +14,23 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Baseline
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.progress import Progress, Stage
-from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.sizing.size import sizing_for
 from raggrpo_operator.core.spec.quantity import parse_quantity
-from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.conditions import ConditionChange, get_condition, is_true
 
 WARM_UP_STEPS = 10
-"""Steps of an attempt before the baseline: caches fill and kernels are compiled in the first."""
-SLOWER, RECOVERED = 1.3, 1.2
-"""Multiples of the baseline's step time at which the condition begins and ends."""
-SPAN_STEPS = 20
-LEAST_GROWTH = 0.05
-"""Share of the limit; less is noise, even if it would exceed the limit in the end."""
-MOST_BYTES = 2.0**50
-MEMORY = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
-"""Metric of each role's pods; the largest value where there are several."""
+"""Steps before the baseline is taken; the first ones fill caches and compile kernels."""
+SLOW_RATIO = 1.3
+"""Step time relative to the baseline at which SlowingDown becomes True."""
+RECOVERED_RATIO = 1.2
+"""Step time relative to the baseline at which SlowingDown becomes False again."""
+MIN_SPAN_STEPS = 20
+"""Minimum steps since the baseline to extrapolate memory growth from."""
+MIN_GROWTH = 0.05
+"""Share of the memory limit; less is noise, even if the extrapolation exceeds the limit."""
+MAX_BYTES = 2.0**50
+MEMORY_METRICS = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
+"""Metric of each role's pods; the maximum over the pods of a role."""
 TREND_REASONS = {
     ConditionType.SLOWING_DOWN: {
         True: ConditionReason.STEP_TIME_INCREASED,
@@ -40,57 +42,47 @@ TREND_REASONS = {
     },
 }
 
-
-MISMATCH = "mismatch_mean"
+MISMATCH_METRIC = "mismatch_mean"
 MISMATCH_LIMITS = {"FP32": 0.01, "BF16": 0.1}
-"""Mean |trainer - engine log-probability| per token in nats, by precision; healthy steps stay ten
-times below. With `offPolicySteps` it includes one step of learning."""
+"""Limits of the mean |trainer - engine logprob| per token in nats, by precision.
+
+Healthy steps stay below a tenth of the limit. With `offPolicySteps` the value includes one policy
+update.
+"""
 
 
-def note_mismatch(this: Round, progress: Progress) -> None:
-    """Keep PolicyMismatch up to date; it says from which step on the numbers were off."""
-    found = next((_number(m.value) for m in progress.metrics if m.name == MISMATCH), None)
-    if found is None:
+def mismatch_change(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
+    """Yield the transition of PolicyMismatch; the message names the first step above the limit."""
+    values = (_parse_float(m.value) for m in progress.metrics if m.name == MISMATCH_METRIC)
+    mismatch = next(values, None)
+    if mismatch is None:
         return
-    limit = MISMATCH_LIMITS.get(this.status.pinned.precision, MISMATCH_LIMITS["BF16"])
+    limit = MISMATCH_LIMITS.get(status.pinned.precision, MISMATCH_LIMITS["BF16"])
+    is_exceeded = mismatch > limit
+    if is_exceeded == is_true(status, ConditionType.POLICY_MISMATCH):
+        return
+    if not is_exceeded:
+        yield ConditionChange(ConditionType.POLICY_MISMATCH, False, ConditionReason.LOGPROBS_AGREE)
+        return
     message = (
-        f"trainer and engine differ by {found:.3g} nats per token at step {progress.step}, "
-        f"limit {limit:g}: they do not compute the same model"
+        f"logprobs of trainer and engine differ by {mismatch:.3g} nats per token at step "
+        f"{progress.step} (limit {limit:g}): they do not compute the same model"
     )
-    is_off = found > limit
-    if is_off != is_true(this.status, ConditionType.POLICY_MISMATCH):
-        reason = ConditionReason.LOGPROBS_DIFFER if is_off else ConditionReason.LOGPROBS_AGREE
-        this.set_condition(ConditionType.POLICY_MISMATCH, is_off, reason, message if is_off else "")
+    yield ConditionChange(
+        ConditionType.POLICY_MISMATCH, True, ConditionReason.LOGPROBS_DIFFER, message
+    )
 
 
-def note_trends(this: Round, progress: Progress) -> None:
-    """Take the baseline once per attempt, then keep both conditions up to date."""
-    base, began = this.state.baseline, progress.started_from_step
-    if progress.stage is not Stage.TRAINING or began is None:
-        return
-    if base.step:
-        is_slow = is_true(this.status, ConditionType.SLOWING_DOWN)
-        limits = {
-            role: parse_quantity(sizing_for(this.status.sizing, role).memory) for role in MEMORY
-        }
-        _set(this, ConditionType.SLOWING_DOWN, slowdown_message(base, progress, is_slow=is_slow))
-        _set(this, ConditionType.HOST_MEMORY_GROWING, memory_growth_message(base, progress, limits))
-    elif progress.step - began >= WARM_UP_STEPS:
-        this.state = replace(this.state, baseline=baseline_of(progress))
-        _set(this, ConditionType.SLOWING_DOWN, "")
-        _set(this, ConditionType.HOST_MEMORY_GROWING, "")
-
-
-def degradation(status: JobStatus) -> str:
-    """Return what a new attempt would fix; empty if nothing has degraded."""
-    if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
-        return ""
-    found = (get_condition(status, kind) for kind in TREND_REASONS)
-    return "; ".join(f"{each.type}: {each.message}" for each in found if each.status == "True")
+def is_baseline_due(baseline: Baseline, progress: Progress) -> bool:
+    """Return whether the running attempt has no baseline yet and has warmed up."""
+    first_step = progress.started_from_step
+    if baseline.step or progress.stage is not Stage.TRAINING or first_step is None:
+        return False
+    return progress.step - first_step >= WARM_UP_STEPS
 
 
 def baseline_of(progress: Progress) -> Baseline:
-    """Return what later steps are compared with."""
+    """Return a baseline with the current step time and memory usage."""
     return Baseline(
         step=progress.step,
         seconds=round(progress.seconds_per_step, 3),
@@ -100,13 +92,47 @@ def baseline_of(progress: Progress) -> Baseline:
     )
 
 
-def slowdown_message(base: Baseline, progress: Progress, *, is_slow: bool) -> str:
-    """Return how the steps got slower, with the stage that grew most; empty when they did not."""
-    limit = RECOVERED if is_slow else SLOWER
-    if progress.seconds_per_step <= limit * base.seconds:
+def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
+    """Yield the transitions of SlowingDown and HostMemoryGrowing.
+
+    Only transitions: the messages would change with every step.
+    """
+    baseline = status.restart_state.baseline
+    if progress.stage is not Stage.TRAINING or progress.started_from_step is None:
+        return
+    if not baseline.step:
+        return
+    is_slow = is_true(status, ConditionType.SLOWING_DOWN)
+    limits = {
+        role: parse_quantity(sizing_for(status.sizing, role).memory) for role in MEMORY_METRICS
+    }
+    messages = {
+        ConditionType.SLOWING_DOWN: slowdown_message(baseline, progress, is_slow=is_slow),
+        ConditionType.HOST_MEMORY_GROWING: memory_growth_message(baseline, progress, limits),
+    }
+    for kind, message in messages.items():
+        if bool(message) != is_true(status, kind):
+            yield ConditionChange(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
+
+
+def degradation(status: JobStatus) -> str:
+    """Return why the attempt should be restarted, or "" if it has not degraded."""
+    if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
         return ""
-    text = f"{progress.seconds_per_step:.2f} s per step, {base.seconds:.2f} s at step {base.step}"
-    now, before = progress.seconds_by_stage, base.seconds_by_stage
+    conditions = (get_condition(status, kind) for kind in TREND_REASONS)
+    return "; ".join(f"{each.type}: {each.message}" for each in conditions if each.status == "True")
+
+
+def slowdown_message(baseline: Baseline, progress: Progress, *, is_slow: bool) -> str:
+    """Return step times and the stage that slowed down most, or "" if steps are not slow."""
+    ratio = RECOVERED_RATIO if is_slow else SLOW_RATIO
+    if progress.seconds_per_step <= ratio * baseline.seconds:
+        return ""
+    text = (
+        f"{progress.seconds_per_step:.2f} s per step, "
+        f"{baseline.seconds:.2f} s at step {baseline.step}"
+    )
+    now, before = progress.seconds_by_stage, baseline.seconds_by_stage
     if not now:
         return text
     stage = max(now, key=lambda name: now[name] - before.get(name, 0.0))
@@ -114,49 +140,48 @@ def slowdown_message(base: Baseline, progress: Progress, *, is_slow: bool) -> st
 
 
 def memory_growth_message(
-    base: Baseline, progress: Progress, limits: Mapping[PodRole, float]
+    baseline: Baseline, progress: Progress, limits: Mapping[PodRole, float]
 ) -> str:
-    """Return when a pod will exceed its memory limit; empty if not within this job.
+    """Return when pods are projected to exceed their memory limits, or "" if not within this job.
 
-    `limits` are in bytes, 0 for none.
+    `limits` are in bytes; 0 means no limit.
     """
-    before = {PodRole.HEAD: base.host_memory, PodRole.TRAINER: base.rank_memory}
-    found = (_grows(role, base.step, before[role], progress, limits[role]) for role in MEMORY)
-    return "; ".join(filter(None, found))
+    before = {PodRole.HEAD: baseline.host_memory, PodRole.TRAINER: baseline.rank_memory}
+    messages = (
+        _role_message(role, baseline.step, before[role], progress, limits[role])
+        for role in MEMORY_METRICS
+    )
+    return "; ".join(filter(None, messages))
 
 
-def _grows(role: PodRole, since: int, before: int, progress: Progress, limit: float) -> str:
-    now, steps = _memory(progress, role), progress.step - since
-    grown = now - before
-    if not (limit and now and before) or steps < SPAN_STEPS:
+def _role_message(role: PodRole, since: int, before: int, progress: Progress, limit: float) -> str:
+    now = _memory(progress, role)
+    steps = progress.step - since
+    growth = now - before
+    if not (limit and now and before) or steps < MIN_SPAN_STEPS:
         return ""
-    left = progress.total_steps - progress.step
-    if grown < LEAST_GROWTH * limit or now + left * grown / steps <= limit:
+    remaining = progress.total_steps - progress.step
+    if growth < MIN_GROWTH * limit or now + remaining * growth / steps <= limit:
         return ""
-    last = progress.step + int(max(0.0, limit - now) * steps / grown)
+    last = progress.step + int(max(0.0, limit - now) * steps / growth)
     return (
         f"{role} pod: {now / GIB:.2f} GiB, {before / GIB:.2f} GiB at step {since}; "
-        f"the limit of {limit / GIB:.2f} GiB is reached at about step {last}"
+        f"projected to reach the limit of {limit / GIB:.2f} GiB at about step {last}"
     )
 
 
-def _set(this: Round, kind: ConditionType, message: str) -> None:
-    """Set the condition only when it flips: its message changes with every step."""
-    if bool(message) != is_true(this.status, kind):
-        this.set_condition(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
-
-
 def _memory(progress: Progress, role: PodRole) -> float:
-    return next((_bytes(m.value) for m in progress.metrics if m.name == MEMORY[role]), 0.0)
+    values = (_parse_bytes(m.value) for m in progress.metrics if m.name == MEMORY_METRICS[role])
+    return next(values, 0.0)
 
 
-def _bytes(text: str) -> float:
-    """Return what a pod reports as its memory, 0 for what no memory can be."""
-    found = _number(text)
-    return found if found is not None and 0 <= found <= MOST_BYTES else 0.0
+def _parse_bytes(text: str) -> float:
+    """Return a reported memory usage in bytes, or 0 if it is not between 0 and MAX_BYTES."""
+    value = _parse_float(text)
+    return value if value is not None and 0 <= value <= MAX_BYTES else 0.0
 
 
-def _number(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
