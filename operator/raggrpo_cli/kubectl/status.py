@@ -10,7 +10,7 @@ from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import parse_timestamp
-from raggrpo_operator.core.text.status_text import labelled, render_status, reward
+from raggrpo_operator.core.text.status_text import labeled, render_status, reward
 from raggrpo_operator.errors import NotFound
 from raggrpo_operator.kube.client import JOBS
 from raggrpo_operator.kube.user_client import UserClient
@@ -54,7 +54,7 @@ def status(
 def job_text(job: RagGrpoJob) -> str:
     """Return the status of a job."""
     name = f"{job.metadata.namespace}/{job.metadata.name}"
-    heading = labelled("job", f"{name}, preset {job.spec.preset}", WIDTH)
+    heading = labeled("job", f"{name}, preset {job.spec.preset}", WIDTH)
     return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
 
 

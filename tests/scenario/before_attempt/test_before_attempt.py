@@ -177,7 +177,10 @@ def test_preflight_timeout_is_reported(problem: str, waiting_for: str, why: str)
     assert condition_of(late, ConditionType.FAILED) == ("True", "PreflightFailed")
     assert condition_of(late, ConditionType.PREFLIGHT_PASSED) == ("False", "NoResult")
     failed = get_condition(late.status, ConditionType.FAILED)
-    assert failed.message == f"the checks did not finish within 400 s: {why}"
+    assert failed.message == (
+        f"preflight did not finish within 400 s: {why}; "
+        "to wait longer, increase recovery.deadlines.preflightSeconds"
+    )
     assert late.status.restart_state.retry.preflight_losses == 0
 
 
@@ -526,7 +529,8 @@ def test_provisioning_deadline_fails_job(message: str, reason: str, why: str) ->
     record = late.status.attempts[0]
     assert (record.cause, record.message) == (
         Cause.UNSCHEDULABLE,
-        f"the cluster was not ready after 60 s: {why}",
+        f"the cluster was not ready within 60 s: {why}; "
+        "to wait longer, increase recovery.deadlines.provisioningSeconds",
     )
 
 
@@ -549,7 +553,8 @@ def test_submission_is_limited_by_provisioning_deadline() -> None:
     record = late.status.attempts[0]
     assert (record.cause, record.message) == (
         Cause.HEAD_LOST,
-        "the head accepted no submission for 60 s",
+        "the head accepted no submission for 60 s; "
+        "to wait longer, increase recovery.deadlines.provisioningSeconds",
     )
 
 

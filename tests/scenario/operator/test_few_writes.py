@@ -48,8 +48,8 @@ async def test_undisturbed_job_emits_one_event_per_transition() -> None:
 
     assert scenario.status.phase is Phase.SUCCEEDED
     assert notes(scenario) == [
-        "The specification is valid; preflight passed: 1 check",
-        "Attempt 1 began on a new cluster from step 0",
+        "The spec is valid; preflight passed: 1 check",
+        "Attempt 1 started on a new cluster from step 0",
         "First checkpoint saved: step 10",
         "Complete: reached step 60",
     ]

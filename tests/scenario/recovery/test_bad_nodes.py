@@ -1,4 +1,4 @@
-"""A node under which a job fails again and again is avoided while others are free."""
+"""A node under which a job fails again and again is avoided if other nodes fit."""
 
 from datetime import timedelta
 
@@ -42,8 +42,7 @@ async def test_node_with_two_failures_is_avoided_and_named() -> None:
     assert "avoided" not in scenario.attempts[0].message
     messages = [c.message for status in scenario.runtime.statuses for c in status.conditions]
     assert any(
-        "node gpu-7 failed 2 times and is avoided while others are free" in text
-        for text in messages
+        "node gpu-7 failed 2 times and is avoided if other nodes fit" in text for text in messages
     )
 
 

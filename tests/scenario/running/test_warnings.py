@@ -74,7 +74,7 @@ async def test_job_without_volume_is_rejected_on_kubernetes() -> None:
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.INVALID
-    [note] = [each for each in notes(scenario) if each.startswith("The job is refused")]
+    [note] = [each for each in notes(scenario) if each.startswith("The spec is invalid")]
     assert "spec.checkpoint.path" in note
     assert "is not on a volume" in note
 
@@ -112,8 +112,8 @@ async def test_undisturbed_job_emits_eight_events() -> None:
 
     events = notes(scenario)
     assert len(events) <= 8, events
-    assert "Attempt 1 began on a new cluster from step 0" in events
-    assert "The specification is valid; preflight passed: 1 check" in events
+    assert "Attempt 1 started on a new cluster from step 0" in events
+    assert "The spec is valid; preflight passed: 1 check" in events
     assert not [each for each in events if "Unknown" in each or "=" in each]
 
 
@@ -121,7 +121,7 @@ async def test_restart_event_names_step_and_tier() -> None:
     scenario = make_scenario({(1, 15): exits(ExitCode.PROGRAM_ERROR, "ValueError: on purpose")})
     await scenario.until_quiet()
 
-    assert "Attempt 2 began on the warm cluster from step 10" in notes(scenario)
+    assert "Attempt 2 started on the warm cluster from step 10" in notes(scenario)
     [ended] = [each for each in notes(scenario) if each.startswith("Attempt 1 ended")]
     assert "ValueError: on purpose" in ended
 

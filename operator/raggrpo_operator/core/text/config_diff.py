@@ -1,4 +1,4 @@
-"""Finds where the configurations of two attempts differ. Pure."""
+"""Compare the configurations of two attempts. Pure."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
-"""Differs between any two attempts without saying anything about the training."""
+"""Fields that differ between any two attempts and do not affect training."""
 ABSENT = "–"
 
 
 class AttemptName(NamedTuple):
-    """An attempt of a job, written `JOB@3`; plain `JOB` is its newest one."""
+    """An attempt of a job, written `JOB@3`; `JOB` is its newest attempt."""
 
     job: str
     number: int = 0
@@ -21,32 +21,34 @@ class AttemptName(NamedTuple):
 
 
 def attempt_name(text: str) -> AttemptName:
-    """Return the attempt that a text names; a job's folder may contain other @ signs."""
-    found = re.fullmatch(r"(.+)@(\d+)", text)
-    return AttemptName(found[1], int(found[2])) if found else AttemptName(text)
+    """Parse an attempt's name; the job's folder may contain other @ signs."""
+    match = re.fullmatch(r"(.+)@(\d+)", text)
+    return AttemptName(match[1], int(match[2])) if match else AttemptName(text)
 
 
 def pair(
     first: AttemptName, second: AttemptName | None, newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return the attempts to compare; without a second one, the first and its predecessor.
+    """Return the attempts to compare, earlier first; the default for `second` is the predecessor.
 
-    `newest` holds each job's newest attempt. Raises ValueError for an attempt that does not exist.
+    `newest` is each job's newest attempt. Raises ValueError if an attempt does not exist.
     """
     later = _numbered(second or first, newest)
     earlier = _numbered(first, newest) if second else AttemptName(first.job, later.number - 1)
     for job, number in (earlier, later):
         if not 1 <= number <= newest[job]:
-            has = f"1 to {newest[job]}" if newest[job] else "none yet"
-            raise ValueError(f"{job} has no attempt {number}: its attempts are {has}")
+            attempts = f"1 to {newest[job]}" if newest[job] else "none yet"
+            raise ValueError(f"{job} has no attempt {number}: its attempts are {attempts}")
     return earlier, later
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each value that differs, such as `rollout.n: 4 → 8`."""
-    of_a, of_b = dict(_leaves(_without_identity(a))), dict(_leaves(_without_identity(b)))
-    for path in {**of_a, **of_b}:
-        before, after = of_a.get(path, ABSENT), of_b.get(path, ABSENT)
+    leaves_a = dict(_leaves(_without_identity(a)))
+    leaves_b = dict(_leaves(_without_identity(b)))
+    for path in {**leaves_a, **leaves_b}:
+        before = leaves_a.get(path, ABSENT)
+        after = leaves_b.get(path, ABSENT)
         if before != after:
             yield f"{path}: {before} → {after}"
 

@@ -11,18 +11,18 @@ CLUSTER_OF_TIER = {
     Tier.NEW_CLUSTER: "a new cluster",
 }
 WARNING_CONDITIONS = {
-    ConditionType.STALLED: ("Nothing moves any more", "The job moves again"),
-    ConditionType.SLOWING_DOWN: ("Steps take longer", "Steps are as fast as before"),
-    ConditionType.HOST_MEMORY_GROWING: ("Memory keeps growing", "Memory no longer grows"),
+    ConditionType.STALLED: ("The attempt is stalled", "The attempt makes progress again"),
+    ConditionType.SLOWING_DOWN: ("Steps have slowed down", "Step time has recovered"),
+    ConditionType.HOST_MEMORY_GROWING: ("Host memory is growing", "Host memory is stable again"),
     ConditionType.POLICY_MISMATCH: (
-        "Trainer and engine do not agree",
-        "Trainer and engine agree again",
+        "Logprobs of trainer and engine differ",
+        "Logprobs of trainer and engine agree again",
     ),
     ConditionType.WAITING_FOR_ENDPOINT: (
-        "Waiting for a service that is down",
-        "No longer waiting for a service",
+        "Waiting for an unavailable service",
+        "The service is available again",
     ),
-    ConditionType.RECONCILING: ("The operator cannot go on", "The operator goes on"),
+    ConditionType.RECONCILING: ("Reconciliation failed", "Reconciliation succeeded"),
 }
 """Notes when a condition becomes True, and when it becomes False again."""
 
@@ -32,16 +32,16 @@ def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
     headline, message = _headline(status, now, before), now.message
     match now.type, now.status:
         case ConditionType.ACCEPTED, "True":
-            return "The specification is valid now" if before.status == "False" else ""
+            return "The spec is valid again" if before.status == "False" else ""
         case ConditionType.PREFLIGHT_PASSED, "True":
             return _preflight_passed(status, now)
         case ConditionType.RESUME_VERIFIED, "True":
             return _attempt_started(status, now)
         case ConditionType.SUSPENDED, "False":
             was_user = before.status == "True" and before.reason != ConditionReason.QUEUED
-            return "The job goes on" if was_user else ""
+            return "The job is resumed" if was_user else ""
         case ((ConditionType.COMPLETE | ConditionType.FAILED), "False"):
-            return "The job is opened again" if before.status == "True" else ""
+            return "The job is reopened" if before.status == "True" else ""
         case kind, "False" if kind in WARNING_CONDITIONS:
             return WARNING_CONDITIONS[kind][1] if before.status == "True" else ""
     return f"{headline}: {message}" if headline and message else headline
@@ -52,24 +52,24 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
     is_start_problem = now.reason in POD_START_REASONS
     match now.type, now.status:
         case ConditionType.ACCEPTED, "False":
-            return "The job is refused"
+            return "The spec is invalid"
         case ConditionType.PREFLIGHT_PASSED, "False":
             return "Preflight failed"
         case ConditionType.PREFLIGHT_PASSED, "Unknown":
-            return "Preflight waits for its pod" if is_start_problem else ""
+            return "Waiting for the preflight pod" if is_start_problem else ""
         case ConditionType.RETRIEVER_READY, "False":
             return "Waiting for managed retrievers"
         case ConditionType.CLUSTER_READY, "False":
-            return "The Ray cluster waits for its pods" if is_start_problem else ""
+            return "Waiting for the Ray cluster's pods" if is_start_problem else ""
         case ConditionType.PROGRESSING, "False":
             return _stop_headline(status, now)
         case ConditionType.CHECKPOINT_HEALTHY, "True":
             was_failing = before.status == "False"
-            return "Backups work again" if was_failing else "First checkpoint saved"
+            return "Backups succeed again" if was_failing else "First checkpoint saved"
         case ConditionType.CHECKPOINT_HEALTHY, "False":
-            return "The checkpoint was saved but not backed up"
+            return "The checkpoint was saved, but its backup failed"
         case ConditionType.RESUME_VERIFIED, "False":
-            return "The attempt did not resume where it should"
+            return "The attempt did not resume from the newest checkpoint"
         case ConditionType.SUSPENDED, "True":
             is_queued = now.reason == ConditionReason.QUEUED
             return "Waiting in a queue" if is_queued else "The job is suspended"
@@ -85,25 +85,25 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
 def _stop_headline(status: JobStatus, now: Condition) -> str:
     match now.reason:
         case ConditionReason.RESTARTING:
-            return f"Attempt {status.attempt} ended, another follows"
+            return f"Attempt {status.attempt} ended and will be restarted"
         case ConditionReason.UPGRADE_REQUIRED:
-            return "The image is too old for this job"
+            return "The image does not support this job"
         case ConditionReason.TARGET_RAISED:
-            return "The target was raised while the attempt ran, another follows"
+            return "The target was raised during the attempt; another attempt follows"
         case reason if reason == status.restart_state.retry.intent:
-            return f"Attempt {status.attempt} is being stopped ({reason})"
+            return f"Stopping attempt {status.attempt} ({reason})"
     return ""
 
 
 def _preflight_passed(status: JobStatus, now: Condition) -> str:
     count = len(status.preflight.checks)
-    note = f"The specification is valid; preflight passed: {count} check{'' if count == 1 else 's'}"
+    note = f"The spec is valid; preflight passed: {count} check{'' if count == 1 else 's'}"
     return f"{note}; {now.message}" if now.message else note
 
 
 def _attempt_started(status: JobStatus, now: Condition) -> str:
     record = status.attempts[0]
     cluster = CLUSTER_OF_TIER[record.tier]
-    note = f"Attempt {record.number} began on {cluster} from step {record.from_step}"
+    note = f"Attempt {record.number} started on {cluster} from step {record.from_step}"
     is_older = now.reason == ConditionReason.OLDER_CHECKPOINT
     return f"{note}, an older checkpoint: {now.message}" if is_older else note

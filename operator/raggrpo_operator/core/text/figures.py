@@ -1,7 +1,4 @@
-"""Key figures of a run from its history (raggrpo_api.trainer.history), for report and comparison.
-
-Pure; reads no file.
-"""
+"""Key figures of a run from its history (`raggrpo_api.trainer.history`). Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +9,7 @@ from typing import Any
 Record = Mapping[str, Any]
 
 END_STEPS = 10
-"""Steps at each end of the run whose mean rewards are compared."""
+"""Steps at the start and the end of the run whose mean rewards are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class EndpointCalls:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A run's key figures; None where the history has no such number."""
+    """Key figures of a run; None if the history lacks the value."""
 
     steps: int
     reward_first: float | None
@@ -91,7 +88,7 @@ def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
 
 
 def mean_of(records: Iterable[Record], name: str) -> float | None:
-    """Return the mean over the records that have this number."""
+    """Return the mean over the records that have the field, or None if none has it."""
     values = [r[name] for r in records if r.get(name) is not None]
     return mean(values) if values else None
 
@@ -130,12 +127,12 @@ def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
 
 
 def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
-    """Add up the attempts, each of which counts from its own beginning."""
-    of_attempts = {record["epoch"]: record["retrieval"] for record in history}
-    found: dict[str, list[Record]] = defaultdict(list)
-    for endpoints in of_attempts.values():
+    """Sum the calls of all attempts; each attempt counts from zero."""
+    by_attempt = {record["epoch"]: record["retrieval"] for record in history}
+    calls_by_name: dict[str, list[Record]] = defaultdict(list)
+    for endpoints in by_attempt.values():
         for name, calls in endpoints.items():
-            found[name].append(calls)
+            calls_by_name[name].append(calls)
     return tuple(
         EndpointCalls(
             name,
@@ -144,5 +141,5 @@ def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
             p50=calls[-1]["p50"],
             p95=calls[-1]["p95"],
         )
-        for name, calls in found.items()
+        for name, calls in calls_by_name.items()
     )

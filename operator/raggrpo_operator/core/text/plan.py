@@ -1,4 +1,4 @@
-"""Renders `raggrpo plan`: each value with its origin, sizing terms, violations. Decides nothing."""
+"""Render `raggrpo plan`: values with their origins, sizing terms, violations. Pure."""
 
 import json
 import textwrap
@@ -36,9 +36,9 @@ def render_plan(
         ["Sizing", *sizing_lines(sizing, width)],
     ]
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
-        found = [violation for violation in violations if violation.severity is severity]
-        if found:
-            sections.append([f"{title} ({len(found)})", *_findings(found, width)])
+        selected = [violation for violation in violations if violation.severity is severity]
+        if selected:
+            sections.append([f"{title} ({len(selected)})", *_violation_lines(selected, width)])
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -62,9 +62,9 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
 
 
 def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:
-    """Return the places of plain-text secrets, which must not be repeated in the output."""
-    found = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
-    return tuple(path.removeprefix("spec.") for path in found)
+    """Return the paths of plain-text secrets, which must not be printed."""
+    paths = (v.path for v in violations if v.reason is Reason.SECRET_IN_PLAIN_TEXT)
+    return tuple(path.removeprefix("spec.") for path in paths)
 
 
 def _values(
@@ -86,8 +86,8 @@ def _values(
         yield from (margin + line for line in rest)
 
 
-def _findings(found: Sequence[Violation], width: int) -> Iterator[str]:
-    for violation in found:
+def _violation_lines(violations: Sequence[Violation], width: int) -> Iterator[str]:
+    for violation in violations:
         text = f"{violation.path}: {violation.message}"
         yield from textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT * 2)
         yield from textwrap.wrap(

@@ -1,4 +1,4 @@
-"""Renders a sizing: amounts, pods and the terms they are made up of. Decides nothing."""
+"""Render a sizing: totals, pods and their terms. Pure."""
 
 import textwrap
 from collections.abc import Iterator

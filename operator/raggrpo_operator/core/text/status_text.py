@@ -1,4 +1,4 @@
-"""Renders a job's status, for a local run or a cluster. Decides nothing."""
+"""Render a job's status for the command line. Pure."""
 
 import textwrap
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ def render_status(status: JobStatus, width: int = 100) -> str:
 
 
 def reward(status: JobStatus) -> str:
-    """Return the latest mean reward, empty before the first step."""
+    """Return the latest mean reward, or "" before the first step."""
     values = {metric.name: metric.value for metric in status.progress.metrics}
     return values.get(REWARD, "")
 
 
-def labelled(label: str, text: str, width: int) -> Iterator[str]:
-    """Yield a text beside its label, with long lines wrapped and indented."""
+def labeled(label: str, text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a labeled text, wrapped and indented."""
     margin, indent = f"{label:<{LABEL_WIDTH}}", " " * (LABEL_WIDTH + len(INDENT))
     for line in text.splitlines():
         yield from textwrap.wrap(
@@ -39,37 +39,37 @@ def labelled(label: str, text: str, width: int) -> Iterator[str]:
 
 
 def _lines(status: JobStatus, width: int) -> Iterator[str]:
-    yield from labelled("phase", status.phase, width)
-    yield from labelled("progress", _progress(status), width)
+    yield from labeled("phase", status.phase, width)
+    yield from labeled("progress", _progress(status), width)
     outage = get_condition(status, ConditionType.WAITING_FOR_ENDPOINT)
     if outage.status == "True":
-        yield from labelled("waiting", f"for {outage.message}", width)
+        yield from labeled("waiting", f"for {outage.message}", width)
     elif status.phase is Phase.STARTING and status.progress.stage:
         since = format_time(status.restart_state.watch.still_since)
         stage = Stage(status.progress.stage)
-        yield from labelled("stage", f"{stage} since {since}: {advice(stage)}", width)
+        yield from labeled("stage", f"{stage} since {since}: {advice(stage)}", width)
     if status.checkpoint is not None:
-        yield from labelled("newest", status.checkpoint.path, width)
+        yield from labeled("newest", status.checkpoint.path, width)
     if status.best_step is not None:
         score = f", {status.best_score}" if status.best_score else ""
-        yield from labelled("best", f"the checkpoint of step {status.best_step}{score}", width)
+        yield from labeled("best", f"checkpoint of step {status.best_step}{score}", width)
     if status.restarts.total:
-        yield from labelled("restarts", _restarts(status), width)
+        yield from labeled("restarts", _restarts(status), width)
     if status.effective_training_time_ratio:
-        text = f"{status.effective_training_time_ratio} of the time went into steps that were kept"
-        yield from labelled("effective", text, width)
+        text = f"{status.effective_training_time_ratio} (share of time spent on retained steps)"
+        yield from labeled("ETTR", text, width)
     if status.waiting_time_ratio:
-        text = f"{status.waiting_time_ratio} of the time was spent waiting for services"
-        yield from labelled("waited", text, width)
+        text = f"{status.waiting_time_ratio} (share of time spent waiting for services)"
+        yield from labeled("waited", text, width)
     for attempt in reversed(status.attempts):
-        yield from labelled("attempt", _attempt(attempt), width)
+        yield from labeled("attempt", _attempt(attempt), width)
     for warning in status.warnings:
-        yield from labelled("warning", f"{warning.path}: {warning.message}", width)
+        yield from labeled("warning", f"{warning.path}: {warning.message}", width)
     if more := status.unlisted_warnings:
-        text = f"and {more} more: `raggrpo plan` shows those of the specification"
-        yield from labelled("warning", text, width)
+        text = f"{more} more; `raggrpo plan` lists those of the spec"
+        yield from labeled("warning", text, width)
     for condition in status.conditions:
-        yield from labelled("condition", _condition(condition), width)
+        yield from labeled("condition", _condition(condition), width)
     if status.sizing.pods:
         yield "sizing"
         yield from sizing_lines(status.sizing, width)
@@ -83,7 +83,7 @@ def _progress(status: JobStatus) -> str:
         f"stage {progress.stage or '-'}",
     ]
     if progress.estimated_remaining_seconds is not None:
-        parts.append(f"{progress.estimated_remaining_seconds} s left")
+        parts.append(f"{progress.estimated_remaining_seconds} s remaining")
     if reward(status):
         parts.append(f"reward {reward(status)}")
     return ", ".join(parts)
@@ -95,10 +95,10 @@ def _restarts(status: JobStatus) -> str:
 
 
 def _attempt(attempt: AttemptRecord) -> str:
-    begun = attempt.from_step if attempt.from_step is not None else "?"
+    first_step = attempt.from_step if attempt.from_step is not None else "?"
     head = (
         f"{attempt.number} ({attempt.tier}): {attempt.cause or 'running'}, steps "
-        f"{begun} to {attempt.to_step}, lost {attempt.lost_steps}"
+        f"{first_step} to {attempt.to_step}, lost {attempt.lost_steps}"
     )
     return "\n".join([head, *attempt.message.splitlines(), *attempt.in_place])
 

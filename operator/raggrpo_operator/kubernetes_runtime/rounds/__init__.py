@@ -1,1 +1,1 @@
-"""One round of one job: observe, perform, write the status, post Events."""
+"""One round of one job: observe, decide, write the status, post Events, perform actions."""

@@ -1,4 +1,4 @@
-"""Creates and deletes a job's objects. Every step is safe to repeat; decides nothing."""
+"""Create and delete a job's objects. Every step is safe to repeat."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -31,16 +31,16 @@ from .owned_objects import OwnedObjects
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10
-"""Configurations of finished attempts that are kept as ConfigMaps."""
+"""Attempts whose configuration is retained as a ConfigMap."""
 NO_KUBERAY = (
-    "the API server knows no RayCluster: install KubeRay 1.6.0 or newer "
+    "the API server does not serve RayClusters: install KubeRay 1.6.0 or newer "
     "(CustomResourceDefinition rayclusters.ray.io and its operator)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The objects that the operator makes for jobs."""
+    """The objects that the operator creates for jobs."""
 
     client: KubeClient
     settings: ClusterSettings
@@ -48,11 +48,11 @@ class Children:
 
     @property
     def owned(self) -> OwnedObjects:
-        """What may be written."""
+        """Writer for objects owned by the job."""
         return OwnedObjects(self.client)
 
     async def start_preflight(self, job: Metadata, action: StartPreflight) -> None:
-        """Create the preflight pod; one for another spec has to be gone first."""
+        """Create the preflight pod, once a pod for another spec is gone."""
         await self._ensure_network_policy(job, action.plan)
         pod = render_preflight_pod(job, self.settings, action)
         existing = await self.owned.create(job, pod)
@@ -63,12 +63,12 @@ class Children:
             or labels_of(existing).get(names.LABEL_SPEC_HASH) != action.spec_hash
         ):
             name = existing["metadata"]["name"]
-            raise TransientError(f"pod {name} of an earlier preflight is still being deleted")
+            raise TransientError(f"waiting for pod {name} of an earlier preflight to terminate")
 
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
         """Apply Service and Deployment of a managed retriever.
 
-        A retriever is known by its Deployment, which therefore comes last.
+        The Deployment comes last, because it marks the retriever as started.
         """
         await self._ensure_network_policy(job, action.plan)
         await self.owned.apply(job, render_service(job, action.name))
@@ -89,7 +89,7 @@ class Children:
                 await self.owned.delete(job, SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create NetworkPolicy, token and RayCluster, which is never applied again."""
+        """Create NetworkPolicy, token and RayCluster; an existing RayCluster is not changed."""
         await self._ensure_network_policy(job, action.plan)
         token_secret = await self._ensure_token(job)
         cluster = render_ray_cluster(job, self.settings, action, token_secret)
@@ -99,19 +99,19 @@ class Children:
             raise NotFound(f"{NO_KUBERAY} ({error})") from error
         if existing is not None and is_being_deleted(existing):
             name = existing["metadata"]["name"]
-            raise TransientError(f"the earlier RayCluster {name} is still being deleted")
+            raise TransientError(f"waiting for the earlier RayCluster {name} to terminate")
 
     async def record(
         self, job: Metadata, config: TrainerConfig, records: Collection[Manifest]
     ) -> None:
-        """Create the record of an attempt's configuration and keep the newest ones."""
+        """Create the record of an attempt's configuration; delete the oldest ones."""
         await self.owned.create(job, render_config_map(job, config=config))
         older = sorted(records, key=_attempt, reverse=True)
         for surplus in older[MAX_RECORDS - 1 :]:
             await self.owned.delete(job, CONFIG_MAPS, surplus)
 
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
-        """Restrict the job's pods before there are any."""
+        """Apply the NetworkPolicy before any of the job's pods exist."""
         await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
 
     async def _ensure_token(self, job: Metadata) -> str:
@@ -121,7 +121,7 @@ class Children:
         secret = render_token_secret(job, name=name, token=self.keys.token(key_id, job.uid))
         try:
             await self.client.create(secret)
-        except AlreadyExists:  # nobody else could know the name
+        except AlreadyExists:  # only the operator can derive the name
             log.debug("the Secret %s exists", name)
         return name
 

@@ -14,7 +14,7 @@ from raggrpo_operator.core.text.event_text import event_note
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
-"""Bytes that the API server takes."""
+"""Maximum bytes of a note, set by the API server."""
 BAD_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED,
@@ -40,7 +40,7 @@ WARNING_REASONS = POD_START_REASONS | {ConditionReason.RESTARTING}
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Something new about a job that a person is told."""
+    """The content of an Event."""
 
     reason: str
     note: str
@@ -48,9 +48,9 @@ class Transition:
 
 
 def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
-    """Yield what changed between two statuses: conditions in their order, then new warnings.
+    """Yield the Events between two statuses: conditions in their order, then new warnings.
 
-    What was written once is not told again, whichever replica compares.
+    They depend on stored statuses only, so a restarted operator repeats none.
     """
     for condition in new.conditions:
         before = get_condition(old, condition.type)
@@ -66,13 +66,13 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     more = new.unlisted_warnings
     if (
         more > old.unlisted_warnings and new.warning_count > old.warning_count
-    ):  # a full status lists fewer
-        note = f"{more} more: `raggrpo plan` shows those of the specification"
+    ):  # a shortened status lists fewer
+        note = f"{more} more: `raggrpo plan` lists those of the spec"
         yield Transition(WarningReason.MORE_WARNINGS, note, is_warning=True)
 
 
-def trouble(condition: Condition) -> Transition:
-    """Return what is told of a condition that keeps the operator from going on."""
+def error_event(condition: Condition) -> Transition:
+    """Return the Event of a condition that reports an internal error."""
     unknown = Condition(type=condition.type, status="Unknown", reason="")
     return Transition(
         condition.reason, event_note(JobStatus(), condition, unknown), is_warning=True

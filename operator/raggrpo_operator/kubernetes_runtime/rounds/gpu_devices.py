@@ -1,4 +1,4 @@
-"""Looks up the GPUs that a job's pods may get. What the labels mean is in `kube.gpu_nodes`."""
+"""Observe the GPUs that a job's pods may get; `kube.gpu_nodes` reads the node labels."""
 
 import logging
 
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved | None:
-    """Return the smallest GPU of the nodes that may hold the job's pods; None if unknown.
+    """Return the smallest GPU of the nodes that fit the job's pods, or None if unknown.
 
-    Without an answer it is unknown too: the ranks measure it before an engine starts.
+    It is unknown if nodes cannot be listed; the ranks measure it before an engine starts.
     """
     resources = job.spec.resources
     if resources.device is Device.CPU:
@@ -23,6 +23,6 @@ async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved
     try:
         nodes = await client.list_all(NODES, "")
     except OperatorError as error:
-        log.warning("nodes cannot be listed, the GPUs' memory stays unknown: %s", error)
+        log.warning("nodes cannot be listed, so GPU memory is unknown: %s", error)
         return None
     return smallest_gpu(nodes, resources, job.spec.scheduling)

@@ -12,7 +12,7 @@ from raggrpo_operator.ray_jobs import RayJobs
 
 @dataclass(frozen=True, slots=True)
 class HeadAddress:
-    """Where a Ray head listens."""
+    """Addresses of a Ray head."""
 
     dashboard: str
     progress: str
@@ -23,7 +23,7 @@ HeadResolver = Callable[[str, str], HeadAddress]
 
 
 def service_address(dashboard_port: int, progress_port: int) -> HeadResolver:
-    """Return the resolver through cluster DNS; it never trusts a status, which others may edit."""
+    """Return a resolver for cluster DNS; it ignores the status, which users may edit."""
 
     def address(namespace: str, cluster: str) -> HeadAddress:
         host = f"http://{cluster}-head-svc.{namespace}.svc"

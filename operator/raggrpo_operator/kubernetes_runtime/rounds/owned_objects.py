@@ -1,7 +1,7 @@
-"""`OwnedObjects`: writes to a job's objects. What is not the job's, by uid, stays as it is.
+"""`OwnedObjects`: write only objects that a job controls, by UID.
 
-An owner is looked at before each write, and the write names what was looked at, so that an object
-that took the name in between is refused by the API server.
+The owner is checked before each write, and the write names UID and version of the checked object,
+so the API server rejects it if another object has taken the name.
 """
 
 import logging
@@ -22,10 +22,10 @@ class OwnedObjects:
     client: KubeClient
 
     async def create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Create an object; return the one that exists when it is this job's own.
+        """Create an object; return the existing one if it is the job's.
 
         Raises:
-            NameTaken: Somebody else's object has the name.
+            NameTaken: An object that is not the job's has the name.
 
         """
         try:
@@ -33,15 +33,15 @@ class OwnedObjects:
         except AlreadyExists as error:
             existing = await self._own(job, manifest)
             if existing is None:  # deleted in between
-                raise TransientError(f"{error}, and then it was gone") from None
+                raise TransientError(f"{error}, but it was deleted") from None
             return existing
         return None
 
     async def apply(self, job: Metadata, manifest: Manifest) -> None:
-        """Create an object, or make the job's own one what it should be, unless it is already.
+        """Create an object, or update the job's object if it differs.
 
         Raises:
-            NameTaken: Somebody else's object has the name.
+            NameTaken: An object that is not the job's has the name.
 
         """
         existing = await self._own(job, manifest) or await self.create(job, manifest)
@@ -49,14 +49,14 @@ class OwnedObjects:
             return
         seen = existing["metadata"]
         if is_being_deleted(existing):
-            raise TransientError(f"{manifest['kind']} {seen['name']} is still being deleted")
-        if _is_as_wanted(existing, manifest):
+            raise TransientError(f"{manifest['kind']} {seen['name']} is terminating")
+        if _is_up_to_date(existing, manifest):
             return
         version = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
         await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
 
     async def delete(self, job: Metadata, resource: Resource, thing: Manifest) -> None:
-        """Delete exactly this object, unless it is being deleted already or is not the job's."""
+        """Delete this object, unless it is terminating or not the job's."""
         metadata = thing["metadata"]
         if is_being_deleted(thing) or not is_owned(thing, job.uid):
             return
@@ -65,10 +65,10 @@ class OwnedObjects:
                 resource, metadata["namespace"], metadata["name"], metadata["uid"]
             )
         except (NotFound, Conflict) as gone:  # gone, or another object took its name
-            log.info("%s %s was gone already: %s", resource.plural, metadata["name"], gone)
+            log.info("%s %s is already gone: %s", resource.plural, metadata["name"], gone)
 
     async def _own(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Return the job's object of this name, None if there is none. Raises NameTaken."""
+        """Return the job's object of this name, or None if there is none. Raises NameTaken."""
         metadata = manifest["metadata"]
         try:
             existing = await self.client.get(
@@ -81,8 +81,8 @@ class OwnedObjects:
         return existing
 
 
-def _is_as_wanted(existing: Manifest, manifest: Manifest) -> bool:
-    """Return whether applying would change nothing; where the server fills in values, it might."""
+def _is_up_to_date(existing: Manifest, manifest: Manifest) -> bool:
+    """Return whether applying changes nothing; False if the server filled in defaults."""
     has_labels = labels_of(manifest).items() <= labels_of(existing).items()
     return has_labels and bool(existing.get("spec") == manifest["spec"])
 

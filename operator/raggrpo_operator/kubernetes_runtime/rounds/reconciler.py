@@ -1,4 +1,4 @@
-"""`Reconciler`: one round of one job, and how its errors are reported."""
+"""`Reconciler`: run one round of one job and report its errors."""
 
 import logging
 import traceback
@@ -39,13 +39,13 @@ from .time_to_live import seconds_until_expiry
 
 log = logging.getLogger(__name__)
 
-REPORTED_AFTER = 3
-"""Failed rounds in a row after which the status reports them; one is not unusual."""
+MIN_REPORTED_FAILURES = 3
+"""Consecutive failed rounds after which the status reports the error."""
 MAX_BUG_TEXT = 256
 
 
 class Reconciler:
-    """What the work queue runs."""
+    """Runs rounds for the work queue."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Reconciler:
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
-        """Run one round; returns the seconds until the next, None: wait for an event."""
+        """Run one round; return the seconds until the next, or None to wait for a watch event."""
         with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             found = self._store.newest(key)
             if found is None:
                 self._forget(key)
                 return None
             try:
-                return await self._look(key, *found)
+                return await self._reconcile(key, *found)
             except OperatorError:
                 raise
             except Exception as error:
@@ -76,7 +76,9 @@ class Reconciler:
                 await self._report_bug(key, error)
                 raise
 
-    async def _look(self, key: JobKey, body: Manifest, held_back: JobStatus | None) -> float | None:
+    async def _reconcile(
+        self, key: JobKey, body: Manifest, held_back: JobStatus | None
+    ) -> float | None:
         if is_being_deleted(body):
             return None
         job = self._parse(key, body)
@@ -120,7 +122,7 @@ class Reconciler:
         return delay if moved else max(delay, self._pace.poll_seconds(key))
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-        """Parse each version of the job once, and each version of its spec once."""
+        """Parse each version of the job, and of its spec, only once."""
         version = body["metadata"]["resourceVersion"]
         known_version, known = self._parsed.get(key, ("", ()))
         if known_version == version:
@@ -130,7 +132,7 @@ class Reconciler:
         return found
 
     async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
-        """Report every malformed field in the status; nothing is created for such a job."""
+        """Report every malformed field in the status; no objects are created."""
         now, old = self._context.clock(), stored_status(body)
         reason, lines = found[0].reason, "\n".join(violation.line() for violation in found)
         status = replace(old, observed_generation=body["metadata"]["generation"])
@@ -143,37 +145,37 @@ class Reconciler:
             await self._context.writer.write(body, status)
 
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
-        """Report a lasting error in the status; a version conflict is not one."""
+        """Report a persistent error in the status; a version conflict is not one."""
         failed = self._failed[key] = self._failed.get(key, 0) + 1
-        lasting = not error.retryable or isinstance(error, AccessDenied | NameTaken)
-        if isinstance(error, Conflict) or not (lasting or failed >= REPORTED_AFTER):
+        is_persistent = not error.retryable or isinstance(error, AccessDenied | NameTaken)
+        if isinstance(error, Conflict) or not (is_persistent or failed >= MIN_REPORTED_FAILURES):
             return
         status = stored_status(body)
         try:
             await self._context.writer.report_error(body, status, _reason(error), str(error))
         except OperatorError as another:
-            log.warning("the status could not tell of the trouble: %s", another)
+            log.warning("the error could not be reported in the status: %s", another)
 
     async def _report_bug(self, key: JobKey, error: Exception) -> None:
-        """Report an error that only a change of the operator can mend; other jobs go on."""
+        """Report a bug in the operator; other jobs are not affected."""
         found = self._store.newest(key)
         if found is None:
             return
         try:
             await self._context.writer.report_internal_error(found[0], _bug(error))
         except Exception as another:
-            log.warning("the status could not tell of the error: %r", another)
+            log.warning("the internal error could not be reported in the status: %r", another)
 
     async def _remove(self, key: JobKey, body: Manifest) -> None:
-        log.info("removed: ttlSecondsAfterFinished is over")
+        log.info("deleting the job: ttlSecondsAfterFinished has passed")
         uid = body["metadata"]["uid"]
         try:
             await self._context.client.delete(JOBS, key.namespace, key.name, uid)
         except (NotFound, Conflict) as gone:
-            log.info("it was gone already: %s", gone)
+            log.info("the job is already gone: %s", gone)
 
     def _forget(self, key: JobKey) -> None:
-        """Drop everything about a job that is gone; its objects end with it."""
+        """Drop all state of a deleted job; its objects are deleted with it."""
         self._failed.pop(key, None)
         self._parsed.pop(key, None)
         self._pace.set_busy(key, is_busy=False)
@@ -188,7 +190,7 @@ def _parsed(
     body: Manifest, earlier: RagGrpoJob | tuple[Violation, ...]
 ) -> RagGrpoJob | tuple[Violation, ...]:
     if isinstance(earlier, RagGrpoJob) and _has_spec_of(body, earlier.metadata):
-        with suppress(ValidationError):  # of its status; parsing the whole says what is wrong
+        with suppress(ValidationError):  # in the status; parse_job reports it
             return parse_update(earlier, body)
     if excess := body.get(TOO_LARGE):
         remedy = "shorten templates, lists, env and free JSON"
@@ -197,19 +199,19 @@ def _parsed(
 
 
 def _has_spec_of(body: Manifest, earlier: Metadata) -> bool:
-    """Return whether the spec is the earlier one: the API server counts its versions."""
+    """Return whether the generation is the same, so the spec is unchanged."""
     metadata = body["metadata"]
     return (metadata["uid"], metadata["generation"]) == (earlier.uid, earlier.generation)
 
 
 def _bug(error: Exception) -> str:
-    """Return the error with the last place in our own code that it passed, in one line."""
+    """Return the error and its innermost frame in this project's code, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = [each for each in frames if "raggrpo_" in each.filename][-1]
     text = " ".join(str(error).split())[:MAX_BUG_TEXT]
     return (
         f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {text}; "
-        "this is a mistake in the operator, please report it with its log"
+        "this is a bug in the operator, please report it with the operator's log"
     )
 
 

@@ -1,4 +1,4 @@
-"""`Resync`: periodically makes every job due, and checks that the watches keep up."""
+"""`Resync`: periodically requeue every job, and check that the watches keep up."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ from .children import NO_KUBERAY
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 30.0
-"""How soon to recheck a change missing from the caches; usually it is only late."""
+"""Interval of checks while a change is missing from the caches."""
 
 KUBERAY_SECONDS = 5.0
-"""How often to look for a missing KubeRay: nobody who installs it should wait for a resync."""
+"""Interval of checks for KubeRay while it is not installed."""
 
 
 class KubeRayAppeared(Exception):
-    """KubeRay was installed later, and watching namespaces finds new kinds only at startup."""
+    """KubeRay was installed after startup; watches of namespaces find new kinds only at startup."""
 
 
 class Resync:
@@ -44,32 +44,32 @@ class Resync:
         self._missed: dict[JobKey, tuple[int, float]] = {}
 
     async def run(self, seconds: float) -> None:
-        """Look every `seconds`, or sooner while a change is missing from the caches."""
+        """Resync every `seconds`, or more often while a change is missing from the caches."""
         while True:
             try:
-                await self.look()
+                await self.resync()
             except OperatorError as error:
                 log.warning("resync: %s", error)
-            await self._pause(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
+            await self._wait(min(seconds, RECHECK_SECONDS) if self._missed else seconds)
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep; where KubeRay may be missing, only until it is there."""
+    async def _wait(self, seconds: float) -> None:
+        """Sleep, or return early once KubeRay is installed."""
         until = self._health.clock() + seconds
         while not self._has_kuberay and self._health.clock() + KUBERAY_SECONDS < until:
             await asyncio.sleep(KUBERAY_SECONDS)
-            if await self._look_for_kuberay():
+            if await self._check_kuberay():
                 return
         await asyncio.sleep(max(0.0, until - self._health.clock()))
 
-    async def look(self) -> None:
-        """Make every job due once, and compare the caches with the API server."""
-        await self._look_for_kuberay()
+    async def resync(self) -> None:
+        """Requeue every job, and compare the caches with the API server."""
+        await self._check_kuberay()
         live: dict[JobKey, int] = {}
         for namespace in self._namespaces or [""]:
             for job in await self._client.list_metadata(JOBS, namespace):
                 live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
-        for key in list(self._caches.objects.jobs):  # what they lack would have no round
+        for key in list(self._caches.objects.jobs):  # others cannot be reconciled
             self._changed(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
@@ -88,8 +88,8 @@ class Resync:
         found = self._caches.objects.job(key)
         return int(found["metadata"]["resourceVersion"]) if found is not None else 0
 
-    async def _look_for_kuberay(self) -> bool:
-        """Tell whether it is surely there; raise KubeRayAppeared where only a restart helps."""
+    async def _check_kuberay(self) -> bool:
+        """Return whether KubeRay is installed. Raises KubeRayAppeared if a restart is needed."""
         try:
             kinds = await self._client.document("/apis/ray.io/v1")
             has_kuberay = any(each["name"] == "rayclusters" for each in kinds["resources"])
@@ -103,9 +103,9 @@ class Resync:
             return has_kuberay
         if not has_kuberay:
             self._caches.mark_unserved(RAY_CLUSTERS.kind)
-            log.error("%s; jobs wait until then", NO_KUBERAY)
+            log.error("%s; jobs wait until it is installed", NO_KUBERAY)
         elif self._has_kuberay is False:
-            log.info("KubeRay is there now")
+            log.info("KubeRay is installed")
             if self._namespaces:
                 raise KubeRayAppeared("KubeRay was installed: restarting to watch RayClusters")
         self._has_kuberay = has_kuberay

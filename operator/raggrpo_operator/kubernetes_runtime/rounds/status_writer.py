@@ -1,4 +1,4 @@
-"""Writes the status of jobs: only what changed, progress not too often, never over a newer one."""
+"""Write statuses of jobs: only changes, progress at a limited rate, never over a newer version."""
 
 import logging
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
-from .events import render_event, transitions, trouble
+from .events import error_event, render_event, transitions
 
 log = logging.getLogger(__name__)
 
 
 class StatusWriter:
-    """Statuses and the Events that go with their transitions."""
+    """Writes statuses, and posts Events for their transitions."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class StatusWriter:
         self._written: dict[JobKey, datetime] = {}
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
-        """Write the status onto this version of the job and return the version that results.
+        """Write the status to this version of the job and return the resulting version.
 
-        A change of progress alone is held back while the last write is recent. Raises Conflict
-        when the job has changed since `body` was read; the newer version is kept.
+        If only progress has changed, the write is deferred while the last one is recent. Raises
+        Conflict if the job has changed since `body` was read; the newer version is cached.
         """
         key = JobKey.of(body)
         now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
@@ -71,39 +71,39 @@ class StatusWriter:
     async def report_error(
         self, body: Manifest, status: JobStatus, reason: ConditionReason, message: str = ""
     ) -> None:
-        """Report in the status what keeps the operator from going on, unless it is RECONCILED."""
+        """Set Reconciling to True for an error, or to False if `reason` is RECONCILED."""
         old = get_condition(status, ConditionType.RECONCILING)
-        is_trouble = reason is not ConditionReason.RECONCILED
-        if not is_trouble and old.status != "True":
+        is_error = reason is not ConditionReason.RECONCILED
+        if not is_error and old.status != "True":
             return
         kind, now = ConditionType.RECONCILING, self._clock()
-        status = set_condition(status, kind, is_trouble, reason, message, now)
+        status = set_condition(status, kind, is_error, reason, message, now)
         new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
 
     async def report_internal_error(self, body: Manifest, message: str) -> None:
-        """Report an error of the operator itself on the raw status, which may be unreadable."""
+        """Report a bug in the operator on the raw status, which may be unreadable."""
         kind, now = ConditionType.RECONCILING, self._clock()
         raw = body.get("status") or {}
-        told_before = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
-        conditions = {str(each.get("type")): each for each in told_before}
+        dicts = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
+        conditions = {str(each.get("type")): each for each in dicts}
         made = set_condition(JobStatus(), kind, True, ConditionReason.INTERNAL_ERROR, message, now)
-        told = get_condition(made, kind)
+        condition = get_condition(made, kind)
         known = conditions.get(kind, {})
-        if (known.get("reason"), known.get("message")) == (told.reason, told.message):
+        if (known.get("reason"), known.get("message")) == (condition.reason, condition.message):
             return
         [conditions[kind]] = status_to_json(made, with_nulls=False)["conditions"]
         changed = {**raw, "conditions": list(conditions.values())}
         self._store.put(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
-        await self._post(render_event(body, trouble(told), now, self._instance))
+        await self._post(render_event(body, error_event(condition), now, self._instance))
 
     def forget(self, key: JobKey) -> None:
         """Drop what is known about a job that is gone."""
         self._written.pop(key, None)
 
     async def _post(self, event: Manifest) -> None:
-        """Post an Event; the status says the same, so a lost one is only logged."""
+        """Post an Event; a failure is only logged, because the status has the same information."""
         try:
             await self._client.create(event)
         except OperatorError as error:
@@ -116,7 +116,7 @@ def stored_status(body: Manifest) -> JobStatus:
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Return whether two statuses differ in more than what changes with every step."""
+    """Return whether two statuses differ in fields other than those that change with every step."""
     return _without_progress(one) != _without_progress(other)
 
 
@@ -149,7 +149,7 @@ def _applied(body: Manifest, status: Manifest) -> Manifest:
         "metadata": {
             "name": metadata["name"],
             "namespace": metadata["namespace"],
-            # The write is refused if the job has changed since the decision.
+            # The write is rejected if the job has changed since the decision.
             "resourceVersion": metadata["resourceVersion"],
         },
         "status": status,

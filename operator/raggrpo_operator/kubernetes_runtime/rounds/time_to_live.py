@@ -1,4 +1,4 @@
-"""Decides when a finished job is removed. Pure."""
+"""`ttlSecondsAfterFinished`: when a finished job is deleted. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -6,9 +6,9 @@ from raggrpo_api.job import RagGrpoJob
 
 
 def seconds_until_expiry(job: RagGrpoJob, now: datetime) -> float | None:
-    """Return how long a finished job is kept, 0 if expired, None if kept forever."""
+    """Return the seconds until a finished job is deleted, or None if it is never deleted."""
     lifetime, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
     if lifetime < 0 or ended is None:
         return None
-    over = ended + timedelta(seconds=lifetime)
-    return max(0.0, (over - now).total_seconds())
+    expiry = ended + timedelta(seconds=lifetime)
+    return max(0.0, (expiry - now).total_seconds())

@@ -134,7 +134,7 @@ async def test_preflight_waits_for_deletion_of_previous_preflight() -> None:
     old, new = (StartPreflight(make_plan(), config, spec_hash) for spec_hash in ("old", "new"))
     await makes.start_preflight(METADATA, old)
     await makes.start_preflight(METADATA, old)
-    with pytest.raises(OperatorError, match="still being deleted"):
+    with pytest.raises(OperatorError, match="to terminate"):
         await makes.start_preflight(METADATA, new)
 
     await makes.owned.delete(METADATA, PODS, await kube.get(PODS, "default", PREFLIGHT))
@@ -238,5 +238,5 @@ async def test_conflict_with_vanished_object_is_transient() -> None:
             raise AlreadyExists("exists")
 
     kube.before = refuse
-    with pytest.raises(TransientError, match="and then it was gone"):
+    with pytest.raises(TransientError, match="but it was deleted"):
         await makes.create_cluster(METADATA, make_cluster())

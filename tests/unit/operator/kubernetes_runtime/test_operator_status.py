@@ -188,11 +188,11 @@ def test_what_a_transition_is() -> None:
     empty, accepted = JobStatus(), status_at(0, Accepted=True)
     refused = status_at(0, Accepted=False)
     assert told(empty, accepted) == []
-    assert told(accepted, refused) == [("The job is refused: words", True)]
+    assert told(accepted, refused) == [("The spec is invalid: words", True)]
     assert told(refused, refused) == []
-    assert told(refused, accepted) == [("The specification is valid now", False)]
+    assert told(refused, accepted) == [("The spec is valid again", False)]
     assert told(empty, status_at(0, Stalled=False)) == []
-    hang = [("Nothing moves any more: words", True)]
+    hang = [("The attempt is stalled: words", True)]
     assert told(status_at(0, Stalled=False), status_at(0, Stalled=True)) == hang
     assert told(empty, status_at(0, Ready=True)) == []
 
@@ -224,7 +224,7 @@ async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() ->
 def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
     some = replace(warned("First"), warning_count=3)
     assert [each.note for each in transitions(warned("First"), some)] == [
-        "2 more: `raggrpo plan` shows those of the specification"
+        "2 more: `raggrpo plan` lists those of the spec"
     ]
     assert list(transitions(some, some)) == []
     assert list(transitions(some, replace(some, warning_count=2))) == []

@@ -103,26 +103,26 @@ async def test_probes_answer_over_http() -> None:
 async def test_resync_requeues_cached_and_deleted_jobs() -> None:
     environment = OperatorEnvironment()
     environment.put_job()
-    await environment.resync.look()
+    await environment.resync.resync()
     assert environment.changed == [], (
         "the caches are not filled yet, and report every job by themselves"
     )
 
     environment.caches.objects.jobs = {JobKey("default", "gone"): []}
-    await environment.resync.look()
+    await environment.resync.resync()
     assert environment.changed == [JobKey("default", "gone")]
 
 
 async def test_missed_change_marks_caches_stale_until_it_arrives() -> None:
     environment = OperatorEnvironment(now=10.0)
     job = environment.put_job()
-    await environment.resync.look()
+    await environment.resync.resync()
     environment.now = 200.0
-    await environment.resync.look()
+    await environment.resync.resync()
     assert environment.health.behind_since == 10.0
 
     environment.caches.objects.jobs = {KEY: [job]}
-    await environment.resync.look()
+    await environment.resync.resync()
     assert environment.health.behind_since is None
 
 
@@ -157,14 +157,14 @@ async def test_delayed_changes_of_busy_job_are_not_stale() -> None:
         environment.now = float(second)
         environment.caches.objects.jobs = {KEY: [dict(cached_job)]}
         cached_job = environment.kube.put({**cached_job, "metadata": dict(cached_job["metadata"])})
-        await environment.resync.look()
+        await environment.resync.resync()
         assert "missed" not in environment.problems()
 
 
 async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
-    await environment.resync.look()
-    await environment.resync.look()
+    await environment.resync.resync()
+    await environment.resync.resync()
     assert caplog.text.count("install KubeRay") == 1
     for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
         assert not environment.caches.filled.is_set()
@@ -193,17 +193,17 @@ async def test_missing_kuberay_is_probed_again_soon(
 
 async def test_namespaced_operator_restarts_when_kuberay_appears() -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False), namespaces=("default",))
-    await environment.resync.look()
+    await environment.resync.resync()
     environment.kube.has_kuberay = True
     with pytest.raises(KubeRayAppeared):
-        await environment.resync.look()
+        await environment.resync.resync()
 
 
 async def test_cluster_wide_operator_continues_when_kuberay_appears() -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))
-    await environment.resync.look()
+    await environment.resync.resync()
     environment.kube.has_kuberay = True
-    await environment.resync.look()
+    await environment.resync.resync()
     assert b"raggrpo_operator_kuberay_available 1.0" in environment.metrics.text()
 
 

@@ -33,12 +33,12 @@ def told(
 @pytest.mark.parametrize(
     ("kind", "now", "before", "expected"),
     [
-        (Kind.ACCEPTED, "True", "False", "The specification is valid now"),
+        (Kind.ACCEPTED, "True", "False", "The spec is valid again"),
         (Kind.ACCEPTED, "True", "Unknown", ""),
-        (Kind.ACCEPTED, "False", "True", f"The job is refused: {WHY}"),
+        (Kind.ACCEPTED, "False", "True", f"The spec is invalid: {WHY}"),
         (Kind.PREFLIGHT_PASSED, "False", "Unknown", f"Preflight failed: {WHY}"),
         (Kind.PREFLIGHT_PASSED, "Unknown/PodsNotReady", "Unknown",
-         f"Preflight waits for its pod: {WHY}"),
+         f"Waiting for the preflight pod: {WHY}"),
         (Kind.PREFLIGHT_PASSED, "Unknown/Running", "Unknown", ""),
         (Kind.RETRIEVER_READY, "True", "False", ""),
         (Kind.RETRIEVER_READY, "False", "Unknown", f"Waiting for managed retrievers: {WHY}"),
@@ -46,29 +46,29 @@ def told(
         (Kind.CLUSTER_READY, "True", "False/PodsNotReady", ""),
         (Kind.CLUSTER_READY, "True", "False/Provisioning", ""),
         (Kind.CLUSTER_READY, "False/PodsNotReady", "False",
-         f"The Ray cluster waits for its pods: {WHY}"),
+         f"Waiting for the Ray cluster's pods: {WHY}"),
         (Kind.CLUSTER_READY, "False/Provisioning", "False", ""),
         (Kind.CHECKPOINT_HEALTHY, "True", "Unknown", f"First checkpoint saved: {WHY}"),
-        (Kind.CHECKPOINT_HEALTHY, "True", "False", f"Backups work again: {WHY}"),
+        (Kind.CHECKPOINT_HEALTHY, "True", "False", f"Backups succeed again: {WHY}"),
         (Kind.CHECKPOINT_HEALTHY, "False", "True",
-         f"The checkpoint was saved but not backed up: {WHY}"),
+         f"The checkpoint was saved, but its backup failed: {WHY}"),
         (Kind.RESUME_VERIFIED, "False", "True",
-         f"The attempt did not resume where it should: {WHY}"),
+         f"The attempt did not resume from the newest checkpoint: {WHY}"),
         (Kind.SUSPENDED, "True/Queued", "False", f"Waiting in a queue: {WHY}"),
         (Kind.SUSPENDED, "True/Suspended", "False", f"The job is suspended: {WHY}"),
-        (Kind.SUSPENDED, "False", "True", "The job goes on"),
+        (Kind.SUSPENDED, "False", "True", "The job is resumed"),
         (Kind.SUSPENDED, "False", "True/Queued", ""),
         (Kind.SUSPENDED, "False", "Unknown", ""),
         (Kind.COMPLETE, "True", "False", f"Complete: {WHY}"),
         (Kind.FAILED, "True/NodeLost", "False", f"Failed (NodeLost): {WHY}"),
-        (Kind.COMPLETE, "False", "True", "The job is opened again"),
-        (Kind.FAILED, "False", "True", "The job is opened again"),
+        (Kind.COMPLETE, "False", "True", "The job is reopened"),
+        (Kind.FAILED, "False", "True", "The job is reopened"),
         (Kind.FAILED, "False", "Unknown", ""),
-        (Kind.STALLED, "True", "False", f"Nothing moves any more: {WHY}"),
-        (Kind.STALLED, "False", "True", "The job moves again"),
+        (Kind.STALLED, "True", "False", f"The attempt is stalled: {WHY}"),
+        (Kind.STALLED, "False", "True", "The attempt makes progress again"),
         (Kind.STALLED, "False", "Unknown", ""),
-        (Kind.SLOWING_DOWN, "False", "True", "Steps are as fast as before"),
-        (Kind.RECONCILING, "True", "False", f"The operator cannot go on: {WHY}"),
+        (Kind.SLOWING_DOWN, "False", "True", "Step time has recovered"),
+        (Kind.RECONCILING, "True", "False", f"Reconciliation failed: {WHY}"),
         (Kind.READY, "True", "False", ""),
         (Kind.READY, "False", "True", ""),
     ],
@@ -80,15 +80,15 @@ def test_a_person_is_told_what_a_change_means(
 
 
 def test_without_a_message_no_colon_is_left() -> None:
-    assert told(Kind.ACCEPTED, "False", message="") == "The job is refused"
+    assert told(Kind.ACCEPTED, "False", message="") == "The spec is invalid"
 
 
 @pytest.mark.parametrize(
     ("checks", "message", "expected"),
     [
-        (0, "", "The specification is valid; preflight passed: 0 checks"),
-        (1, "", "The specification is valid; preflight passed: 1 check"),
-        (2, "8 GPUs", "The specification is valid; preflight passed: 2 checks; 8 GPUs"),
+        (0, "", "The spec is valid; preflight passed: 0 checks"),
+        (1, "", "The spec is valid; preflight passed: 1 check"),
+        (2, "8 GPUs", "The spec is valid; preflight passed: 2 checks; 8 GPUs"),
     ],
 )
 def test_a_preflight_that_passed_tells_how_much_it_checked(
@@ -102,13 +102,13 @@ def test_a_preflight_that_passed_tells_how_much_it_checked(
 @pytest.mark.parametrize(
     ("tier", "reason", "expected"),
     [
-        (Tier.FIRST, "Verified", "Attempt 3 began on a new cluster from step 40"),
-        (Tier.NEW_CLUSTER, "Verified", "Attempt 3 began on a new cluster from step 40"),
-        (Tier.WARM_CLUSTER, "Verified", "Attempt 3 began on the warm cluster from step 40"),
+        (Tier.FIRST, "Verified", "Attempt 3 started on a new cluster from step 40"),
+        (Tier.NEW_CLUSTER, "Verified", "Attempt 3 started on a new cluster from step 40"),
+        (Tier.WARM_CLUSTER, "Verified", "Attempt 3 started on the warm cluster from step 40"),
         (
             Tier.WARM_CLUSTER,
             "OlderCheckpoint",
-            f"Attempt 3 began on the warm cluster from step 40, an older checkpoint: {WHY}",
+            f"Attempt 3 started on the warm cluster from step 40, an older checkpoint: {WHY}",
         ),
     ],
 )
@@ -124,14 +124,14 @@ def test_an_attempt_that_begins_tells_where_and_from_which_step(
 @pytest.mark.parametrize(
     ("reason", "message", "expected"),
     [
-        ("Restarting", WHY, f"Attempt 3 ended, another follows: {WHY}"),
-        ("UpgradeRequired", WHY, f"The image is too old for this job: {WHY}"),
+        ("Restarting", WHY, f"Attempt 3 ended and will be restarted: {WHY}"),
+        ("UpgradeRequired", WHY, f"The image does not support this job: {WHY}"),
         (
             "TargetRaised",
             WHY,
-            f"The target was raised while the attempt ran, another follows: {WHY}",
+            f"The target was raised during the attempt; another attempt follows: {WHY}",
         ),
-        ("Stalled", WHY, f"Attempt 3 is being stopped (Stalled): {WHY}"),
+        ("Stalled", WHY, f"Stopping attempt 3 (Stalled): {WHY}"),
         ("NodeLost", WHY, ""),
         ("Complete", WHY, ""),
     ],

@@ -76,7 +76,7 @@ def test_what_matters_stands_in_one_line_each() -> None:
 
     assert lines[0] == "phase     Running"
     assert lines[1] == (
-        "progress  step 120/400 (30 %), 14.6 s/step, stage Training, 4088 s left, reward 0.61"
+        "progress  step 120/400 (30 %), 14.6 s/step, stage Training, 4088 s remaining, reward 0.61"
     )
     assert "restarts  3: NodeLost 1, WorkerLost 2" in lines
     assert "attempt   2 (First): running, steps 100 to 0, lost 0" in lines
@@ -86,7 +86,7 @@ def test_what_matters_stands_in_one_line_each() -> None:
 
 def test_the_best_checkpoint_is_named_with_what_it_was_judged_by() -> None:
     best = replace(make_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
-    told = "best      the checkpoint of step 80, ValidationExactMatch 0.8125"
+    told = "best      checkpoint of step 80, ValidationExactMatch 0.8125"
     assert told in render_status(best).splitlines()
     assert "best " not in render_status(make_status())
 
@@ -118,12 +118,12 @@ def test_what_happened_is_told_once_it_happened() -> None:
     assert {
         "waiting   for kb",
         "newest    /mnt/runs/checkpoints/step-100",
-        "best      the checkpoint of step 80",
+        "best      checkpoint of step 80",
         "restarts  2",
-        "effective 0.93 of the time went into steps that were kept",
-        "waited    0.02 of the time was spent waiting for services",
+        "ETTR      0.93 (share of time spent on retained steps)",
+        "waited    0.02 (share of time spent waiting for services)",
         "warning   spec.rollout.topP: low",
-        "warning   and 1 more: `raggrpo plan` shows those of the specification",
+        "warning   1 more; `raggrpo plan` lists those of the spec",
         "condition WaitingForEndpoint=True Down: kb",
         "attempt   1 (First): running, steps ? to 0, lost 0",
     } <= set(lines)

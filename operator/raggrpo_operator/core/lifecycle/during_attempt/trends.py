@@ -102,14 +102,16 @@ def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionCh
         return
     if not baseline.step:
         return
-    is_slow = is_true(status, ConditionType.SLOWING_DOWN)
-    limits = {
-        role: parse_quantity(sizing_for(status.sizing, role).memory) for role in MEMORY_METRICS
-    }
-    messages = {
-        ConditionType.SLOWING_DOWN: slowdown_message(baseline, progress, is_slow=is_slow),
-        ConditionType.HOST_MEMORY_GROWING: memory_growth_message(baseline, progress, limits),
-    }
+    messages = dict.fromkeys(TREND_REASONS, "")
+    if progress.step != baseline.step:
+        is_slow = is_true(status, ConditionType.SLOWING_DOWN)
+        limits = {
+            role: parse_quantity(sizing_for(status.sizing, role).memory) for role in MEMORY_METRICS
+        }
+        messages = {
+            ConditionType.SLOWING_DOWN: slowdown_message(baseline, progress, is_slow=is_slow),
+            ConditionType.HOST_MEMORY_GROWING: memory_growth_message(baseline, progress, limits),
+        }
     for kind, message in messages.items():
         if bool(message) != is_true(status, kind):
             yield ConditionChange(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
