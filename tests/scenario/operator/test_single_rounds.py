@@ -122,7 +122,7 @@ def test_recorded_attempt_with_invalid_spec_is_not_submitted() -> None:
     decision = decide(job, Observed(cluster=READY), at(5))
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED
-    assert "invalid before it was submitted" in decision.status.attempts[0].message
+    assert "invalid before the attempt was submitted" in decision.status.attempts[0].message
     assert decision.actions == ()
 
 

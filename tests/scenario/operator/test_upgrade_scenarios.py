@@ -119,7 +119,7 @@ async def test_field_unknown_to_earlier_image_waits_for_user() -> None:
 
     value, reason, message = scenario.condition(ConditionType.PROGRESSING)
     assert (value, reason) == ("False", "UpgradeRequired")
-    assert "does not know spec.monitoring.historyWindow" in message
+    assert "does not support spec.monitoring.historyWindow" in message
 
 
 @pytest.mark.row("C13")

@@ -95,7 +95,7 @@ async def test_waiting_time_has_a_separate_ratio() -> None:
     assert calm.status.waiting_time_ratio == ""
     ratios = [float(s.status.effective_training_time_ratio) for s in (calm, disturbed)]
     assert abs(ratios[0] - ratios[1]) <= 0.05
-    assert "was spent waiting for services" in render_status(disturbed.status)
+    assert "of time spent waiting for services" in render_status(disturbed.status)
 
 
 async def test_waiting_job_is_progressing_but_not_ready() -> None:
