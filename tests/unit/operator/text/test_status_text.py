@@ -175,7 +175,7 @@ def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
 def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
     lines = render_status(make_status(), width=60).splitlines()
     first = lines.index(next(line for line in lines if line.startswith("    staging ")))
-    column = lines[first].index("the most")
+    column = lines[first].index("maximum of")
     assert lines[first + 1].startswith(" " * column)
     assert lines[first + 1][column] != " "
     following = lines[first + 1].split()[0]
