@@ -61,7 +61,7 @@ def test_stateful_layers_are_exact_only_in_padded_rows(model_type: str) -> None:
     assert measured.result.layouts[SHARED].nats > 0.1
     assert measured.result.layouts[SHARED].gradient_error > 0.1
     assert measured.layout.row_layout is PADDED
-    assert "layers have state" in measured.layout.reason
+    assert "nats" in measured.layout.reason
 
 
 @pytest.mark.row("D2")
