@@ -156,12 +156,12 @@ class Chunks:
         await weights(self.version).load_into_replacement(receiver)
 
 
-async def everybody_waits() -> None:
+async def let_tasks_run() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def with_a_lost_engine(fake: FakeRay, folder: Path) -> EnginePool:
+async def make_pool_with_lost_engine(fake: FakeRay, folder: Path) -> EnginePool:
     """Return a pool with version 3 of the weights whose engine is gone."""
     pool = await make_pool(folder)
     await pool.load_weights(weights(3))
@@ -176,7 +176,7 @@ async def versions(pool: EnginePool) -> list[int]:
 async def test_engine_lost_during_step_is_replaced_with_current_weights(
     fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
@@ -221,7 +221,7 @@ async def test_engine_lost_after_chunk_transfer_is_replaced_from_file(
 
 @pytest.mark.row("D12")
 async def test_dead_engine_in_living_actor_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.started[0].die(as_raised_by_ray(EngineDead("EngineCore: illegal memory access")))
 
     assert await versions(pool) == [3, 3]
@@ -244,7 +244,7 @@ async def test_dead_engine_in_living_actor_is_replaced(fake: FakeRay, tmp_path: 
 async def test_engine_out_of_memory_ends_attempt_with_memory_term(
     line: str, code: ExitCode, short_of: Shortage, fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.started[0].die(as_raised_by_ray(EngineDead(line)))
 
     with pytest.raises(TrainerError, match=f"^engine-0: {line}$") as in_mid_run:
@@ -269,13 +269,13 @@ async def test_failed_engine_start_is_rollout_engine_lost(fake: FakeRay, tmp_pat
 async def test_replacement_serves_requests_after_loading_weights(
     fake: FakeRay, tmp_path: Path
 ) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     first = asyncio.create_task(versions(pool))
-    await everybody_waits()
+    await let_tasks_run()
 
     second = asyncio.create_task(versions(pool))
-    await everybody_waits()
+    await let_tasks_run()
     fake.may_load.set()
 
     assert await first == await second == [3, 3]
@@ -283,13 +283,13 @@ async def test_replacement_serves_requests_after_loading_weights(
 
 
 async def test_weights_sent_during_replacement_reach_it(fake: FakeRay, tmp_path: Path) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     rollouts = asyncio.create_task(versions(pool))
-    await everybody_waits()
+    await let_tasks_run()
 
     published = asyncio.create_task(pool.load_weights(weights(4)))
-    await everybody_waits()
+    await let_tasks_run()
     fake.may_load.set()
     await asyncio.gather(rollouts, published)
 
@@ -297,14 +297,14 @@ async def test_weights_sent_during_replacement_reach_it(fake: FakeRay, tmp_path:
 
 
 async def test_engine_lost_between_steps_loads_weights_once(fake: FakeRay, tmp_path: Path) -> None:
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
     await pool.load_weights(weights(4))
     assert [(each.version, each.num_loads) for each in fake.started[1:]] == [(4, 1)]
 
 
 async def test_replacement_lost_while_loading_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
     fake.die_loading = (1,)
-    pool = await with_a_lost_engine(fake, tmp_path)
+    pool = await make_pool_with_lost_engine(fake, tmp_path)
 
     async with asyncio.timeout(5):
         await pool.load_weights(weights(4))
