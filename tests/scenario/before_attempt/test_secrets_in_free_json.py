@@ -52,7 +52,7 @@ async def test_secret_in_free_json_is_rejected_before_preflight(
     value, reason, message = scenario.condition(ConditionType.ACCEPTED)
     assert (value, reason) == ("False", "SecretInPlainText")
     assert message.startswith(f"{place}: ")
-    assert message.endswith("→ take it out; give a header with secretKeyRef")
+    assert message.endswith("→ remove it; use a header with secretKeyRef")
     assert not any(secret in shown(scenario) for secret in (VALUE, "abc", "12345"))
 
 
