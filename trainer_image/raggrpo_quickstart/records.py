@@ -1,7 +1,7 @@
 """Corpus and questions from pycountry's table of languages (ISO 639-3). Downloads nothing.
 
 Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name of the standard.
-Its question, "Tamang, Western", asks for the code in brackets, which occurs only in the retrieved
+Its question, "Tamang, Western", is for the code in brackets, which occurs only in the retrieved
 passages. A question is used only if all its hits share a word with it, so that the right one cannot
 be chosen without reading, and if its last word occurs in no other hit: that word is next to the
 code, where a model of two layers can use both.

@@ -200,7 +200,7 @@ class Composer:
 
 
 class PromptSource:
-    """Returns batches by cursor and prefetches the next ones. Has no position of its own."""
+    """Returns batches by cursor and prefetches the next ones. Stateless."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None

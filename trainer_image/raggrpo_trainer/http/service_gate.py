@@ -1,6 +1,6 @@
 """Detect that a service is down, and let its calls wait until it responds again.
 
-A failed call triggers a probe: a request that the service has answered before. If the probe fails
+A failed call triggers a probe: an earlier request that succeeded. If the probe fails
 too, or most recent calls have failed, the service is down and its calls do not count as failed.
 If the probe succeeds, the service is up and the call itself is at fault. This is the circuit
 breaker of Nygard, Release It! (2nd ed. 2018, ch. 5), with calls that wait instead of failing.
@@ -83,7 +83,7 @@ class ServiceGate:
     async def wait_if_down(self, cause: str, *, is_first: bool = True) -> bool:
         """Return False if the service is up; otherwise wait until it is and return True.
 
-        `cause` is that of the failed call. Only a call's first failure counts towards the failure
+        `cause` is that of the failed call. Only a call's first failure counts toward the failure
         ratio of the service.
         """
         if is_first:
@@ -91,7 +91,7 @@ class ServiceGate:
         return await asyncio.shield(self._start_check(cause, is_certain=self._mostly_fails()))
 
     def start_hang_timer(self) -> asyncio.TimerHandle:
-        """Return a timer for a call that starts now, to be cancelled when the call returns."""
+        """Return a timer for a call that starts now, to be canceled when the call returns."""
         limit = max(HANG_SECONDS, HANG_FACTOR * max(self._latencies, default=0.0))
         started = _now()
 

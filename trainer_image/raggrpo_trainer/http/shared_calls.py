@@ -31,7 +31,7 @@ class SharedCalls(Generic[Key, T]):
             if len(self._calls) > self._max_results:
                 self._calls.popitem(last=False)
         self._calls.move_to_end(key)
-        # Shielded: cancelling one caller must not cancel the call for the others.
+        # Shielded: canceling one caller must not cancel the call for the others.
         return await asyncio.shield(task)
 
     def _drop_failure(self, key: Key, done: asyncio.Task[T]) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 
 POD_TERMINATING = signal.SIGHUP
-"""Tells the driver to save and exit because a pod terminates, possibly that pod only."""
+"""Signals the driver to save and exit because a pod terminates, possibly that pod only."""
 
 
 class DriverProcess:

@@ -51,7 +51,7 @@ class MicroBatcher(Generic[Q, A]):
         if len(batch.queries) == self._max_size:
             self._open = None
             batch.full.set()
-        # Shielded: cancelling one caller must not cancel the call for the others.
+        # Shielded: canceling one caller must not cancel the call for the others.
         outcome = (await asyncio.shield(outcomes))[position]
         if isinstance(outcome, BaseException):
             raise outcome

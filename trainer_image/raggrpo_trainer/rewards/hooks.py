@@ -83,7 +83,7 @@ class CoroutineReward:
         return finite_number(value)
 
     async def close(self) -> None:
-        """Do nothing: calls are cancelled with their callers."""
+        """Do nothing: calls are canceled with their callers."""
 
 
 class ProcessReward:
@@ -115,7 +115,7 @@ class ProcessReward:
         raise CallFailed(FailureCause(outcome["cause"]), outcome["detail"])
 
     async def close(self) -> None:
-        """Kill the idle processes; busy ones are killed when their callers are cancelled."""
+        """Kill the idle processes; busy ones are killed when their callers are canceled."""
         for process in self._idle:
             process.kill()
             await process.wait()
