@@ -23,7 +23,7 @@ def questions(found: list[records.Record]) -> records.Questions:
     return records.select_questions(found, seed=0)
 
 
-def test_the_corpus_holds_the_languages_each_question_one_answer(
+def test_corpus_has_languages_and_questions_one_answer(
     found: list[records.Record],
 ) -> None:
     assert len(found) > 7500
@@ -31,7 +31,7 @@ def test_the_corpus_holds_the_languages_each_question_one_answer(
     assert len({record.question for record in found}) == len(found)
 
 
-def test_every_question_finds_its_passage_among_three_that_share_a_word_of_the_name(
+def test_questions_have_three_similar_hits(
     questions: records.Questions,
 ) -> None:
     for question in questions.train + questions.validation:
@@ -41,7 +41,7 @@ def test_every_question_finds_its_passage_among_three_that_share_a_word_of_the_n
 
 
 @pytest.mark.row("B32")
-def test_the_token_beside_the_code_tells_the_right_passage_from_the_others(
+def test_token_next_to_code_is_unique_among_hits(
     found: list[records.Record], questions: records.Questions
 ) -> None:
     """Two layers match the question's last token with the one before a code: more is hard."""
@@ -58,7 +58,7 @@ def test_the_token_beside_the_code_tells_the_right_passage_from_the_others(
         assert told / len(asked) > 0.9
 
 
-def test_no_passage_is_cut(found: list[records.Record]) -> None:
+def test_passages_are_within_token_limit(found: list[records.Record]) -> None:
     """The code stands at a passage's end."""
     retrieval = yaml.safe_load(SAMPLE.read_text())["spec"]["retrieval"]
     tokenizer = model.make_tokenizer(found)
@@ -66,7 +66,7 @@ def test_no_passage_is_cut(found: list[records.Record]) -> None:
     assert max(map(len, tokens["input_ids"])) <= retrieval["maxPassageTokens"]
 
 
-def test_who_sees_passages_but_no_question_answers_a_third(questions: records.Questions) -> None:
+def test_accuracy_without_question_is_one_third(questions: records.Questions) -> None:
     """The best guess from training, by the passage alone, is not better than chance."""
     shown = Counter(record for q in questions.train for record in q.hits)
     right = Counter(q.record for q in questions.train)
@@ -78,13 +78,13 @@ def test_who_sees_passages_but_no_question_answers_a_third(questions: records.Qu
     assert hits / len(guessed) < 0.4
 
 
-def test_no_held_out_name_is_trained_on(questions: records.Questions) -> None:
+def test_validation_names_are_not_in_training(questions: records.Questions) -> None:
     held_out = {q.record.name for q in questions.validation}
     assert len(questions.validation) == records.VALIDATION_QUESTIONS
     assert held_out.isdisjoint(q.record.name for q in questions.train)
 
 
-def test_every_answer_is_one_token_and_survives_the_way_to_disk_and_back(
+def test_answers_are_single_tokens_after_save_and_load(
     found: list[records.Record], tmp_path: Path
 ) -> None:
     model.make_tokenizer(found).save_pretrained(tmp_path)
@@ -124,7 +124,7 @@ def prepare(folder: Path) -> str:
     return done.stdout
 
 
-def test_a_torn_folder_is_made_anew_and_a_complete_one_is_left_alone(tmp_path: Path) -> None:
+def test_incomplete_folder_is_rebuilt_and_complete_one_reused(tmp_path: Path) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "corpus.jsonl").write_text("torn")

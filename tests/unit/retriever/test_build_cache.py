@@ -17,14 +17,14 @@ def never(folder: Path, parts: Path) -> None:
     raise AssertionError("built again")
 
 
-def test_it_is_built_once(tmp_path: Path) -> None:
+def test_complete_index_is_reused(tmp_path: Path) -> None:
     folder = get_or_build(tmp_path, "key", writing())
     assert (folder, (folder / "data").read_text()) == (tmp_path / "key", "whole")
     assert get_or_build(tmp_path, "key", never) == folder
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
-def test_a_build_that_fails_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_failed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
     def failing(folder: Path, parts: Path) -> None:
         (folder / "data").write_text("half")
         (parts / "0").write_text("kept for the next")
@@ -41,7 +41,7 @@ def test_a_build_that_fails_leaves_nothing_that_looks_whole(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["marker", "missing", "short", "foreign"])
-def test_a_damaged_folder_is_built_anew(tmp_path: Path, damage: str) -> None:
+def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
     folder = get_or_build(tmp_path, "key", writing())
     match damage:
         case "marker":
@@ -58,7 +58,7 @@ def test_a_damaged_folder_is_built_anew(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.row("D8")
-def test_of_two_that_build_at_once_the_first_publishes_and_both_use_it(tmp_path: Path) -> None:
+def test_concurrent_builds_use_first_published_folder(tmp_path: Path) -> None:
     both = threading.Barrier(2)
 
     def meeting(folder: Path, parts: Path) -> None:
@@ -78,7 +78,7 @@ def test_of_two_that_build_at_once_the_first_publishes_and_both_use_it(tmp_path:
     assert is_complete(tmp_path / "key")
 
 
-def test_one_that_is_overtaken_uses_what_the_other_built(tmp_path: Path) -> None:
+def test_slower_build_uses_published_folder(tmp_path: Path) -> None:
     def overtaken(folder: Path, parts: Path) -> None:
         get_or_build(tmp_path, "key", writing("the other's"))  # which clears up behind itself
         (folder / "data").write_text("late")
@@ -97,7 +97,7 @@ def _killed_while_building(root: str) -> None:
     get_or_build(Path(root), "key", dying)
 
 
-def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_killed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(
         target=_killed_while_building, args=(str(tmp_path),)
     )
@@ -108,7 +108,7 @@ def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     assert (get_or_build(tmp_path, "key", writing()) / "data").read_text() == "whole"
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_atomic_write_is_complete_or_absent(tmp_path: Path) -> None:
     def failing(path: Path) -> None:
         path.write_text("half")
         raise OSError("disk full")

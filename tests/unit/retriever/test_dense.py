@@ -79,7 +79,7 @@ def ids(hits: list[Hit]) -> list[str]:
 @pytest.mark.row("D8")
 @pytest.mark.parametrize("pooling", list(Pooling))
 @pytest.mark.parametrize("normalize", [True, False])
-def test_dense_search_finds_what_brute_force_finds(
+def test_dense_search_equals_brute_force(
     tmp_path: Path, model: Path, pooling: Pooling, normalize: bool
 ) -> None:
     texts, queries = make_texts(300), make_texts(70, seed=1)
@@ -98,7 +98,9 @@ def test_dense_search_finds_what_brute_force_finds(
         )
 
 
-def test_long_texts_are_cut_and_blank_queries_find_nothing(tmp_path: Path, model: Path) -> None:
+def test_long_texts_are_truncated_and_blank_queries_have_no_hits(
+    tmp_path: Path, model: Path
+) -> None:
     long = " ".join(["w5"] * 3 * CONTEXT)
     wanted = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
     found = load_index(wanted).search([" ", long, ""], top_k=9)
@@ -124,15 +126,13 @@ def test_exact_search_has_the_scores_of_a_full_sort() -> None:
     assert np.take_along_axis(products, positions, 1).tolist() == scores.tolist()
 
 
-def test_equal_passages_stand_in_corpus_order(tmp_path: Path, model: Path) -> None:
+def test_equal_passages_are_in_corpus_order(tmp_path: Path, model: Path) -> None:
     index = load_index(make_retriever(tmp_path, model, ["w1", "w2", "w1", "w1"]))
     assert [hit.position for hit in index.search(["w1"], 4)[0]] == [0, 2, 3, 1]
 
 
 @pytest.mark.row("D8")
-def test_above_the_size_search_is_approximate_and_finds_nearly_all(
-    tmp_path: Path, model: Path
-) -> None:
+def test_approximate_search_has_high_recall(tmp_path: Path, model: Path) -> None:
     texts, queries = make_texts(2000), make_texts(50, seed=1)
     exact = load_index(make_retriever(tmp_path, model, texts))
     near = load_index(make_retriever(tmp_path, model, texts, hnsw_above=1999))
@@ -142,7 +142,7 @@ def test_above_the_size_search_is_approximate_and_finds_nearly_all(
     assert len(list((tmp_path / "indexes").iterdir())) == 2  # neither takes the other's
 
 
-def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model: Path) -> None:
+def test_precomputed_vectors_are_searched(tmp_path: Path, model: Path) -> None:
     texts = make_texts(30)
     vectors = one_by_one(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
     # Told apart from computed ones by their order; their lengths must not count.
@@ -152,7 +152,7 @@ def test_given_vectors_are_searched_with_embedded_queries(tmp_path: Path, model:
     assert load_index(wanted).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
-def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path) -> None:
+def test_vectors_of_other_model_are_rejected(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
     wanted = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
     with pytest.raises(CorpusError, match=r"v\.npy: vectors have dimension 3, .* 16; embed"):
@@ -160,7 +160,7 @@ def test_given_vectors_of_another_model_are_refused(tmp_path: Path, model: Path)
 
 
 @pytest.mark.row("D8")
-def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Path) -> None:
+def test_hybrid_search_fuses_both_rankings(tmp_path: Path, model: Path) -> None:
     texts, queries = make_texts(200), make_texts(10, seed=1)
     found = {
         kind: load_index(make_retriever(tmp_path, model, texts, index=kind)).search(queries, 100)
@@ -176,7 +176,7 @@ def test_hybrid_search_is_the_fusion_of_both_rankings(tmp_path: Path, model: Pat
         assert [hit.score for hit in hits] == pytest.approx([expected[name] for name in order])
 
 
-def test_reciprocal_rank_fusion_worked_by_hand() -> None:
+def test_reciprocal_rank_fusion_equals_hand_computed_values() -> None:
     a, b, c = (Hit(n, Passage(name, name), 9.0 - n) for n, name in enumerate("abc"))
     fusion = fuse_rankings([[a, b], [c, b, a]])
     assert RANK_CONSTANT == 60
@@ -188,7 +188,7 @@ def test_reciprocal_rank_fusion_worked_by_hand() -> None:
 
 
 @pytest.mark.row("D8")
-def test_an_index_is_built_once_and_again_only_for_what_changes_it(
+def test_index_is_rebuilt_only_when_inputs_change(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: list[int] = []
@@ -215,7 +215,7 @@ def test_an_index_is_built_once_and_again_only_for_what_changes_it(
 
 
 @pytest.mark.row("D8")
-def test_an_interrupted_build_goes_on_where_it_was(
+def test_interrupted_build_resumes(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_build, "BLOCK_PASSAGES", 8)
@@ -247,9 +247,7 @@ def test_an_interrupted_build_goes_on_where_it_was(
     assert len(list((tmp_path / "indexes").iterdir())) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(
-    tmp_path: Path, model: Path
-) -> None:
+def test_unwritable_index_folder_is_rejected_with_remedy(tmp_path: Path, model: Path) -> None:
     (tmp_path / "file").write_text("")
     wanted = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
     with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); use a"):
@@ -265,7 +263,7 @@ def _with_tensors(name: Callable[[str], str]) -> Any:
     return write
 
 
-def test_a_model_saved_without_its_pooler_is_whole(tmp_path: Path) -> None:
+def test_embedding_model_without_pooler_is_accepted(tmp_path: Path) -> None:
     path = write_embedding_model(tmp_path / "model", WORDS)
     _with_tensors(lambda name: "" if name.startswith("pooler.") else name)(path)
     assert load_index(make_retriever(tmp_path, path, ["w1", "w2"])).search(["w2"], 1)
@@ -280,7 +278,9 @@ def test_a_model_saved_without_its_pooler_is_whole(tmp_path: Path) -> None:
         (_with_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ tensors of the model"),
     ],
 )
-def test_a_broken_model_is_refused_in_one_line(tmp_path: Path, change: Any, expected: str) -> None:
+def test_broken_embedding_model_is_rejected_in_one_line(
+    tmp_path: Path, change: Any, expected: str
+) -> None:
     path = write_embedding_model(tmp_path / "model", WORDS)
     change(path)
     with pytest.raises(CorpusError, match=expected) as refusal:

@@ -9,7 +9,7 @@ import pytest
 from raggrpo_retriever.corpus import CorpusError, Passage, load_corpus, load_vectors
 
 
-def test_jsonl_and_parquet_of_the_same_records_give_the_same_passages(tmp_path: Path) -> None:
+def test_passages_are_equal_from_jsonl_and_parquet(tmp_path: Path) -> None:
     records = [{"id": "a", "contents": "Köln"}, {"id": "b", "contents": "成都"}]
     jsonl = tmp_path / "corpus.jsonl"
     jsonl.write_text("\n".join(json.dumps(record) for record in records) + "\n\n")
@@ -21,7 +21,7 @@ def test_jsonl_and_parquet_of_the_same_records_give_the_same_passages(tmp_path: 
     assert load_corpus(parquet) == expected
 
 
-def test_text_with_a_title_and_integer_ids_are_understood(tmp_path: Path) -> None:
+def test_title_and_integer_ids_are_read(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": 7, "title": "Tea", "text": "Leaves."}\n{"id": 8, "text": "Beans."}\n')
     assert load_corpus(path) == [Passage("7", "Tea\nLeaves."), Passage("8", "Beans.")]
@@ -55,7 +55,7 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
         ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],
 )
-def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
+def test_invalid_corpus_is_rejected_with_place_and_remedy(
     tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     path = tmp_path / name
@@ -68,12 +68,12 @@ def test_a_bad_corpus_is_refused_with_place_and_remedy_in_one_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
+def test_missing_corpus_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; use"):
         load_corpus(tmp_path / "absent.jsonl")
 
 
-def test_a_parquet_file_without_the_columns_names_row_and_field(tmp_path: Path) -> None:
+def test_parquet_without_columns_names_row_and_field(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["1"], "body": ["x"]}), path)
     with pytest.raises(CorpusError, match='row 1: "contents" is missing'):
@@ -97,14 +97,14 @@ def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 is not finite"),
     ],
 )
-def test_vectors_that_misfit_are_refused(tmp_path: Path, array: np.ndarray, expected: str) -> None:
+def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expected: str) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, array)
     with pytest.raises(CorpusError, match=expected):
         load_vectors(path, count=2)
 
 
-def test_a_file_that_is_no_npy_is_refused(tmp_path: Path) -> None:
+def test_file_other_than_npy_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("1 2 3")
     with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):

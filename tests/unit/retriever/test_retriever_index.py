@@ -30,7 +30,7 @@ def test_tokens_are_lower_cased_words_and_cjk_bigrams(text: str, tokens: list[st
     assert tokenize(text) == tokens
 
 
-def test_bm25_scores_equal_values_worked_by_hand() -> None:
+def test_bm25_scores_equal_hand_computed_values() -> None:
     index = Bm25Index(make_passages("red apple", "green apple tree", "blue sky"))
     [hits] = index.search(["apple"], top_k=3)
 
@@ -42,18 +42,18 @@ def test_bm25_scores_equal_values_worked_by_hand() -> None:
     assert [hit.score for hit in hits] == pytest.approx([short, long], rel=1e-6)
 
 
-def test_passages_that_share_no_token_with_the_query_are_not_returned() -> None:
+def test_passages_without_query_token_are_not_returned() -> None:
     index = Bm25Index(make_passages("red apple", "blue sky"))
     assert [ids(hits) for hits in index.search(["sky", "ocean", ""], top_k=5)] == [["1"], [], []]
 
 
-def test_chinese_passages_are_found_by_part_of_a_sentence() -> None:
+def test_chinese_passages_match_part_of_sentence() -> None:
     index = Bm25Index(make_passages("保险产品的客户画像", "今天天气很好", "贷款利率说明"))
     assert ids(index.search(["他想了解贷款的利率"], top_k=1)[0]) == ["2"]
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 4, 9])
-def test_equal_scores_keep_the_corpus_order(top_k: int) -> None:
+def test_equal_scores_are_in_corpus_order(top_k: int) -> None:
     index = Bm25Index(make_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
     [hits] = index.search(["rare tea"], top_k)
     assert ids(hits) == ["1", "0", "2", "3", "5"][:top_k]

@@ -47,7 +47,7 @@ def is_healthy(port: int) -> bool:
     return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
 
-def test_server_answers_on_the_port_of_its_file_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_server_responds_on_port_of_file_and_exits_on_sigterm(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     model = write_embedding_model(tmp_path / "model", ["word0", "word1", "word2", "shared"])
     arguments = ["--corpus", str(make_corpus(tmp_path)), "--index", "Hybrid"]
@@ -90,7 +90,7 @@ def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
     assert code == -signal.SIGTERM
 
 
-def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
+def test_invalid_corpus_exits_with_3_and_one_line(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "fine"}\n{"id": "2"}\n')
     with make_retriever("--corpus", str(corpus)) as process:
@@ -103,7 +103,7 @@ def test_bad_corpus_ends_with_one_line_and_exit_code_3(tmp_path: Path) -> None:
     )
 
 
-def test_port_in_use_ends_with_one_line_and_exit_code_2(
+def test_port_in_use_exits_with_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -116,11 +116,11 @@ def test_port_in_use_ends_with_one_line_and_exit_code_2(
     assert errors.count("\n") == 1
 
 
-def test_impossible_port_ends_with_exit_code_2(tmp_path: Path) -> None:
+def test_invalid_port_exits_with_2(tmp_path: Path) -> None:
     assert main(["--corpus", str(make_corpus(tmp_path)), "--port", "99999"]) == 2
 
 
-def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_index_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
     assert ending.value.code == 2
@@ -137,7 +137,7 @@ def test_unknown_index_ends_with_exit_code_2(capsys: pytest.CaptureFixture[str])
         ),
     ],
 )
-def test_what_a_dense_index_misses_ends_with_one_line_and_exit_code_3(
+def test_incomplete_dense_index_exits_with_3_and_one_line(
     tmp_path: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--corpus", str(make_corpus(tmp_path)), *arguments]) == 3

@@ -26,7 +26,7 @@ async def words() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_nothing_is_served_until_the_index_is_there() -> None:
+async def test_requests_get_503_until_index_is_loaded() -> None:
     async with make_client(None) as client:
         health = await client.get("/healthz")
         answer = await client.post("/retrieve", json={"queries": ["x"]})
@@ -34,11 +34,11 @@ async def test_nothing_is_served_until_the_index_is_there() -> None:
     assert answer.status_code == 503
 
 
-async def test_health_is_ok_once_the_index_is_there(words: httpx.AsyncClient) -> None:
+async def test_health_is_ok_when_index_is_loaded(words: httpx.AsyncClient) -> None:
     assert (await words.get("/healthz")).status_code == 200
 
 
-async def test_search_r1_request_gets_search_r1_answer(words: httpx.AsyncClient) -> None:
+async def test_search_r1_request_gets_search_r1_response(words: httpx.AsyncClient) -> None:
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
     first, second = (await words.post("/retrieve", json=body)).json()["result"]
@@ -67,7 +67,7 @@ async def test_single_query_without_scores_gets_bare_documents(words: httpx.Asyn
         (b'{"query": "tea", "return_scores": 1}', "return_scores"),
     ],
 )
-async def test_a_bad_retrieve_request_is_refused_naming_the_field(
+async def test_invalid_retrieve_request_is_rejected_naming_field(
     words: httpx.AsyncClient, body: bytes, field: str
 ) -> None:
     answer = await words.post("/retrieve", content=body)
@@ -77,7 +77,7 @@ async def test_a_bad_retrieve_request_is_refused_naming_the_field(
 
 
 @pytest.mark.row("D9")
-async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
+async def test_large_search_r1_request_succeeds(
     words: httpx.AsyncClient,
 ) -> None:
     body = {"queries": ["tea", "capital"] * 1280, "topk": 1}
@@ -90,7 +90,7 @@ async def test_a_call_as_large_as_search_r1s_training_makes_is_answered(
 @pytest.mark.parametrize(
     ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_RESPONSE_BYTES", "topk")]
 )
-async def test_what_takes_too_much_memory_is_refused_with_a_remedy(
+async def test_request_above_memory_limit_is_rejected_with_remedy(
     words: httpx.AsyncClient, limit: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, limit, 2000)
@@ -103,7 +103,7 @@ async def test_what_takes_too_much_memory_is_refused_with_a_remedy(
     assert "fewer queries" in answer.json()["error"]
 
 
-async def test_reference_chat_searches_for_the_context_alone(words: httpx.AsyncClient) -> None:
+async def test_reference_chat_searches_for_context_only(words: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.0, "top_k": 3, "tenant_id": "acme"}
     results = (await words.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1", "c2"]
@@ -111,13 +111,13 @@ async def test_reference_chat_searches_for_the_context_alone(words: httpx.AsyncC
     assert 0 < results[1]["score"] < 1
 
 
-async def test_chat_threshold_is_a_share_of_the_best_score(words: httpx.AsyncClient) -> None:
+async def test_chat_threshold_is_relative_to_best_score(words: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.95, "top_k": 3}
     results = (await words.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1"]
 
 
-async def test_actor_chat_searches_for_all_of_its_fields(words: httpx.AsyncClient) -> None:
+async def test_actor_chat_searches_for_all_fields(words: httpx.AsyncClient) -> None:
     body = {
         "context": "hello",
         "rewritten_query": "Lyon",
@@ -131,7 +131,7 @@ async def test_actor_chat_searches_for_all_of_its_fields(words: httpx.AsyncClien
     assert {result["id"] for result in results} == {"c1", "c2", "c3"}
 
 
-async def test_chat_without_a_match_answers_no_results(words: httpx.AsyncClient) -> None:
+async def test_chat_without_match_returns_no_results(words: httpx.AsyncClient) -> None:
     answer = await words.post("/chat", json={"context": "zebra"})
     assert (answer.status_code, answer.json()) == (200, {"results": []})
 
@@ -144,7 +144,7 @@ async def test_chat_without_a_match_answers_no_results(words: httpx.AsyncClient)
         ({"context": "tea", "user_profile": {"age": 3}}, "user_profile"),
     ],
 )
-async def test_a_bad_chat_request_is_refused_naming_the_field(
+async def test_invalid_chat_request_is_rejected_naming_field(
     words: httpx.AsyncClient, body: dict[str, object], field: str
 ) -> None:
     answer = await words.post("/chat", json=body)
@@ -167,7 +167,7 @@ class Scored:
     ("scores", "shares"),
     [((0.8, 0.4, -0.2), [1.0, 0.5, 0.0]), ((-0.1, -0.2), [1.0, 0.0]), ((0.0,), [1.0])],
 )
-async def test_chat_scores_are_shares_whatever_the_index_scores(
+async def test_chat_scores_are_relative_for_any_index(
     scores: tuple[float, ...], shares: list[float]
 ) -> None:
     async with make_client(Scored(*scores)) as client:

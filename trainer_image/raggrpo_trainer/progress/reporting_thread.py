@@ -83,7 +83,7 @@ class ReportingThread(threading.Thread):
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish all queued records and stop; stop waiting for a log folder that hangs."""
+        """Write and publish all queued records and stop; skip a log folder that hangs."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:

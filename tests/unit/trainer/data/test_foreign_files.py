@@ -28,7 +28,7 @@ def read(file: str, columns: dict[str, str] | None = None, **data: Any) -> list[
     return read_prompts([file], DataSpec.model_validate(fields), RetrievalSpec(), RewardSpec())
 
 
-def test_verls_gsm8k_file_is_read_by_the_path_of_its_answer(tmp_path: Path) -> None:
+def test_verl_gsm8k_file_is_read_by_answer_path(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "train.parquet", [gsm8k_row("1 + 1?", "2")])
 
     [prompt] = read(file, {"answer": "reward_model.ground_truth"})
@@ -38,7 +38,7 @@ def test_verls_gsm8k_file_is_read_by_the_path_of_its_answer(tmp_path: Path) -> N
 
 
 @pytest.mark.row("D4")
-def test_verls_search_file_has_a_system_prompt_and_several_accepted_answers(tmp_path: Path) -> None:
+def test_verl_search_file_has_system_prompt_and_several_answers(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "train.parquet", [search_row("Who?", ["Ada", "Lovelace"])])
 
     [prompt] = read(file, {"answer": "reward_model.ground_truth.target"})
@@ -48,7 +48,7 @@ def test_verls_search_file_has_a_system_prompt_and_several_accepted_answers(tmp_
 
 
 @pytest.mark.row("D4")
-def test_trls_conversational_lines_are_read_with_their_completion_as_answer(tmp_path: Path) -> None:
+def test_trl_conversations_have_completion_as_answer(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which colour?", "Blue.")])
 
     [prompt] = read(file, {"answer": "completion"})
@@ -56,7 +56,7 @@ def test_trls_conversational_lines_are_read_with_their_completion_as_answer(tmp_
     assert (prompt.text, prompt.answer, prompt.earlier) == ("Which colour?", ("Blue.",), SYSTEM)
 
 
-def test_a_column_whose_own_name_has_dots_comes_before_a_path(tmp_path: Path) -> None:
+def test_column_name_with_dots_takes_precedence_over_path(tmp_path: Path) -> None:
     row = {"prompt": "x", "a.b": "plain", "a": {"b": "nested"}}
     for file in (
         write_jsonl(tmp_path / "a.jsonl", [row]),
@@ -66,7 +66,7 @@ def test_a_column_whose_own_name_has_dots_comes_before_a_path(tmp_path: Path) ->
 
 
 @pytest.mark.row("D4")
-def test_the_jobs_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) -> None:
+def test_system_prompt_of_job_replaces_that_of_row(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [search_row("Who?", ["Ada"]), gsm8k_row("1?", "1")])
 
     prompts = read(file, {"answer": "data_source"}, systemPrompt="Be brief.")
@@ -78,7 +78,7 @@ def test_the_jobs_system_prompt_takes_the_place_of_the_rows_own(tmp_path: Path) 
 
 
 @pytest.mark.row("D4")
-def test_tools_come_from_the_row_else_from_the_job(tmp_path: Path) -> None:
+def test_tools_of_row_take_precedence_over_job(tmp_path: Path) -> None:
     rows = [
         {"prompt": "x", "answer": "y", "tools": [{"name": "search", "extra": None}]},
         {"prompt": "x", "answer": "y", "tools": '[{"name": "sum"}]'},
@@ -95,7 +95,7 @@ def test_tools_come_from_the_row_else_from_the_job(tmp_path: Path) -> None:
     ]
 
 
-def test_text_parts_of_a_message_are_joined_and_earlier_turns_kept(tmp_path: Path) -> None:
+def test_message_text_parts_are_joined(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}]
     turns = [
         {"role": "user", "content": "Hi"},
@@ -112,13 +112,13 @@ def test_text_parts_of_a_message_are_joined_and_earlier_turns_kept(tmp_path: Pat
 
 
 @pytest.mark.row("D4")
-def test_a_conversation_as_json_text_is_read_as_one(tmp_path: Path) -> None:
+def test_conversation_as_json_text_is_parsed(tmp_path: Path) -> None:
     turns = json.dumps([*SYSTEM, {"role": "user", "content": "Who?"}])
     [prompt] = read(write_jsonl(tmp_path / "a.jsonl", [{"prompt": turns, "answer": "y"}]))
     assert (prompt.text, prompt.earlier) == ("Who?", SYSTEM)
 
 
-def test_a_text_in_brackets_is_a_text(tmp_path: Path) -> None:
+def test_bracketed_text_is_not_a_conversation(tmp_path: Path) -> None:
     texts = ["[1, 2]: the sum?", '[{"item": 1}] how many?']
     rows = [{"prompt": text, "answer": "y"} for text in texts]
     assert [prompt.text for prompt in read(write_jsonl(tmp_path / "a.jsonl", rows))] == texts
@@ -149,7 +149,7 @@ USER = {"role": "user", "content": "x"}
             "answer.style"),
     ],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_is_told_with_its_number_reason_and_remedy(
+def test_invalid_row_is_reported_with_number_reason_and_remedy(
     row: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     good = {"prompt": "x", "answer": "y"}
@@ -160,14 +160,14 @@ def test_a_row_that_does_not_fit_is_told_with_its_number_reason_and_remedy(
     assert expected in str(refusal.value)
 
 
-def test_a_path_that_leads_nowhere_lists_the_nested_columns(tmp_path: Path) -> None:
+def test_missing_path_lists_nested_columns(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [gsm8k_row("1 + 1?", "2")])
     with pytest.raises(TrainerError, match=r"one of: .*reward_model\.ground_truth, reward_model"):
         read(file, {"answer": "reward_model.truth"})
 
 
 @pytest.mark.row("D4")
-def test_all_rows_that_do_not_fit_are_told_first_ones_by_number(tmp_path: Path) -> None:
+def test_invalid_rows_are_reported_first_ones_by_number(tmp_path: Path) -> None:
     good, bad = {"prompt": "x", "answer": "y"}, {"prompt": " ", "answer": "y"}
     file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])
     with pytest.raises(TrainerError) as refusal:

@@ -47,7 +47,7 @@ def read(
     return read_prompts(files, spec, retrieval, reward)
 
 
-def test_jsonl_and_parquet_of_the_same_rows_give_the_same_prompts(tmp_path: Path) -> None:
+def test_prompts_are_equal_from_jsonl_and_parquet(tmp_path: Path) -> None:
     expected = [
         Prompt(0, "Capital of Chad?", "Capital of Chad?", ("N'Djamena",), "Africa"),
         Prompt(1, "1 + 1?", "1 + 1?", ("2", "two"), ""),
@@ -57,29 +57,29 @@ def test_jsonl_and_parquet_of_the_same_rows_give_the_same_prompts(tmp_path: Path
     assert read([make_parquet(tmp_path / "a.parquet", ROWS)]) == expected
 
 
-def test_columns_can_have_other_names_and_a_query_of_their_own(tmp_path: Path) -> None:
+def test_columns_can_be_renamed_with_separate_query(tmp_path: Path) -> None:
     file = make_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
     [prompt] = read([file], columns={"prompt": "Frage", "answer": "Antwort", "query": "q"})
     assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
 
 
-def test_rows_are_numbered_over_all_files_and_limited(tmp_path: Path) -> None:
+def test_rows_are_numbered_across_files_and_limited(tmp_path: Path) -> None:
     files = [make_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
     assert [p.index for p in read(files)] == [0, 1, 2, 3]
     assert [p.index for p in read(files, maxSamples=3)] == [0, 1, 2]
 
 
-def test_what_lies_behind_max_samples_is_not_read(tmp_path: Path) -> None:
+def test_rows_after_max_samples_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(ROWS[0]) + "\n{broken\n")
     assert len(read([str(file), "/missing.jsonl"], maxSamples=1)) == 1
 
 
-def test_no_files_are_no_prompts() -> None:
+def test_prompts_are_empty_without_files() -> None:
     assert read([]) == []
 
 
-def test_columns_that_nobody_needs_may_be_missing_or_null(tmp_path: Path) -> None:
+def test_unneeded_columns_may_be_missing_or_null(tmp_path: Path) -> None:
     file = make_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
     assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
 
@@ -95,7 +95,7 @@ def make_judge_named(column: str) -> RewardSpec:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_templates_name_nested_columns_by_their_path(tmp_path: Path, kind: str) -> None:
+def test_templates_name_nested_columns_by_path(tmp_path: Path, kind: str) -> None:
     rows = [{"prompt": "x", "extra_info": {"rubric": "short", "level": level}} for level in (3, 4)]
     file = tmp_path / f"a.{kind}"
     if kind == "parquet":
@@ -149,7 +149,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         bad("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
     ],
 )  # fmt: skip
-def test_bad_data_is_refused_with_file_row_column_and_remedy(
+def test_invalid_data_is_rejected_with_file_row_column_and_remedy(
     tmp_path: Path, name: str, content: bytes, expected: str, changes: dict[str, Any]
 ) -> None:
     file = tmp_path / name
@@ -162,13 +162,13 @@ def test_bad_data_is_refused_with_file_row_column_and_remedy(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_folder_is_rejected_as_data_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").mkdir()
     with pytest.raises(TrainerError, match="is a folder; list its files in"):
         read([str(tmp_path / "train.jsonl")])
 
 
-def test_a_blank_answer_beside_others_is_kept_and_matches_nothing(tmp_path: Path) -> None:
+def test_blank_answer_among_others_is_retained(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"prompt": "x \\ud83d\\ude00", "answer": ["Ada", ""]}\n')
     [prompt] = read([str(file)])
@@ -176,13 +176,13 @@ def test_a_blank_answer_beside_others_is_kept_and_matches_nothing(tmp_path: Path
     assert [exact_match(text, prompt.answer) for text in ("", "ada")] == [0.0, 1.0]
 
 
-def test_a_missing_column_of_parquet_lists_all_columns_of_the_file(tmp_path: Path) -> None:
+def test_missing_parquet_column_lists_all_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": ["x"], "answer": ["y"], "n": [1]}), tmp_path / "a.parquet")
     with pytest.raises(TrainerError, match=r"row 1: there is no column 'prompt'; .*answer, n, que"):
         read([str(tmp_path / "a.parquet")])
 
 
-def test_parquet_with_a_destroyed_page_is_named(tmp_path: Path) -> None:
+def test_parquet_with_damaged_page_is_named(tmp_path: Path) -> None:
     file = Path(make_parquet(tmp_path / "a.parquet", ROWS))
     content = bytearray(file.read_bytes())
     metadata = pq.ParquetFile(file).metadata.row_group(1).column(0)
@@ -196,7 +196,7 @@ def test_parquet_with_a_destroyed_page_is_named(tmp_path: Path) -> None:
         read([str(file)])
 
 
-def test_a_missing_file_is_named() -> None:
+def test_missing_data_file_is_named() -> None:
     with pytest.raises(TrainerError, match=r"^/no/a.jsonl: no such file; mount it, or"):
         read(["/no/a.jsonl"])
 
@@ -205,7 +205,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 @pytest.mark.row("A6")
-def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: Path) -> None:
+def test_staged_files_are_reused_until_source_changes(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     files = [
         make_jsonl(tmp_path / "a.jsonl", ROWS),
@@ -225,7 +225,7 @@ def test_staged_files_are_copies_used_again_until_the_source_changes(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "a.jsonl"])
-def test_files_that_cannot_be_staged_are_named_with_the_switch(tmp_path: Path, name: str) -> None:
+def test_staging_failure_names_file_and_field(tmp_path: Path, name: str) -> None:
     make_jsonl(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "blocked").write_text("")
     with pytest.raises(TrainerError, match=rf"{name}: cannot be copied .*stageToLocalDisk: false"):

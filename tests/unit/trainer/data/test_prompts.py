@@ -82,7 +82,7 @@ def composed(
     )
 
 
-def test_templates_are_filled_and_braces_in_the_texts_stay() -> None:
+def test_templates_keep_braces_of_texts() -> None:
     found = composed(make_prompt("{prompt}?"), ("{text}", "b{"), spec())
 
     assert found.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
@@ -93,11 +93,11 @@ def test_templates_are_filled_and_braces_in_the_texts_stay() -> None:
 
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
-def test_other_modes_ask_the_prompt_as_it_stands(mode: str) -> None:
+def test_other_modes_use_prompt_unchanged(mode: str) -> None:
     assert composed(make_prompt("Who?"), (), spec(mode=mode)).text == "Who?"
 
 
-def test_a_chat_template_makes_the_filled_text_the_users_message() -> None:
+def test_chat_template_gets_filled_text_as_user_message() -> None:
     found = composed(make_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
     assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(found.token_ids) == len(found.text)
@@ -108,12 +108,12 @@ CONVERSATION = Prompt(
 )
 
 
-def test_what_was_said_before_the_question_goes_through_the_template() -> None:
+def test_earlier_messages_are_rendered_by_template() -> None:
     found = composed(CONVERSATION, ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
     assert found.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
 
 
-def test_the_jobs_own_template_comes_before_the_tokenizers_and_sees_the_tools() -> None:
+def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
     own = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
     for tokenizer in (BYTES, byte_tokenizer(CHAT)):
         found = composed(CONVERSATION, (), spec(mode="None"), tokenizer=tokenizer, template=own)
@@ -130,16 +130,14 @@ def test_the_jobs_own_template_comes_before_the_tokenizers_and_sees_the_tools() 
         ("{% for %}", "rejected by the chat template (TemplateSyntaxError: "),
     ],
 )  # fmt: skip
-def test_a_conversation_without_a_text_is_refused_by_its_number(
-    template: str, expected: str
-) -> None:
+def test_unrenderable_conversation_is_rejected_by_number(template: str, expected: str) -> None:
     with pytest.raises(TrainerError) as refusal:
         composed(CONVERSATION, (), spec(mode="None"), template=template)
     assert str(refusal.value).startswith("prompt 3 ")
     assert expected in str(refusal.value)
 
 
-def test_passages_are_cut_to_their_own_limit() -> None:
+def test_passages_are_cut_to_max_passage_tokens() -> None:
     found = composed(make_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
     assert found.passages == ("abcd", "xy")
     assert not found.truncated
@@ -149,11 +147,11 @@ def test_passages_are_cut_to_their_own_limit() -> None:
 @pytest.mark.parametrize(
     ("limit", "kept"), [(0, ""), (2, ""), (3, "成"), (7, "成都"), (99, "成都市")]
 )
-def test_cutting_never_breaks_a_character(tokenizer: Any, limit: int, kept: str) -> None:
+def test_cutting_keeps_characters_whole(tokenizer: Any, limit: int, kept: str) -> None:
     assert cut_to_tokens("成都市", limit, tokenizer) == kept
 
 
-def test_shuffled_passages_depend_on_the_seed_alone() -> None:
+def test_shuffled_passages_depend_only_on_seed() -> None:
     passages = tuple("abcdefgh")
     orders = [
         composed(make_prompt(), passages, spec(shufflePassages=True), seed=s) for s in (1, 1, 2)
@@ -165,7 +163,7 @@ def test_shuffled_passages_depend_on_the_seed_alone() -> None:
     assert "".join(orders[0].passages) == "".join(p[3] for p in orders[0].text[2:].split(";")[:-1])
 
 
-def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
+def test_too_long_prompt_is_rejected_with_token_counts() -> None:
     with pytest.raises(
         PromptTooLong, match=r"has 26 tokens with its 2 passages .*maxPromptLength 25"
     ):
@@ -183,19 +181,19 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
         (7, "P:Q:WA:"),
     ],
 )
-def test_truncation_takes_last_passages_first_then_the_questions_end(limit: int, text: str) -> None:
+def test_truncation_drops_last_passages_then_end_of_question(limit: int, text: str) -> None:
     found = composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
     assert found.text == text
     assert len(found.token_ids) <= limit
     assert found.truncated
 
 
-def test_a_question_that_was_cut_is_told_even_where_no_passage_was_dropped() -> None:
+def test_truncated_question_is_reported_without_dropped_passages() -> None:
     found = composed(make_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
     assert (found.text, found.truncated) == ("Who", True)
 
 
-def test_shuffling_does_not_change_which_passages_are_dropped() -> None:
+def test_shuffling_does_not_change_dropped_passages() -> None:
     retrieval = spec(shufflePassages=True)
     for seed in range(8):
         found = composed(
@@ -204,7 +202,7 @@ def test_shuffling_does_not_change_which_passages_are_dropped() -> None:
         assert sorted(found.passages) == ["a", "b"]
 
 
-def test_a_template_without_room_for_any_question_is_refused_even_with_truncation() -> None:
+def test_truncation_is_rejected_when_template_leaves_no_room() -> None:
     with pytest.raises(PromptTooLong):
         composed(make_prompt(), (), spec(), limit=6, truncate=True)
 
@@ -259,7 +257,7 @@ async def batches(
     return found
 
 
-async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Composer) -> None:
+async def test_prefetching_changes_neither_cursor_nor_batch(composer: Composer) -> None:
     config = make_config(**{"training.seed": 9})
     plain = await batches(PromptSource(config, PROMPTS), Cursor(), 6)
     ahead = PromptSource(config, PROMPTS, composer)
@@ -270,7 +268,7 @@ async def test_preparing_ahead_moves_no_cursor_and_changes_no_batch(composer: Co
     assert await batches(ahead, cursor, 5) == plain[1:]  # back to a saved cursor
 
 
-async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> None:
+async def test_skipped_step_trains_on_next_batch() -> None:
     config = make_config().model_copy(update={"skipped_steps": [7]})
     source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
     assert source.batch_start(6, cursor, 3) == cursor
@@ -278,7 +276,7 @@ async def test_a_step_that_is_left_out_trains_on_the_batch_behind_its_own() -> N
 
 
 @pytest.mark.row("A18")
-async def test_the_following_batches_are_composed_before_they_are_asked_for(
+async def test_upcoming_batches_are_composed_ahead(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
     source = PromptSource(make_config(), PROMPTS, composer)
@@ -292,7 +290,9 @@ async def test_the_following_batches_are_composed_before_they_are_asked_for(
     assert set(tokenizer.texts) == wanted
 
 
-async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTokenizer) -> None:
+async def test_prefetched_prompt_is_composed_once(
+    composer: Composer, tokenizer: CountingTokenizer
+) -> None:
     source = PromptSource(make_config(), PROMPTS, composer)
     cursor = Cursor()
     for _ in range(2):
@@ -308,7 +308,7 @@ async def test_work_ahead_is_done_once(composer: Composer, tokenizer: CountingTo
 
 
 @pytest.mark.row("A8")
-async def test_a_held_out_prompt_with_the_number_of_an_upcoming_one_keeps_its_own_text(
+async def test_validation_prompt_with_same_index_keeps_its_text(
     composer: Composer,
 ) -> None:
     batch, _ = await PromptSource(make_config(), PROMPTS, composer).next_batch(Cursor(), 3)
@@ -318,7 +318,7 @@ async def test_a_held_out_prompt_with_the_number_of_an_upcoming_one_keeps_its_ow
         assert prompt.text in (await composer.compose(prompt, (), seed=1)).text
 
 
-async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Composer) -> None:
+async def test_prefetched_prompt_fails_when_it_is_used(composer: Composer) -> None:
     source = PromptSource(make_config(), [make_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)
 
@@ -328,7 +328,7 @@ async def test_a_prompt_that_is_too_long_fails_where_it_is_used(composer: Compos
         await composer.compose(prompt, ("again",), 0)
 
 
-async def test_prompts_are_not_begun_without_their_passages(tokenizer: CountingTokenizer) -> None:
+async def test_prompts_with_passages_are_not_prefetched(tokenizer: CountingTokenizer) -> None:
     config = make_config(
         **{
             "retrieval.mode": "Prompt",

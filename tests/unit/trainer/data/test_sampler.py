@@ -21,7 +21,7 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_every_pass_has_each_prompt_once_in_any_batches(num_prompts: int, sizes: list[int]) -> None:
+def test_pass_has_each_prompt_once_for_any_batch_size(num_prompts: int, sizes: list[int]) -> None:
     sampler = Sampler(num_prompts, seed=5)
     stream = [index for batch in run(sampler, Cursor(), sizes) for index in batch]
 
@@ -32,7 +32,7 @@ def test_every_pass_has_each_prompt_once_in_any_batches(num_prompts: int, sizes:
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
-def test_resume_from_a_cursor_is_exact_across_a_pass_boundary(stop: int) -> None:
+def test_cursor_resume_is_exact_across_pass_boundary(stop: int) -> None:
     uninterrupted = run(Sampler(10, seed=1), Cursor(), [4] * 9)
     cursor = Cursor()
     for _ in range(stop):
@@ -42,18 +42,18 @@ def test_resume_from_a_cursor_is_exact_across_a_pass_boundary(stop: int) -> None
     assert resumed == uninterrupted[stop:]
 
 
-def test_a_full_pass_moves_the_cursor_to_the_next_one() -> None:
+def test_cursor_moves_to_next_pass_after_full_pass() -> None:
     _, cursor = Sampler(6, seed=0).next_batch(Cursor(0, 2), 4)
     assert cursor == Cursor(1, 0)
 
 
-def test_passes_and_seeds_have_orders_of_their_own() -> None:
+def test_passes_and_seeds_have_different_orders() -> None:
     first, second = run(Sampler(50, seed=0), Cursor(), [50, 50])
     [other] = run(Sampler(50, seed=1), Cursor(), [50])
     assert len({first, second, other, tuple(range(50))}) == 4
 
 
-def test_order_and_seeds_never_change_between_releases_or_processes() -> None:
+def test_order_and_seeds_are_stable_across_releases_and_processes() -> None:
     # A checkpoint of an older image must continue with the same data: these values are a format.
     assert permutation(8, 0, 0).tolist() == EXPECTED_ORDER
     assert sample_seed(0, 7, 3, 1) == EXPECTED_SEED
@@ -67,7 +67,7 @@ def test_order_and_seeds_never_change_between_releases_or_processes() -> None:
     assert answer.strip() == f"{EXPECTED_ORDER} {EXPECTED_SEED}"
 
 
-def test_sample_seeds_differ_in_every_part_of_their_key_and_fit_63_bits() -> None:
+def test_sample_seeds_depend_on_whole_key_and_have_63_bits() -> None:
     keys = {(s, t, p, i) for s in (0, 1) for t in range(9) for p in range(12) for i in range(5)}
     seeds = {sample_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
@@ -75,11 +75,11 @@ def test_sample_seeds_differ_in_every_part_of_their_key_and_fit_63_bits() -> Non
     assert max(seeds) > 2**62
 
 
-def test_no_prompt_is_refused() -> None:
+def test_sampler_rejects_zero_prompts() -> None:
     with pytest.raises(ValueError, match="at least one prompt"):
         Sampler(0, seed=0)
 
 
-def test_a_cursor_beyond_the_data_is_refused() -> None:
+def test_cursor_beyond_data_is_rejected() -> None:
     with pytest.raises(ValueError, match="data was removed"):
         Sampler(5, seed=0).next_batch(Cursor(0, 5), 1)

@@ -13,7 +13,7 @@ def faults(text: str, attempt: int = 1) -> Faults:
     return Faults.from_env({"RAGGRPO_FAULT": text}, attempt)
 
 
-def test_a_fault_is_due_once_at_its_step() -> None:
+def test_fault_is_due_once_at_its_step() -> None:
     found = faults("kill-rank@step=5; nan@step=5")
 
     assert found.take_due("kill-rank", step=4) == ""
@@ -23,7 +23,7 @@ def test_a_fault_is_due_once_at_its_step() -> None:
     assert found.take_due("nan", step=5) == "nan"
 
 
-def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
+def test_save_fault_is_due_at_its_phase() -> None:
     found = faults("kill-driver@save=10:complete,kill-rank@save=10")
     assert found.take_due("kill-driver", step=10) == ""
     assert found.take_due("kill-driver", save=10, phase="shards") == ""
@@ -31,25 +31,25 @@ def test_a_fault_of_a_save_strikes_at_its_phase_the_shards_by_default() -> None:
     assert found.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
 
 
-def test_what_follows_the_moment_is_the_argument() -> None:
+def test_fault_argument_follows_trigger() -> None:
     found = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
     assert found.take_due("slow-step", step=9) == "2.5"
     assert found.take_due("pause", save=6, phase="complete") == "4"
 
 
 @pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
-def test_a_fault_strikes_in_its_attempt_the_first_by_default(attempt: int, due: str) -> None:
+def test_fault_is_due_in_its_attempt(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
     found = faults(text, attempt)
     assert "".join(found.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
-def test_a_fault_of_the_start_takes_no_step() -> None:
+def test_start_fault_takes_no_step() -> None:
     assert faults("wrong-resume@attempt=2", 2).take_due("wrong-resume") == "wrong-resume"
     assert faults("wrong-resume@attempt=2", 1).take_due("wrong-resume") == ""
 
 
-def test_without_the_variable_nothing_strikes() -> None:
+def test_faults_are_empty_without_variable() -> None:
     assert Faults.from_env({}, 1).take_due("nan", step=1) == ""
     assert faults(" , ;").take_due("nan", step=1) == ""
 
@@ -69,22 +69,22 @@ def test_without_the_variable_nothing_strikes() -> None:
         ("pause@save=4:end:3", r"the phases of a save are shards, complete, retention"),
     ],
 )
-def test_what_is_not_understood_is_named_with_what_it_should_be(text: str, words: str) -> None:
+def test_invalid_fault_is_rejected_with_expected_format(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=f"^RAGGRPO_FAULT: .*{words}"):
         faults(text)
 
 
-def test_phases_are_those_of_a_real_save() -> None:
+def test_fault_phases_match_save_phases() -> None:
     assert tuple(SavePhase) == PHASES
 
 
-def test_every_fault_is_explained_where_it_is_parsed() -> None:
+def test_faults_are_all_documented() -> None:
     for name in TRIGGERS:
         assert name in str(grammar.__doc__)
 
 
 @pytest.mark.row("B29")
-def test_every_fault_has_its_place_in_the_drill() -> None:
+def test_faults_are_all_injected_by_drill() -> None:
     code = inspect.getsource(drill)
     asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
     victims = {"driver", "rank", "engine"}

@@ -53,7 +53,7 @@ def answering(status: int, **headers: str) -> Respond:
         ("https://user:pw@other.example/chat?key=abc", "https://other.example/chat"),
     ],
 )
-async def test_a_redirect_names_where_to_and_the_remedy_but_no_secret(
+async def test_redirect_error_names_target_and_remedy_without_secret(
     location: str, shown: str
 ) -> None:
     failure = await failure_of(answering(307, location=location))
@@ -61,25 +61,25 @@ async def test_a_redirect_names_where_to_and_the_remedy_but_no_secret(
     assert not failure.transient
 
 
-async def test_a_redirect_to_nowhere_is_told_by_its_status() -> None:
+async def test_redirect_without_target_is_reported_by_status() -> None:
     failure = await failure_of(answering(307, location="http://[nowhere"))
     assert failure.detail == "307 ''"
 
 
 @pytest.mark.parametrize("status", [200, 204])
-async def test_an_answer_without_content_is_told_so(status: int) -> None:
+async def test_empty_response_is_reported(status: int) -> None:
     failure = await failure_of(answering(status))
     assert failure.cause is FailureCause.BAD_JSON
     assert failure.detail == f"{status}: empty response body"
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
-async def test_what_may_pass_is_transient(status: int) -> None:
+async def test_transient_statuses_are_retried(status: int) -> None:
     assert (await failure_of(answering(status))).transient
 
 
 @pytest.mark.parametrize("end", ["reset", "end of file"])
-async def test_a_handshake_that_is_cut_off_is_an_outage(end: str) -> None:
+async def test_interrupted_tls_handshake_is_outage(end: str) -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         if end == "reset":
@@ -95,7 +95,7 @@ async def test_a_handshake_that_is_cut_off_is_an_outage(end: str) -> None:
     assert "TLS handshake" in failure.detail
 
 
-async def test_a_page_in_place_of_json_is_an_outage_of_a_service_that_answered_before() -> None:
+async def test_html_response_is_outage_after_earlier_success() -> None:
     async def maintained(received: Received) -> Response:
         if received.number == 1:
             return JSONResponse({"ok": True})
@@ -138,7 +138,7 @@ class Busy(HttpPool):
         ("soon", 0.0, 0.1),
     ],
 )
-def test_a_retry_comes_when_the_service_asks_for_it_but_within_a_calls_limit(
+def test_retry_waits_for_retry_after_up_to_timeout(
     retry_after: str, least: float, most: float
 ) -> None:
     http = Busy(retry_after)

@@ -6,7 +6,7 @@ from raggrpo_trainer.http.call_statistics import CallStatistics
 from raggrpo_trainer.http.json_service import RetryPolicy
 
 
-def test_delays_double_with_at_most_half_of_jitter() -> None:
+def test_retry_delays_double_with_jitter_of_half() -> None:
     policy = RetryPolicy(first_delay_seconds=0.4)
     for retry, middle in [(0, 0.4), (1, 0.8), (2, 1.6)]:
         delays = {policy.delay_seconds(retry) for _ in range(50)}
@@ -14,7 +14,7 @@ def test_delays_double_with_at_most_half_of_jitter() -> None:
         assert 0.5 * middle <= min(delays) <= max(delays) <= 1.5 * middle
 
 
-def test_percentiles_are_nearest_ranks() -> None:
+def test_percentiles_use_nearest_rank() -> None:
     statistics = CallStatistics()
     for hundredth in range(200, 0, -1):
         statistics.record(hundredth / 100)
@@ -22,11 +22,11 @@ def test_percentiles_are_nearest_ranks() -> None:
     assert (summary.answered, summary.p50, summary.p95, summary.p99) == (200, 1.0, 1.9, 1.98)
 
 
-def test_percentiles_of_nothing_are_nan() -> None:
+def test_percentiles_are_nan_without_calls() -> None:
     assert math.isnan(CallStatistics().summary().p99)
 
 
-def test_percentiles_concern_the_newest_calls_only() -> None:
+def test_percentiles_cover_latest_calls() -> None:
     statistics = CallStatistics()
     for _ in range(100):
         statistics.record(100.0)

@@ -19,7 +19,7 @@ from raggrpo_trainer.http.pool import HttpPool, HttpResponse, proxy_for
         ({"http_proxy": "http://proxy:3128", "no_proxy": ".svc"}, "http://kb.team.svc/", None),
     ],
 )
-def test_the_environments_proxy_is_used_unless_it_excepts_the_host(
+def test_proxy_of_environment_is_used_unless_host_is_excluded(
     environment: dict[str, str], url: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
@@ -70,7 +70,7 @@ def make_service(http: HttpPool, url: str) -> JsonService:
         ),
     ],
 )
-async def test_what_is_no_answer_is_told_in_one_line_without_the_url(
+async def test_malformed_response_is_reported_in_one_line_without_url(
     answer: bytes, cause: FailureCause, detail: str
 ) -> None:
     http = HttpPool()
@@ -85,7 +85,7 @@ async def test_what_is_no_answer_is_told_in_one_line_without_the_url(
     assert "\n" not in failed.value.detail
 
 
-async def test_a_server_may_close_its_connections_without_a_word() -> None:
+async def test_closed_connections_are_replaced() -> None:
     http = HttpPool()
     server, url, heads = await served(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):
@@ -96,7 +96,7 @@ async def test_a_server_may_close_its_connections_without_a_word() -> None:
     assert len(heads) == 20
 
 
-async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
+async def test_cookies_are_ignored() -> None:
     http = HttpPool()
     server, url, heads = await served(
         b"HTTP/1.1 200 OK\r\nSet-Cookie: server=1\r\nContent-Length: 2\r\n\r\n{}"
@@ -111,5 +111,5 @@ async def test_a_cookie_does_not_bind_all_calls_to_one_server() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "nobody-knows"])
-def test_a_text_can_be_shown_whatever_encoding_its_service_names(encoding: str) -> None:
+def test_response_text_is_decoded_with_unknown_encoding(encoding: str) -> None:
     assert HttpResponse(500, b"down \xff", encoding).text == "down \ufffd"

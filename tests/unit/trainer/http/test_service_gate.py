@@ -102,7 +102,7 @@ def answers(found: Sequence[Any]) -> list[str]:
 
 @pytest.mark.row("D10")
 @pytest.mark.parametrize("fault", [REFUSED, 503, 429, ConnectionResetError("gone")])
-def test_after_an_hour_without_the_service_every_call_has_its_answer(
+def test_calls_succeed_after_outage_of_an_hour(
     fault: int | Exception,
 ) -> None:
     world = World(down_between((10, 3610), fault=fault))
@@ -120,7 +120,7 @@ def test_after_an_hour_without_the_service_every_call_has_its_answer(
     assert world.service.statistics.failures == {}
 
 
-def test_while_it_is_down_only_probes_are_sent() -> None:
+def test_outage_sends_only_probes() -> None:
     world = World(down_between((10, 610)))
 
     async def scenario() -> list[Any]:
@@ -135,7 +135,7 @@ def test_while_it_is_down_only_probes_are_sent() -> None:
 
 
 @pytest.mark.row("D10")
-def test_a_service_that_flaps_loses_no_call() -> None:
+def test_flapping_service_loses_no_call() -> None:
     flaps = [(3 * i + 1.0, 3 * i + 3.0) for i in range(200)]
     world = World(down_between(*flaps))
 
@@ -150,7 +150,7 @@ def test_a_service_that_flaps_loses_no_call() -> None:
     assert len(world.told) > 4
 
 
-def test_one_bad_question_fails_alone_while_the_service_answers_others() -> None:
+def test_failing_request_fails_alone_while_service_is_up() -> None:
     world = World(lambda _, content: 500 if "poison" in content else 0.01)
 
     async def scenario() -> list[Any]:
@@ -165,7 +165,7 @@ def test_one_bad_question_fails_alone_while_the_service_answers_others() -> None
     assert world.service.statistics.failures == {FailureCause.HTTP_STATUS: 1}
 
 
-def test_a_rejected_question_is_not_asked_after() -> None:
+def test_rejected_request_triggers_no_probe() -> None:
     world = World(lambda _, content: 400 if "odd" in content else 0.01)
 
     async def scenario() -> list[Any]:
@@ -176,7 +176,7 @@ def test_a_rejected_question_is_not_asked_after() -> None:
     assert len(world.pool.asked) == 1
 
 
-def test_a_question_that_fells_the_service_time_and_again_fails_in_the_end() -> None:
+def test_request_that_repeatedly_crashes_service_fails() -> None:
     fallen, innocent = [-100.0], [f"tea {i}" for i in range(20)]
 
     def falls(now: float, content: str) -> float | Exception:
@@ -197,7 +197,7 @@ def test_a_question_that_fells_the_service_time_and_again_fails_in_the_end() -> 
     assert times <= OUTAGES_BEFORE_SERIAL + MAX_SERIAL_OUTAGES + 1 + RETRY.retries
 
 
-def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() -> None:
+def test_high_failure_ratio_is_outage_despite_successful_probe() -> None:
     lately: list[float] = []
 
     def limited(now: float, _: str) -> float | int:
@@ -219,7 +219,7 @@ def test_calls_that_mostly_fail_open_the_circuit_though_a_probe_is_answered() ->
     assert [each for each in found if isinstance(each, CallFailed)] == []
 
 
-def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
+def test_hanging_service_is_reported_before_timeout() -> None:
     world = World(lambda now, _: 1e4 if 10 <= now < 900 else 0.01, timeout_seconds=600)
 
     async def scenario() -> list[Any]:
@@ -231,7 +231,7 @@ def test_a_service_that_hangs_is_told_before_its_calls_time_out() -> None:
     assert world.causes[0] == "Timeout: no response for 20 s"
 
 
-def test_a_service_that_is_always_slow_is_not_down() -> None:
+def test_slow_service_is_not_down() -> None:
     world = World(lambda *_: 45.0, timeout_seconds=120)
 
     async def scenario() -> list[Any]:
@@ -242,7 +242,7 @@ def test_a_service_that_is_always_slow_is_not_down() -> None:
     assert world.told == []
 
 
-def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
+def test_outage_is_reported_only_while_step_waits() -> None:
     """Passages fetched ahead may wait for long before anybody needs them."""
     world = World(down_between((10, 100)))
 
@@ -261,7 +261,7 @@ def test_an_outage_is_told_only_while_the_step_waits_for_it() -> None:
     assert world.outages.waited_seconds == pytest.approx(60, abs=7)
 
 
-def test_closing_while_it_waits_ends_its_probes() -> None:
+def test_close_stops_probes() -> None:
     world = World(down_between((0, 1e9)))
 
     async def scenario() -> None:

@@ -35,7 +35,7 @@ def written(folder: Path, **config: Any) -> Path:
     ("shared", "padded", "layout"),
     [(EXACT, EXACT, SHARED), (OFF, EXACT, PADDED), (OFF, OFF, None)],
 )
-def test_the_best_exact_layout_is_chosen(
+def test_best_exact_layout_is_chosen(
     shared: dict[str, Any], padded: dict[str, Any], layout: RowLayout | None
 ) -> None:
     family = model_family({"architectures": ["X"], "layer_types": ["linear_attention"]})
@@ -48,23 +48,21 @@ def test_the_best_exact_layout_is_chosen(
     ("window", "longest", "layout"),
     [(4096, 4096, SHARED), (4096, 4097, PADDED), (None, 100_000, SHARED)],
 )
-def test_a_window_as_long_as_every_row_is_full_attention(
+def test_window_of_row_length_is_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
     family = model_family(ordinary("MistralForCausalLM", sliding_window=window))
     assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
-def test_qwen_names_a_window_that_it_does_not_use() -> None:
+def test_unused_window_of_qwen_is_ignored() -> None:
     config = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "max_window_layers": 2}
     assert model_family(config | {"use_sliding_window": False}).window is None
     assert model_family(config | {"use_sliding_window": True}).window == 8
 
 
 @pytest.mark.parametrize("kind", ["longrope", "su", "dynamic"])
-def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
-    kind: str, tmp_path: Path
-) -> None:
+def test_batch_dependent_positions_are_rejected_for_long_rows(kind: str, tmp_path: Path) -> None:
     rope = {"rope_type": kind, "original_max_position_embeddings": 64}
     family = model_family(ordinary("LlamaForCausalLM", rope_parameters=rope))
     assert best_layout(family, tmp_path, 64).row_layout is SHARED
@@ -73,7 +71,7 @@ def test_positions_that_depend_on_the_batch_are_refused_for_long_rows(
     assert "decrease data.maxPromptLength" in refused.reason
 
 
-def test_the_engine_must_have_the_family() -> None:
+def test_family_without_engine_support_is_rejected() -> None:
     known = engine_architectures()
     assert {"Qwen3ForCausalLM", "OlmoeForCausalLM", "SmolLM3ForCausalLM"} <= known
     assert not {"RwkvForCausalLM", "BertModel"} & known
@@ -88,7 +86,7 @@ def test_the_engine_must_have_the_family() -> None:
         ({"hidden_act": "gelu"}, "hidden_act gelu: vLLM"),
     ],
 )
-def test_what_no_measurement_of_a_known_family_covered_is_tried(
+def test_unmeasured_variant_of_known_family_runs_experiment(
     config: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -110,9 +108,7 @@ def test_what_no_measurement_of_a_known_family_covered_is_tried(
         ({"layer_types": ["conv", "full_attention"]}, "conv layers"),
     ],
 )
-def test_what_the_engine_cannot_compute_on_cpus_is_refused(
-    shape: dict[str, Any], told: str
-) -> None:
+def test_model_without_cpu_engine_support_is_rejected(shape: dict[str, Any], told: str) -> None:
     family = model_family({"architectures": ["Qwen3ForCausalLM"], **shape})
     assert list(engine_problems(family, on_cpu=False)) == []
     [problem] = [*engine_problems(family, on_cpu=True)] or [""]
@@ -122,7 +118,7 @@ def test_what_the_engine_cannot_compute_on_cpus_is_refused(
 
 
 @pytest.mark.row("D1")
-def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path) -> None:
+def test_family_with_padded_rows_is_measured_and_reported(tmp_path: Path) -> None:
     """The real experiment, in a process of its own."""
     config = make_fit_config(tmp_path, {"resources.device": "GPU"})
     written(
@@ -140,7 +136,7 @@ def test_a_family_that_trains_in_padded_rows_is_measured_and_said(tmp_path: Path
 
 
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])
-def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_path: Path) -> None:
+def test_model_without_architecture_is_rejected(named: object, tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     written(tmp_path / "model", architectures=named, model_type="qwen3")
     finding = check_family(config).finding
@@ -149,7 +145,7 @@ def test_a_model_without_the_name_of_its_class_is_refused(named: object, tmp_pat
 
 
 @pytest.mark.row("D1")
-def test_a_family_nobody_knows_is_refused_with_what_is_missing(tmp_path: Path) -> None:
+def test_unknown_family_is_rejected_with_reasons(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
     finding = check_family(config).finding

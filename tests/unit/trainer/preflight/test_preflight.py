@@ -67,7 +67,7 @@ def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any
 
 
 @pytest.mark.row("A12")
-def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> None:
+def test_valid_job_passes_all_checks_and_yields_facts(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
 
     ended = preflight(make_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
@@ -96,14 +96,14 @@ def test_a_fit_job_passes_every_check_and_yields_the_facts(tmp_path: Path) -> No
     assert result.facts.ray_version.startswith("2.")
 
 
-def test_without_a_file_the_result_goes_to_standard_output(tmp_path: Path) -> None:
+def test_result_is_written_to_stdout_without_output_file(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
     ended = preflight(config)
     result = PreflightResult.model_validate_json(ended.stdout)
     assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
-def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path: Path) -> None:
+def test_configuration_of_other_version_is_rejected(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
     ended = preflight(config)
     assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
@@ -111,7 +111,7 @@ def test_a_configuration_of_another_version_is_refused_without_a_result(tmp_path
     assert b"Traceback" not in ended.stderr
 
 
-def test_it_starts_without_torch_ray_and_vllm() -> None:
+def test_preflight_does_not_import_torch_ray_or_vllm() -> None:
     code = (
         "import sys, raggrpo_trainer.preflight.__main__ as m;"
         "from transformers import PreTrainedTokenizerFast;"
@@ -123,7 +123,7 @@ def test_it_starts_without_torch_ray_and_vllm() -> None:
     assert ended.stdout.decode().strip() == "[]", ended.stderr.decode()
 
 
-async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+async def test_problems_are_all_reported_at_once(tmp_path: Path) -> None:
     config = make_fit_config(
         tmp_path,
         {
@@ -233,7 +233,7 @@ def renamed_tensors(prefix: str) -> Any:
         "null",
     ],
 )
-async def test_weights_that_are_not_the_whole_model_are_refused(
+async def test_incomplete_weights_are_rejected(
     tmp_path: Path, change: Any, words: list[str]
 ) -> None:
     config = make_fit_config(tmp_path)
@@ -243,7 +243,7 @@ async def test_weights_that_are_not_the_whole_model_are_refused(
     assert all(word in check.evidence for word in words), check.evidence
 
 
-async def test_a_model_saved_without_its_tied_head_is_whole(tmp_path: Path) -> None:
+async def test_model_without_tied_head_is_accepted(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     model = tmp_path / "model"
     (model / "model.safetensors.index.json").unlink()
@@ -252,7 +252,7 @@ async def test_a_model_saved_without_its_tied_head_is_whole(tmp_path: Path) -> N
     assert check_of(await checked(config), CheckId.MODEL_READABLE).state is PASSED
 
 
-async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: Path) -> None:
+async def test_model_without_safetensors_is_rejected_with_remedy(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     for file in (tmp_path / "model").glob("*.safetensors*"):
         file.unlink()
@@ -263,7 +263,7 @@ async def test_a_model_without_safetensors_is_refused_with_the_remedy(tmp_path: 
     assert "save_pretrained" in check.evidence
 
 
-async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: Path) -> None:
+async def test_facts_are_read_without_index_and_from_older_names(tmp_path: Path) -> None:
     model = make_model_folder(tmp_path / "gpt")
     for name in ("model.safetensors.index.json", "b.safetensors"):
         (model / name).unlink()
@@ -299,7 +299,7 @@ async def test_one_file_without_index_and_older_names_give_the_facts(tmp_path: P
         ({"intermediate_size": True}, 0),
     ],
 )  # fmt: skip
-async def test_the_width_of_the_mlp_is_that_of_one_token(
+async def test_mlp_size_is_that_of_one_token(
     tmp_path: Path, config: dict[str, Any], units: int
 ) -> None:
     model = make_model_folder(tmp_path / "other")
@@ -315,7 +315,7 @@ async def test_the_width_of_the_mlp_is_that_of_one_token(
 # --- data
 
 
-async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
+async def test_missing_column_is_named_with_available_columns(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
     result = await checked(make_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
@@ -328,7 +328,7 @@ async def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -
     assert result.exit_code == ExitCode.DATA_ERROR
 
 
-async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path) -> None:
+async def test_nested_columns_are_listed_by_path(tmp_path: Path) -> None:
     rows = [gsm8k_row("1 + 1?", "2")]
     for file in (
         write_parquet(tmp_path / "verl.parquet", rows),
@@ -347,7 +347,7 @@ async def test_nested_columns_are_found_and_listed_by_their_paths(tmp_path: Path
 
 
 @pytest.mark.row("D4")
-async def test_a_conversation_that_the_tokenizer_cannot_render_is_refused_before_a_gpu_is_taken(
+async def test_unrenderable_conversation_fails_sample_lengths(
     tmp_path: Path,
 ) -> None:
     plain = gsm8k_row("1 + 1?", "2") | {"reward_model": {"ground_truth": {"target": ["2"]}}}
@@ -380,7 +380,7 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
         (ONE_ROW + "{{ messages[0].content }}", "ZeroDivisionError"),
     ],
 )
-async def test_a_template_that_cannot_be_used_is_told(
+async def test_invalid_chat_template_fails_sample_lengths(
     tmp_path: Path, template: str, told: str
 ) -> None:
     result = await checked(make_fit_config(tmp_path, {"data.chatTemplate": template}))
@@ -390,7 +390,7 @@ async def test_a_template_that_cannot_be_used_is_told(
     assert result.exit_code == ExitCode.DATA_ERROR
 
 
-async def test_files_of_a_form_that_nobody_foresaw_fail_their_check_alone(tmp_path: Path) -> None:
+async def test_unexpected_file_format_fails_only_its_check(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     changed_config(num_hidden_layers=[3])(tmp_path / "model")
     tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
@@ -415,7 +415,7 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     assert "'answer'" not in check.evidence
 
 
-async def test_each_unreadable_file_is_named() -> None:
+async def test_unreadable_files_are_all_named() -> None:
     with TemporaryDirectory() as folder:  # evidence is short, so its paths have to be
         await unreadable_files_are_named(Path(folder))
 
@@ -439,7 +439,7 @@ async def unreadable_files_are_named(tmp_path: Path) -> None:
     assert str(good) not in evidence
 
 
-async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Path) -> None:
+async def test_validation_files_are_read_and_rows_limited(tmp_path: Path) -> None:
     make_fit_config(tmp_path)
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
@@ -452,7 +452,7 @@ async def test_held_out_files_are_read_too_and_rows_are_those_used(tmp_path: Pat
 
 @pytest.mark.parametrize("longest", ["x" * 60, "率" * 20], ids=["ASCII", "three tokens a letter"])
 @pytest.mark.parametrize(("limit", "state"), [(59, FAILED), (60, PASSED)])
-async def test_the_longest_prompt_must_fit_wherever_it_stands(
+async def test_longest_prompt_is_checked_at_any_position(
     tmp_path: Path, limit: int, state: CheckState, longest: str
 ) -> None:
     rows = [{"prompt": "short", "answer": "A"} for _ in range(500)]
@@ -475,7 +475,7 @@ async def test_the_longest_prompt_must_fit_wherever_it_stands(
     ("limit", "truncation", "state"),
     [(143, False, PASSED), (142, False, FAILED), (142, True, PASSED)],
 )
-async def test_whole_passages_and_their_templates_count(
+async def test_sample_lengths_include_passages_and_templates(
     tmp_path: Path, limit: int, truncation: bool, state: CheckState
 ) -> None:
     changes = {
@@ -497,7 +497,7 @@ async def test_whole_passages_and_their_templates_count(
 # --- checkpoint folder
 
 
-async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_unwritable_checkpoint_folder_is_named(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     result = await checked(config)
@@ -508,7 +508,7 @@ async def test_a_checkpoint_folder_that_cannot_be_written_is_named(tmp_path: Pat
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
+async def test_volume_without_hard_links_fails_checkpoint_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -523,7 +523,7 @@ async def test_a_volume_without_hard_links_is_refused_before_a_gpu_is_taken(
     assert "use another volume" in check.evidence
 
 
-async def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_write_probe_leaves_no_files(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     await checked(make_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
     assert list((tmp_path / "checkpoints").iterdir()) == []
@@ -537,7 +537,7 @@ def keeping_more_than_fits(folder: Path) -> TrainerConfig:
     return config.model_copy(update={"checkpoint": checkpoint})
 
 
-async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
+async def test_insufficient_space_is_reported_in_gib(tmp_path: Path) -> None:
     check = check_of(await checked(keeping_more_than_fits(tmp_path)), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is FAILED
@@ -547,7 +547,7 @@ async def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
     assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
 
 
-async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: Path) -> None:
+async def test_existing_checkpoints_need_no_more_space(tmp_path: Path) -> None:
     config = keeping_more_than_fits(tmp_path)
     shard = Path(config.checkpoint.path) / "step_00000001.e1" / "shard"
     os.makedirs(shard.parent)
@@ -558,7 +558,7 @@ async def test_checkpoints_that_are_there_already_need_no_more_space(tmp_path: P
     assert check.state is PASSED, check.evidence
 
 
-async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -> None:
+async def test_checkpoint_folder_of_running_job_is_rejected_by_name(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     path = Path(config.checkpoint.path)
     os.makedirs(path)
@@ -577,7 +577,7 @@ async def test_a_folder_of_another_live_job_is_refused_by_name(tmp_path: Path) -
 
 
 @pytest.mark.row("A15")
-async def test_every_endpoint_is_called_once_with_its_fields_and_timed(tmp_path: Path) -> None:
+async def test_endpoints_are_called_once_with_their_fields(tmp_path: Path) -> None:
     async def chat(received: Received) -> Response:
         return Response(json.dumps(json.loads(bytes(rag_chat(received).body))))
 
@@ -612,7 +612,7 @@ def make_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> di
 
 
 @pytest.mark.row("A15")
-async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) -> None:
+async def test_unreachable_endpoint_fails_within_seconds_and_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
@@ -625,7 +625,7 @@ async def test_a_refused_endpoint_fails_in_seconds_and_is_named(tmp_path: Path) 
     assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # it may be waited for
 
 
-async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Path) -> None:
+async def test_unknown_host_name_is_not_an_outage(tmp_path: Path) -> None:
     url = "http://kb.nowhere.invalid/retrieve"
     config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
     result = await checked(config)
@@ -634,7 +634,7 @@ async def test_a_name_that_nobody_knows_is_a_mistake_and_no_outage(tmp_path: Pat
 
 
 @pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
-def test_an_outage_beside_another_failure_is_not_waited_for(code: ExitCode) -> None:
+def test_outage_next_to_other_failure_is_not_waited_for(code: ExitCode) -> None:
     down = finding_for(
         CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE
     )
@@ -643,7 +643,7 @@ def test_an_outage_beside_another_failure_is_not_waited_for(code: ExitCode) -> N
     assert exit_code([down]) == ExitCode.RETRIEVAL_UNAVAILABLE
 
 
-async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -> None:
+async def test_failing_endpoint_is_reported_with_status_and_body(tmp_path: Path) -> None:
     async def respond(_: Received) -> Response:
         return PlainTextResponse("index is not loaded", 500)
 
@@ -658,7 +658,7 @@ async def test_a_failing_endpoint_is_told_with_status_and_body(tmp_path: Path) -
 
 
 @pytest.mark.row("D6")
-async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
+async def test_unmapped_response_suggests_mapping_without_values(
     tmp_path: Path,
 ) -> None:
     answer = {"payload": {"hits": [{"ref": 7, "body": "Savings pay 2 %.", "rel": 0.9}]}}
@@ -679,7 +679,7 @@ async def test_an_answer_that_does_not_fit_gets_a_mapping_and_shows_no_values(
 
 
 @pytest.mark.row("A12")
-async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
+async def test_endpoint_without_passages_for_first_row_is_warned_about(
     tmp_path: Path,
 ) -> None:
     async with serving(always({"results": []})) as server:
@@ -692,7 +692,7 @@ async def test_an_endpoint_that_finds_nothing_for_the_first_row_is_warned_about(
     assert "no passages for the first row of the data" in check.evidence
 
 
-async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_200(
+async def test_endpoint_error_with_status_200_fails_check(
     tmp_path: Path,
 ) -> None:
     async with serving(always({"code": 401, "message": "token expired", "data": []})) as server:
@@ -706,9 +706,7 @@ async def test_an_endpoint_whose_token_has_expired_fails_although_its_status_is_
 
 @pytest.mark.row("A4")
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_an_endpoint_that_refuses_the_call_ends_the_job_with_its_words(
-    tmp_path: Path, status: int
-) -> None:
+async def test_endpoint_rejection_is_reported_with_its_message(tmp_path: Path, status: int) -> None:
     async with serving(always({"detail": "this key is not known"}, status)) as server:
         result = await checked(
             make_fit_config(tmp_path, retrieval({"name": "kb", "url": server.url}))
@@ -721,7 +719,7 @@ async def test_an_endpoint_that_refuses_the_call_ends_the_job_with_its_words(
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path: Path) -> None:
+async def test_placeholder_without_column_is_rejected_naming_both(tmp_path: Path) -> None:
     async with serving(always([])) as server:
         body = {"q": "{question}", "where": "{tenant}"}
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": body}
@@ -735,7 +733,7 @@ async def test_a_placeholder_without_its_column_is_refused_naming_both(tmp_path:
     assert asked == 0
 
 
-async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path) -> None:
+async def test_judge_is_called_once_and_rejection_reported(tmp_path: Path) -> None:
     async with serving(always({"error": "no such model"}, 404)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
@@ -750,7 +748,7 @@ async def test_a_judge_is_asked_once_and_one_that_refuses_is_told(tmp_path: Path
 
 
 @pytest.mark.row("D14")
-async def test_a_judge_whose_reply_to_the_rows_own_answer_has_no_grade_is_refused(
+async def test_judge_without_grade_for_reference_answer_is_rejected(
     tmp_path: Path,
 ) -> None:
     reply = {"choices": [{"message": {"content": "Style 3, facts 4."}}]}
@@ -766,7 +764,7 @@ async def test_a_judge_whose_reply_to_the_rows_own_answer_has_no_grade_is_refuse
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_not(
+async def test_judge_outage_is_transient_but_import_error_is_not(
     tmp_path: Path,
 ) -> None:
     async with serving(always("loading", 503)) as server:
@@ -791,7 +789,7 @@ async def test_a_judge_that_is_down_may_come_back_and_wrong_code_beside_it_does_
     ],
     ids=["fine", "another field", "no number", "not found", "down"],
 )
-async def test_a_reward_service_scores_the_first_row_before_any_gpu_is_taken(
+async def test_reward_service_scores_first_row(
     answer: Any, status: int, state: CheckState, told: str, code: ExitCode, tmp_path: Path
 ) -> None:
     async with serving(always(answer, status)) as server:
@@ -807,7 +805,7 @@ async def test_a_reward_service_scores_the_first_row_before_any_gpu_is_taken(
     assert asked[0]["answer"] == ["A"]
 
 
-async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
+async def test_missing_secret_is_named_by_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     result = await checked(make_fit_config(tmp_path, retrieval(endpoint)))
@@ -818,7 +816,7 @@ async def test_a_missing_secret_is_told_by_its_variable(tmp_path: Path) -> None:
     assert result.exit_code == ExitCode.CONFIG_ERROR
 
 
-async def test_a_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> None:
+async def test_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
     changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
@@ -849,7 +847,7 @@ def make_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **m
     return make_fit_config(folder, retrieval({"name": "kb", "managed": given}))
 
 
-async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
+async def test_embedding_model_is_measured(tmp_path: Path) -> None:
     result = await checked(make_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
@@ -862,7 +860,7 @@ async def test_an_embedding_model_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-async def test_passages_of_parquet_are_counted(tmp_path: Path, rows: int) -> None:
+async def test_parquet_passages_are_counted(tmp_path: Path, rows: int) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["a"] * rows, "text": ["x"] * rows}), corpus)
     result = await checked(make_dense_config(tmp_path, corpus=str(corpus)))
@@ -901,7 +899,7 @@ def _has_module(kind: str) -> Any:
         (_has_module("Dense"), "modules.json has Dense, which the retriever does not"),
     ],
 )
-async def test_an_unfit_embedding_model_fails_its_check(
+async def test_unsuitable_embedding_model_fails_check(
     tmp_path: Path, change: Any, words: str
 ) -> None:
     config = make_dense_config(tmp_path)
@@ -919,22 +917,20 @@ async def test_an_unfit_embedding_model_fails_its_check(
     "change",
     [_declares("pooling_mode_mean_tokens"), _has_module("Normalize"), _has_module("Pooling")],
 )
-async def test_what_an_embedding_model_says_of_itself_may_agree(
-    tmp_path: Path, change: Any
-) -> None:
+async def test_embedding_model_with_matching_pooling_passes(tmp_path: Path, change: Any) -> None:
     config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
     assert check_of(await checked(config), CheckId.EMBEDDING_READABLE).state is PASSED
 
 
-async def test_vectors_of_another_size_fail_the_check(tmp_path: Path) -> None:
+async def test_vectors_of_other_dimension_fail_check(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
     result = await checked(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
     evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
     assert "v.npy has shape [7, 3], but the dimension of the model is 8" in evidence
 
 
-async def test_an_index_that_cannot_be_written_fails_the_check(tmp_path: Path) -> None:
+async def test_unwritable_index_path_fails_check(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = await checked(make_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
     evidence = check_of(result, CheckId.CHECKPOINT_WRITABLE).evidence
@@ -980,7 +976,7 @@ async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, 
 # --- the result
 
 
-def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
+def test_long_evidence_is_truncated_less_for_failures() -> None:
     findings = [finding_for(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
     findings.append(finding_for(CheckId.REWARD_CODE, ["reason " * 60], ""))
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
@@ -994,7 +990,7 @@ def test_long_evidence_is_shortened_and_failures_keep_more_of_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["密" * 5000, '"\\' * 3000, "\x00\x1b\n" * 2000, "x" * 10_000])
-def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
+def test_result_size_is_bounded_for_any_evidence(text: str) -> None:
     findings = [finding_for(check, [text], "") for check in CheckId]
     facts = Facts(parameters=10**13, ray_version="2.60.0", schema_digest="d" * 16)
     result = result_of(facts, findings)
@@ -1005,7 +1001,7 @@ def test_the_result_fits_whatever_the_evidence_holds(text: str) -> None:
     assert len(result.checks) == len(CheckId)
 
 
-def test_evidence_that_fits_is_whole() -> None:
+def test_short_evidence_is_not_truncated() -> None:
     result = result_of(Facts(), [not_evaluated(CheckId.GPU_MEMORY, "device  CPU\n")])
     assert not result.truncated
     assert result.checks[0].evidence == "device CPU"
@@ -1014,14 +1010,14 @@ def test_evidence_that_fits_is_whole() -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"), [([], 0), ([4], 4), ([4, 3], 3), ([4, 5], 5), ([3, 5], 3), ([4, 19], 19)]
 )
-def test_the_most_telling_failure_gives_the_exit_code(codes: list[int], expected: int) -> None:
+def test_exit_code_is_that_of_most_specific_failure(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
     findings = [finding_for(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
     assert result_of(Facts(), findings).exit_code == expected
 
 
 @pytest.mark.row("C19")
-def test_sampling_defaults_of_the_model_folder_are_named_as_not_used(tmp_path: Path) -> None:
+def test_sampling_defaults_of_model_are_reported_as_unused(tmp_path: Path) -> None:
     folder = make_model_folder(tmp_path / "model")
     (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')
     finding = check_model(folder).finding

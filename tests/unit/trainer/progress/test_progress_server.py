@@ -29,13 +29,13 @@ def serving(
         server.close()
 
 
-def test_before_the_first_update_there_is_nothing_to_read() -> None:
+def test_progress_is_unavailable_before_first_update() -> None:
     with serving() as (_, http):
         assert http.get("/progress").status_code == 503
         assert http.get("/metrics").status_code == 503
 
 
-async def test_the_operators_client_reads_the_newest_progress() -> None:
+async def test_operator_client_reads_newest_progress() -> None:
     with serving() as (server, _):
         server.update(PROGRESS.model_dump_json(by_alias=True).encode(), b"")
         newer = PROGRESS.model_copy(update={"step": 4})
@@ -67,7 +67,7 @@ def test_metrics_are_served_as_prometheus_text() -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/progress"), ("POST", "/stacks"), ("POST", "/stop")]
 )
-def test_a_token_guards_every_path_but_the_metrics(
+def test_token_guards_all_paths_but_metrics(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     asked: list[str] = []
@@ -87,26 +87,26 @@ def test_a_token_guards_every_path_but_the_metrics(
     ("node", "token", "host"),
     [("127.0.0.1", "t", "127.0.0.1"), ("10.0.0.7", "t", "0.0.0.0"), ("10.0.0.7", "", "127.0.0.1")],
 )
-def test_other_machines_reach_it_only_in_a_cluster_and_with_a_token(
+def test_server_listens_on_all_addresses_only_in_cluster_with_token(
     node: str, token: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: node)
     assert listen_host(token) == host
 
 
-def test_a_scraper_needs_no_token() -> None:
+def test_metrics_need_no_token() -> None:
     with serving(token="secret") as (server, http):
         server.update(b"{}", b"raggrpo_step 3.0\n")
         assert http.get("/metrics").status_code == 200
 
 
 @pytest.mark.row("B13")
-def test_stacks_answers_which_processes_were_asked() -> None:
+def test_stacks_returns_signaled_processes() -> None:
     with serving(dump_stacks=lambda: [11, 12]) as (_, http):
         assert http.post("/stacks").json() == {"asked": [11, 12]}
 
 
-def test_a_taken_port_is_an_error_and_leaves_no_thread() -> None:
+def test_port_in_use_raises_and_leaves_no_thread() -> None:
     with serving() as (server, _):
         before = threading.active_count()
         with pytest.raises(OSError, match=r"address already in use|Address already in use"):
@@ -114,7 +114,7 @@ def test_a_taken_port_is_an_error_and_leaves_no_thread() -> None:
         assert threading.active_count() == before
 
 
-def test_close_ends_the_thread_and_frees_the_port() -> None:
+def test_close_stops_thread_and_frees_port() -> None:
     before = threading.active_count()
     with serving() as (server, _):
         port = server.port

@@ -42,7 +42,7 @@ def steps_of(log_dir: Path, tag: str) -> list[int]:
 
 
 @pytest.mark.row("A23")
-def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: Path) -> None:
+def test_seconds_per_step_uses_history_window(tmp_path: Path) -> None:
     lasted = [1.0] * 30 + [5.0] * 11
     for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
         published = Published()
@@ -54,7 +54,7 @@ def test_the_pace_is_the_median_of_as_many_last_steps_as_the_job_says(tmp_path: 
         assert published.progresses[-1].seconds_per_step == pace
 
 
-def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+def test_weight_update_ratio_is_reported_when_measured(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 3, publish=published)
     for step in range(9, 12):
@@ -69,7 +69,7 @@ def test_the_change_of_the_weights_is_shown_where_it_was_measured(tmp_path: Path
 
 
 @pytest.mark.row("B15")
-def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> None:
+def test_progress_has_stage_step_pace_and_metrics(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 3, publish=published)
 
@@ -86,7 +86,7 @@ def test_progress_tells_stage_step_pace_and_newest_numbers(tmp_path: Path) -> No
     assert {m.name: m.value for m in last.metrics}["reward_mean"] == "0.7"
 
 
-def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
+def test_seconds_per_step_is_median_of_recent_steps(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 1, publish=published)
     for step in range(1, 31):
@@ -97,7 +97,7 @@ def test_the_pace_is_the_median_of_the_recent_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("later", "told"), [([], (10, "down")), ([30], (30, ""))])
-def test_a_failed_backup_is_told_until_one_succeeds(
+def test_failed_backup_is_reported_until_success(
     tmp_path: Path, later: list[int], told: tuple[int, str]
 ) -> None:
     published = Published()
@@ -110,7 +110,7 @@ def test_a_failed_backup_is_told_until_one_succeeds(
     assert (last.backup_step, last.backup_failure) == told
 
 
-def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
+def test_seconds_by_stage_are_medians(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 1, publish=published)
     for step, seconds in enumerate((1.0, 9.0, 2.0), start=1):
@@ -123,7 +123,7 @@ def test_the_parts_of_a_step_are_told_as_their_medians(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A10")
-def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None:
+def test_stage_seconds_grow_without_reports(tmp_path: Path) -> None:
     published, now = Published(), [100.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.LOADING_MODEL)
@@ -134,7 +134,7 @@ def test_time_in_a_stage_grows_while_nothing_is_reported(tmp_path: Path) -> None
     reporter.close()
 
 
-def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
+def test_repeated_stage_keeps_its_time(tmp_path: Path) -> None:
     published, now = Published(), [0.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.TRAINING)
@@ -145,7 +145,7 @@ def test_saying_a_stage_again_does_not_restart_its_time(tmp_path: Path) -> None:
     assert published.progresses[-1].stage_seconds == 5.0
 
 
-def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_one(
+def test_outage_is_separate_stage_within_interrupted_stage(
     tmp_path: Path,
 ) -> None:
     published, now = Published(), [0.0]
@@ -171,7 +171,7 @@ def test_an_outage_is_a_stage_of_its_own_between_two_parts_of_the_interrupted_on
     assert left == [("Connecting", 0.0), ("Training", 5.0), ("WaitingForEndpoint", 600.0)]
 
 
-def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: Path) -> None:
+def test_checkpoints_pins_and_failure_are_published(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 1, publish=published)
     ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
@@ -191,7 +191,7 @@ def test_checkpoints_skipped_ones_pins_and_the_failure_are_published(tmp_path: P
     assert last.failure == Failure(exit_code=14, message="loss is NaN")
 
 
-def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) -> None:
+def test_replacements_are_logged_once_and_newest_shown(tmp_path: Path) -> None:
     config, published = make_config(tmp_path), Published()
     reporter = Reporter(config, 1, publish=published)
     happened = [f"engine {number} was lost" for number in range(20)]
@@ -207,7 +207,7 @@ def test_each_replacement_is_told_once_and_the_newest_are_shown(tmp_path: Path) 
     assert published.progresses[-1].in_place == happened[-16:]
 
 
-def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> None:
+def test_progress_size_is_bounded_for_any_report(tmp_path: Path) -> None:
     sizes: list[int] = []
     reporter = Reporter(make_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
     many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
@@ -219,7 +219,7 @@ def test_progress_keeps_its_size_limit_whatever_is_reported(tmp_path: Path) -> N
 
 
 @pytest.mark.row("A17", "A29")
-def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -> None:
+def test_history_has_all_steps_with_consistent_seconds(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     reporter = Reporter(config, 2, publish=Published())
 
@@ -235,7 +235,7 @@ def test_every_step_is_in_the_history_with_seconds_that_add_up(tmp_path: Path) -
     assert history[0]["tokens_per_second"] == 16.0
 
 
-def test_what_happened_to_the_attempt_is_in_the_history(tmp_path: Path) -> None:
+def test_history_has_events_of_attempt(tmp_path: Path) -> None:
     config, now = make_config(tmp_path), [0.0]
     reporter = Reporter(config, 1, publish=Published(), clock=lambda: now[0])
 
@@ -263,7 +263,7 @@ def make_validation() -> Any:
     )
 
 
-def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
+def test_light_mode_writes_event_files_at_intervals(tmp_path: Path) -> None:
     config = make_config(
         tmp_path, {"monitoring.logEverySteps": 10, "monitoring.performanceEverySteps": 4}
     )
@@ -279,7 +279,7 @@ def test_light_writes_event_files_at_its_intervals(tmp_path: Path) -> None:
     assert board(log_dir).Scalars("reward/ExactMatch")[0].value == 0.25
 
 
-def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
+def test_full_mode_writes_event_files_at_each_step(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.mode": "Full"})
     reporter = Reporter(config, 1, publish=Published())
     for step in range(1, 6):
@@ -290,7 +290,7 @@ def test_full_writes_event_files_every_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A23")
-def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
+def test_off_mode_keeps_progress_and_events(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.mode": "Off"})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
@@ -304,7 +304,7 @@ def test_off_keeps_progress_and_events_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A23")
-def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
+def test_probes_are_read_only_when_due(tmp_path: Path) -> None:
     measured: list[int] = []
 
     def read(record: Any) -> dict[str, float]:
@@ -323,7 +323,7 @@ def test_dear_measurements_are_made_only_when_due(tmp_path: Path) -> None:
     assert [r["step"] for r in history if "weighed" in r] == [5, 10]
 
 
-def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path: Path) -> None:
+def test_device_memory_is_reported_at_interval_on_gpus(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.gpuEverySteps": 2})
     log_dir, published = Path(config.monitoring.log_dir), Published()
     reporter = Reporter(config, 1, publish=published)
@@ -341,7 +341,7 @@ def test_device_memory_is_shown_at_its_interval_where_a_device_has_some(tmp_path
 
 
 @pytest.mark.row("A26")
-def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) -> None:
+def test_rank_memory_is_reported_with_driver_memory(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.performanceEverySteps": 2})
     published = Published()
     reporter = Reporter(config, 1, publish=published)
@@ -356,7 +356,7 @@ def test_memory_of_the_ranks_pods_is_shown_beside_the_drivers(tmp_path: Path) ->
 
 
 @pytest.mark.row("A34")
-def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path: Path) -> None:
+def test_unwritable_log_folder_does_not_stop_training(tmp_path: Path) -> None:
     blocked = tmp_path / "logs"
     blocked.write_text("a file where the folder should be")
     published = Published()
@@ -372,7 +372,7 @@ def test_an_unwritable_log_folder_is_reported_and_does_not_end_the_run(tmp_path:
     assert "raggrpo_lost_log_records_total" in published.metrics[-1]
 
 
-def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
+def test_crash_of_reporting_thread_is_raised_in_loop(tmp_path: Path) -> None:
     def publish(progress: bytes, metrics: bytes) -> None:
         raise ZeroDivisionError
 
@@ -383,7 +383,7 @@ def test_a_bug_in_the_reporting_thread_reaches_the_loop(tmp_path: Path) -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_numbers_that_json_cannot_hold_become_null(tmp_path: Path) -> None:
+def test_non_finite_numbers_become_null(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
     reporter.report_step(make_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))
@@ -412,7 +412,7 @@ sys.stdin.read()
 """
 
 
-def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path) -> None:
+def test_published_steps_survive_kill(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -429,7 +429,7 @@ def test_a_killed_process_has_lost_no_step_that_it_had_published(tmp_path: Path)
 
 
 @pytest.mark.row("A26")
-def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path) -> None:
+def test_history_grows_ten_times_slower_after_limit(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
     for step in range(1, 1001):
         lines.write_step("", make_step(step), {})
@@ -447,12 +447,12 @@ def test_a_history_that_reached_its_limit_grows_ten_times_slower(tmp_path: Path)
     ("step", "written", "kept"),
     [(7, 99, True), (7, 100, False), (10, 100, True), (10, 200, False), (100, 299, True)],
 )
-def test_each_limit_takes_ten_times_as_many_steps(step: int, written: int, kept: bool) -> None:
+def test_log_limit_multiplies_stride_by_ten(step: int, written: int, kept: bool) -> None:
     assert is_logged(step, written, limit=100) is kept
 
 
 @pytest.mark.row("B26")
-def test_prometheus_shows_stages_calls_and_numbers() -> None:
+def test_prometheus_page_has_stages_calls_and_metrics() -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
     progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
     text = PrometheusText("demo").render(progress, make_step(5, retrieval={"kb": calls}), {}, 0)
@@ -466,7 +466,7 @@ def test_prometheus_shows_stages_calls_and_numbers() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
-def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: Path) -> None:
+def test_metrics_limit_covers_max_endpoints(tmp_path: Path) -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
@@ -485,19 +485,19 @@ def test_the_most_endpoints_of_a_job_leave_room_to_every_other_number(tmp_path: 
     assert steps_of(tmp_path / "logs", f"retrieval/{names[0]}/p95") == [1]
 
 
-def test_an_endpoint_that_never_answered_has_failures_and_no_latency() -> None:
+def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
     calls = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.TIMEOUT: 2})
     assert make_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
 
 
 @pytest.mark.row("A29")
-def test_flops_are_counted_over_computed_positions_and_training_time() -> None:
+def test_flops_count_positions_and_training_time() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
     assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
-def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
+def test_utilization_is_absent_when_peak_is_unknown() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
     assert found == pytest.approx({"train_tflops": 6.0})
@@ -518,15 +518,15 @@ def test_utilization_is_not_told_when_a_peak_is_unknown() -> None:
         ("", 0.0),
     ],
 )
-def test_peaks_are_known_by_the_name_of_the_device(name: str, peak: float) -> None:
+def test_peaks_are_looked_up_by_device_name(name: str, peak: float) -> None:
     assert peak_tflops(name) == peak
 
 
-def test_memory_of_a_pod_leaves_idle_page_cache_out(tmp_path: Path) -> None:
+def test_pod_memory_excludes_inactive_page_cache(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 300\nactive_file 100\n")
     assert host_memory_bytes(tmp_path) == 700
 
 
-def test_memory_outside_a_pod_is_this_process(tmp_path: Path) -> None:
+def test_memory_outside_pod_is_that_of_process(tmp_path: Path) -> None:
     assert 10 * 2**20 < host_memory_bytes(tmp_path / "none") < 2**40

@@ -74,7 +74,7 @@ def refusing_server() -> Iterator[str]:
 
 @pytest.mark.row("A23")
 @pytest.mark.usefixtures("mark")
-def test_the_run_gets_the_points_of_tensorboard_at_its_steps(tmp_path: Path) -> None:
+def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
     config = with_wandb(
         tmp_path, {"monitoring.logEverySteps": 3, "monitoring.performanceEverySteps": 2}
     )
@@ -97,7 +97,7 @@ def test_the_run_gets_the_points_of_tensorboard_at_its_steps(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("mark")
-def test_all_attempts_feed_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
+def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
     config = with_wandb(tmp_path)
     found = []
     for attempt, steps in enumerate([(1, 2, 3), (2, 3)], start=1):
@@ -118,7 +118,7 @@ def test_all_attempts_feed_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"monitoring.mode": MonitoringMode.OFF}, {"monitoring.wandb.project": ""}]
 )
-def test_no_process_is_started_for_a_run_that_nobody_wants(
+def test_process_is_not_started_without_project(
     changes: dict[str, Any], tmp_path: Path, mark: str
 ) -> None:
     config = with_wandb(tmp_path, changes)
@@ -130,7 +130,7 @@ def test_no_process_is_started_for_a_run_that_nobody_wants(
     assert not (log_dir_of(config) / "wandb").exists()
 
 
-def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
+def test_close_leaves_no_process(tmp_path: Path, mark: str) -> None:
     config = with_wandb(tmp_path)
     run = WandbRun(config)
     wait_for(lambda: runs(config) == 1)
@@ -141,7 +141,7 @@ def test_closing_leaves_no_process(tmp_path: Path, mark: str) -> None:
 
 
 @pytest.mark.row("A23")
-def test_a_server_that_hangs_does_not_hold_up_the_end(
+def test_hanging_server_does_not_delay_exit(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
@@ -171,7 +171,7 @@ sys.stdin.read()
 """
 
 
-def test_nothing_outlives_a_trainer_that_is_killed(tmp_path: Path, mark: str) -> None:
+def test_wandb_process_exits_with_killed_trainer(tmp_path: Path, mark: str) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -185,7 +185,7 @@ def test_nothing_outlives_a_trainer_that_is_killed(tmp_path: Path, mark: str) ->
 
 
 @pytest.mark.usefixtures("mark")
-def test_a_refused_key_is_told_once_with_the_remedy_and_training_goes_on(
+def test_rejected_key_is_logged_once_and_training_continues(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

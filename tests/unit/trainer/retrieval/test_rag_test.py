@@ -55,14 +55,12 @@ def level(in_flight: int, per_second: float) -> LoadLevel:
         ([], 0),
     ],
 )
-def test_a_service_is_saturated_from_where_no_later_level_brings_a_tenth_more(
-    rates: list[float], at: int
-) -> None:
+def test_saturation_is_first_level_without_ten_percent_gain(rates: list[float], at: int) -> None:
     assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
 
 
 @pytest.mark.row("A15")
-async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
+async def test_load_doubles_up_to_max_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is saturated is judged by all levels; how, the test above tells without a clock."""
@@ -98,7 +96,7 @@ async def test_load_rises_to_the_most_calls_in_flight_and_answers_are_timed(
 
 
 @pytest.mark.row("A15")
-async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -> None:
+async def test_variants_change_one_setting(tmp_path: Path) -> None:
     async def thorough(received: Received) -> Response:
         # Finds something only without a threshold, as a service with other scores would.
         if received.body["score_threshold"]:
@@ -121,7 +119,7 @@ async def test_variants_differ_from_the_jobs_call_in_one_thing(tmp_path: Path) -
     assert [r.body["context"] for r in server.requests[-PROMPTS:]] == ["c0", "c1", "c2", "c3"]
 
 
-async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) -> None:
+async def test_failures_are_counted_by_cause_and_stop_load_increase(tmp_path: Path) -> None:
     async def weak(received: Received) -> Response:
         is_first = received.number == 0
         return await (search_r1() if is_first else always({"detail": "busy"}, 503))(received)
@@ -137,7 +135,7 @@ async def test_failures_are_counted_by_cause_and_end_the_rise(tmp_path: Path) ->
     assert sum(found.step.failures.values()) == PROMPTS
 
 
-async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Path) -> None:
+async def test_unreachable_service_is_named_with_cause(tmp_path: Path) -> None:
     there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
         config = make_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
@@ -147,14 +145,14 @@ async def test_a_service_that_is_not_there_is_named_with_the_cause(tmp_path: Pat
     assert (found[1].levels, found[1].step) == ([], None)
 
 
-async def test_a_secret_that_is_not_set_is_named(tmp_path: Path) -> None:
+async def test_unset_secret_is_named(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):
         await rag_test(make_config(tmp_path, "Prompt", kb), {}, seconds=1, max_in_flight=1)
 
 
-async def test_the_command_shows_what_was_measured(tmp_path: Path) -> None:
+async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     command = [sys.executable, "-m", "raggrpo_cli.main", "rag-test", str(file)]
     short = ["--mount", f"work={tmp_path}", "--seconds", "0.2", "--most", "2"]

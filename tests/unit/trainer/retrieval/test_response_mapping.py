@@ -63,7 +63,7 @@ async def asked(
         ),
     ],
 )
-async def test_answers_of_any_shape_are_read_by_their_mapping(
+async def test_responses_of_any_shape_are_mapped(
     answer: Any, response: dict[str, str], expected: tuple[Passage, ...]
 ) -> None:
     _, found = await asked(always(answer), response=response, role="Retriever", protocol="Http",
@@ -80,12 +80,12 @@ async def test_answers_of_any_shape_are_read_by_their_mapping(
         [{"id": "1", "text": "Tea", "score": 0.5}],
     ],
 )
-async def test_usual_shapes_need_no_mapping(answer: Any) -> None:
+async def test_default_shapes_need_no_mapping(answer: Any) -> None:
     _, found = await asked(always(answer))
     assert found == (Passage("1", "Tea", 0.5),)
 
 
-async def test_an_answer_that_does_not_fit_is_shown_without_its_values_and_gets_a_mapping() -> None:
+async def test_mismatch_shows_shape_and_suggested_mapping() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always(BANK))
     assert caught.value.cause is FailureCause.MISSING_FIELD
@@ -98,7 +98,7 @@ async def test_an_answer_that_does_not_fit_is_shown_without_its_values_and_gets_
 
 
 @pytest.mark.row("D6")
-async def test_the_body_takes_any_json_value_and_the_samples_fields() -> None:
+async def test_body_template_takes_json_values_and_sample_fields() -> None:
     body = {
         "tenant": "acme-{region}",
         "limits": {"top": "{top_k}", "exact": True, "boost": [1, 2.5, None]},
@@ -116,7 +116,7 @@ async def test_the_body_takes_any_json_value_and_the_samples_fields() -> None:
 
 
 @pytest.mark.row("D6")
-async def test_every_call_has_a_message_id_of_its_own() -> None:
+async def test_calls_have_unique_message_ids() -> None:
     ids = set()
     for query in ("tea", "coffee"):
         server, _ = await asked(always([]), query, extraBody={"message_id": "{message_id}"})
@@ -126,7 +126,7 @@ async def test_every_call_has_a_message_id_of_its_own() -> None:
 
 
 @pytest.mark.row("D6")
-async def test_a_streamed_answer_is_read_to_its_end() -> None:
+async def test_streamed_response_is_read_to_end() -> None:
     events = [{"delta": "Te"}, {"delta": "a"}, {"results": [{"id": "1", "text": "T", "score": 1}]}]
     text = ": hello\n\n" + "".join(f"event: m\ndata: {json.dumps(e)}\n\n" for e in events)
 
@@ -137,7 +137,7 @@ async def test_a_streamed_answer_is_read_to_its_end() -> None:
     assert found == (Passage("1", "T", 1.0),)
 
 
-async def test_a_stream_of_one_passage_per_event_is_read_too() -> None:
+async def test_stream_with_one_passage_per_event_is_read() -> None:
     text = "".join(f'data: {{"doc": {{"text": "{t}"}}}}\n\n' for t in "ab")
 
     async def respond(_: Received) -> Response:
@@ -151,7 +151,7 @@ async def test_a_stream_of_one_passage_per_event_is_read_too() -> None:
 
 @pytest.mark.row("D6")
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 100_000, "[" * 100 + "]" * 100])
-async def test_an_answer_too_deep_costs_its_sample_only(text: str) -> None:
+async def test_too_deep_response_fails_only_its_sample(text: str) -> None:
     async def respond(_: Received) -> Response:
         return PlainTextResponse(text, media_type="application/json")
 
@@ -161,7 +161,7 @@ async def test_an_answer_too_deep_costs_its_sample_only(text: str) -> None:
 
 
 @pytest.mark.row("D6")
-async def test_an_answer_too_large_is_not_read_to_its_end() -> None:
+async def test_too_large_response_is_not_read_to_end() -> None:
     async def respond(_: Received) -> Response:
         return JSONResponse({"results": [], "noise": "x" * (17 * 2**20)})
 
@@ -171,7 +171,7 @@ async def test_an_answer_too_large_is_not_read_to_its_end() -> None:
     assert "16 MiB" in str(caught.value)
 
 
-async def test_a_get_call_carries_the_question_in_its_url() -> None:
+async def test_get_request_has_query_in_url() -> None:
     server, found = await asked(
         always([{"text": "Tea"}]),
         "tea & cake",
@@ -188,7 +188,7 @@ async def test_a_get_call_carries_the_question_in_its_url() -> None:
 
 @pytest.mark.row("D7")
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_search_server_that_is_down_is_waited_for_and_asked_what_it_answered_before(
+async def test_unavailable_search_server_is_probed_with_earlier_request(
     method: str,
 ) -> None:
     async def down_for_three_calls(received: Received) -> Response:
@@ -244,7 +244,7 @@ HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{quest
         (events({"documents": []}), []),
     ],
 )
-async def test_results_of_several_events_are_all_kept(text: str, expected: list[str]) -> None:
+async def test_results_of_events_are_merged(text: str, expected: list[str]) -> None:
     _, found = await asked(streamed(text), **HTTP)
     assert [each.text for each in found] == expected
 
@@ -258,7 +258,7 @@ async def test_results_of_several_events_are_all_kept(text: str, expected: list[
         "event: error\ndata: the reranker failed\n\n",
     ],
 )
-async def test_an_error_within_a_stream_fails_the_call(text: str) -> None:
+async def test_error_event_fails_call(text: str) -> None:
     with pytest.raises(RetrievalFailed, match="the reranker failed") as caught:
         await asked(streamed(text), **HTTP)
     assert caught.value.cause is FailureCause.SERVICE_ERROR
@@ -273,21 +273,21 @@ async def test_an_error_within_a_stream_fails_the_call(text: str) -> None:
         ('{"results": [{"id": "1", "text": "A"}]}\n{"results": []}\n', "application/json"),
     ],
 )
-async def test_heartbeats_and_wrong_content_types_cost_no_answer(text: str, kind: str) -> None:
+async def test_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: str) -> None:
     _, found = await asked(streamed(text, kind), **HTTP)
     assert [each.text for each in found] == ["A"]
 
 
 @pytest.mark.row("D6")
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
-async def test_only_a_newline_ends_a_line_of_json(separator: str) -> None:
+async def test_json_lines_are_split_at_newlines_only(separator: str) -> None:
     answer = json.dumps({"results": [{"text": f"A{separator}B"}]}, ensure_ascii=False)
     _, found = await asked(streamed(answer + "\r\n", "application/x-ndjson"), **HTTP)
     assert [each.text for each in found] == [f"A{separator}B"]
 
 
 @pytest.mark.parametrize("text", ['data: {"resu', "data: ping\n\n"])
-async def test_a_stream_cut_off_or_without_json_is_unreadable(text: str) -> None:
+async def test_truncated_stream_is_rejected(text: str) -> None:
     before = events({"results": [A]}) if "{" in text else ""
     with pytest.raises(RetrievalFailed) as caught:
         await asked(streamed(before + text), **HTTP)
@@ -304,7 +304,7 @@ async def test_a_stream_cut_off_or_without_json_is_unreadable(text: str) -> None
         ({"errors": [{"message": "no such index"}], "data": {}}, "no such index", False),
     ],
 )
-async def test_an_empty_answer_that_tells_of_an_error_is_a_failed_call(
+async def test_empty_response_with_error_fails_call(
     answer: Any, told: str, transient: bool
 ) -> None:
     with pytest.raises(RetrievalFailed) as caught:
@@ -314,13 +314,13 @@ async def test_an_empty_answer_that_tells_of_an_error_is_a_failed_call(
     assert told in failure.detail
 
 
-async def test_an_error_in_a_batch_without_passages_is_a_failed_call() -> None:
+async def test_batch_error_without_passages_fails_call() -> None:
     with pytest.raises(RetrievalFailed, match="token expired"):
         await asked(always({"result": [[]], "error": "token expired"}), protocol="SearchR1",
                     role="Retriever")  # fmt: skip
 
 
-async def test_what_a_service_says_went_wrong_repeats_no_secret() -> None:
+async def test_service_error_masks_secrets() -> None:
     answer = {"code": 401, "message": "no such key: s3cret-token", "data": []}
     async with serving(always(answer)) as server:
         given = {"name": "kb", "protocol": "RagChat", "role": "Reference", "url": server.url}
@@ -340,7 +340,7 @@ async def test_what_a_service_says_went_wrong_repeats_no_secret() -> None:
         {"error": {"code": 0}, "data": []},
     ],
 )
-async def test_an_empty_answer_without_an_error_is_no_failure(answer: Any) -> None:
+async def test_empty_response_without_error_is_success(answer: Any) -> None:
     _, found = await asked(always(answer))
     assert found == ()
 
@@ -367,19 +367,19 @@ async def test_an_empty_answer_without_an_error_is_no_failure(answer: Any) -> No
         ),
     ],
 )  # fmt: skip
-async def test_no_id_type_or_address_is_proposed_as_text(answer: Any, mapping: str) -> None:
+async def test_ids_types_and_addresses_are_not_suggested_as_text(answer: Any, mapping: str) -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always(answer), role="Retriever", protocol="Http", body="{question}")
     assert f"set {mapping};" in caught.value.detail
 
 
-async def test_nothing_is_proposed_where_only_ids_are_found() -> None:
+async def test_mapping_is_not_suggested_without_texts() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always({"found": {"ids": ["doc-1"], "chunk": [{"docId": "a b c"}]}}), **HTTP)
     assert "set response" not in caught.value.detail
 
 
-async def test_null_results_are_left_out() -> None:
+async def test_null_results_are_skipped() -> None:
     _, found = await asked(always({"results": [None, A, None]}), **HTTP)
     assert [each.text for each in found] == ["A"]
     _, found = await asked(always({"result": [[None, {"document": A}]]}), role="Retriever",
@@ -387,13 +387,13 @@ async def test_null_results_are_left_out() -> None:
     assert [each.text for each in found] == ["A"]
 
 
-async def test_a_result_without_text_is_told_with_its_place_and_its_own_shape() -> None:
+async def test_result_without_text_is_reported_with_number_and_shape() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
     assert "results: result 2 of 2 has no text at a default path" in caught.value.detail
     assert "received {id: number, title: text} as result 2" in caught.value.detail
 
 
-async def test_a_list_of_one_text_is_a_text() -> None:
+async def test_single_item_list_is_text() -> None:
     _, found = await asked(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
     assert found == (Passage("1", "A", 1.0),)

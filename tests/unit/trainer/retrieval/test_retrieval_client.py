@@ -76,7 +76,7 @@ async def chat(received: Received) -> Response:
     return rag_chat(received)
 
 
-async def test_actor_request_carries_required_fields_extra_body_and_headers() -> None:
+async def test_actor_request_has_fields_extra_body_and_headers() -> None:
     headers = {"actor-8b": {"Authorization": "Bearer secret-token\n"}}
     values: dict[str, Any] = {
         "scoreThreshold": 0.9,
@@ -99,13 +99,13 @@ async def test_actor_request_carries_required_fields_extra_body_and_headers() ->
     assert passages == (Passage("hello", "about hello", 0.5),)
 
 
-async def test_reference_request_carries_the_context_alone() -> None:
+async def test_reference_request_has_only_context() -> None:
     async with asking(chat, name="reference-32b", role="Reference") as (server, client):
         await client.retrieve("reference-32b", "hello", sample="1")
     assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
 
 
-async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
+async def test_search_r1_request_and_both_response_shapes() -> None:
     async with serving(search_r1(scores=True)) as scored, serving(search_r1(scores=False)) as bare:
         endpoints = make_endpoint(scored.url, topK=2), make_endpoint(bare.url, name="bare")
         async with make_client(*endpoints) as client:
@@ -118,7 +118,7 @@ async def test_search_r1_request_and_both_shapes_of_its_answer() -> None:
     assert [passage.score for passage in without] == [1.0]
 
 
-async def test_text_that_is_no_valid_unicode_still_gets_its_answer() -> None:
+async def test_query_with_lone_surrogate_succeeds() -> None:
     async with serving(chat) as server, make_client(make_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "x", {"rewritten_query": "half \ud83d"}, sample="1")
     assert server.requests[0].body["rewritten_query"] == "half \ud83d"
@@ -155,7 +155,7 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
         ),
     ],
 )
-async def test_a_bad_answer_fails_with_its_cause_and_is_retried_only_where_that_may_help(
+async def test_invalid_response_fails_with_cause_and_retries_if_transient(
     respond: Respond, cause: FailureCause, detail: str, tries: int
 ) -> None:
     async with asking(respond, timeoutSeconds=0.2) as (server, client):
@@ -176,7 +176,7 @@ async def test_a_bad_answer_fails_with_its_cause_and_is_retried_only_where_that_
     "found",
     [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
 )
-async def test_a_search_r1_answer_that_does_not_fit_is_a_missing_field(found: list[Any]) -> None:
+async def test_invalid_search_r1_response_is_missing_field(found: list[Any]) -> None:
     async with asking(always({"result": found}), make_endpoint) as (_, client):
         with pytest.raises(RetrievalFailed, match="MissingField: result"):
             await client.retrieve("kb", "tea", sample="1")
@@ -196,7 +196,7 @@ def closed_port() -> int:
         ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
     ],
 )
-async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: FailureCause) -> None:
+async def test_unreachable_service_fails_with_cause(url: str, cause: FailureCause) -> None:
     url = url.format(port=closed_port())
     async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
@@ -211,7 +211,7 @@ async def test_a_service_out_of_reach_fails_with_its_cause(url: str, cause: Fail
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_broken_connections_tell_cause(scheme: str, cause: FailureCause, tries: int) -> None:
+async def test_broken_connections_have_cause(scheme: str, cause: FailureCause, tries: int) -> None:
     connections = 0
 
     async def neither_http_nor_tls(
@@ -235,7 +235,7 @@ async def test_broken_connections_tell_cause(scheme: str, cause: FailureCause, t
     assert connections == tries
 
 
-async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> None:
+async def test_service_recovery_within_retries_is_success() -> None:
     async def twice_busy(received: Received) -> Response:
         return rag_chat(received) if received.number == 2 else JSONResponse("busy", 503)
 
@@ -249,7 +249,7 @@ async def test_a_service_that_recovers_within_the_retries_is_no_failure() -> Non
     assert 0 < summary.p50 <= summary.p95 <= summary.p99
 
 
-async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
+async def test_concurrent_queries_are_batched() -> None:
     queries = [f"query {number}" for number in range(BATCH_QUERIES + 6)]
     async with serving(search_r1()) as server, make_client(make_endpoint(server.url)) as client:
         answers = await asyncio.gather(*(client.retrieve("kb", q, sample=q) for q in queries))
@@ -259,14 +259,14 @@ async def test_questions_of_the_same_moment_travel_in_few_requests() -> None:
     assert [passages[0].id for passages in answers] == queries
 
 
-async def test_questions_one_after_the_other_travel_alone() -> None:
+async def test_sequential_queries_are_not_batched() -> None:
     async with asking(search_r1(), make_endpoint) as (server, client):
         answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
     assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
     assert [passages[0].id for passages in answers] == ["a", "b", "c"]
 
 
-async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
+async def test_failing_query_does_not_fail_its_batch() -> None:
     healthy = search_r1()
 
     async def allergic(received: Received) -> Response:
@@ -286,7 +286,7 @@ async def test_a_question_that_fails_does_not_take_its_batch_with_it() -> None:
 
 
 @pytest.mark.parametrize("make", [make_endpoint, make_rag_chat])
-async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Make) -> None:
+async def test_equal_queries_share_one_cached_call(make: Make) -> None:
     async def either(received: Received) -> Response:
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 
@@ -300,7 +300,7 @@ async def test_equal_questions_share_one_call_and_its_remembered_answer(make: Ma
     assert {*together, later} == {(Passage("tea", "about tea", 0.5),)}
 
 
-async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
+async def test_equal_queries_are_repeated_without_cache() -> None:
     async with (
         serving(chat) as server,
         make_client(make_rag_chat(server.url, cache=False)) as client,
@@ -310,14 +310,14 @@ async def test_equal_questions_are_asked_anew_where_the_cache_is_off() -> None:
     assert len(server.requests) == 2
 
 
-async def test_the_cache_forgets_what_was_not_asked_for_longest() -> None:
+async def test_cache_evicts_least_recently_used() -> None:
     async with asking(chat, client={"cached_queries": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
     assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
 
 
-async def test_a_failure_is_not_remembered() -> None:
+async def test_failed_call_is_not_cached() -> None:
     async def first_bad(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("bad", 400)
 
@@ -333,7 +333,7 @@ async def test_a_failure_is_not_remembered() -> None:
     ("make", "cache", "queries"),
     [(make_endpoint, True, "tt"), (make_rag_chat, True, "tt"), (make_endpoint, False, "it")],
 )
-async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
+async def test_canceled_caller_does_not_cancel_shared_call(
     make: Make, cache: bool, queries: str
 ) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -357,7 +357,7 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others(
     assert len(server.requests) == 1
 
 
-async def test_no_more_calls_are_in_flight_than_the_endpoint_allows() -> None:
+async def test_calls_in_flight_are_limited_by_endpoint() -> None:
     full, go = asyncio.Event(), asyncio.Event()
 
     async def when_full(received: Received) -> Response:
@@ -386,7 +386,7 @@ async def outcome(client: RetrievalClient, context: str) -> object:
 
 
 @pytest.mark.row("A4")
-async def test_warm_up_lets_the_first_answer_take_longer_than_a_usual_call() -> None:
+async def test_warm_up_allows_slow_first_response() -> None:
     async def slow_first(received: Received) -> Response:
         await asyncio.sleep(0.0 if received.number else 0.3)
         return rag_chat(received)
@@ -401,7 +401,7 @@ async def test_warm_up_lets_the_first_answer_take_longer_than_a_usual_call() -> 
     ] * 2
 
 
-async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
+async def test_warm_up_waits_for_loading_service() -> None:
     async def loading_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
@@ -412,7 +412,7 @@ async def test_warm_up_waits_for_a_service_that_is_still_loading() -> None:
 
 
 @pytest.mark.row("A4")
-async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body() -> None:
+async def test_warm_up_failure_names_endpoint_url_status_and_body() -> None:
     async with (
         serving(always({"error": "bad token"}, 401)) as server,
         make_client(make_rag_chat(f"{server.url}?key=hidden")) as client,
@@ -429,16 +429,14 @@ async def test_warm_up_of_an_unusable_service_names_endpoint_url_status_and_body
     assert len(server.requests) == 1
 
 
-async def test_warm_up_gives_up_at_its_limit() -> None:
+async def test_warm_up_fails_at_limit() -> None:
     url = f"http://127.0.0.1:{closed_port()}/"
     async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(TrainerError, match="ConnectionRefused"):
             await client.warm_up("actor-8b", limit_seconds=0.1)
 
 
-async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_that_is_down() -> (
-    None
-):
+async def test_warm_up_continues_beyond_limit_during_outage() -> None:
     async def loading_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
@@ -454,7 +452,7 @@ async def test_warm_up_goes_on_beyond_its_limit_where_calls_wait_for_a_service_t
 
 
 @pytest.mark.row("A11")
-async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
+async def test_calls_are_logged_with_sample_and_status_without_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def repeats_headers(received: Received) -> Response:
@@ -482,14 +480,14 @@ async def test_each_call_is_logged_with_sample_and_status_but_no_secret(
     assert "secret-token" not in caplog.text + str(failure)
 
 
-async def test_calls_are_not_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_are_not_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving(chat) as server, make_client(make_rag_chat(server.url)) as client:
         await client.retrieve("actor-8b", "hello", sample="17")
     assert caplog.records == []
 
 
-async def test_a_secret_that_is_no_legal_header_does_not_get_into_the_message() -> None:
+async def test_invalid_header_secret_is_not_in_message() -> None:
     headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
     async with asking(chat, client={"headers": headers}) as (_, client):
         failure = await outcome(client, "hello")
@@ -497,7 +495,7 @@ async def test_a_secret_that_is_no_legal_header_does_not_get_into_the_message() 
     assert "token-of-mine" not in str(failure)
 
 
-async def test_closing_the_client_ends_calls_in_flight() -> None:
+async def test_close_cancels_calls_in_flight() -> None:
     asked = asyncio.Event()
 
     async def never(received: Received) -> Response:

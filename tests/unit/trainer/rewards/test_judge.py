@@ -38,7 +38,7 @@ async def graded(
 
 
 @pytest.mark.row("D14")
-async def test_the_judge_reads_the_samples_fields_and_its_grade_is_scaled() -> None:
+async def test_judge_gets_sample_fields_and_grade_is_scaled() -> None:
     server, [score] = await graded(
         replies("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
     )
@@ -121,7 +121,7 @@ def test_grades_are_read_by_pattern_or_path(
         ({"scorePattern": "(a+)+b"}, make_reply("a" * 60 + "c"), FailureCause.NOT_A_NUMBER, ""),
     ],
 )  # fmt: skip
-def test_a_reply_without_a_grade_fails_its_sample(
+def test_reply_without_grade_fails_sample(
     values: dict[str, Any], answer: Any, cause: FailureCause, detail: str
 ) -> None:
     spec = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}", **values})
@@ -141,7 +141,7 @@ async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
 
 
 @pytest.mark.row("D14")
-async def test_a_judge_that_is_busy_is_asked_again_and_one_that_refuses_is_not() -> None:
+async def test_busy_judge_is_retried_but_rejection_is_not() -> None:
     async def busy(received: Received) -> Response:
         return await replies("8")(received) if received.number else JSONResponse({}, 503)
 
@@ -155,12 +155,12 @@ async def test_a_judge_that_is_busy_is_asked_again_and_one_that_refuses_is_not()
         await graded(refuses)
 
 
-async def test_a_reply_that_repeats_the_key_is_quoted_without_it() -> None:
+async def test_reply_excerpt_masks_key() -> None:
     with pytest.raises(RewardFailed, match=r"has no grade: 'I was asked with \*\*\*'"):
         await graded(replies("I was asked with s3cr3t-token"))
 
 
-async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
+async def test_failed_grade_is_not_cached() -> None:
     async def one_bad(received: Received) -> Response:
         return await replies("bad" if received.number == 0 else "6")(received)
 
@@ -176,7 +176,7 @@ async def test_a_failure_is_one_samples_and_is_not_remembered() -> None:
 
 @pytest.mark.row("D14")
 @pytest.mark.parametrize("cache", [True, False])
-async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_before(
+async def test_unavailable_judge_is_probed_with_earlier_request(
     cache: bool,
 ) -> None:
     first, lost = SAMPLE, RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
@@ -204,7 +204,7 @@ async def test_a_judge_that_is_down_is_waited_for_and_asked_what_it_answered_bef
 
 
 @pytest.mark.row("D14")
-async def test_two_judges_of_one_model_are_told_apart() -> None:
+async def test_judges_of_same_model_have_unique_names() -> None:
     async def by_prompt(received: Received) -> Response:
         text = received.body["messages"][0]["content"]
         if "kind" in text:

@@ -77,14 +77,14 @@ def make_sample(completion: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("function", "kind"), [("obey", ProcessReward), ("obey_async", CoroutineReward)]
 )
-async def test_a_python_function_scores_a_sample(code: str, function: str, kind: type) -> None:
+async def test_python_function_scores_sample(code: str, function: str, kind: type) -> None:
     async with make_hook(f"{code}:{function}") as hook:
         assert isinstance(hook, kind)
         assert await hook.score(make_sample("length")) == len("Capital?")
 
 
 @pytest.mark.parametrize("function", ["obey", "obey_async"])
-async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, function: str) -> None:
+async def test_python_function_error_fails_one_sample(code: str, function: str) -> None:
     expected = {
         "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
         "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
@@ -112,7 +112,7 @@ async def test_what_a_python_function_does_wrong_fails_one_sample(code: str, fun
         ("hang", FailureCause.TIMEOUT, "no result within 1 s"),
     ],
 )
-async def test_a_function_that_ends_or_blocks_its_process_fails_one_sample(
+async def test_function_that_exits_or_hangs_fails_one_sample(
     code: str, completion: str, cause: FailureCause, detail: str
 ) -> None:
     async with make_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
@@ -124,7 +124,7 @@ async def test_a_function_that_ends_or_blocks_its_process_fails_one_sample(
     assert after == len("Capital?")
 
 
-async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> None:
+async def test_slow_coroutine_fails_one_sample(code: str) -> None:
     async with make_hook(f"{code}:wait_for_ever", timeout_seconds=0.05) as hook:
         with pytest.raises(CallFailed) as failed:
             await hook.score(make_sample("any"))
@@ -135,7 +135,7 @@ async def test_a_coroutine_that_takes_too_long_fails_one_sample(code: str) -> No
     )
 
 
-async def test_calls_share_few_processes_and_none_outlives_the_hook(code: str) -> None:
+async def test_reward_processes_are_shared_and_exit_with_hook(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=2)
     calls = (hook.score(make_sample("process")) for _ in range(8))
     processes = {int(number) for number in await asyncio.gather(*calls)}
@@ -150,7 +150,7 @@ def exists(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -> None:
+async def test_canceled_call_does_not_reply_to_next_one(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
     await hook.score(make_sample("length"))
     given_up = asyncio.create_task(hook.score(make_sample("hang")))
@@ -172,7 +172,7 @@ async def test_a_call_that_is_given_up_does_not_answer_the_next_one(code: str) -
         ("{code}:value", "module {code} has no function value"),
     ],
 )
-def test_code_that_cannot_be_imported_is_named(code: str, target: str, expected: str) -> None:
+def test_import_error_names_function(code: str, target: str, expected: str) -> None:
     with pytest.raises(TrainerError) as refusal:
         python_reward(target.format(code=code), 30.0)
     assert refusal.value.exit_code is ExitCode.REWARD_CODE_ERROR
@@ -180,7 +180,7 @@ def test_code_that_cannot_be_imported_is_named(code: str, target: str, expected:
 
 
 @pytest.mark.parametrize("content", ["1 / 0", "import sys; sys.exit(4)", "def f(:"])
-def test_code_that_fails_on_import_is_named(tmp_path: Path, content: str) -> None:
+def test_exception_on_import_names_function(tmp_path: Path, content: str) -> None:
     name = f"broken_{abs(hash(content))}"
     (tmp_path / f"{name}.py").write_text(content)
     spec = RewardSpec.model_validate(
@@ -194,7 +194,7 @@ def test_code_that_fails_on_import_is_named(tmp_path: Path, content: str) -> Non
         Rewards(spec, RetrievalSpec())
 
 
-async def test_code_is_found_in_the_folder_that_the_job_names(tmp_path: Path) -> None:
+async def test_code_is_imported_from_code_from_path(tmp_path: Path) -> None:
     (tmp_path / "in_the_folder.py").write_text(CODE)
     spec = RewardSpec.model_validate(
         {
@@ -222,7 +222,7 @@ async def make_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
     await http.close()
 
 
-async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
+async def test_http_reward_gets_sample_and_returns_score() -> None:
     sample = RewardSample(
         "17/0", "Capital?", "Paris", ("Paris",), passages=("p",), fields={"user_profile": "young"}
     )
@@ -249,7 +249,7 @@ async def test_the_judge_gets_what_it_needs_and_its_number_counts() -> None:
         (always({"score": "high"}), FailureCause.NOT_A_NUMBER, 1),
     ],
 )
-async def test_a_judge_that_fails_has_the_causes_of_retrieval(
+async def test_http_reward_failures_have_causes(
     respond: Respond, cause: FailureCause, tries: int
 ) -> None:
     async with make_judge(respond) as (server, judge):
@@ -259,7 +259,7 @@ async def test_a_judge_that_fails_has_the_causes_of_retrieval(
     assert len(server.requests) == tries
 
 
-def test_hooks_see_everything_of_a_sample_as_json_values() -> None:
+def test_hooks_get_sample_as_json() -> None:
     seen = make_sample("x")
 
     assert set(seen) == {

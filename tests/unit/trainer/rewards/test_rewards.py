@@ -73,7 +73,7 @@ async def scored(
         (passages(a=1.0), passages(a=-1.0), 0.0, 0.0),
     ],
 )
-def test_rag_score_equals_values_worked_by_hand(
+def test_rag_score_equals_hand_computed_values(
     actor: list[Passage], reference: list[Passage], threshold: float, expected: float
 ) -> None:
     assert rag_score(actor, reference, threshold) == pytest.approx(expected, rel=1e-12)
@@ -87,7 +87,7 @@ def test_rag_score_equals_values_worked_by_hand(
         ("<answer>Paris", "<answer>Paris"),
     ],
 )
-def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expected: str) -> None:
+def test_final_answer_is_last_tag_or_whole_completion(completion: str, expected: str) -> None:
     assert final_answer(completion) == expected
 
 
@@ -101,13 +101,11 @@ def test_the_answer_is_the_last_one_in_tags_or_everything(completion: str, expec
         ("", ""),
     ],
 )
-def test_with_a_marker_the_answer_is_what_follows_the_last_one(
-    completion: str, expected: str
-) -> None:
+def test_final_answer_follows_last_marker(completion: str, expected: str) -> None:
     assert final_answer(completion, "####") == expected
 
 
-async def test_a_marker_of_the_job_decides_what_is_compared() -> None:
+async def test_answer_marker_of_job_is_used() -> None:
     spec = RewardSpec.model_validate({"functions": [{"name": "ExactMatch"}], "answerMarker": "##"})
     async with Rewards(spec, RetrievalSpec()) as rewards:
         marked = await rewards.score(make_sample("I think so ## Paris"))
@@ -128,7 +126,7 @@ async def test_a_marker_of_the_job_decides_what_is_compared() -> None:
         (RetrievalMode.NONE, make_sample(" \n"), 0.0),
     ],
 )
-def test_format_suits_the_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
+def test_format_depends_on_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
     assert format_score(sample, mode) == expected
 
 
@@ -146,19 +144,19 @@ async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
     assert score.exact_match == 0.0
 
 
-async def test_exact_match_is_reported_even_when_it_is_no_part_of_the_reward() -> None:
+async def test_exact_match_is_reported_when_not_a_term() -> None:
     score = await scored(make_sample("paris."), {"name": "Format"})
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
 
 
-async def test_rag_score_uses_the_actors_threshold() -> None:
+async def test_rag_score_uses_actor_threshold() -> None:
     retrieved = {"Actor": passages(a=0.9, b=0.5, c=0.6), "Reference": passages(a=0.5, b=0.3, c=0.2)}
     sample = make_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
     score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
     assert score.parts == pytest.approx({"RagScore": 0.7, "Format": 1.0})
 
 
-async def test_unparsable_output_scores_zero_without_any_call() -> None:
+async def test_unparsable_output_scores_zero_without_call() -> None:
     sample = make_sample("no fields", fields=None, retrieved={})
     async with Rewards(
         make_reward_spec({"name": "RagScore"}, {"name": "Format"}), SALES
@@ -168,7 +166,7 @@ async def test_unparsable_output_scores_zero_without_any_call() -> None:
     assert rewards.empty_references == 0
 
 
-async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
+async def test_empty_reference_scores_zero_and_is_counted() -> None:
     retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
     sample = make_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
     async with Rewards(make_reward_spec({"name": "RagScore"}), SALES) as rewards:
@@ -178,7 +176,7 @@ async def test_a_reference_without_results_scores_zero_and_is_counted() -> None:
     assert rewards.empty_references == 1
 
 
-async def test_a_term_that_fails_fails_its_sample_only_after_the_others_have_ended() -> None:
+async def test_failed_term_fails_sample_after_other_terms_finish() -> None:
     ended = asyncio.Event()
 
     async def respond(received: Received) -> Response:
@@ -224,13 +222,11 @@ def make_judge(model: str, prompt: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_every_term_has_a_name_of_its_own(
-    functions: list[dict[str, Any]], expected: list[str]
-) -> None:
+def test_term_names_are_unique(functions: list[dict[str, Any]], expected: list[str]) -> None:
     assert term_names(RewardSpec.model_validate({"functions": functions}).functions) == expected
 
 
-async def test_terms_of_one_kind_are_reported_apart() -> None:
+async def test_terms_of_same_kind_are_reported_separately() -> None:
     f1 = {"name": "F1"}
     score = await scored(make_sample("Paris, France"), f1, f1 | {"weight": 2.0})
     assert score.parts == pytest.approx({"F1": 2 / 3, "F1 [1]": 2 / 3})

@@ -21,7 +21,7 @@ from raggrpo_trainer.rewards.text_match import contains, exact_match, f1, tokens
         (" ", []),
     ],
 )
-def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: list[str]) -> None:
+def test_tokens_are_normalized_words_and_cjk_characters(text: str, expected: list[str]) -> None:
     assert tokens(text) == expected
 
 
@@ -44,7 +44,9 @@ def test_tokens_are_normalised_words_and_cjk_characters(text: str, expected: lis
         ("Paris", [], 0.0),
     ],
 )
-def test_exact_match_compares_normal_forms(text: str, answers: list[str], expected: float) -> None:
+def test_exact_match_compares_normalized_text(
+    text: str, answers: list[str], expected: float
+) -> None:
     assert exact_match(text, answers) == expected
 
 
@@ -63,7 +65,7 @@ def test_exact_match_compares_normal_forms(text: str, answers: list[str], expect
         ("apple", [], 0.0),
     ],
 )
-def test_f1_equals_values_worked_by_hand(text: str, answers: list[str], expected: float) -> None:
+def test_f1_equals_hand_computed_values(text: str, answers: list[str], expected: float) -> None:
     assert f1(text, answers) == pytest.approx(expected, rel=1e-12)
 
 
@@ -80,5 +82,7 @@ def test_f1_equals_values_worked_by_hand(text: str, answers: list[str], expected
         ("", [""], 0.0),
     ],
 )
-def test_contains_whole_tokens_in_order(text: str, answers: list[str], expected: float) -> None:
+def test_contains_requires_whole_tokens_in_order(
+    text: str, answers: list[str], expected: float
+) -> None:
     assert contains(text, answers) == expected

@@ -39,6 +39,6 @@ def test_equal_rewards_give_exact_zeros_with_normalization_too() -> None:
     assert group_advantages([0.1] * 3, normalize_by_std=True) == [0.0, 0.0, 0.0]
 
 
-def test_a_failed_sample_does_not_move_the_baseline() -> None:
+def test_failed_sample_does_not_change_group_mean() -> None:
     with_failure = group_advantages([1.0, 0.25, None], normalize_by_std=False)
     assert with_failure[:2] == group_advantages([1.0, 0.25], normalize_by_std=False)

@@ -139,7 +139,7 @@ async def make_sales_step(
         return collector, rollouts, actor, reference
 
 
-async def test_the_actors_fields_reach_its_endpoint_and_the_context_alone_the_reference(
+async def test_actor_gets_fields_and_reference_only_context(
     tmp_path: Path,
 ) -> None:
     _, _, actor, reference = await make_sales_step(tmp_path, fields("rates"))
@@ -161,7 +161,7 @@ async def test_the_actors_fields_reach_its_endpoint_and_the_context_alone_the_re
         assert received.headers["x-team"] == "sales"
 
 
-async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_without_a_call(
+async def test_rag_score_is_recall_and_unparsable_output_scores_zero(
     tmp_path: Path,
 ) -> None:
     collector, rollouts, actor, reference = await make_sales_step(
@@ -179,7 +179,7 @@ async def test_rag_score_is_the_found_share_and_unparsable_output_scores_0_witho
 
 
 @pytest.mark.row("A13")
-async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_path: Path) -> None:
+async def test_failed_call_drops_only_its_sample(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await make_sales_step(
         tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
     )
@@ -194,7 +194,7 @@ async def test_a_failed_call_drops_its_sample_and_the_others_keep_baseline(tmp_p
     collector.check_failures(rollouts)
 
 
-async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) -> None:
+async def test_zero_reward_keeps_failed_sample(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await make_sales_step(
         tmp_path, fields("rates"), fields("broken"), onFailure="ZeroReward"
     )
@@ -205,7 +205,7 @@ async def test_with_zero_reward_a_failed_sample_keeps_its_place(tmp_path: Path) 
 
 
 @pytest.mark.row("A13")
-async def test_too_many_failures_end_the_attempt_with_counts_and_an_example(tmp_path: Path) -> None:
+async def test_too_many_failures_fail_attempt_with_counts_and_example(tmp_path: Path) -> None:
     outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
     collector, rollouts, _, _ = await make_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
 
@@ -260,7 +260,7 @@ def asks_once(text: str) -> str:
     return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
 
 
-async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_path: Path) -> None:
+async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), asks_once)
 
@@ -280,9 +280,7 @@ async def test_inserted_passages_are_read_by_a_policy_and_marked_unsampled(tmp_p
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("carried", [".", "<", "\n<"])
-async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
-    carried: str, tmp_path: Path
-) -> None:
+async def test_stop_text_within_longer_token_triggers_search(carried: str, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await one_search(config, asks_once, carried)
@@ -294,7 +292,7 @@ async def test_a_token_that_completes_the_stop_text_with_more_text_asks_too(
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("stray", ["loans</search>", "<search> </search>", "</search>"])
-async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_path: Path) -> None:
+async def test_turn_without_query_continues_with_hint(stray: str, tmp_path: Path) -> None:
     def write(text: str) -> str:
         return "<answer>right</answer>" if "<information>" in text else stray
 
@@ -307,7 +305,7 @@ async def test_a_turn_without_a_query_is_told_so_and_goes_on(stray: str, tmp_pat
     assert sample.text == f"{stray}<answer>right</answer>"  # what it was told is not its own
 
 
-async def test_an_answer_before_the_search_is_the_end(tmp_path: Path) -> None:
+async def test_answer_before_search_ends_sample(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await one_search(config, lambda _: f"<answer>right</answer> {SEARCH}")
@@ -316,7 +314,7 @@ async def test_an_answer_before_the_search_is_the_end(tmp_path: Path) -> None:
     assert sample.reward == 1.0
 
 
-async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_path: Path) -> None:
+async def test_stop_text_is_removed_after_max_turns(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 1000, maxTurns=2)
         sample, requests = await one_search(config, lambda _: SEARCH)
@@ -329,7 +327,7 @@ async def test_after_max_turns_searches_policy_is_asked_once_without_stop(tmp_pa
 
 @pytest.mark.row("C8")
 @pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + FOUND), 100])
-async def test_search_results_never_exceed_the_token_budget(length: int, tmp_path: Path) -> None:
+async def test_search_results_stay_within_token_budget(length: int, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, length, maxTurns=8)
         sample, requests = await one_search(config, lambda _: SEARCH)
@@ -340,7 +338,7 @@ async def test_search_results_never_exceed_the_token_budget(length: int, tmp_pat
     assert all(len(r.prompt_ids) - len("question ") + r.max_tokens == length for r in requests)
 
 
-async def test_a_failed_search_drops_the_sample_that_asked(tmp_path: Path) -> None:
+async def test_failed_search_drops_its_sample(tmp_path: Path) -> None:
     async with serving(always({"error": "gone"}, status=404)) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
         pool = FakeEnginePool(lambda text: SEARCH if "ask" in text else "<answer>right</answer>")
@@ -362,7 +360,7 @@ async def fails_for_broken(received: Received) -> Response:
     return await search_r1()(received)
 
 
-async def test_a_failed_retrieval_drops_all_samples_of_its_prompt_alone(tmp_path: Path) -> None:
+async def test_failed_retrieval_drops_samples_of_its_prompt(tmp_path: Path) -> None:
     async with serving(fails_for_broken) as kb:
         retrieval = {
             "mode": "Prompt",
@@ -396,7 +394,7 @@ def down_at_first(calls: int, answer: Respond) -> Respond:
 
 
 @pytest.mark.row("D10")
-async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_one(
+async def test_step_with_outage_equals_undisturbed_step(
     tmp_path: Path,
 ) -> None:
     """Retrieval before generation, and a judge after it."""
@@ -442,7 +440,7 @@ async def test_a_step_whose_services_were_down_has_the_result_of_an_undisturbed_
 
 
 @pytest.mark.row("D4")
-async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_their_own(
+async def test_repeated_prompt_in_batch_has_two_groups_with_different_seeds(
     tmp_path: Path,
 ) -> None:
     twice, once = make_prompt(4, "twice"), make_prompt(5, "once")
@@ -458,7 +456,7 @@ async def test_a_prompt_that_comes_twice_in_a_batch_is_two_groups_with_seeds_of_
     assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
 
 
-async def test_the_first_group_of_a_prompt_has_the_seeds_that_it_always_had(
+async def test_first_group_of_prompt_keeps_its_seeds(
     tmp_path: Path,
 ) -> None:
     pool = FakeEnginePool(in_turn("right", "wrong"))

@@ -3,7 +3,7 @@ from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
 
-def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
+def test_ledger_message_has_counts_by_cause_and_example() -> None:
     ledger = FailureLedger()
     for sample in range(28):
         ledger.record_success(sample, "endpoint actor-8b")
@@ -26,7 +26,7 @@ def test_message_names_endpoint_counts_by_cause_and_one_example() -> None:
     }
 
 
-def test_message_has_an_example_of_the_commonest_cause() -> None:
+def test_ledger_message_has_example_of_most_frequent_cause() -> None:
     ledger = FailureLedger()
     for sample in range(5):
         ledger.record_failure(
@@ -40,7 +40,7 @@ def test_message_has_an_example_of_the_commonest_cause() -> None:
     )
 
 
-def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
+def test_ledger_message_has_clause_per_failing_source() -> None:
     ledger = FailureLedger()
     ledger.record_success("1/0", "endpoint healthy")
     ledger.record_failure("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
@@ -52,7 +52,7 @@ def test_each_failing_source_gets_its_sentence_and_healthy_ones_none() -> None:
     )
 
 
-def test_ratio_counts_a_sample_once_however_many_of_its_calls_fail() -> None:
+def test_failure_ratio_counts_samples_once() -> None:
     ledger = FailureLedger()
     assert ledger.ratio == 0.0
     ledger.record_success("a", "endpoint kb")

@@ -51,7 +51,7 @@ def make_sales_spec(url: str) -> RetrievalSpec:
 @pytest.mark.parametrize(
     ("query", "expected"), [("贷款利率", 1.0), ("保险产品介绍 保险产品介绍 保险产品介绍", 0.0)]
 )
-async def test_what_the_actor_writes_decides_finds_and_reward(query: str, expected: float) -> None:
+async def test_actor_output_determines_passages_and_reward(query: str, expected: float) -> None:
     fields = {"user_profile": "客户", "rewritten_query": query, "history_summary": "询问"}
     completion = f"```json\n{json.dumps(fields, ensure_ascii=False)}\n```"
     reward = RewardSpec.model_validate({"functions": [{"name": "RagScore"}]})
