@@ -44,7 +44,7 @@ def test_steps_are_slow_from_thirty_percent_until_twenty(
 
 
 @pytest.mark.row("A25")
-def test_the_stage_that_grew_most_is_named() -> None:
+def test_slowdown_names_stage_that_grew_most() -> None:
     parts = {"generate": 8.5, "train": 9.0, "other": 1.0}
 
     words = slowdown_message(
@@ -65,7 +65,7 @@ def test_growth_counts_from_twenty_steps_and_a_twentieth_of_the_limit_on(
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.1, "generate"), (0.9, "reward")])
-def test_a_stage_that_is_new_grew_from_nothing(seconds: float, named: str) -> None:
+def test_slowdown_names_new_stage(seconds: float, named: str) -> None:
     parts = {"generate": 4.2, "reward": seconds}
 
     words = slowdown_message(
@@ -123,7 +123,7 @@ def test_memory_that_lasts_is_not_told(progress: Progress, limits: dict[PodRole,
     assert memory_growth_message(BASE, progress, limits) == ""
 
 
-def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:
+def test_baseline_rounds_to_milliseconds() -> None:
     parts = {"generate": 4.00162}
 
     base = baseline_of(at(12, 2 * GIB, 7 * GIB, seconds_per_step=9.51251, seconds_by_stage=parts))
@@ -133,7 +133,7 @@ def test_a_baseline_keeps_what_was_measured_to_the_millisecond() -> None:
     assert base.rank_memory == pytest.approx(7 * GIB, rel=1e-5)
 
 
-def test_a_baseline_holds_no_memory_that_was_not_measured() -> None:
+def test_baseline_has_no_unmeasured_memory() -> None:
     base = baseline_of(at(12))
     assert (base.host_memory, base.rank_memory) == (0, 0)
 

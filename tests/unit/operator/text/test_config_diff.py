@@ -12,7 +12,7 @@ A: dict[str, Any] = {
 }
 
 
-def test_every_value_that_differs_is_told_by_its_path() -> None:
+def test_differences_are_listed_by_path() -> None:
     b = {
         "schemaDigest": "two",
         "attempt": {"number": 2},
@@ -43,16 +43,16 @@ def test_equal_configurations_differ_nowhere() -> None:
         ("runs/a@1/small@12", AttemptName("runs/a@1/small", 12)),
     ],
 )
-def test_an_attempt_is_named_by_its_job_and_number(text: str, name: AttemptName) -> None:
+def test_attempt_name_is_parsed(text: str, name: AttemptName) -> None:
     assert attempt_name(text) == name
 
 
-def test_an_attempt_is_written_as_it_is_named() -> None:
+def test_attempt_name_is_formatted() -> None:
     assert str(AttemptName("small", 3)) == "small@3"
     assert attempt_name("small").number == 0
 
 
-def test_one_job_is_compared_with_its_own_attempt_before() -> None:
+def test_single_job_is_compared_with_previous_attempt() -> None:
     newest = {"a": 5, "b": 2}
     a, b = AttemptName("a"), AttemptName("b")
 
@@ -65,6 +65,6 @@ def test_one_job_is_compared_with_its_own_attempt_before() -> None:
 @pytest.mark.parametrize(
     ("name", "number", "has"), [("a", 0, "1 to 1"), ("a", 2, "1 to 1"), ("new", 0, "none yet")]
 )
-def test_an_unknown_attempt_is_named_with_those_that_were(name: str, number: int, has: str) -> None:
+def test_unknown_attempt_error_lists_existing_attempts(name: str, number: int, has: str) -> None:
     with pytest.raises(ValueError, match=f"{name} has no attempt .*: its attempts are {has}"):
         pair(AttemptName(name, number), None, {"a": 1, "new": 0})

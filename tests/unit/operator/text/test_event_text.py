@@ -73,13 +73,11 @@ def told(
         (Kind.READY, "False", "True", ""),
     ],
 )  # fmt: skip
-def test_a_person_is_told_what_a_change_means(
-    kind: Kind, now: str, before: str, expected: str
-) -> None:
+def test_event_note_describes_transition(kind: Kind, now: str, before: str, expected: str) -> None:
     assert told(kind, now, before) == expected
 
 
-def test_without_a_message_no_colon_is_left() -> None:
+def test_event_note_without_message_has_no_colon() -> None:
     assert told(Kind.ACCEPTED, "False", message="") == "The spec is invalid"
 
 
@@ -91,9 +89,7 @@ def test_without_a_message_no_colon_is_left() -> None:
         (2, "8 GPUs", "The spec is valid; preflight passed: 2 checks; 8 GPUs"),
     ],
 )
-def test_a_preflight_that_passed_tells_how_much_it_checked(
-    checks: int, message: str, expected: str
-) -> None:
+def test_passed_preflight_note_counts_checks(checks: int, message: str, expected: str) -> None:
     found = [Check(id=CheckId.MODEL_FAMILY, state=CheckState.PASSED)] * checks
     status = JobStatus(preflight=PreflightStatus(checks=found))
     assert told(Kind.PREFLIGHT_PASSED, "True", message=message, status=status) == expected
@@ -112,9 +108,7 @@ def test_a_preflight_that_passed_tells_how_much_it_checked(
         ),
     ],
 )
-def test_an_attempt_that_begins_tells_where_and_from_which_step(
-    tier: Tier, reason: str, expected: str
-) -> None:
+def test_started_attempt_note_has_cluster_and_step(tier: Tier, reason: str, expected: str) -> None:
     newest = AttemptRecord(number=3, tier=tier, from_step=40)
     older = AttemptRecord(number=2, from_step=20)
     status = JobStatus(attempt=3, attempts=[newest, older, AttemptRecord(number=1, from_step=0)])
@@ -136,9 +130,7 @@ def test_an_attempt_that_begins_tells_where_and_from_which_step(
         ("Complete", WHY, ""),
     ],
 )
-def test_a_job_that_stops_tells_why_and_what_follows(
-    reason: str, message: str, expected: str
-) -> None:
+def test_stopped_job_note_has_reason(reason: str, message: str, expected: str) -> None:
     stalled = RestartState(retry=RetryState(intent=Cause.STALLED))
     status = JobStatus(attempt=3, restart_state=stalled)
     assert told(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected

@@ -89,7 +89,7 @@ def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
     }
 
 
-def test_a_service_that_is_down_during_the_first_step_does_not_end_the_start_up() -> None:
+def test_outage_during_first_step_belongs_to_startup() -> None:
     events = [
         make_event("stage", left="FirstStep", stage="WaitingForEndpoint", seconds=2.0),
         make_event("stage", left="WaitingForEndpoint", stage="FirstStep", seconds=600.0),
@@ -102,7 +102,7 @@ def test_a_service_that_is_down_during_the_first_step_does_not_end_the_start_up(
     assert found.start_up_seconds == {1: {"FirstStep": 5.0, "WaitingForEndpoint": 600.0}}
 
 
-def test_a_repeated_validation_counts_as_the_newest_attempt_made_it() -> None:
+def test_newest_validation_of_step_counts() -> None:
     events = [
         make_validation("after", 20, 0.9),
         make_validation("before", 0, 0.1),
@@ -129,7 +129,7 @@ def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_b
     )
 
 
-def test_an_empty_history_has_no_figures() -> None:
+def test_empty_history_has_no_figures() -> None:
     found = figures([], [])
 
     assert found.steps == 0

@@ -46,7 +46,7 @@ def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> N
 
 
 @pytest.mark.row("A2")
-def test_every_value_stands_beside_its_origin() -> None:
+def test_plan_shows_values_with_origins() -> None:
     job = make_job({"rollout": {"n": 5}})
     lines = plan_of(job).splitlines()
 
@@ -73,7 +73,7 @@ def test_long_values_continue_below_themselves() -> None:
 
 
 @pytest.mark.parametrize("width", [100, 120])
-def test_a_value_is_wrapped_only_where_it_would_be_too_wide(width: int) -> None:
+def test_plan_wraps_wide_values_only(width: int) -> None:
     files = [f"/mnt/runs/held-out-{number}.parquet" for number in range(40)]
     lines = plan_of(make_job({"data.trainFiles": files}), width=width).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("  data.trainFiles "))
@@ -90,7 +90,7 @@ def test_a_value_is_wrapped_only_where_it_would_be_too_wide(width: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["a", "aa"])
-def test_a_plan_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
+def test_plan_default_width_is_100(first: str) -> None:
     job = make_job()
     resolved = resolve(job)
     found = [Violation("spec", Reason.OUT_OF_RANGE, f"{first} " + "a " * 200, "less")]
@@ -113,7 +113,7 @@ def test_a_plan_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
         ),
     ],
 )
-def test_a_plan_begins_with_what_runs_where(resources: dict[str, Any], expected: str) -> None:
+def test_plan_starts_with_placement(resources: dict[str, Any], expected: str) -> None:
     job = make_job({"resources": resources})
     unknown, known = plan_of(job).splitlines(), plan_of(job, KNOWN_TINY).splitlines()
 

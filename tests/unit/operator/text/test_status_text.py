@@ -52,7 +52,7 @@ def make_status() -> JobStatus:
     )
 
 
-def test_a_status_fits_its_width_and_holds_every_word() -> None:
+def test_status_text_fits_width_without_losing_words() -> None:
     text = render_status(make_status())
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -60,7 +60,7 @@ def test_a_status_fits_its_width_and_holds_every_word() -> None:
 
 
 @pytest.mark.row("A10")
-def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
+def test_startup_stage_is_shown_with_advice() -> None:
     status = make_status()
     progress = replace(status.progress, stage="StartingRollout")
     state = RestartState(watch=WatchState(still_since=datetime(2026, 11, 22, 10, tzinfo=UTC)))
@@ -71,7 +71,7 @@ def test_a_stage_of_the_start_is_told_with_what_to_look_at() -> None:
     assert "to wait longer" not in render_status(status)
 
 
-def test_what_matters_stands_in_one_line_each() -> None:
+def test_status_text_has_one_line_per_fact() -> None:
     lines = render_status(make_status()).splitlines()
 
     assert lines[0] == "phase     Running"
@@ -84,20 +84,20 @@ def test_what_matters_stands_in_one_line_each() -> None:
     assert "  GPUs of the job   1" in lines
 
 
-def test_the_best_checkpoint_is_named_with_what_it_was_judged_by() -> None:
+def test_best_checkpoint_is_shown_with_score() -> None:
     best = replace(make_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
     told = "best      checkpoint of step 80, ValidationExactMatch 0.8125"
     assert told in render_status(best).splitlines()
     assert "best " not in render_status(make_status())
 
 
-def test_a_job_that_has_not_begun_shows_no_reward_and_no_sizing() -> None:
+def test_unstarted_job_shows_no_reward_and_sizing() -> None:
     text = render_status(JobStatus())
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
     assert reward(JobStatus()) == ""
 
 
-def test_what_happened_is_told_once_it_happened() -> None:
+def test_optional_lines_are_shown_when_set() -> None:
     waiting = Condition(
         type=ConditionType.WAITING_FOR_ENDPOINT, status="True", reason="Down", message="kb"
     )
@@ -129,7 +129,7 @@ def test_what_happened_is_told_once_it_happened() -> None:
     } <= set(lines)
 
 
-def test_what_did_not_happen_is_not_told() -> None:
+def test_optional_lines_are_hidden_when_unset() -> None:
     quiet = Condition(type=ConditionType.PROGRESSING, status="True", reason="Training")
     warning = JobWarning(path="spec.rollout.topP", reason="TopPBelowOne", message="low")
     status = replace(
@@ -183,7 +183,7 @@ def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
 
 
 @pytest.mark.parametrize("width", range(48, 64))
-def test_no_word_is_broken_at_a_hyphen(width: int) -> None:
+def test_words_are_not_broken_at_hyphens(width: int) -> None:
     hyphens = Condition(
         type=ConditionType.FAILED, status="True", reason="NodeLost", message="held-out " * 20
     )
@@ -194,7 +194,7 @@ def test_no_word_is_broken_at_a_hyphen(width: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["a", "aa"])
-def test_a_status_is_100_wide_unless_it_is_told_otherwise(first: str) -> None:
+def test_status_text_default_width_is_100(first: str) -> None:
     words = Condition(
         type=ConditionType.PROGRESSING, status="True", reason=first, message="a " * 200
     )

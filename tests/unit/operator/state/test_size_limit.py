@@ -55,7 +55,7 @@ def test_texts_and_lists_get_as_short_as_it_takes(letter: str, length: int, few:
     assert told == [letter * length] * 3
 
 
-def test_what_is_few_already_is_kept() -> None:
+def test_short_lists_are_kept() -> None:
     remedies = Remedies(rejected_checkpoints=["/1", "/2"], failures_by_node={"a": 1, "b": 2})
     records = [AttemptRecord(number=n, message=WIDE * 1024) for n in range(10)]
 

@@ -30,7 +30,7 @@ def having(status: JobStatus, **conditions: tuple[bool | None, str] | bool | Non
     return status
 
 
-def test_a_condition_that_was_never_set_is_unknown() -> None:
+def test_unset_condition_is_unknown() -> None:
     found = get_condition(JobStatus(), KIND)
     assert (found.status, found.reason, found.last_transition_time) == (
         "Unknown", "NotEvaluated", None,
@@ -38,7 +38,7 @@ def test_a_condition_that_was_never_set_is_unknown() -> None:
     assert not is_true(JobStatus(), KIND)
 
 
-def test_a_condition_keeps_its_time_until_its_value_changes() -> None:
+def test_transition_time_changes_only_with_value() -> None:
     status = set_condition(JobStatus(observed_generation=3), KIND, True, "Stalled", "old", T0)
     first = get_condition(status, KIND)
     again = set_condition(status, KIND, True, "Stalled", "new", LATER)
@@ -51,12 +51,12 @@ def test_a_condition_keeps_its_time_until_its_value_changes() -> None:
     assert (is_true(again, KIND), is_true(flipped, KIND)) == (True, False)
 
 
-def test_a_condition_first_set_to_unknown_has_a_time() -> None:
+def test_condition_first_set_to_unknown_has_transition_time() -> None:
     found = set_condition(JobStatus(), KIND, None, "NotYetReported", "", T0)
     assert get_condition(found, KIND).last_transition_time == T0
 
 
-def test_a_condition_that_is_set_as_it_was_changes_nothing() -> None:
+def test_equal_condition_changes_nothing() -> None:
     status = set_condition(JobStatus(), KIND, True, "Stalled", "why", T0)
     assert set_condition(status, KIND, True, "Stalled", "why", LATER) is status
 
@@ -94,16 +94,12 @@ RUNS = having(
         ({"complete": False, "failed": False, "suspended": False}, Phase.RUNNING),
     ],
 )
-def test_the_condition_that_matters_most_names_the_phase(
-    changes: dict[str, Any], phase: Phase
-) -> None:
+def test_phase_follows_most_important_condition(changes: dict[str, Any], phase: Phase) -> None:
     assert phase_from(having(RUNS, **changes)) is phase
 
 
 @pytest.mark.parametrize(("attempt", "phase"), [(0, Phase.PROVISIONING), (2, Phase.RUNNING)])
-def test_a_cluster_without_an_attempt_is_still_being_provisioned(
-    attempt: int, phase: Phase
-) -> None:
+def test_phase_is_provisioning_without_attempt(attempt: int, phase: Phase) -> None:
     assert phase_from(replace(RUNS, attempt=attempt)) is phase
 
 
@@ -117,7 +113,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize("stage", ["", *Stage])
-def test_an_attempt_starts_until_its_first_step_is_done(stage: str) -> None:
+def test_phase_is_starting_until_first_step(stage: str) -> None:
     expected = Phase.STARTING if stage in ("", *STARTS) else Phase.RUNNING
     waiting = replace(
         RUNS,

@@ -105,7 +105,7 @@ def told(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
 # What is noted
 
 
-def test_the_first_look_at_an_attempt_begins_it_and_counts_the_time_that_nothing_ran() -> None:
+def test_first_observation_starts_attempt_and_counts_downtime() -> None:
     new = replace(RUNNING, attempts=[AttemptRecord(number=2), EARLIER])
     new = having(SpentTime(down_seconds=5), status=new)
 
@@ -120,7 +120,7 @@ def test_the_first_look_at_an_attempt_begins_it_and_counts_the_time_that_nothing
     assert later.restart_state.spent.down_seconds == 5
 
 
-def test_what_is_read_stands_in_the_attempts_record() -> None:
+def test_progress_updates_attempt_record() -> None:
     skipped = [{"path": f"/{n}", "reason": "truncated"} for n in range(20)]
 
     found = noted(at(in_place=["RankLost: one"], waited_seconds=7.6, skipped_checkpoints=skipped))
@@ -131,14 +131,14 @@ def test_what_is_read_stands_in_the_attempts_record() -> None:
     assert record.skipped_checkpoints == [f"/{n}: truncated" for n in range(16)]
 
 
-def test_a_step_that_is_not_told_any_more_is_remembered() -> None:
+def test_first_step_is_kept_when_no_longer_reported() -> None:
     assert noted(at(started_from_step=None)).attempts[0].from_step == 10
 
 
 @pytest.mark.parametrize(
     ("seconds", "slowest"), [(4.94, 5.0), (5.0, 5.0), (5.06, 5.1), (7.777, 7.8)]
 )
-def test_the_slowest_save_is_remembered(seconds: float, slowest: float) -> None:
+def test_slowest_save_is_kept(seconds: float, slowest: float) -> None:
     state = replace(VERIFIED.restart_state, slowest_save_seconds=5.0)
     found = noted(at(save_seconds=seconds), replace(VERIFIED, restart_state=state))
     assert found.restart_state.slowest_save_seconds == slowest
@@ -149,7 +149,7 @@ def test_ratios_are_computed_when_a_step_is_done() -> None:
     assert noted(at(12)).effective_training_time_ratio == "0.04"
 
 
-def test_the_first_choice_of_auto_is_kept() -> None:
+def test_first_chosen_value_of_auto_is_kept() -> None:
     chosen = at(pinned={"precision": "BF16", "attention": "Flash"})
     assert (noted(chosen).pinned.precision, noted(chosen).pinned.attention) == ("BF16", "Flash")
     earlier = replace(VERIFIED, pinned=Pinned(precision="FP32", attention="Eager"))
@@ -167,7 +167,7 @@ def test_the_first_choice_of_auto_is_kept() -> None:
         (Stage.TRAINING, 0.0, None),
     ],
 )
-def test_the_time_left_is_told_while_steps_are_done(
+def test_remaining_time_is_reported_during_steps(
     stage: Stage, seconds: float, left: int | None
 ) -> None:
     found = noted(at(stage=stage, seconds_per_step=seconds)).progress
@@ -176,13 +176,13 @@ def test_the_time_left_is_told_while_steps_are_done(
     assert (found.step_of_total, found.progress_percentage, found.stage) == ("15/60", 25, stage)
 
 
-def test_a_step_takes_so_long_to_the_millisecond_and_the_target_is_the_jobs() -> None:
+def test_progress_rounds_step_time_and_uses_job_target() -> None:
     found = noted(at(total_steps=0, seconds_per_step=1.23456), status=VERIFIED).progress
     assert (found.seconds_per_step, found.total_steps, found.step_of_total) == (1.235, 60, "15/60")
 
 
 @pytest.mark.parametrize(("step", "percentage"), [(0, 0), (59, 98), (60, 100)])
-def test_only_the_last_step_makes_it_a_hundred_percent(step: int, percentage: int) -> None:
+def test_progress_is_hundred_percent_at_last_step_only(step: int, percentage: int) -> None:
     assert noted(at(step)).progress.progress_percentage == percentage
 
 
@@ -193,7 +193,7 @@ def test_steps_without_a_known_target_are_counted_alone() -> None:
     assert (found.step_of_total, found.total_steps, found.progress_percentage) == ("15", 0, 0)
 
 
-def test_the_newest_and_the_best_checkpoint_are_reported() -> None:
+def test_newest_and_best_checkpoint_are_reported() -> None:
     newest = CheckpointRef(step=20, path="/20")
     read = at(22, checkpoint=newest, best_step=20, best_score="ExactMatch 0.5")
 
@@ -203,7 +203,7 @@ def test_the_newest_and_the_best_checkpoint_are_reported() -> None:
     assert told(found, ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 20")
 
 
-def test_an_attempt_is_not_verified_against_its_own_checkpoint() -> None:
+def test_resume_is_not_verified_against_own_checkpoint() -> None:
     own = at(22, started_from_step=5, checkpoint=CheckpointRef(step=20, path="/20"))
 
     found = noted(own, replace(RUNNING, attempts=[replace(RECORD, from_step=None), EARLIER]))
@@ -226,7 +226,7 @@ def test_an_attempt_is_not_verified_against_its_own_checkpoint() -> None:
         (11, ("True", "Verified", "attempt 2: started from step 11")),
     ],
 )
-def test_an_attempt_begins_at_the_newest_checkpoint_or_beyond(
+def test_resume_is_verified_from_newest_checkpoint(
     began: int | None, expected: tuple[str, str, str]
 ) -> None:
     earlier = verified(replace(RUNNING, attempts=[replace(RECORD, from_step=None)]), number=1)
@@ -239,14 +239,14 @@ def test_without_a_checkpoint_it_may_begin_anywhere() -> None:
     assert told(found, ConditionType.RESUME_VERIFIED)[:2] == ("True", "Verified")
 
 
-def test_it_is_verified_once() -> None:
+def test_resume_is_verified_once() -> None:
     found = noted(at(started_from_step=3))
     assert told(found, ConditionType.RESUME_VERIFIED) == told(
         VERIFIED, ConditionType.RESUME_VERIFIED
     )
 
 
-def test_an_older_checkpoint_needs_a_reason() -> None:
+def test_resume_from_older_checkpoint_needs_reason() -> None:
     skipped = [{"path": "/10", "reason": "truncated"}, {"path": "/9", "reason": "gone"}]
     found = noted(at(started_from_step=8, skipped_checkpoints=skipped), RUNNING)
     assert told(found, ConditionType.RESUME_VERIFIED) == (
@@ -276,7 +276,7 @@ def test_steps_are_lost_as_far_as_the_next_attempt_repeats_them(
     assert found.attempts[0].from_step == began
 
 
-def test_a_first_attempt_repeats_nothing() -> None:
+def test_first_attempt_has_no_lost_steps() -> None:
     alone = replace(RUNNING, attempts=[replace(RECORD, from_step=None)], checkpoint=None)
     found = noted(at(started_from_step=0), alone)
     assert (len(found.attempts), found.attempts[0].from_step) == (1, 0)
@@ -304,7 +304,7 @@ SEEN = WatchState(
 @pytest.mark.parametrize(
     ("stage", "reason"), [(Stage.TRAINING, "Training"), (Stage.FIRST_STEP, "Starting")]
 )
-def test_an_attempt_that_moves_is_left_to_run(stage: Stage, reason: str) -> None:
+def test_attempt_with_progress_continues(stage: Stage, reason: str) -> None:
     found = followed(at(stage=stage), SEEN)
 
     assert told(found.status, ConditionType.PROGRESSING) == ("True", reason, "attempt 2")
@@ -313,7 +313,7 @@ def test_an_attempt_that_moves_is_left_to_run(stage: Stage, reason: str) -> None
 
 
 @pytest.mark.parametrize(("seconds", "is_late"), [(60, False), (61, True)])
-def test_an_attempt_that_stands_still_is_dumped_and_stopped(seconds: int, is_late: bool) -> None:
+def test_stalled_attempt_is_dumped_and_stopped(seconds: int, is_late: bool) -> None:
     found = followed(at(), replace(SEEN, still_since=before(seconds)))
 
     assert intent(found) is (Cause.STALLED if is_late else None)
@@ -329,7 +329,7 @@ def test_an_attempt_that_stands_still_is_dumped_and_stopped(seconds: int, is_lat
         assert stop_message(found.status, Cause.STALLED) == message
 
 
-def test_one_look_alone_shows_no_hang() -> None:
+def test_stall_needs_two_reads() -> None:
     found = followed(at(), replace(SEEN, still_since=before(900), reads_since_step=0))
     assert intent(found) is None
     assert found.status.restart_state.watch.reads_since_step == 1
@@ -338,7 +338,7 @@ def test_one_look_alone_shows_no_hang() -> None:
 
 
 @pytest.mark.parametrize("progress", [at(16), at(stage=Stage.CHECKPOINTING)])
-def test_a_step_or_another_stage_begins_the_clock_anew(progress: Progress) -> None:
+def test_new_step_or_stage_resets_timer(progress: Progress) -> None:
     watch = followed(progress, replace(SEEN, still_since=before(900))).status.restart_state.watch
     assert (watch.still_since, watch.reads_since_step) == (T0, 1)
     assert (watch.stage, watch.step_seen) == (str(progress.stage), progress.step)
@@ -358,7 +358,7 @@ OUTAGE = {"recovery.deadlines": {"outageSeconds": 300}}
 
 
 @pytest.mark.parametrize(("before_it", "since", "is_late"), [(100, 200, False), (100, 201, True)])
-def test_an_attempt_waits_for_a_service_as_long_as_the_deadline_of_outages(
+def test_attempt_waits_for_service_within_outage_deadline(
     before_it: int, since: int, is_late: bool
 ) -> None:
     waiting = replace(
@@ -382,12 +382,12 @@ def test_an_attempt_waits_for_a_service_as_long_as_the_deadline_of_outages(
         assert found.requeue_after == FOLLOW_SECONDS
 
 
-def test_a_wait_begins_with_the_first_look_that_shows_it() -> None:
+def test_outage_starts_with_first_observation() -> None:
     watch = followed(WAITS, replace(SEEN, unread_since=before(9))).status.restart_state.watch
     assert watch == replace(SEEN, outage_since=T0, outage_step=15)
 
 
-def test_a_service_that_answers_again_is_no_longer_waited_for() -> None:
+def test_recovered_service_clears_waiting() -> None:
     waiting = replace(SEEN, outage_since=before(50), outage_step=15)
     status = followed(WAITS, waiting).status
 
@@ -398,7 +398,7 @@ def test_a_service_that_answers_again_is_no_longer_waited_for() -> None:
     assert (watch.outage_since, watch.outage_seconds) == (None, 50.0)
 
 
-def test_an_attempt_that_resumed_at_the_wrong_step_is_stopped() -> None:
+def test_resume_mismatch_stops_attempt() -> None:
     found = followed(at(), status=RUNNING)
     assert intent(found) is Cause.RESUME_MISMATCH
     assert found.requeue_after == 0.0
@@ -451,7 +451,7 @@ def stopping(seconds: float) -> JobStatus:
     return set_condition(status, kind, False, "Stalled", "stands still", before(seconds))
 
 
-def test_a_driver_that_outlives_its_grace_by_a_minute_goes_with_its_cluster() -> None:
+def test_stuck_driver_is_deleted_with_its_cluster() -> None:
     this = make_round()
     limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
 
@@ -461,12 +461,12 @@ def test_a_driver_that_outlives_its_grace_by_a_minute_goes_with_its_cluster() ->
         assert (found.actions, found.requeue_after) == ((action,), FOLLOW_SECONDS)
 
 
-def test_a_queue_that_takes_the_pods_stops_the_attempt_itself() -> None:
+def test_preempting_queue_stops_attempt() -> None:
     found = follow(make_round(stopping(9000), cluster=QUEUED), at())
     assert (found.actions, found.requeue_after) == ((), FOLLOW_SECONDS)
 
 
-def test_only_the_cause_it_was_stopped_for_explains_an_end() -> None:
+def test_stop_message_is_used_for_matching_cause_only() -> None:
     status = stopping(5)
     assert stop_message(status, Cause.STALLED) == "stands still"
     assert stop_message(status, Cause.PREEMPTED) == ""

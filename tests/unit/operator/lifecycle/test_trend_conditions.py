@@ -137,7 +137,7 @@ def test_policy_mismatch_depends_on_precision(precision: str, gap: float, is_off
 
 
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
-def test_a_gap_that_is_not_told_changes_nothing(gap: dict[str, Any]) -> None:
+def test_missing_mismatch_metric_changes_nothing(gap: dict[str, Any]) -> None:
     this = make_round()
     this.set_condition(MISMATCH, True, ConditionReason.LOGPROBS_DIFFER, "by 1")
     before = this.status

@@ -80,12 +80,12 @@ def test_without_a_known_time_nothing_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("limit", "nodes"), [(0, ()), (1, ("a", "b", "c")), (2, ("b", "c")), (3, ("c",)), (6, ())]
 )
-def test_nodes_are_avoided_from_the_limit_on(limit: int, nodes: tuple[str, ...]) -> None:
+def test_nodes_are_avoided_from_limit(limit: int, nodes: tuple[str, ...]) -> None:
     recovery = RecoverySpec(exclude_node_after_failures=limit)
     assert avoided_nodes(failed_at(), recovery) == nodes
 
 
-def test_a_failure_is_counted_with_its_time_and_the_newest_checkpoint() -> None:
+def test_node_failure_is_counted_with_time_and_checkpoint() -> None:
     found = with_node_failure(make_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
 
     assert list(found.failures_by_node.items()) == [("b", 1), ("c", 4), ("gpu-7", 1)]
@@ -104,14 +104,14 @@ def test_a_failure_is_counted_with_its_time_and_the_newest_checkpoint() -> None:
         pytest.param(ClusterObserved(1, cause=Cause.HEAD_LOST, node="gpu-7"), id="another cause"),
     ],
 )
-def test_an_end_that_no_node_is_to_blame_for_changes_no_count(
+def test_failure_without_node_changes_no_count(
     cluster: ClusterObserved | None,
 ) -> None:
     status = make_status(failed_at())
     assert with_node_failure(status, cluster, Cause.NODE_LOST, 5, T0 + DAY) == failed_at()
 
 
-def test_the_node_that_failed_least_recently_is_forgotten_beyond_sixty_four() -> None:
+def test_least_recently_failed_node_is_dropped_beyond_limit() -> None:
     many = Remedies(failures_by_node={f"n{i}": 1 for i in range(64)}, node_failed_at=T0)
 
     again = ClusterObserved(1, cause=Cause.NODE_LOST, node="n0")

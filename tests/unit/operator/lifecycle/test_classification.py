@@ -46,7 +46,7 @@ LOST = ClusterObserved(
 
 
 @pytest.mark.parametrize("status", [None, RUNNING, FAILED, SUCCEEDED])
-def test_a_lost_cluster_explains_every_end(status: SubmissionStatus | None) -> None:
+def test_lost_cluster_takes_precedence(status: SubmissionStatus | None) -> None:
     told = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
     assert ended(status, LOST) == told
     assert ended(status, None) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
@@ -55,7 +55,7 @@ def test_a_lost_cluster_explains_every_end(status: SubmissionStatus | None) -> N
 
 
 @pytest.mark.parametrize("cluster", [None, LOST])
-def test_what_was_stopped_on_purpose_stays_so_when_its_cluster_goes(
+def test_intent_is_kept_when_cluster_is_gone(
     cluster: ClusterObserved | None,
 ) -> None:
     message = "the attempt was stopped (Stalled), and its cluster is gone"
@@ -66,21 +66,21 @@ def test_what_was_stopped_on_purpose_stays_so_when_its_cluster_goes(
     ("intent", "cause"), [(None, Cause.PREEMPTED), (Cause.SUSPENDED, Cause.SUSPENDED)]
 )
 @pytest.mark.parametrize("was_reported", [True, False])
-def test_an_attempt_ends_with_the_pods_that_a_queue_takes(
+def test_attempt_is_preempted_with_its_pods(
     intent: Cause | None, cause: Cause, was_reported: bool
 ) -> None:
     found = ended(None, QUEUED, intent=intent, was_reported=was_reported)
     assert found == AttemptEnd(cause, "waits in queue research")
 
 
-def test_an_attempt_that_its_head_forgot_is_lost_only_if_it_was_known() -> None:
+def test_unknown_attempt_is_lost_only_if_reported_before() -> None:
     message = "the head restarted and lost the attempt"
     assert ended(None) == AttemptEnd(Cause.HEAD_LOST, message)
     assert ended(None, was_reported=False) is None
 
 
 @pytest.mark.parametrize("status", [SubmissionStatus.PENDING, RUNNING])
-def test_a_driver_that_has_not_ended_may_still_run(status: SubmissionStatus) -> None:
+def test_driver_without_terminal_status_may_be_running(status: SubmissionStatus) -> None:
     told = ClusterObserved(1, is_queued=True, cause=Cause.WORKER_LOST)
     assert ended(status, told, at(60), intent=Cause.STALLED) is None
 
@@ -97,7 +97,7 @@ def test_a_driver_that_has_not_ended_may_still_run(status: SubmissionStatus) -> 
         (at(60, total_steps=70), Cause.SUCCEEDED),
     ],
 )
-def test_a_success_needs_its_last_step_as_proof(progress: Progress | None, cause: Cause) -> None:
+def test_success_requires_last_step(progress: Progress | None, cause: Cause) -> None:
     lost = ClusterObserved(1, cause=Cause.WORKER_LOST)  # it was replaced in place
     for cluster in (READY, lost, QUEUED):
         found = ended(SUCCEEDED, cluster, progress, exit_code=0)
@@ -107,14 +107,14 @@ def test_a_success_needs_its_last_step_as_proof(progress: Progress | None, cause
             assert found.message == f"reached step {progress.step}"
 
 
-def test_a_false_success_is_told_with_its_steps() -> None:
+def test_false_success_message_contains_steps() -> None:
     message = "the driver exited with code 0 at step {}, before step 60"
     for step, progress in ((0, None), (15, at(15))):
         told = AttemptEnd(Cause.FALSE_SUCCESS, message.format(step))
         assert ended(SUCCEEDED, progress=progress) == told
 
 
-def test_a_job_that_is_done_succeeded_even_if_it_was_being_stopped() -> None:
+def test_finished_attempt_succeeds_despite_intent() -> None:
     for step, cause in ((59, Cause.SUSPENDED), (60, Cause.SUCCEEDED)):
         found = ended(SUCCEEDED, progress=at(step), intent=Cause.SUSPENDED)
         assert found is not None
@@ -141,7 +141,7 @@ NAN = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan", short_of="Step"
 
 
 @pytest.mark.parametrize("code", [None, int(ExitCode.NON_FINITE)])
-def test_the_drivers_own_words_are_taken_where_its_code_does_not_differ(code: int | None) -> None:
+def test_reported_failure_is_used_when_exit_code_matches(code: int | None) -> None:
     told = AttemptEnd(Cause.NON_FINITE, "loss nan", Shortage.STEP)
     assert ended(FAILED, progress=at(5, failure=NAN), exit_code=code) == told
     unknown = Failure(exit_code=99, message="?", short_of="Elsewhere")
@@ -160,7 +160,7 @@ def test_the_drivers_own_words_are_taken_where_its_code_does_not_differ(code: in
         (int(ExitCode.DATA_ERROR), Cause.DATA_ERROR, "exited with code 3"),
     ],
 )
-def test_a_code_alone_is_told_with_what_ray_says(code: int | None, cause: Cause, how: str) -> None:
+def test_exit_code_message_contains_ray_message(code: int | None, cause: Cause, how: str) -> None:
     found = ended(FAILED, progress=at(5), exit_code=code, message="Ray's words")
     assert found == AttemptEnd(cause, f"the driver {how}: Ray's words")
 

@@ -25,7 +25,7 @@ def exists(path: str) -> bool:
 
 @pytest.mark.row("A10")
 @pytest.mark.parametrize("stage", Stage)
-def test_every_stage_has_a_limit_and_advice_that_names_fields_of_a_job(stage: Stage) -> None:
+def test_stages_have_deadline_and_advice_with_spec_fields(stage: Stage) -> None:
     words = advice(stage)
 
     assert "; to wait longer, increase recovery.deadlines." in words
@@ -34,7 +34,7 @@ def test_every_stage_has_a_limit_and_advice_that_names_fields_of_a_job(stage: St
     assert all(map(exists, named)), named
 
 
-def test_a_step_may_last_so_many_times_the_usual_one_and_a_minute_at_least() -> None:
+def test_step_deadline_is_multiple_of_step_time() -> None:
     deadlines = Deadlines(step_timeout_factor=10.0)
     usual = [2.0, 6.0, 15.0]
 
@@ -47,7 +47,7 @@ def test_a_step_may_last_so_many_times_the_usual_one_and_a_minute_at_least() -> 
 
 
 @pytest.mark.parametrize("stage", [*GUIDES])
-def test_a_longer_deadline_gives_its_stage_more_time(stage: Stage) -> None:
+def test_stage_deadline_follows_spec(stage: Stage) -> None:
     field = GUIDES[stage].field
     progress = Progress(attempt=1, stage=stage, total_steps=9, seconds_per_step=100.0)
 

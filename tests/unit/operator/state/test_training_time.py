@@ -67,12 +67,12 @@ RUNNING = AttemptRecord(number=1, started=T0, from_step=0, to_step=20)
 ENDED = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, cause=Cause.STALLED)
 
 
-def test_a_running_attempt_counts_until_now() -> None:
+def test_running_attempt_counts_until_now() -> None:
     assert ratios(RUNNING) == ("0.40", "")
     assert ratios(RUNNING, kept_seconds=40.0, active_seconds=60, down_seconds=40) == ("0.40", "")
 
 
-def test_an_attempt_that_has_ended_is_in_what_was_spent_already() -> None:
+def test_ended_attempt_is_not_counted_twice() -> None:
     spent: dict[str, Any] = {"kept_seconds": 40.0, "active_seconds": 60, "down_seconds": 20}
     assert ratios(ENDED, **spent) == ("0.50", "")
 
@@ -83,18 +83,18 @@ def test_waiting_is_taken_off_the_time_of_training_and_has_its_own_share() -> No
     assert ratios(waited, waiting_seconds=30, active_seconds=100) == ("0.27", "0.25")
 
 
-def test_an_attempt_has_waited_no_longer_than_it_ran() -> None:
+def test_waiting_time_is_limited_to_running_time() -> None:
     lying = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, waiting_seconds=10**6)
     assert ratios(lying) == ("", "1.00")
 
 
 @pytest.mark.parametrize("now", [T0, at(-60)])
-def test_no_time_has_no_shares(now: datetime) -> None:
+def test_ratios_are_empty_without_time(now: datetime) -> None:
     assert ratios(RUNNING, now) == ("", "")
     assert ratios(AttemptRecord(number=1)) == ("", "")
 
 
-def test_a_clock_that_was_set_back_takes_nothing_off_earlier_attempts() -> None:
+def test_clock_set_back_keeps_earlier_attempts() -> None:
     spent: dict[str, Any] = {"kept_seconds": 60.0, "active_seconds": 200}
     assert ratios(RUNNING, at(-60), **spent) == ("0.50", "")
 
@@ -104,5 +104,5 @@ def test_half_a_second_of_training_is_a_share_as_well() -> None:
     assert ratios(ENDED, **spent) == ("0.50", "")
 
 
-def test_no_share_is_above_all_of_it() -> None:
+def test_ratio_is_at_most_one() -> None:
     assert ratios(ENDED, kept_seconds=70.0, active_seconds=60) == ("1.00", "")

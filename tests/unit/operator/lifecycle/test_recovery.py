@@ -100,7 +100,7 @@ def test_its_steps_and_its_time_are_accounted_for() -> None:
 
 
 @pytest.mark.parametrize(("started", "seconds"), [(None, 0), (T0, 0), (T0 + timedelta(hours=1), 0)])
-def test_an_attempt_that_never_ran_took_no_time(started: Any, seconds: int) -> None:
+def test_unstarted_attempt_has_zero_seconds(started: Any, seconds: int) -> None:
     status = ended(Cause.PROGRAM_ERROR, having(started=started)).status
 
     assert status.attempts[0].seconds == seconds
@@ -129,7 +129,7 @@ def test_steps_beyond_the_newest_checkpoint_are_lost(
     assert (status.attempts[0].lost_steps, status.restarts.lost_steps) == (lost, lost)
 
 
-def test_a_message_that_is_too_long_for_a_status_is_cut() -> None:
+def test_long_end_message_is_shortened() -> None:
     found = settle(make_round(), Cause.STALLED, "x" * 5000).status
     assert len(found.attempts[0].message) == 1024
 
@@ -142,14 +142,14 @@ WAITS = having(
 )
 
 
-def test_an_attempt_that_has_ended_waits_for_no_service() -> None:
+def test_ended_attempt_clears_waiting() -> None:
     found = ended(Cause.STALLED, WAITS).status
     assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "AttemptEnded")
     watch = found.restart_state.watch
     assert (watch.outage_since, watch.outage_seconds) == (None, 9.0)
 
 
-def test_a_job_that_has_failed_waits_for_none_either() -> None:
+def test_failed_job_clears_waiting() -> None:
     found = fail(make_round(WAITS), Cause.ENDPOINT_DOWN, "an hour is over").status
     assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Failed")
 
@@ -158,7 +158,7 @@ def test_a_job_that_has_failed_waits_for_none_either() -> None:
 
 
 @pytest.mark.parametrize("target", [26, 27])
-def test_a_job_whose_target_is_reached_is_complete(target: int) -> None:
+def test_reached_target_completes_job(target: int) -> None:
     found = ended(Cause.SUCCEEDED, changes={"training.totalSteps": target})
 
     assert told(found.status, ConditionType.COMPLETE) == ("True", "TargetReached", "on purpose")
@@ -174,7 +174,7 @@ def test_managed_retrievers_are_stopped_with_a_complete_job() -> None:
     assert ended(Cause.SUCCEEDED, changes=target, retrievers=kept).actions == (StopRetrievers(),)
 
 
-def test_a_target_that_was_raised_is_trained_for_after_the_usual_pause() -> None:
+def test_raised_target_restarts_after_backoff() -> None:
     intent = RetryState(intent=Cause.STALLED, saved_step=19)
     changes = {"training.totalSteps": 28, "recovery.backoffSeconds": 30}
 
@@ -190,7 +190,7 @@ def test_a_target_that_was_raised_is_trained_for_after_the_usual_pause() -> None
     ("from_step", "saved", "checkpoint"),
     [(20, 0, 20), (10, 20, 20), (None, 0, 20), (10, 0, None)],
 )
-def test_a_success_that_saved_nothing_new_is_none(
+def test_success_without_new_checkpoint_is_false_success(
     from_step: int | None, saved: int, checkpoint: int | None
 ) -> None:
     newest = None if checkpoint is None else CheckpointRef(step=checkpoint, path="/x")
@@ -205,7 +205,7 @@ def test_a_success_that_saved_nothing_new_is_none(
 # Suspension and the queue
 
 
-def test_a_suspended_attempt_costs_nothing() -> None:
+def test_suspended_attempt_is_not_counted() -> None:
     stopping = RetryState(intent=Cause.SUSPENDED, warm_failures_in_a_row=1, ends_in_a_row=2)
 
     found = ended(Cause.SUSPENDED, having(stopping))
@@ -237,7 +237,7 @@ def test_pods_that_a_queue_took_do_not_count_as_lost(
 # Restarts
 
 
-def test_an_end_after_a_new_checkpoint_begins_the_counts_anew() -> None:
+def test_counts_reset_after_new_checkpoint() -> None:
     counts = RestartCounts(total=5, since_progress=4, by_cause={"Stalled": 2, "HeadLost": 3})
     before = RetryState(
         intent=Cause.STALLED, saved_step=19, ends_in_a_row=4, warm_failures_in_a_row=1,
@@ -258,7 +258,7 @@ def test_an_end_after_a_new_checkpoint_begins_the_counts_anew() -> None:
 
 
 @pytest.mark.parametrize("saved", [20, 25])
-def test_a_checkpoint_below_the_highest_that_was_left_is_no_progress(saved: int) -> None:
+def test_rewritten_checkpoint_is_no_progress(saved: int) -> None:
     found = ended(Cause.STALLED, having(RetryState(saved_step=saved, ends_in_a_row=1)))
     retry = found.status.restart_state.retry
     assert (retry.saved_step, retry.ends_in_a_row) == (saved, 2)
@@ -267,7 +267,7 @@ def test_a_checkpoint_below_the_highest_that_was_left_is_no_progress(saved: int)
 STUCK = having(RetryState(saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=0), to_step=11)
 
 
-def test_an_end_without_one_is_counted_and_delays_the_next_attempt() -> None:
+def test_end_without_checkpoint_is_counted_and_delayed() -> None:
     exact = {"recovery.backoffSeconds": 100}
 
     found = ended(Cause.STALLED, STUCK, exact)
@@ -292,7 +292,7 @@ def test_an_end_without_one_is_counted_and_delays_the_next_attempt() -> None:
         (Cause.HEAD_LOST, True, 2),
     ],
 )
-def test_only_warm_failures_that_a_cluster_may_cause_are_laid_to_it(
+def test_warm_failures_are_attributed_to_cluster_if_possible(
     cause: Cause, is_counted: bool, in_a_row: int
 ) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
@@ -304,9 +304,7 @@ def test_only_warm_failures_that_a_cluster_may_cause_are_laid_to_it(
 
 
 @pytest.mark.parametrize(("to_step", "in_a_row"), [(11, 2), (12, 1)])
-def test_a_step_that_no_attempt_had_reached_speaks_for_the_cluster(
-    to_step: int, in_a_row: int
-) -> None:
+def test_new_step_resets_warm_failures(to_step: int, in_a_row: int) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
     older = [*RUNS.attempts, replace(EARLIER, to_step=3)]
 
@@ -318,7 +316,7 @@ def test_a_step_that_no_attempt_had_reached_speaks_for_the_cluster(
 
 
 @pytest.mark.parametrize(("to_step", "in_a_row"), [(0, 2), (1, 1)])
-def test_the_first_step_of_all_speaks_for_it_as_well(to_step: int, in_a_row: int) -> None:
+def test_first_step_resets_warm_failures(to_step: int, in_a_row: int) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
     alone = replace(RUNS, attempts=[replace(RUNNING, to_step=to_step)])
 
@@ -328,9 +326,7 @@ def test_the_first_step_of_all_speaks_for_it_as_well(to_step: int, in_a_row: int
 
 
 @pytest.mark.parametrize(("since", "is_over"), [(2, False), (3, True)])
-def test_the_budget_is_spent_by_one_failure_more_than_its_restarts(
-    since: int, is_over: bool
-) -> None:
+def test_budget_is_exhausted_after_max_restarts(since: int, is_over: bool) -> None:
     status = replace(STUCK, restarts=RestartCounts(since_progress=since))
 
     found = ended(Cause.STALLED, status, {"recovery.maxRestarts": 3})
@@ -350,7 +346,7 @@ def ends(*at: int, cause: Cause = Cause.NON_FINITE) -> JobStatus:
     return replace(STUCK, attempts=[replace(RUNNING, to_step=27), *older])
 
 
-def test_the_second_loss_that_is_not_finite_at_a_step_leaves_out_the_next_one() -> None:
+def test_second_non_finite_loss_skips_step() -> None:
     found = ended(Cause.NON_FINITE, ends(27))
 
     remedies = found.status.restart_state.remedies
@@ -368,13 +364,13 @@ def test_another_end_leaves_out_nothing(cause: Cause, earlier: list[int]) -> Non
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([], [])
 
 
-def test_no_checkpoint_is_rejected_where_there_is_none() -> None:
+def test_skipped_step_without_checkpoint_rejects_none() -> None:
     found = ended(Cause.NON_FINITE, replace(ends(27), checkpoint=None))
     remedies = found.status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], [])
 
 
-def test_the_newest_sixty_four_steps_and_checkpoints_stay_left_out() -> None:
+def test_newest_skipped_steps_and_checkpoints_are_kept() -> None:
     full = Remedies(
         skipped_steps=[*range(100, 164)], rejected_checkpoints=[f"/{n}" for n in range(64)]
     )
@@ -389,7 +385,7 @@ def test_the_newest_sixty_four_steps_and_checkpoints_stay_left_out() -> None:
 @pytest.mark.parametrize(
     ("earlier", "is_over"), [([], False), ([27], False), ([27, 26], False), ([27, 27], True)]
 )
-def test_the_third_at_the_same_step_ends_the_job(earlier: list[int], is_over: bool) -> None:
+def test_third_non_finite_loss_fails_job(earlier: list[int], is_over: bool) -> None:
     found = ended(Cause.NON_FINITE, ends(*earlier))
     assert (told(found.status, ConditionType.FAILED)[:2] == ("True", "NonFinite")) is is_over
 
@@ -432,7 +428,7 @@ def test_out_of_memory_ends_a_job_that_asks_for_it(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize(("earlier", "is_left"), [(0, False), (1, True)])
-def test_a_node_that_is_avoided_from_now_on_is_told_and_left(earlier: int, is_left: bool) -> None:
+def test_newly_avoided_node_is_reported_and_left(earlier: int, is_left: bool) -> None:
     counts = {"gpu-7": earlier} if earlier else {}
     status = having(Remedies(failures_by_node=counts, node_failed_at=T0))
     cluster = ClusterObserved(1, cause=Cause.WORKER_LOST, node="gpu-7")
@@ -450,7 +446,7 @@ def test_a_node_that_is_avoided_from_now_on_is_told_and_left(earlier: int, is_le
 # The end of a job
 
 
-def test_a_failed_job_says_why_and_keeps_the_retry_that_was_asked_for() -> None:
+def test_failed_job_keeps_retry_annotation() -> None:
     scenario = make_scenario()
     scenario.retry("3")
     this = Round(scenario.job, Observed(), T0, RUNS, resolve(scenario.job, None))
@@ -470,7 +466,7 @@ def asked_again(value: str) -> str:
     return requested_retry(scenario.job)
 
 
-def test_a_retry_that_a_status_cannot_show_is_kept_as_its_hash() -> None:
+def test_unprintable_retry_value_is_hashed() -> None:
     assert asked_again("x" * 64) == "x" * 64
     for value in ("x" * 65, "two\nlines"):
         assert asked_again(value) not in ("", value, value[:64])
@@ -488,14 +484,14 @@ def test_a_retry_that_a_status_cannot_show_is_kept_as_its_hash() -> None:
         (Cause.NODE_LOST, 0, True),
     ],
 )
-def test_a_cluster_is_left_after_two_warm_failures_or_one_that_rules_it_out(
+def test_new_cluster_is_needed_after_two_warm_failures(
     cause: Cause | None, warm_failures: int, is_new: bool
 ) -> None:
     retry = RetryState(warm_failures_in_a_row=warm_failures)
     assert needs_new_cluster(having(retry, cause=cause)) is is_new
 
 
-def test_a_job_without_an_attempt_has_no_cluster_to_leave() -> None:
+def test_job_without_attempt_needs_no_new_cluster() -> None:
     retry = RetryState(warm_failures_in_a_row=2)
     assert needs_new_cluster(JobStatus(restart_state=RestartState(retry=retry))) is False
 
@@ -503,7 +499,7 @@ def test_a_job_without_an_attempt_has_no_cluster_to_leave() -> None:
 # Delays
 
 
-def test_the_delay_doubles_from_the_second_end_up_to_the_largest() -> None:
+def test_backoff_doubles_up_to_maximum() -> None:
     assert [backoff(n, 100, 1000, "x") for n in (0, 1)] == [0.0, 0.0]
     delays = [backoff(n, 100, 1000, "x") for n in (2, 3, 4, 5, 6, 7)]
     shares = [delay / delays[0] for delay in delays]
@@ -518,5 +514,5 @@ def test_delays_differ_by_their_key_by_a_tenth_to_either_side() -> None:
     assert backoff(2, 1000, 1000, "job/7") == delays[7]
 
 
-def test_no_delay_is_longer_than_the_longest() -> None:
+def test_backoff_never_exceeds_max_delay() -> None:
     assert max_delay(RecoverySpec(max_backoff_seconds=360)) == pytest.approx(397.0)

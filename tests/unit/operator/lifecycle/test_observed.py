@@ -12,7 +12,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 
 
 @pytest.mark.parametrize("status", SubmissionStatus)
-def test_a_driver_has_ended_unless_it_waits_or_runs(status: SubmissionStatus) -> None:
+def test_submission_status_is_terminal_unless_pending_or_running(status: SubmissionStatus) -> None:
     assert status.is_terminal is (status not in ("PENDING", "RUNNING"))
 
 
@@ -24,9 +24,7 @@ def test_a_driver_has_ended_unless_it_waits_or_runs(status: SubmissionStatus) ->
         (ClusterObserved(1, is_queued=True), True),
     ],
 )
-def test_a_queue_holds_back_the_pods_of_a_cluster(
-    cluster: ClusterObserved | None, is_queued: bool
-) -> None:
+def test_observed_is_queued_with_cluster(cluster: ClusterObserved | None, is_queued: bool) -> None:
     assert Observed(cluster=cluster).is_queued is is_queued
 
 
@@ -38,7 +36,7 @@ def test_nothing_is_claimed_that_nobody_saw() -> None:
     assert not any(told)
 
 
-def test_a_look_is_in_time_at_pods_that_answer_and_waits_for_no_evidence() -> None:
+def test_observed_defaults() -> None:
     look = Observed()
     assert (look.late_seconds, look.evidence_seconds) == (0.0, 0.0)
     assert look.in_pods

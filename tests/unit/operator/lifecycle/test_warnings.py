@@ -51,7 +51,7 @@ def having(counts: Mapping[str, int] = RUNS.restarts.by_cause, **state: Any) -> 
     )
 
 
-def test_an_interval_that_is_far_off_is_advised_with_its_reasons() -> None:
+def test_distant_checkpoint_interval_is_a_warning_with_reasons() -> None:
     assert advised() == [
         "1000: saving takes 5 s, a step 2 s, 2 failures in 2000 s of training"
         f" → checkpoint.everySteps: {BEST}"
@@ -93,7 +93,7 @@ def test_steps_that_outlast_the_best_interval_are_all_saved() -> None:
     assert advised(long, every=2) == []
 
 
-def test_a_save_of_twice_the_time_between_failures_is_made_only_once_between_them() -> None:
+def test_best_interval_is_failure_interval_when_saves_are_long() -> None:
     assert best_interval(20.0, 10.0) == 10.0
     assert best_interval(19.999, 10.0) == pytest.approx(8.89, abs=0.01)
     assert best_interval(20.001, 10.0) == 10.0
@@ -128,7 +128,7 @@ def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
     assert [each.path for each in calm.status.warnings] == ["spec.a"]
 
 
-def test_only_warnings_are_listed_each_once_and_as_many_as_there_is_room_for() -> None:
+def test_warnings_are_unique_and_limited() -> None:
     twice = listed(found("spec.a"), found("spec.a"), found("spec.b", Severity.ERROR))
     assert ([each.path for each in twice.warnings], twice.warning_count) == (["spec.a"], 1)
     many = listed(*(found(f"spec.n{n}") for n in range(35)))
@@ -145,7 +145,7 @@ def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list
         assert (len(this.status.warnings), this.status.warning_count) == (32, 36)
 
 
-def test_a_warning_fits_and_keeps_the_beginning_of_its_remedy() -> None:
+def test_long_warning_keeps_start_of_remedy() -> None:
     [told] = listed(found("spec." + "p" * 300, message="m" * 900, remedy="r" * 900)).warnings
     assert told == JobWarning(
         path="spec." + "p" * 123,

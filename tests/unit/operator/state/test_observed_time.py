@@ -15,12 +15,12 @@ WATCH = WatchState(looked=T0, watched_since=T0 - HOUR)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 29.9])
-def test_a_look_within_half_a_minute_costs_no_write(seconds: float) -> None:
+def test_observation_within_interval_is_not_recorded(seconds: float) -> None:
     assert record_observation(WATCH, at(seconds)) == WATCH
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(30.0, 0.0), (150.0, 0.0), (160.0, 10.0)])
-def test_a_look_after_half_a_minute_is_recorded(seconds: float, late: float) -> None:
+def test_observation_after_interval_is_recorded(seconds: float, late: float) -> None:
     assert record_observation(WATCH, at(seconds), late) == replace(WATCH, looked=at(seconds))
 
 
@@ -32,12 +32,12 @@ def test_deadlines_begin_anew_after_a_gap_or_a_clock_that_went_back(
     assert record_observation(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
 
 
-def test_nobody_who_looks_is_late_unless_it_is_said() -> None:
+def test_late_seconds_defaults_to_zero() -> None:
     assert record_observation(WATCH, at(150.0)).watched_since == WATCH.watched_since
     assert record_observation(WATCH, at(150.5)).watched_since != WATCH.watched_since
 
 
-def test_the_first_look_begins_the_deadlines() -> None:
+def test_first_observation_starts_deadlines() -> None:
     assert record_observation(WatchState(), T0) == WatchState(looked=T0, watched_since=T0)
 
 
@@ -53,7 +53,7 @@ def test_the_first_look_begins_the_deadlines() -> None:
         pytest.param(at(60), at(-9), 9.0, id="the clock was set back"),
     ],
 )
-def test_only_observed_time_counts(
+def test_elapsed_counts_observed_time_only(
     since: datetime | None, watched: datetime | None, seconds: float
 ) -> None:
     assert elapsed(since, WatchState(watched_since=watched), T0) == seconds
