@@ -1,4 +1,4 @@
-"""Turns cluster objects into what `decide` reads. Pure: values in, values out."""
+"""Convert cluster objects to the values that `decide` reads. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -48,7 +48,7 @@ NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumber | None:
-    """Return this Ray cluster's number within its job, None if the operator did not make it."""
+    """Return the Ray cluster's number within its job, or None if the operator did not create it."""
     if ray_cluster["metadata"]["name"] == current.name:
         return current.number
     number = label_number(ray_cluster, names.LABEL_CLUSTER)
@@ -58,7 +58,7 @@ def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumb
 def oldest_cluster(
     ray_clusters: Collection[RayCluster], current: ClusterStatus
 ) -> tuple[ClusterNumber, RayCluster] | None:
-    """Return the one with the lowest number, which has to be gone before anything new begins."""
+    """Return the cluster with the lowest number, which must be gone before a new one starts."""
     numbered = [
         (number, each["metadata"]["name"] != current.name, each)
         for each in ray_clusters
@@ -66,25 +66,25 @@ def oldest_cluster(
     ]
     if not numbered:
         return None
-    number, _, found = min(numbered, key=lambda entry: entry[:2])
-    return number, found
+    number, _, oldest = min(numbered, key=lambda entry: entry[:2])
+    return number, oldest
 
 
 def head_is_ready(ray_cluster: Manifest) -> bool:
-    """Return whether the head is ready now; `RayClusterProvisioned` only says it once was."""
+    """Return whether the head is ready now; `RayClusterProvisioned` stays True once it was."""
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
 def is_suspended(ray_cluster: Manifest) -> bool:
-    """Return whether the cluster must have no pods. Kueue sets this, the operator never does."""
+    """Return whether the cluster is suspended. Kueue sets this, the operator never does."""
     return bool(ray_cluster.get("spec", {}).get("suspend"))
 
 
 def workers_are_ready(ray_cluster: Manifest) -> bool:
-    """Return whether every worker pod the cluster asks for is ready."""
+    """Return whether all requested worker pods are ready."""
     groups = ray_cluster.get("spec", {}).get("workerGroupSpecs", [])
-    wanted = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
-    return bool(ray_cluster.get("status", {}).get("readyWorkerReplicas", 0) >= wanted)
+    expected = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
+    return bool(ray_cluster.get("status", {}).get("readyWorkerReplicas", 0) >= expected)
 
 
 def observed_cluster(
@@ -97,19 +97,19 @@ def observed_cluster(
     is_reachable: bool,
     is_complete: bool,
 ) -> ClusterObserved:
-    """Return a Ray cluster as `decide` reads it.
+    """Return the Ray cluster as `decide` reads it.
 
     `losses` are those since the newest attempt was recorded, most significant first;
-    `is_reachable`: its Jobs API answers; `is_complete`: as `all_live` tells of its pods.
+    `is_reachable` is whether its Jobs API responds, `is_complete` the result of `all_live`.
     """
     name = ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_being_deleted(ray_cluster):
         queue = labels_of(ray_cluster).get(names.LABEL_QUEUE)
-        why = f"waits in queue {queue}" if queue else "somebody set its spec.suspend"
+        why = f"waits in queue {queue}" if queue else "suspended by its spec.suspend"
         return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
-    of_head = [each for each in losses if each.is_head]
-    if of_head:
-        first = _with_reason(of_head[0], losses)
+    head_losses = [each for each in losses if each.is_head]
+    if head_losses:
+        first = _with_reason(head_losses[0], losses)
         return ClusterObserved(
             number,
             is_lost=True,
@@ -148,18 +148,18 @@ def observed_cluster(
 
 
 def _head_returns(ray_cluster: Manifest) -> bool:
-    """Return whether KubeRay makes another head, which finds what the lost one knew."""
+    """Return whether KubeRay restarts the head, which restores the cluster's state."""
     annotations = ray_cluster["metadata"].get("annotations", {})
     return names.ANNOTATION_HEAD_RETURNS in annotations and not is_being_deleted(ray_cluster)
 
 
 def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
-    """Return the different images that these Ray pods run, the head's first."""
-    told = [
+    """Return the distinct image IDs of these Ray pods, the head's first."""
+    ids = [
         image_id(str(main_status(pod).get("imageID", "")))
         for pod in sorted(pods, key=lambda pod: (not is_head(pod), _name(pod)))
     ]
-    return tuple(dict.fromkeys(filter(None, told)))
+    return tuple(dict.fromkeys(filter(None, ids)))
 
 
 def ending_cluster(
@@ -167,9 +167,9 @@ def ending_cluster(
 ) -> ClusterObserved | None:
     """Return the last attempt's cluster if its RayCluster is gone but its head may still run.
 
-    The driver there may be saving, and the next attempt would take the checkpoint folder from it.
-    Workers save nothing without a driver. A pod past its grace period is not waited for: its node
-    may never report its end.
+    Its driver may be saving, and the next attempt would claim its checkpoint folder. Workers save
+    nothing without a driver. Pods past their grace period are ignored, because a lost node never
+    reports their exit.
     """
     attempts, cluster = job.status.attempts, job.status.cluster
     if not attempts or attempts[0].cause is None:
@@ -182,12 +182,12 @@ def ending_cluster(
 
 
 def may_save(pods: Collection[Manifest], now: datetime) -> bool:
-    """Return whether one of these is a head that is being deleted and may still have a driver."""
+    """Return whether one of the pods is a terminating head that may still run a driver."""
     return any(is_head(pod) and is_being_deleted(pod) and _may_run(pod, now) for pod in pods)
 
 
 def _is_of(pod: Manifest, kind: str, name: str) -> bool:
-    """Return whether this object controls the pod; a label can be written by anybody."""
+    """Return whether this object controls the pod; labels can be set by any user."""
     owner = controller_of(pod)
     return (owner.get("kind"), owner.get("name")) == (kind, name)
 
@@ -198,13 +198,15 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
     if not is_being_deleted(pod):
         return True
     metadata = pod["metadata"]
-    left = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
-    # More than the whole grace period: our clock was set back; don't wait for days.
-    return 0 < left <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
+    remaining = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
+    # More than the grace period remains only if our clock was set back.
+    return (
+        0 < remaining <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
+    )
 
 
 def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
-    """Return the loss that explains the end: a head deleted with its workers gives no reason."""
+    """Return the loss with the most weight; a head deleted with its workers has no reason."""
     weightiest = losses[0]
     return weightiest if weightiest.weight > head.weight else head
 
@@ -212,7 +214,7 @@ def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
 def all_live(pods: Collection[Manifest]) -> bool:
     """Return whether no pod of a Ray cluster is being deleted or has ended.
 
-    KubeRay counts such a pod as ready for a while, and its hook would stop the next attempt, too.
+    KubeRay counts such a pod as ready for a while, and its hook would also stop the next attempt.
     """
     return not any(is_being_deleted(pod) or _has_ended(pod) for pod in pods)
 
@@ -224,7 +226,7 @@ def _has_ended(pod: Manifest) -> bool:
 def observed_preflight(
     pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
 ) -> PreflightObserved | None:
-    """Return the job's preflight pod as `decide` reads it, None if there is none."""
+    """Return the job's preflight pod as `decide` reads it, or None if there is none."""
     living = [pod for pod in pods if not is_being_deleted(pod)]
     if not living:
         return None
@@ -295,7 +297,7 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
 
 
 def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
-    """Return how the pod's container ended, with `last` also how it last ended; else None."""
+    """Return the terminated state of the container, or with `last` its last one; else None."""
     for state in ("state", "lastState") if last else ("state",):
         if ended := section(section(main_status(pod), state), "terminated"):
             return ended

@@ -1,4 +1,4 @@
-"""`KubernetesRuntime`: observes and performs for `decide` in a cluster. It decides nothing."""
+"""`KubernetesRuntime`: observe and perform for `decide` in a cluster."""
 
 import logging
 from collections.abc import Callable
@@ -69,15 +69,15 @@ from .status_writer import StatusWriter
 log = logging.getLogger(__name__)
 
 ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
-"""`exec`: no shell stands between Ray's signals and the driver."""
+"""`exec` passes Ray's signals to the driver without a shell."""
 EVIDENCE_SECONDS = 5.0
-"""The kubelet reports an ended container within two seconds."""
+"""How long to wait for the pod status; the kubelet reports an exit within two seconds."""
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcilerContext:
-    """Everything a round may use; one for the whole process."""
+    """Shared dependencies of all rounds."""
 
     client: KubeClient
     objects: ClusterObjects
@@ -87,11 +87,11 @@ class ReconcilerContext:
     writer: StatusWriter
     clock: Callable[[], datetime]
     reads_nodes: bool = False
-    """Whether the operator may list nodes, whose labels tell their GPUs' memory."""
+    """Whether the operator may list nodes, whose labels contain GPU memory."""
 
 
 class KubernetesRuntime:
-    """One round of one job, on the version of the job that the round began with."""
+    """One round of one job, based on the version of the job at its start."""
 
     def __init__(
         self, context: ReconcilerContext, body: Manifest, *, late_seconds: float = 0.0
@@ -103,7 +103,7 @@ class KubernetesRuntime:
 
     @property
     def body(self) -> Manifest:
-        """The job as it is after the round's last write."""
+        """The job after the round's last write."""
         return self._body
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -142,7 +142,7 @@ class KubernetesRuntime:
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
-        """Do one thing."""
+        """Perform one action."""
         children = self._context.children
         match action:
             case StartPreflight():
@@ -252,7 +252,7 @@ class KubernetesRuntime:
             return ""
 
     def _refused(self, ray_cluster: Manifest, error: AccessDenied) -> AccessDenied:
-        """Return the error that says where the head has its token from."""
+        """Return an error that names the Secret with the head's token."""
         name = ray_cluster["metadata"]["name"]
         secret = ray_cluster["spec"].get("authOptions", {}).get("secretName", "")
         return AccessDenied(
