@@ -47,12 +47,12 @@ class OwnedObjects:
         existing = await self._own(job, manifest) or await self.create(job, manifest)
         if existing is None:
             return
-        seen = existing["metadata"]
+        metadata = existing["metadata"]
         if is_being_deleted(existing):
-            raise TransientError(f"{manifest['kind']} {seen['name']} is terminating")
+            raise TransientError(f"{manifest['kind']} {metadata['name']} is terminating")
         if _is_up_to_date(existing, manifest):
             return
-        version = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
+        version = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
 
     async def delete(self, job: Metadata, resource: Resource, thing: Manifest) -> None:

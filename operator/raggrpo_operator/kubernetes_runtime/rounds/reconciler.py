@@ -63,12 +63,12 @@ class Reconciler:
     async def round(self, key: JobKey) -> float | None:
         """Run one round; return the seconds until the next, or None to wait for a watch event."""
         with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
-            found = self._store.newest(key)
-            if found is None:
+            newest = self._store.newest(key)
+            if newest is None:
                 self._forget(key)
                 return None
             try:
-                return await self._reconcile(key, *found)
+                return await self._reconcile(key, *newest)
             except OperatorError:
                 raise
             except Exception as error:
@@ -83,7 +83,7 @@ class Reconciler:
             return None
         job = self._parse(key, body)
         if not isinstance(job, RagGrpoJob):
-            await self._refuse(body, job)
+            await self._reject(body, job)
             return None
         if held_back is not None:
             job = job.model_copy(update={"status": held_back})
@@ -105,8 +105,8 @@ class Reconciler:
             self._lateness.record_failure(key)
             await self._report(key, runtime.body, error)
             raise
-        if runtime.trouble is not None:
-            await self._report(key, runtime.body, runtime.trouble)
+        if runtime.error is not None:
+            await self._report(key, runtime.body, runtime.error)
         else:
             self._failed.pop(key, None)
             await self._context.writer.report_error(
@@ -127,14 +127,17 @@ class Reconciler:
         known_version, known = self._parsed.get(key, ("", ()))
         if known_version == version:
             return known
-        found = _parsed(body, known)
-        self._parsed[key] = version, found
-        return found
+        parsed = _parsed(body, known)
+        self._parsed[key] = version, parsed
+        return parsed
 
-    async def _refuse(self, body: Manifest, found: tuple[Violation, ...]) -> None:
+    async def _reject(self, body: Manifest, violations: tuple[Violation, ...]) -> None:
         """Report every malformed field in the status; no objects are created."""
         now, old = self._context.clock(), stored_status(body)
-        reason, lines = found[0].reason, "\n".join(violation.line() for violation in found)
+        reason, lines = (
+            violations[0].reason,
+            "\n".join(violation.line() for violation in violations),
+        )
         status = replace(old, observed_generation=body["metadata"]["generation"])
         status = set_condition(status, ConditionType.ACCEPTED, False, reason, lines, now)
         status = set_condition(
@@ -158,11 +161,11 @@ class Reconciler:
 
     async def _report_bug(self, key: JobKey, error: Exception) -> None:
         """Report a bug in the operator; other jobs are not affected."""
-        found = self._store.newest(key)
-        if found is None:
+        newest = self._store.newest(key)
+        if newest is None:
             return
         try:
-            await self._context.writer.report_internal_error(found[0], _bug(error))
+            await self._context.writer.report_internal_error(newest[0], _bug(error))
         except Exception as another:
             log.warning("the internal error could not be reported in the status: %r", another)
 

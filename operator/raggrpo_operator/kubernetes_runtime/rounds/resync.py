@@ -85,8 +85,8 @@ class Resync:
         self._health.behind_since = min(times) if times else None
 
     def _cached(self, key: JobKey) -> int:
-        found = self._caches.objects.job(key)
-        return int(found["metadata"]["resourceVersion"]) if found is not None else 0
+        job = self._caches.objects.job(key)
+        return int(job["metadata"]["resourceVersion"]) if job is not None else 0
 
     async def _check_kuberay(self) -> bool:
         """Return whether KubeRay is installed. Raises KubeRayAppeared if a restart is needed."""

@@ -98,7 +98,7 @@ class KubernetesRuntime:
     ) -> None:
         self._context, self._body, self._late_seconds = context, body, late_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
-        self.trouble: OperatorError | None = None
+        self.error: OperatorError | None = None
         """What is worth a condition though decisions go on: a refused token, a taken name."""
 
     @property
@@ -171,7 +171,7 @@ class KubernetesRuntime:
         self._body = await self._context.writer.write(self._body, status)
 
     async def restore_record(self, job: RagGrpoJob) -> None:
-        """Put the running attempt's ConfigMap back if somebody deleted it.
+        """Put the running attempt's ConfigMap back if it was deleted.
 
         Its configuration is read from the submission, which cannot be changed.
         """
@@ -193,7 +193,7 @@ class KubernetesRuntime:
             await self._context.children.record(job.metadata, config, records)
             log.info("the record of attempt %d was put back", number)
         except NameTaken as error:
-            self.trouble = error
+            self.error = error
         except OperatorError as error:
             log.info("the record of attempt %d could not be put back: %s", number, error)
         except ValueError as error:  # its text might quote the configuration
@@ -219,10 +219,10 @@ class KubernetesRuntime:
 
     async def _live_cluster(self, name: str) -> Manifest | None:
         try:
-            found = await self._context.client.get(RAY_CLUSTERS, self._key.namespace, name)
+            ray_cluster = await self._context.client.get(RAY_CLUSTERS, self._key.namespace, name)
         except NotFound:
             return None
-        return found if owned_by(self._uid, [found]) else None
+        return ray_cluster if owned_by(self._uid, [ray_cluster]) else None
 
     async def _follow(
         self, job: RagGrpoJob, ray_cluster: Manifest
@@ -237,11 +237,11 @@ class KubernetesRuntime:
             # Read last: when the attempt has ended, this is its final word.
             return True, attempt, await head.progress.read() if attempt else None
         except AccessDenied as error:
-            self.trouble = self._refused(ray_cluster, error)
+            self.error = self._refused(ray_cluster, error)
         except Unreachable as error:
             log.info("%s", error)
         except OperatorError as error:
-            self.trouble = error
+            self.error = error
         return False, None, None
 
     async def _ray_version(self, ray_cluster: Manifest) -> str:
@@ -294,8 +294,8 @@ class KubernetesRuntime:
         return self._context.evidence.losses(self._key, ray_cluster["metadata"]["uid"], since)
 
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: ClusterNumber) -> None:
-        found, ray_cluster = await self._ray_cluster(job)
-        if ray_cluster is None or found != number:
+        current, ray_cluster = await self._ray_cluster(job)
+        if ray_cluster is None or current != number:
             raise TransientError(f"there is no Ray cluster {number}")
         children = self._context.children
         text = config_json(config)
@@ -317,11 +317,11 @@ class KubernetesRuntime:
     async def _delete_cluster(self, job: RagGrpoJob, number: ClusterNumber) -> None:
         """Delete every cluster of this number; one may be missing from the cache."""
         current, cached = job.status.cluster, self._cached_clusters()
-        found = [each for each in cached if cluster_number(each, current) == number]
-        if not found and number == current.number:
+        matches = [each for each in cached if cluster_number(each, current) == number]
+        if not matches and number == current.number:
             live = await self._live_cluster(current.name)
-            found = [live] if live is not None else []
-        for each in found:
+            matches = [live] if live is not None else []
+        for each in matches:
             await self._owned.delete(job.metadata, RAY_CLUSTERS, each)
 
     async def _running_head(self, job: RagGrpoJob) -> Head:
