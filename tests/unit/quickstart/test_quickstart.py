@@ -14,21 +14,21 @@ SAMPLE = Path(__file__).parents[3] / "crds/samples/quickstart.yaml"
 
 
 @pytest.fixture(scope="module")
-def found() -> list[records.Record]:
+def result() -> list[records.Record]:
     return records.load_records()
 
 
 @pytest.fixture(scope="module")
-def questions(found: list[records.Record]) -> records.Questions:
-    return records.select_questions(found, seed=0)
+def questions(result: list[records.Record]) -> records.Questions:
+    return records.select_questions(result, seed=0)
 
 
 def test_corpus_has_languages_and_questions_one_answer(
-    found: list[records.Record],
+    result: list[records.Record],
 ) -> None:
-    assert len(found) > 7500
-    assert all(record.name and record.code for record in found)
-    assert len({record.question for record in found}) == len(found)
+    assert len(result) > 7500
+    assert all(record.name and record.code for record in result)
+    assert len({record.question for record in result}) == len(result)
 
 
 def test_questions_have_three_similar_hits(
@@ -42,27 +42,27 @@ def test_questions_have_three_similar_hits(
 
 @pytest.mark.row("B32")
 def test_token_next_to_code_is_unique_among_hits(
-    found: list[records.Record], questions: records.Questions
+    result: list[records.Record], questions: records.Questions
 ) -> None:
     """Two layers match the question's last token with the one before a code: more is hard."""
-    tokenizer = model.make_tokenizer(found)
+    tokenizer = model.make_tokenizer(result)
 
     def last_token(record: records.Record) -> int:
         return int(tokenizer(record.question, add_special_tokens=False)["input_ids"][-1])
 
     for asked in (questions.train, questions.validation):
-        told = sum(
+        reported = sum(
             [last_token(record) for record in q.hits].count(last_token(q.record)) == 1
             for q in asked
         )
-        assert told / len(asked) > 0.9
+        assert reported / len(asked) > 0.9
 
 
-def test_passages_are_within_token_limit(found: list[records.Record]) -> None:
+def test_passages_are_within_token_limit(result: list[records.Record]) -> None:
     """The code stands at a passage's end."""
     retrieval = yaml.safe_load(SAMPLE.read_text())["spec"]["retrieval"]
-    tokenizer = model.make_tokenizer(found)
-    tokens = tokenizer([record.passage() for record in found], add_special_tokens=False)
+    tokenizer = model.make_tokenizer(result)
+    tokens = tokenizer([record.passage() for record in result], add_special_tokens=False)
     assert max(map(len, tokens["input_ids"])) <= retrieval["maxPassageTokens"]
 
 
@@ -85,21 +85,23 @@ def test_validation_names_are_not_in_training(questions: records.Questions) -> N
 
 
 def test_answers_are_single_tokens_after_save_and_load(
-    found: list[records.Record], tmp_path: Path
+    result: list[records.Record], tmp_path: Path
 ) -> None:
-    model.make_tokenizer(found).save_pretrained(tmp_path)
+    model.make_tokenizer(result).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(str(tmp_path))
-    for record in found[::97]:
+    for record in result[::97]:
         text = f"{record.passage()}\n"
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
         assert len(tokenizer(record.answer, add_special_tokens=False)["input_ids"]) == 1
 
 
-def test_warm_up_lowers_the_loss(found: list[records.Record], questions: records.Questions) -> None:
-    tokenizer = model.make_tokenizer(found)
+def test_warm_up_lowers_the_loss(
+    result: list[records.Record], questions: records.Questions
+) -> None:
+    tokenizer = model.make_tokenizer(result)
     made = model.make_model(tokenizer, seed=0)
     losses: list[float] = []
-    codes = sorted({record.code for record in found})
+    codes = sorted({record.code for record in result})
     model.warm_up(
         made,
         tokenizer,

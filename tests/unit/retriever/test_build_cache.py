@@ -65,16 +65,16 @@ def test_concurrent_builds_use_first_published_folder(tmp_path: Path) -> None:
         (folder / "data").write_text("whole")
         both.wait(10)
 
-    found: list[Path] = []
+    result: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(get_or_build(tmp_path, "key", meeting)))
+        threading.Thread(target=lambda: result.append(get_or_build(tmp_path, "key", meeting)))
         for _ in range(2)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert found == [tmp_path / "key"] * 2
+    assert result == [tmp_path / "key"] * 2
     assert is_complete(tmp_path / "key")
 
 

@@ -58,7 +58,7 @@ def one_by_one(
 ) -> np.ndarray:
     """Embed without batches and padding: what the vectors ought to be."""
     model, tokenizer = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
-    found = []
+    result = []
     for text in texts:
         inputs = tokenizer(prefix + text, truncation=True, return_tensors="pt")
         with torch.inference_mode():
@@ -68,8 +68,8 @@ def one_by_one(
             Pooling.CLS: states[0],
             Pooling.LAST: states[-1],
         }[pooling].numpy()
-        found.append(vector / np.linalg.norm(vector) if normalize else vector)
-    return np.stack(found)
+        result.append(vector / np.linalg.norm(vector) if normalize else vector)
+    return np.stack(result)
 
 
 def ids(hits: list[Hit]) -> list[str]:
@@ -102,9 +102,9 @@ def test_long_texts_are_truncated_and_blank_queries_have_no_hits(
     tmp_path: Path, model: Path
 ) -> None:
     long = " ".join(["w5"] * 3 * CONTEXT)
-    wanted = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
-    found = load_index(wanted).search([" ", long, ""], top_k=9)
-    assert [ids(hits) for hits in found] == [[], ["0", "1"], []]
+    desired = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
+    result = load_index(desired).search([" ", long, ""], top_k=9)
+    assert [ids(hits) for hits in result] == [[], ["0", "1"], []]
 
 
 def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,28 +148,28 @@ def test_precomputed_vectors_are_searched(tmp_path: Path, model: Path) -> None:
     # Told apart from computed ones by their order; their lengths must not count.
     lengths = np.linspace(9, 1, 30, dtype=np.float32)[:, None]
     np.save(tmp_path / "v.npy", lengths * vectors[::-1])
-    wanted = make_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
-    assert load_index(wanted).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
+    desired = make_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
+    assert load_index(desired).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
 def test_vectors_of_other_model_are_rejected(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
-    wanted = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
+    desired = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
     with pytest.raises(CorpusError, match=r"v\.npy: vectors have dimension 3, .* 16; embed"):
-        load_index(wanted)
+        load_index(desired)
 
 
 @pytest.mark.row("D8")
 def test_hybrid_search_fuses_both_rankings(tmp_path: Path, model: Path) -> None:
     texts, queries = make_texts(200), make_texts(10, seed=1)
-    found = {
+    result = {
         kind: load_index(make_retriever(tmp_path, model, texts, index=kind)).search(queries, 100)
         for kind in IndexKind
     }
-    for number, hits in enumerate(found[IndexKind.HYBRID]):
+    for number, hits in enumerate(result[IndexKind.HYBRID]):
         expected: dict[str, float] = {}
         for kind in (IndexKind.BM25, IndexKind.DENSE):
-            for rank, name in enumerate(ids(found[kind][number]), start=1):
+            for rank, name in enumerate(ids(result[kind][number]), start=1):
                 expected[name] = expected.get(name, 0) + 1 / (60 + rank)
         order = sorted(expected, key=lambda name: (-expected[name], int(name)))[:100]
         assert ids(hits) == order
@@ -229,16 +229,16 @@ def test_interrupted_build_resumes(
         return compute(self, texts)
 
     texts = make_texts(30)
-    wanted = make_retriever(tmp_path, model, texts)
+    desired = make_retriever(tmp_path, model, texts)
     with monkeypatch.context() as broken:
         broken.setattr(Embedder, "passages", dying)
         with pytest.raises(KeyboardInterrupt):
-            load_index(wanted)
+            load_index(desired)
     assert not list((tmp_path / "indexes").glob("*/COMPLETE"))
 
-    told: list[str] = []
-    index = load_index(wanted, told.append)
-    assert [line for line in told if line.startswith("embedding")] == [
+    reported: list[str] = []
+    index = load_index(desired, reported.append)
+    assert [line for line in reported if line.startswith("embedding")] == [
         "embedding passages: 16 of 30",
         "embedding passages: 24 of 30",
     ]
@@ -249,9 +249,9 @@ def test_interrupted_build_resumes(
 
 def test_unwritable_index_folder_is_rejected_with_remedy(tmp_path: Path, model: Path) -> None:
     (tmp_path / "file").write_text("")
-    wanted = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
+    desired = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
     with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); use a"):
-        load_index(wanted)
+        load_index(desired)
 
 
 def _with_tensors(name: Callable[[str], str]) -> Any:

@@ -130,7 +130,7 @@ def test_unknown_index_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--index", "Dense"], "index Dense has no embedding model; give one"),
+        (["--index", "Dense"], "index Dense requires an embedding model"),
         (
             ["--index", "Hybrid", "--embedding", "/no/model", "--index-path", "/tmp/indexes"],
             "/no/model: cannot load the embedding model",

@@ -42,10 +42,10 @@ async def test_search_r1_request_gets_search_r1_response(words: httpx.AsyncClien
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
     first, second = (await words.post("/retrieve", json=body)).json()["result"]
-    assert [found["document"]["id"] for found in first] == ["c1", "c2"]
+    assert [actual["document"]["id"] for actual in first] == ["c1", "c2"]
     assert first[0]["document"] == {"id": "c1", "contents": PASSAGES[0].contents}
     assert first[0]["score"] > first[1]["score"] > 0
-    assert [found["document"]["id"] for found in second] == ["c3"]
+    assert [actual["document"]["id"] for actual in second] == ["c3"]
 
 
 async def test_single_query_without_scores_gets_bare_documents(words: httpx.AsyncClient) -> None:
@@ -81,9 +81,9 @@ async def test_large_search_r1_request_succeeds(
     words: httpx.AsyncClient,
 ) -> None:
     body = {"queries": ["tea", "capital"] * 1280, "topk": 1}
-    found = (await words.post("/retrieve", json=body)).json()["result"]
-    assert len(found) == 2560
-    assert {hits[0]["id"] for hits in found[::2]} != {hits[0]["id"] for hits in found[1::2]}
+    actual = (await words.post("/retrieve", json=body)).json()["result"]
+    assert len(actual) == 2560
+    assert {hits[0]["id"] for hits in actual[::2]} != {hits[0]["id"] for hits in actual[1::2]}
 
 
 @pytest.mark.row("D9")
@@ -158,8 +158,8 @@ class Scored:
         self._scores = scores
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        found = zip(PASSAGES, self._scores, strict=False)
-        hits = [Hit(position, passage, score) for position, (passage, score) in enumerate(found)]
+        actual = zip(PASSAGES, self._scores, strict=False)
+        hits = [Hit(position, passage, score) for position, (passage, score) in enumerate(actual)]
         return [hits[:top_k] for _ in queries]
 
 

@@ -172,6 +172,6 @@ def test_invalid_rows_are_reported_first_ones_by_number(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])
     with pytest.raises(TrainerError) as refusal:
         read(file)
-    told = str(refusal.value)
-    assert all(f"line {number}: column 'prompt' is blank" in told for number in (1, 3, 4))
-    assert told.endswith("; and 2 more rows")
+    reported = str(refusal.value)
+    assert all(f"line {number}: column 'prompt' is blank" in reported for number in (1, 3, 4))
+    assert reported.endswith("; and 2 more rows")

@@ -83,13 +83,13 @@ def composed(
 
 
 def test_templates_keep_braces_of_texts() -> None:
-    found = composed(make_prompt("{prompt}?"), ("{text}", "b{"), spec())
+    result = composed(make_prompt("{prompt}?"), ("{text}", "b{"), spec())
 
-    assert found.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
-    assert found.passages == ("{text}", "b{")
-    assert found.token_ids == tuple(BYTES(found.text, add_special_tokens=False)["input_ids"])
-    assert len(found.token_ids) == len(found.text)
-    assert not found.truncated
+    assert result.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
+    assert result.passages == ("{text}", "b{")
+    assert result.token_ids == tuple(BYTES(result.text, add_special_tokens=False)["input_ids"])
+    assert len(result.token_ids) == len(result.text)
+    assert not result.truncated
 
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
@@ -98,9 +98,9 @@ def test_other_modes_use_prompt_unchanged(mode: str) -> None:
 
 
 def test_chat_template_gets_filled_text_as_user_message() -> None:
-    found = composed(make_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
-    assert found.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
-    assert len(found.token_ids) == len(found.text)
+    result = composed(make_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    assert result.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
+    assert len(result.token_ids) == len(result.text)
 
 
 CONVERSATION = Prompt(
@@ -109,15 +109,15 @@ CONVERSATION = Prompt(
 
 
 def test_earlier_messages_are_rendered_by_template() -> None:
-    found = composed(CONVERSATION, ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
-    assert found.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
+    result = composed(CONVERSATION, ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    assert result.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
 
 
 def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
     own = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
     for tokenizer in (BYTES, byte_tokenizer(CHAT)):
-        found = composed(CONVERSATION, (), spec(mode="None"), tokenizer=tokenizer, template=own)
-        assert found.text == "f|Be brief.|Who?|"
+        result = composed(CONVERSATION, (), spec(mode="None"), tokenizer=tokenizer, template=own)
+        assert result.text == "f|Be brief.|Who?|"
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_unrenderable_conversation_is_rejected_by_number(template: str, expected
 
 
 def test_passages_are_cut_to_max_passage_tokens() -> None:
-    found = composed(make_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
-    assert found.passages == ("abcd", "xy")
-    assert not found.truncated
+    result = composed(make_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
+    assert result.passages == ("abcd", "xy")
+    assert not result.truncated
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, ByT5Tokenizer()], ids=["fast", "slow"])
@@ -182,24 +182,24 @@ def test_too_long_prompt_is_rejected_with_token_counts() -> None:
     ],
 )
 def test_truncation_drops_last_passages_then_end_of_question(limit: int, text: str) -> None:
-    found = composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
-    assert found.text == text
-    assert len(found.token_ids) <= limit
-    assert found.truncated
+    result = composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
+    assert result.text == text
+    assert len(result.token_ids) <= limit
+    assert result.truncated
 
 
 def test_truncated_question_is_reported_without_dropped_passages() -> None:
-    found = composed(make_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
-    assert (found.text, found.truncated) == ("Who", True)
+    result = composed(make_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
+    assert (result.text, result.truncated) == ("Who", True)
 
 
 def test_shuffling_does_not_change_dropped_passages() -> None:
     retrieval = spec(shufflePassages=True)
     for seed in range(8):
-        found = composed(
+        result = composed(
             make_prompt(), tuple("abcd"), retrieval, limit=20, truncate=True, seed=seed
         )
-        assert sorted(found.passages) == ["a", "b"]
+        assert sorted(result.passages) == ["a", "b"]
 
 
 def test_truncation_is_rejected_when_template_leaves_no_room() -> None:
@@ -250,11 +250,11 @@ def composer(tokenizer: CountingTokenizer) -> Iterator[Composer]:
 async def batches(
     source: PromptSource, cursor: Cursor, count: int, size: int = 4
 ) -> list[list[int]]:
-    found = []
+    result = []
     for _ in range(count):
         batch, cursor = await source.next_batch(cursor, size)
-        found.append([p.index for p in batch])
-    return found
+        result.append([p.index for p in batch])
+    return result
 
 
 async def test_prefetching_changes_neither_cursor_nor_batch(composer: Composer) -> None:
@@ -284,10 +284,10 @@ async def test_upcoming_batches_are_composed_ahead(
     plain = PromptSource(make_config(), PROMPTS)
     upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
-    wanted = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
-    for _ in wanted:
+    desired = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
+    for _ in desired:
         assert await asyncio.to_thread(tokenizer.asked.acquire, timeout=20)
-    assert set(tokenizer.texts) == wanted
+    assert set(tokenizer.texts) == desired
 
 
 async def test_prefetched_prompt_is_composed_once(
@@ -338,8 +338,8 @@ async def test_prompts_with_passages_are_not_prefetched(tokenizer: CountingToken
     composer = Composer(config, tokenizer)
     [prompt, *_], _ = await PromptSource(config, PROMPTS, composer).next_batch(Cursor(), 2)
 
-    found = await asyncio.wait_for(composer.compose(prompt, ("some passage",), 0), 10)
+    result = await asyncio.wait_for(composer.compose(prompt, ("some passage",), 0), 10)
     composer.close()
 
-    assert "some passage" in found.text
+    assert "some passage" in result.text
     assert all("Question" not in text or "some passage" in text for text in tokenizer.texts)

@@ -14,34 +14,34 @@ def faults(text: str, attempt: int = 1) -> Faults:
 
 
 def test_fault_is_due_once_at_its_step() -> None:
-    found = faults("kill-rank@step=5; nan@step=5")
+    result = faults("kill-rank@step=5; nan@step=5")
 
-    assert found.take_due("kill-rank", step=4) == ""
-    assert found.take_due("kill-driver", step=5) == ""
-    assert found.take_due("kill-rank", step=5) == "kill-rank"
-    assert found.take_due("kill-rank", step=5) == ""
-    assert found.take_due("nan", step=5) == "nan"
+    assert result.take_due("kill-rank", step=4) == ""
+    assert result.take_due("kill-driver", step=5) == ""
+    assert result.take_due("kill-rank", step=5) == "kill-rank"
+    assert result.take_due("kill-rank", step=5) == ""
+    assert result.take_due("nan", step=5) == "nan"
 
 
 def test_save_fault_is_due_at_its_phase() -> None:
-    found = faults("kill-driver@save=10:complete,kill-rank@save=10")
-    assert found.take_due("kill-driver", step=10) == ""
-    assert found.take_due("kill-driver", save=10, phase="shards") == ""
-    assert found.take_due("kill-driver", save=10, phase="complete") == "kill-driver"
-    assert found.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
+    result = faults("kill-driver@save=10:complete,kill-rank@save=10")
+    assert result.take_due("kill-driver", step=10) == ""
+    assert result.take_due("kill-driver", save=10, phase="shards") == ""
+    assert result.take_due("kill-driver", save=10, phase="complete") == "kill-driver"
+    assert result.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
 
 
 def test_fault_argument_follows_trigger() -> None:
-    found = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
-    assert found.take_due("slow-step", step=9) == "2.5"
-    assert found.take_due("pause", save=6, phase="complete") == "4"
+    result = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
+    assert result.take_due("slow-step", step=9) == "2.5"
+    assert result.take_due("pause", save=6, phase="complete") == "4"
 
 
 @pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
 def test_fault_is_due_in_its_attempt(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
-    found = faults(text, attempt)
-    assert "".join(found.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
+    result = faults(text, attempt)
+    assert "".join(result.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
 def test_start_fault_takes_no_step() -> None:

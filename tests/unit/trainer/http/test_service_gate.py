@@ -59,7 +59,7 @@ class World:
 
     def __init__(self, behave: Behave, *, timeout_seconds: float = 30.0) -> None:
         self.pool, self.tasks = FakePool(behave), BackgroundTasks()
-        self.told: list[tuple[float, list[str]]] = []
+        self.reported: list[tuple[float, list[str]]] = []
         self.causes: list[str] = []
         self.outages = Outages(self._told, clock=lambda: asyncio.get_running_loop().time())
         self.service = JsonService(
@@ -75,8 +75,8 @@ class World:
     def _told(self, outages: Sequence[EndpointOutage]) -> None:
         now, names = asyncio.get_running_loop().time(), [each.name for each in outages]
         self.causes += [each.cause for each in outages]
-        if names != (self.told[-1][1] if self.told else []):
-            self.told.append((now, names))
+        if names != (self.reported[-1][1] if self.reported else []):
+            self.reported.append((now, names))
 
     async def ask(self, question: str = "q") -> dict[str, Any]:
         return await self.service.post(Request({"question": question}), lambda answer: answer)
@@ -96,8 +96,8 @@ def down_between(*times: tuple[float, float], fault: int | Exception = REFUSED) 
     return lambda now, _: fault if any(a <= now < b for a, b in times) else 0.01
 
 
-def answers(found: Sequence[Any]) -> list[str]:
-    return [each["question"] for each in found]
+def answers(result: Sequence[Any]) -> list[str]:
+    return [each["question"] for each in result]
 
 
 @pytest.mark.row("D10")
@@ -112,7 +112,7 @@ def test_calls_succeed_after_outage_of_an_hour(
         return await world.later(11, *"abc")
 
     assert answers(run_simulated(scenario())) == ["a", "b", "c"]
-    (began, names), (ended, none) = world.told
+    (began, names), (ended, none) = world.reported
     assert (names, none) == (["endpoint kb"], [])
     assert 11 <= began <= 12
     assert 3610 <= ended <= 3617  # a probe every 5 s
@@ -140,14 +140,14 @@ def test_flapping_service_loses_no_call() -> None:
     world = World(down_between(*flaps))
 
     async def scenario() -> list[Any]:
-        found = await world.step("first")
+        result = await world.step("first")
         for step in range(20):
-            found += await world.later(step * 5 + 0.5, *(f"{step}-{i}" for i in range(4)))
-        return found
+            result += await world.later(step * 5 + 0.5, *(f"{step}-{i}" for i in range(4)))
+        return result
 
-    found = run_simulated(scenario())
-    assert len(answers(found)) == 81
-    assert len(world.told) > 4
+    result = run_simulated(scenario())
+    assert len(answers(result)) == 81
+    assert len(world.reported) > 4
 
 
 def test_failing_request_fails_alone_while_service_is_up() -> None:
@@ -161,7 +161,7 @@ def test_failing_request_fails_alone_while_service_is_up() -> None:
     assert isinstance(poison, CallFailed)
     assert poison.cause is FailureCause.HTTP_STATUS
     assert sum("poison" in content for _, content in world.pool.asked) == 1 + RETRY.retries
-    assert world.told == []
+    assert world.reported == []
     assert world.service.statistics.failures == {FailureCause.HTTP_STATUS: 1}
 
 
@@ -214,9 +214,9 @@ def test_high_failure_ratio_is_outage_despite_successful_probe() -> None:
         await world.step("first")
         return await world.later(1, *(f"q{i}" for i in range(40)))
 
-    found = run_simulated(scenario())
-    assert world.told[0][1] == ["endpoint kb"]
-    assert [each for each in found if isinstance(each, CallFailed)] == []
+    result = run_simulated(scenario())
+    assert world.reported[0][1] == ["endpoint kb"]
+    assert [each for each in result if isinstance(each, CallFailed)] == []
 
 
 def test_hanging_service_is_reported_before_timeout() -> None:
@@ -227,7 +227,7 @@ def test_hanging_service_is_reported_before_timeout() -> None:
         return await world.later(11, "a", "b")
 
     assert answers(run_simulated(scenario())) == ["a", "b"]
-    assert world.told[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
+    assert world.reported[0] == (pytest.approx(11 + HANG_SECONDS), ["endpoint kb"])
     assert world.causes[0] == "Timeout: no response for 20 s"
 
 
@@ -239,7 +239,7 @@ def test_slow_service_is_not_down() -> None:
         return await world.step("a", "b")
 
     assert answers(run_simulated(scenario())) == ["a", "b"]
-    assert world.told == []
+    assert world.reported == []
 
 
 def test_outage_is_reported_only_while_step_waits() -> None:
@@ -251,13 +251,13 @@ def test_outage_is_reported_only_while_step_waits() -> None:
         await asyncio.sleep(10)
         ahead = asyncio.ensure_future(world.ask("ahead"))
         await asyncio.sleep(30)
-        assert world.told == []
+        assert world.reported == []
         assert world.outages.working_time() == pytest.approx(40, abs=0.1)
         with world.outages.reporting():
             await ahead
 
     run_simulated(scenario())
-    assert world.told[0] == (pytest.approx(40, abs=0.1), ["endpoint kb"])
+    assert world.reported[0] == (pytest.approx(40, abs=0.1), ["endpoint kb"])
     assert world.outages.waited_seconds == pytest.approx(60, abs=7)
 
 

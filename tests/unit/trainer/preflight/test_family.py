@@ -39,8 +39,8 @@ def test_best_exact_layout_is_chosen(
     shared: dict[str, Any], padded: dict[str, Any], layout: RowLayout | None
 ) -> None:
     family = model_family({"architectures": ["X"], "layer_types": ["linear_attention"]})
-    found = {"problem": "", "layouts": {SHARED: shared, PADDED: padded}}
-    assert layout_from_experiment(family, found).row_layout is layout
+    result = {"problem": "", "layouts": {SHARED: shared, PADDED: padded}}
+    assert layout_from_experiment(family, result).row_layout is layout
 
 
 @pytest.mark.row("D2")
@@ -79,7 +79,7 @@ def test_family_without_engine_support_is_rejected() -> None:
 
 @pytest.mark.row("D1")
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reported"),
     [
         ({"rope_scaling": "mrope"}, "cannot be trained: transformers in this image"),
         ({"model_type": ""}, "cannot be trained: transformers in this image"),
@@ -87,18 +87,18 @@ def test_family_without_engine_support_is_rejected() -> None:
     ],
 )
 def test_unmeasured_variant_of_known_family_runs_experiment(
-    config: dict[str, Any], told: str, tmp_path: Path
+    config: dict[str, Any], reported: str, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     folder = written(tmp_path, **ordinary("LlamaForCausalLM", **shape, vocab_size=99, **config))
     finding = check_family(make_fit_config(tmp_path, {"model.path": str(folder)})).finding
     assert finding.state is CheckState.FAILED
-    assert told in finding.evidence
+    assert reported in finding.evidence
 
 
 @pytest.mark.row("D1")
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "reported"),
     [
         ({"hidden_size": 64, "num_attention_heads": 4}, "head size 16"),
         ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 48}, "head size 48"),
@@ -108,13 +108,13 @@ def test_unmeasured_variant_of_known_family_runs_experiment(
         ({"layer_types": ["conv", "full_attention"]}, "conv layers"),
     ],
 )
-def test_model_without_cpu_engine_support_is_rejected(shape: dict[str, Any], told: str) -> None:
+def test_model_without_cpu_engine_support_is_rejected(shape: dict[str, Any], reported: str) -> None:
     family = model_family({"architectures": ["Qwen3ForCausalLM"], **shape})
     assert list(engine_problems(family, on_cpu=False)) == []
     [problem] = [*engine_problems(family, on_cpu=True)] or [""]
-    assert told in problem
-    assert bool(told) == ("resources.device: GPU" in problem)
-    assert ("head size" in told) == ("32, 64, 80" in problem)
+    assert reported in problem
+    assert bool(reported) == ("resources.device: GPU" in problem)
+    assert ("head size" in reported) == ("32, 64, 80" in problem)
 
 
 @pytest.mark.row("D1")
@@ -129,10 +129,12 @@ def test_family_with_padded_rows_is_measured_and_reported(tmp_path: Path) -> Non
         layer_types=["linear_attention", "linear_attention", "full_attention"],
         num_hidden_layers=3,
     )
-    found = check_family(config)
-    assert (found.row_layout, found.finding.state) == (PADDED, CheckState.PASSED)
-    assert "Padded rows (linear_attention layers have state: " in found.finding.evidence
-    assert "512 experts, trained without the auxiliary loss of the router" in found.finding.evidence
+    result = check_family(config)
+    assert (result.row_layout, result.finding.state) == (PADDED, CheckState.PASSED)
+    assert "Padded rows (linear_attention layers have state: " in result.finding.evidence
+    assert (
+        "512 experts, trained without the auxiliary loss of the router" in result.finding.evidence
+    )
 
 
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])

@@ -340,10 +340,10 @@ async def test_nested_columns_are_listed_by_path(tmp_path: Path) -> None:
         assert check_of(fit, CheckId.DATA_READABLE).state is CheckState.PASSED
 
         wrong = await checked(make_fit_config(tmp_path, {"data.trainFiles": [file]}))
-        found = check_of(wrong, CheckId.DATA_COLUMNS)
-        assert found.state is FAILED
-        assert "has no column 'answer'" in found.evidence
-        assert "reward_model.ground_truth" in found.evidence
+        actual = check_of(wrong, CheckId.DATA_COLUMNS)
+        assert actual.state is FAILED
+        assert "has no column 'answer'" in actual.evidence
+        assert "reward_model.ground_truth" in actual.evidence
 
 
 @pytest.mark.row("D4")
@@ -356,10 +356,10 @@ async def test_unrenderable_conversation_fails_sample_lengths(
     changes = {"data.trainFiles": [file], **answer}
 
     refused = await checked(make_fit_config(tmp_path, changes))
-    found = check_of(refused, CheckId.SAMPLE_LENGTHS)
-    assert found.state is FAILED
-    assert "prompt 1 has a system prompt" in found.evidence
-    assert "data.chatTemplate" in found.evidence
+    actual = check_of(refused, CheckId.SAMPLE_LENGTHS)
+    assert actual.state is FAILED
+    assert "prompt 1 has a system prompt" in actual.evidence
+    assert "data.chatTemplate" in actual.evidence
     assert refused.exit_code == ExitCode.DATA_ERROR
 
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
@@ -372,7 +372,7 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
 
 @pytest.mark.row("D4")
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "reported"),
     [
         ("/m/template.jinja", "the chat template omits the question: data.chatTemplate must be"),
         ("{% for m in msgs %}{{ m.content }}{% endfor %}", "omits the question"),
@@ -381,12 +381,12 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
     ],
 )
 async def test_invalid_chat_template_fails_sample_lengths(
-    tmp_path: Path, template: str, told: str
+    tmp_path: Path, template: str, reported: str
 ) -> None:
     result = await checked(make_fit_config(tmp_path, {"data.chatTemplate": template}))
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is FAILED
-    assert told in check.evidence
+    assert reported in check.evidence
     assert result.exit_code == ExitCode.DATA_ERROR
 
 
@@ -664,17 +664,17 @@ async def test_unmapped_response_suggests_mapping_without_values(
     answer = {"payload": {"hits": [{"ref": 7, "body": "Savings pay 2 %.", "rel": 0.9}]}}
     async with serving(always(answer)) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
-        told = check_of(
+        reported = check_of(
             await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
         kb["response"] = {"items": "payload.hits", "id": "ref", "text": "body", "score": "rel"}
         followed = check_of(
             await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
         )
-    assert told.state is FAILED
-    assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in told.evidence
-    assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in told.evidence
-    assert "Savings" not in told.evidence
+    assert reported.state is FAILED
+    assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in reported.evidence
+    assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in reported.evidence
+    assert "Savings" not in reported.evidence
     assert followed.state is CheckState.PASSED
 
 
@@ -779,7 +779,7 @@ async def test_judge_outage_is_transient_but_import_error_is_not(
 
 @pytest.mark.row("A12", "D10")
 @pytest.mark.parametrize(
-    ("answer", "status", "state", "told", "code"),
+    ("answer", "status", "state", "reported", "code"),
     [
         ({"score": 0.25}, 200, CheckState.PASSED, "returned 0.25", ExitCode.DONE),
         ({"reward": 1}, 200, FAILED, 'it returns {"score": number}', ExitCode.PREFLIGHT_FAILED),
@@ -790,7 +790,7 @@ async def test_judge_outage_is_transient_but_import_error_is_not(
     ids=["fine", "another field", "no number", "not found", "down"],
 )
 async def test_reward_service_scores_first_row(
-    answer: Any, status: int, state: CheckState, told: str, code: ExitCode, tmp_path: Path
+    answer: Any, status: int, state: CheckState, reported: str, code: ExitCode, tmp_path: Path
 ) -> None:
     async with serving(always(answer, status)) as server:
         term = {"name": "Http", "url": server.url}
@@ -799,7 +799,7 @@ async def test_reward_service_scores_first_row(
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is state
     assert "reward.functions[0] (service at" in check.evidence
-    assert told in check.evidence
+    assert reported in check.evidence
     assert result.exit_code == code
     assert asked[0]["prompt"] == "question 0"
     assert asked[0]["answer"] == ["A"]

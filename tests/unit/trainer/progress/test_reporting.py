@@ -61,8 +61,8 @@ def test_weight_update_ratio_is_reported_when_measured(tmp_path: Path) -> None:
         reporter.report_step(make_step(step, weight_update_ratio=1e-3 if step == 10 else None))
     reporter.close()
 
-    found = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
-    assert found == [None, 1e-3, None]
+    result = [each.get("weight_update_ratio") for each in read_history(tmp_path / "logs")]
+    assert result == [None, 1e-3, None]
     shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}
     assert shown["weight_update_ratio"] == "0.001"
     assert "raggrpo_weight_update_ratio" in published.metrics[-1]
@@ -96,9 +96,9 @@ def test_seconds_per_step_is_median_of_recent_steps(tmp_path: Path) -> None:
     assert published.progresses[-1].seconds_per_step == 2.0
 
 
-@pytest.mark.parametrize(("later", "told"), [([], (10, "down")), ([30], (30, ""))])
+@pytest.mark.parametrize(("later", "reported"), [([], (10, "down")), ([30], (30, ""))])
 def test_failed_backup_is_reported_until_success(
-    tmp_path: Path, later: list[int], told: tuple[int, str]
+    tmp_path: Path, later: list[int], reported: tuple[int, str]
 ) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 1, publish=published)
@@ -107,7 +107,7 @@ def test_failed_backup_is_reported_until_success(
     reporter.close()
 
     last = published.progresses[-1]
-    assert (last.backup_step, last.backup_failure) == told
+    assert (last.backup_step, last.backup_failure) == reported
 
 
 def test_seconds_by_stage_are_medians(tmp_path: Path) -> None:
@@ -493,14 +493,14 @@ def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
 @pytest.mark.row("A29")
 def test_flops_count_positions_and_training_time() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
-    assert found == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
+    result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
+    assert result == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
 def test_utilization_is_absent_when_peak_is_unknown() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    found = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
-    assert found == pytest.approx({"train_tflops": 6.0})
+    result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
+    assert result == pytest.approx({"train_tflops": 6.0})
 
 
 @pytest.mark.parametrize(

@@ -99,16 +99,16 @@ def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("mark")
 def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
     config = with_wandb(tmp_path)
-    found = []
+    result = []
     for attempt, steps in enumerate([(1, 2, 3), (2, 3)], start=1):
         run = WandbRun(config)
         wait_for(lambda n=attempt: runs(config) == n)  # type: ignore[misc]
         for step in steps:
             run.write(step, {"loss": step / attempt})
         run.close()
-        found.append(offline_run(log_dir_of(config)))
+        result.append(offline_run(log_dir_of(config)))
 
-    first, second = found
+    first, second = result
     assert (first.run_id, first.project, first.name) == (config.attempt.job_uid, "sales", "small")
     assert (second.run_id, second.project, second.name) == (first.run_id, "sales", "small")
     assert [(p["step"], p["loss"]) for p in first.history] == [(1, 1.0), (2, 2.0), (3, 3.0)]

@@ -76,23 +76,23 @@ async def test_load_doubles_up_to_max_in_flight(
 
     async with serving(slow) as server:
         config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
-        [found] = (await rag_test(config, {}, seconds=0.3, max_in_flight=5)).endpoints
+        [result] = (await rag_test(config, {}, seconds=0.3, max_in_flight=5)).endpoints
 
-    assert [each.in_flight for each in found.levels] == [1, 2, 4]
-    assert found.saturates_at == sum(each.in_flight for each in found.levels)
+    assert [each.in_flight for each in result.levels] == [1, 2, 4]
+    assert result.saturates_at == sum(each.in_flight for each in result.levels)
     assert server.most_in_flight == 4
-    for each in found.levels:
+    for each in result.levels:
         assert each.answered > 0
         assert not each.failures
         assert each.p50 is not None
         assert each.p99 is not None
         assert 0.02 <= each.p50 <= each.p99
-    of_load = sum(each.answered for each in found.levels)
+    of_load = sum(each.answered for each in result.levels)
     # Beside the load: the first call, two variants, and one call with the step's four questions.
     assert len(server.requests) == of_load + 4
     assert server.requests[-1].body["queries"] == [f"p{i}" for i in range(PROMPTS)]
-    assert found.step is not None
-    assert (found.step.questions, found.step.failures) == (PROMPTS, {})
+    assert result.step is not None
+    assert (result.step.questions, result.step.failures) == (PROMPTS, {})
 
 
 @pytest.mark.row("A15")
@@ -107,13 +107,18 @@ async def test_variants_change_one_setting(tmp_path: Path) -> None:
         actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": server.url}
         reference = {**actor, "name": "reference", "role": "Reference"}
         config = make_config(tmp_path, "Reward", actor, reference)
-        found = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
+        result = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
 
-    told = [{v.name: v.passages for v in each.variants} for each in found]
-    assert told[0] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1, "context only": 0}
-    assert told[1] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1}
+    reported = [{v.name: v.passages for v in each.variants} for each in result]
+    assert reported[0] == {
+        "as configured": 0,
+        "topK 1": 0,
+        "scoreThreshold 0": 1,
+        "context only": 0,
+    }
+    assert reported[1] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1}
     # A step scores n samples of each prompt; their contexts are equal, the actor's fields are not.
-    assert [each.step.questions for each in found if each.step] == [PROMPTS * N] * 2
+    assert [each.step.questions for each in result if each.step] == [PROMPTS * N] * 2
     of_actor = [r.body for r in server.requests if "rewritten_query" in r.body]
     assert len({json.dumps(body) for body in of_actor[-PROMPTS * N :]}) == PROMPTS * N
     assert [r.body["context"] for r in server.requests[-PROMPTS:]] == ["c0", "c1", "c2", "c3"]
@@ -126,23 +131,23 @@ async def test_failures_are_counted_by_cause_and_stop_load_increase(tmp_path: Pa
 
     async with serving(weak) as server:
         config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
-        [found] = (await rag_test(config, {}, seconds=0.05, max_in_flight=8)).endpoints
+        [result] = (await rag_test(config, {}, seconds=0.05, max_in_flight=8)).endpoints
 
-    [only] = found.levels
+    [only] = result.levels
     assert (only.answered, only.p50, [*only.failures]) == (0, None, ["HttpStatus"])
-    assert all("503" in each.failure for each in found.variants)
-    assert found.step is not None
-    assert sum(found.step.failures.values()) == PROMPTS
+    assert all("503" in each.failure for each in result.variants)
+    assert result.step is not None
+    assert sum(result.step.failures.values()) == PROMPTS
 
 
 async def test_unreachable_service_is_named_with_cause(tmp_path: Path) -> None:
     there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
         config = make_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
-        found = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
+        result = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
 
-    assert [each.failure.partition(":")[0] for each in found] == ["", "DnsFailure"]
-    assert (found[1].levels, found[1].step) == ([], None)
+    assert [each.failure.partition(":")[0] for each in result] == ["", "DnsFailure"]
+    assert (result[1].levels, result[1].step) == ([], None)
 
 
 async def test_unset_secret_is_named(tmp_path: Path) -> None:
@@ -175,8 +180,8 @@ async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[5:7]] == ["1", "2"]
     assert lines[-1].startswith(f"  one step, {PROMPTS} questions: ")
     assert max(map(len, lines)) <= 100
-    [found] = RagTest.model_validate_json(as_json.stdout).endpoints
-    assert [each.in_flight for each in found.levels] == [1, 2]
+    [result] = RagTest.model_validate_json(as_json.stdout).endpoints
+    assert [each.in_flight for each in result.levels] == [1, 2]
 
     refused = await run()
 

@@ -38,8 +38,8 @@ async def asked(
         endpoint = RetrievalEndpoint.model_validate({**given, "url": url, **values})
         spec = RetrievalSpec(endpoints=[endpoint])
         async with RetrievalClient(spec, {}, retry=RetryPolicy(retries=0)) as client:
-            found = await client.retrieve("kb", query, sample="1", columns=columns)
-    return server, found
+            result = await client.retrieve("kb", query, sample="1", columns=columns)
+    return server, result
 
 
 @pytest.mark.row("D6")
@@ -66,9 +66,9 @@ async def asked(
 async def test_responses_of_any_shape_are_mapped(
     answer: Any, response: dict[str, str], expected: tuple[Passage, ...]
 ) -> None:
-    _, found = await asked(always(answer), response=response, role="Retriever", protocol="Http",
+    _, result = await asked(always(answer), response=response, role="Retriever", protocol="Http",
                            body={"q": "{question}"})  # fmt: skip
-    assert found == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ async def test_responses_of_any_shape_are_mapped(
     ],
 )
 async def test_default_shapes_need_no_mapping(answer: Any) -> None:
-    _, found = await asked(always(answer))
-    assert found == (Passage("1", "Tea", 0.5),)
+    _, result = await asked(always(answer))
+    assert result == (Passage("1", "Tea", 0.5),)
 
 
 async def test_mismatch_shows_shape_and_suggested_mapping() -> None:
@@ -133,8 +133,8 @@ async def test_streamed_response_is_read_to_end() -> None:
     async def respond(_: Received) -> Response:
         return PlainTextResponse(text + "data: [DONE]\n\n", media_type="text/event-stream")
 
-    _, found = await asked(respond)
-    assert found == (Passage("1", "T", 1.0),)
+    _, result = await asked(respond)
+    assert result == (Passage("1", "T", 1.0),)
 
 
 async def test_stream_with_one_passage_per_event_is_read() -> None:
@@ -144,9 +144,9 @@ async def test_stream_with_one_passage_per_event_is_read() -> None:
         return PlainTextResponse(text, media_type="text/event-stream; charset=utf-8")
 
     response = {"items": "events[*].doc", "text": "text"}
-    _, found = await asked(respond, role="Retriever", protocol="Http",
+    _, result = await asked(respond, role="Retriever", protocol="Http",
                            body="{question}", response=response)  # fmt: skip
-    assert [each.text for each in found] == ["a", "b"]
+    assert [each.text for each in result] == ["a", "b"]
 
 
 @pytest.mark.row("D6")
@@ -172,7 +172,7 @@ async def test_too_large_response_is_not_read_to_end() -> None:
 
 
 async def test_get_request_has_query_in_url() -> None:
-    server, found = await asked(
+    server, result = await asked(
         always([{"text": "Tea"}]),
         "tea & cake",
         role="Retriever",
@@ -183,7 +183,7 @@ async def test_get_request_has_query_in_url() -> None:
     [received] = server.requests
     assert received.method == "GET"
     assert received.query == {"q": "tea & cake", "k": "3"}
-    assert found == (Passage("Tea", "Tea", 1.0),)
+    assert result == (Passage("Tea", "Tea", 1.0),)
 
 
 @pytest.mark.row("D7")
@@ -195,8 +195,8 @@ async def test_unavailable_search_server_is_probed_with_earlier_request(
         is_down = 1 <= received.number <= 3
         return JSONResponse({} if is_down else [{"text": "Tea"}], 503 if is_down else 200)
 
-    told: list[list[str]] = []
-    outages = Outages(lambda found: told.append([each.name for each in found]))
+    reported: list[list[str]] = []
+    outages = Outages(lambda result: reported.append([each.name for each in result]))
     async with serving(down_for_three_calls) as server:
         given = {"name": "kb", "protocol": "Http", "method": method, "cache": False}
         given |= {"url": server.url + "?q={question}", "body": {"q": "{question}"}}
@@ -204,15 +204,15 @@ async def test_unavailable_search_server_is_probed_with_earlier_request(
         async with RetrievalClient(spec, {}, retry=ONE_TRY, outages=outages) as client:
             with outages.reporting():
                 for query in ("first", "second"):
-                    [found] = await client.retrieve("kb", query, sample="1")
-                    assert found.text == "Tea"
+                    [result] = await client.retrieve("kb", query, sample="1")
+                    assert result.text == "Tea"
 
     asked = [received.query["q"] for received in server.requests]
     assert asked == ["first", "second", "first", "first", "first", "second"]
     assert {received.method for received in server.requests} == {method}
     bodies = [received.body for received in server.requests]
     assert bodies == [None if method == "GET" else {"q": query} for query in asked]
-    assert ["endpoint kb"] in told
+    assert ["endpoint kb"] in reported
 
 
 def streamed(text: str, kind: str = "text/event-stream") -> Respond:
@@ -245,8 +245,8 @@ HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{quest
     ],
 )
 async def test_results_of_events_are_merged(text: str, expected: list[str]) -> None:
-    _, found = await asked(streamed(text), **HTTP)
-    assert [each.text for each in found] == expected
+    _, result = await asked(streamed(text), **HTTP)
+    assert [each.text for each in result] == expected
 
 
 @pytest.mark.parametrize(
@@ -274,16 +274,16 @@ async def test_error_event_fails_call(text: str) -> None:
     ],
 )
 async def test_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: str) -> None:
-    _, found = await asked(streamed(text, kind), **HTTP)
-    assert [each.text for each in found] == ["A"]
+    _, result = await asked(streamed(text, kind), **HTTP)
+    assert [each.text for each in result] == ["A"]
 
 
 @pytest.mark.row("D6")
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
 async def test_json_lines_are_split_at_newlines_only(separator: str) -> None:
     answer = json.dumps({"results": [{"text": f"A{separator}B"}]}, ensure_ascii=False)
-    _, found = await asked(streamed(answer + "\r\n", "application/x-ndjson"), **HTTP)
-    assert [each.text for each in found] == [f"A{separator}B"]
+    _, result = await asked(streamed(answer + "\r\n", "application/x-ndjson"), **HTTP)
+    assert [each.text for each in result] == [f"A{separator}B"]
 
 
 @pytest.mark.parametrize("text", ['data: {"resu', "data: ping\n\n"])
@@ -295,7 +295,7 @@ async def test_truncated_stream_is_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told", "transient"),
+    ("answer", "reported", "transient"),
     [
         ({"code": 401, "message": "token expired", "data": []}, "401 token expired", False),
         ({"status": "503", "msg": "loading", "data": None}, "503 loading", True),
@@ -305,13 +305,13 @@ async def test_truncated_stream_is_rejected(text: str) -> None:
     ],
 )
 async def test_empty_response_with_error_fails_call(
-    answer: Any, told: str, transient: bool
+    answer: Any, reported: str, transient: bool
 ) -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await asked(always(answer))
     failure = caught.value
     assert (failure.cause, failure.transient) == (FailureCause.SERVICE_ERROR, transient)
-    assert told in failure.detail
+    assert reported in failure.detail
 
 
 async def test_batch_error_without_passages_fails_call() -> None:
@@ -341,8 +341,8 @@ async def test_service_error_masks_secrets() -> None:
     ],
 )
 async def test_empty_response_without_error_is_success(answer: Any) -> None:
-    _, found = await asked(always(answer))
-    assert found == ()
+    _, result = await asked(always(answer))
+    assert result == ()
 
 
 @pytest.mark.parametrize(
@@ -380,11 +380,11 @@ async def test_mapping_is_not_suggested_without_texts() -> None:
 
 
 async def test_null_results_are_skipped() -> None:
-    _, found = await asked(always({"results": [None, A, None]}), **HTTP)
-    assert [each.text for each in found] == ["A"]
-    _, found = await asked(always({"result": [[None, {"document": A}]]}), role="Retriever",
+    _, result = await asked(always({"results": [None, A, None]}), **HTTP)
+    assert [each.text for each in result] == ["A"]
+    _, result = await asked(always({"result": [[None, {"document": A}]]}), role="Retriever",
                            protocol="SearchR1")  # fmt: skip
-    assert [each.text for each in found] == ["A"]
+    assert [each.text for each in result] == ["A"]
 
 
 async def test_result_without_text_is_reported_with_number_and_shape() -> None:
@@ -395,5 +395,5 @@ async def test_result_without_text_is_reported_with_number_and_shape() -> None:
 
 
 async def test_single_item_list_is_text() -> None:
-    _, found = await asked(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
-    assert found == (Passage("1", "A", 1.0),)
+    _, result = await asked(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
+    assert result == (Passage("1", "A", 1.0),)

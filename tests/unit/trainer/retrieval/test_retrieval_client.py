@@ -173,11 +173,11 @@ async def test_invalid_response_fails_with_cause_and_retries_if_transient(
 
 
 @pytest.mark.parametrize(
-    "found",
+    "results",
     [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
 )
-async def test_invalid_search_r1_response_is_missing_field(found: list[Any]) -> None:
-    async with asking(always({"result": found}), make_endpoint) as (_, client):
+async def test_invalid_search_r1_response_is_missing_field(results: list[Any]) -> None:
+    async with asking(always({"result": results}), make_endpoint) as (_, client):
         with pytest.raises(RetrievalFailed, match="MissingField: result"):
             await client.retrieve("kb", "tea", sample="1")
 
@@ -440,15 +440,15 @@ async def test_warm_up_continues_beyond_limit_during_outage() -> None:
     async def loading_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
-    told: list[list[str]] = []
-    outages = Outages(lambda found: told.append([each.name for each in found]))
+    reported: list[list[str]] = []
+    outages = Outages(lambda actual: reported.append([each.name for each in actual]))
     async with asking(loading_first, client={"outages": outages}) as (server, client):
         with outages.reporting():
             await client.warm_up("actor-8b", limit_seconds=0.5)
 
     assert len(server.requests) == 3
-    assert [names for names in told if names] == [["endpoint actor-8b"]]
-    assert told[-1] == []
+    assert [names for names in reported if names] == [["endpoint actor-8b"]]
+    assert reported[-1] == []
 
 
 @pytest.mark.row("A11")

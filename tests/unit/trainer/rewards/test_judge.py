@@ -185,8 +185,8 @@ async def test_unavailable_judge_is_probed_with_earlier_request(
         is_down = 1 <= received.number <= 3
         return JSONResponse("loading", 503) if is_down else await replies("6")(received)
 
-    told: list[list[str]] = []
-    outages = Outages(lambda found: told.append([each.name for each in found]))
+    reported: list[list[str]] = []
+    outages = Outages(lambda result: reported.append([each.name for each in result]))
     async with serving(down_for_three_calls) as server:
         judge = {"model": "m", "prompt": "{completion}", "retries": 0, "cache": cache}
         term = {"name": "Judge", "url": server.url, "judge": judge}
@@ -199,8 +199,8 @@ async def test_unavailable_judge_is_probed_with_earlier_request(
     asked = [received.body["messages"][0]["content"] for received in server.requests]
     own, probe = lost.completion, first.completion
     assert asked == [probe, own, probe, probe, probe, own]
-    assert [f"reward Judge m at {server.url}"] in told
-    assert told[-1] == []
+    assert [f"reward Judge m at {server.url}"] in reported
+    assert reported[-1] == []
 
 
 @pytest.mark.row("D14")

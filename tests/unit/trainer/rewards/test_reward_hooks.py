@@ -93,14 +93,14 @@ async def test_python_function_error_fails_one_sample(code: str, function: str) 
         "infinite": (FailureCause.NOT_A_NUMBER, "inf"),
     }
     async with make_hook(f"{code}:{function}") as hook:
-        found = {}
+        result = {}
         for completion in expected:
             with pytest.raises(CallFailed) as failed:
                 await hook.score(make_sample(completion))
-            found[completion] = (failed.value.cause, failed.value.detail)
+            result[completion] = (failed.value.cause, failed.value.detail)
         after = await hook.score(make_sample("length"))
 
-    assert found == expected
+    assert result == expected
     assert after == len("Capital?")
 
 

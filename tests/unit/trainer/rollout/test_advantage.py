@@ -27,11 +27,11 @@ def test_advantage_is_reward_minus_mean_of_valid_samples(
 
 def test_normalized_advantages_are_divided_by_the_sample_standard_deviation() -> None:
     # mean 1, squared distances 9 + 1 + 1 + 1 = 12, variance 12 / 3 = 4; cubes would sum to 24
-    found = group_advantages([4.0, None, 0.0, 0.0, 0.0], normalize_by_std=True)
+    result = group_advantages([4.0, None, 0.0, 0.0, 0.0], normalize_by_std=True)
 
     std = math.sqrt(4.0) + 1e-6
-    assert found[1] is None
-    valid = [advantage for advantage in found if advantage is not None]
+    assert result[1] is None
+    valid = [advantage for advantage in result if advantage is not None]
     assert valid == pytest.approx([3.0 / std] + [-1.0 / std] * 3, rel=1e-9)
 
 

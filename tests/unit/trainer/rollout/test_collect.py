@@ -229,7 +229,7 @@ async def test_too_many_failures_fail_attempt_with_counts_and_example(tmp_path: 
 # --- mode Search: retrieval inside the completion
 
 SEARCH = "<search>loans</search>"
-FOUND = "<information>[1] about loans\n</information>"
+RESULT = "<information>[1] about loans\n</information>"
 
 
 def make_search_config(folder: Path, url: str, length: int, **retrieval: Any) -> TrainerConfig:
@@ -265,16 +265,16 @@ async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
         sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), asks_once)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
-    assert text_of(sample.token_ids) == f"I look it up {SEARCH}{FOUND}<answer>right</answer>"
+    assert text_of(sample.token_ids) == f"I look it up {SEARCH}{RESULT}<answer>right</answer>"
     inserted = [
         t for t, sampled in zip(sample.token_ids, sample.sampled, strict=True) if not sampled
     ]
-    assert text_of(inserted) == FOUND
+    assert text_of(inserted) == RESULT
     assert set(zip(sample.sampled, sample.logprobs, strict=True)) == {(True, -0.5), (False, 0.0)}
     assert sample.text == f"I look it up {SEARCH}<answer>right</answer>"
     assert sample.passages == ("about loans",)
     assert sample.reward == 1.0
-    assert text_of(requests[1].prompt_ids) == f"question I look it up {SEARCH}{FOUND}"
+    assert text_of(requests[1].prompt_ids) == f"question I look it up {SEARCH}{RESULT}"
     assert sample.completion().sampled == tuple(sample.sampled)
 
 
@@ -287,7 +287,7 @@ async def test_stop_text_within_longer_token_triggers_search(carried: str, tmp_p
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
     own = f"I look it up {SEARCH}{carried}"
-    assert text_of(sample.token_ids) == f"{own}{FOUND}<answer>right</answer>"
+    assert text_of(sample.token_ids) == f"{own}{RESULT}<answer>right</answer>"
 
 
 @pytest.mark.row("D9")
@@ -320,13 +320,13 @@ async def test_stop_text_is_removed_after_max_turns(tmp_path: Path) -> None:
         sample, requests = await one_search(config, lambda _: SEARCH)
 
     assert len(kb.requests) == 2
-    assert text_of(sample.token_ids) == f"{SEARCH}{FOUND}" * 2 + SEARCH
+    assert text_of(sample.token_ids) == f"{SEARCH}{RESULT}" * 2 + SEARCH
     assert [r.stop for r in requests] == [("</search>",), ("</search>",), ()]
     assert len({r.seed for r in requests}) == 3
 
 
 @pytest.mark.row("C8")
-@pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + FOUND), 100])
+@pytest.mark.parametrize("length", [len(SEARCH), len(SEARCH) + 1, 40, len(SEARCH + RESULT), 100])
 async def test_search_results_stay_within_token_budget(length: int, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, length, maxTurns=8)
@@ -403,10 +403,10 @@ async def test_step_with_outage_equals_undisturbed_step(
         return JSONResponse({"score": len(received.body["completion"]) / 10})
 
     async def step(
-        told: list[list[str]], *, refused: int = 0, unjudged: int = 0
+        reported: list[list[str]], *, refused: int = 0, unjudged: int = 0
     ) -> list[tuple[Any, ...]]:
         def tell(outages: Sequence[EndpointOutage]) -> None:
-            told.append([each.name for each in outages])
+            reported.append([each.name for each in outages])
 
         outages = Outages(tell)
         async with (
@@ -434,7 +434,7 @@ async def test_step_with_outage_equals_undisturbed_step(
     # Two prompts in one call and a probe; four samples and a probe.
     assert await step(disturbed, refused=2, unjudged=5) == await step(undisturbed)
     assert not any(undisturbed)
-    names = [name for told in disturbed for name in told]
+    names = [name for reported in disturbed for name in reported]
     assert names[0] == "endpoint kb"
     assert names[-1].startswith("reward Http http://127.0.0.1")
 
