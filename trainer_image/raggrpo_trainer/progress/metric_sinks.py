@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from raggrpo_api.trainer.progress import Progress
 
-from .metrics import METRICS
+from .metrics import LABELED_METRICS, METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
@@ -150,24 +150,14 @@ class PrometheusText(Collector):
             yield family
 
     def _stages(self, record: StepRecord) -> Metric:
-        family = GaugeMetricFamily(
-            "raggrpo_step_seconds", "seconds of the last step by stage", labels=["job", "stage"]
-        )
+        family = _labeled_family("step_seconds")
         for stage, seconds in record.stage_seconds().items():
             family.add_metric([self._job, stage], seconds)
         return family
 
     def _retrieval(self, record: StepRecord) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "raggrpo_retrieval_calls",
-            "calls to retrieval endpoints, by outcome",
-            labels=["job", "endpoint", "outcome"],
-        )
-        latency = GaugeMetricFamily(
-            "raggrpo_retrieval_seconds",
-            "latency of answered calls in seconds",
-            labels=["job", "endpoint", "quantile"],
-        )
+        calls = _labeled_family("retrieval_calls")
+        latency = _labeled_family("retrieval_seconds")
         for endpoint, summary in record.retrieval.items():
             calls.add_metric([self._job, endpoint, "Answered"], summary.answered)
             for cause, count in summary.failures.items():
@@ -177,13 +167,16 @@ class PrometheusText(Collector):
         yield from (calls, latency)
 
     def _lost_records(self, count: int) -> Metric:
-        family = CounterMetricFamily(
-            "raggrpo_lost_log_records",
-            "records that could not be written to the log folder",
-            labels=["job"],
-        )
+        family = _labeled_family("lost_log_records")
         family.add_metric([self._job], count)
         return family
+
+
+def _labeled_family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
+    """Return a metric of LABELED_METRICS without values."""
+    metric = LABELED_METRICS[name]
+    family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return family(f"raggrpo_{name}", metric.text, labels=["job", *metric.labels])
 
 
 def _finite(value: Any) -> Any:
