@@ -21,7 +21,7 @@ class RolloutSpec(ApiModel):
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs per engine; must divide GPUs per node and the number of attention heads."""
     enable_chunked_prefill: bool = True
-    """Split the prefill of long prompts between decode steps."""
+    """Split the prefill of long prompts between decode steps; always off on CPU."""
     enable_prefix_caching: bool = True
     """Share the KV cache of a prompt among its completions."""
     enforce_eager: bool = False

@@ -1,10 +1,14 @@
-"""Exit codes of the trainer's driver."""
+"""Exit codes of the trainer's driver.
+
+The docstrings of `raggrpo_api.status.cause.Cause` explain them; docs/reference/conditions.md lists
+both.
+"""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit code of the driver; the names match the causes that the operator reports."""
+    """Exit code of the driver; the operator reports the cause with the same name."""
 
     DONE = 0
     PROGRAM_ERROR = 1
