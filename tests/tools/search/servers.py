@@ -1,4 +1,4 @@
-"""Search servers that are not ours, for tests of protocol Http: Weaviate from Go, txtai from PyPI.
+"""Third-party search servers for tests of protocol Http: Weaviate from Go, txtai from PyPI.
 
 Each is built or installed once into the cache that outlives clones.
 """
@@ -19,7 +19,7 @@ from tools.kind.go_programs import cache_root, exclusive_lock, tool_folder
 
 TXTAI = "9.14.0"
 TXTAI_PACKAGES = (f"txtai=={TXTAI}", "faiss-cpu==1.15.1", "fastapi-mcp==0.4.0")
-"""Without their dependencies: torch, transformers and FastAPI are in our own environment."""
+"""Installed without dependencies; torch, transformers and FastAPI are in our environment."""
 START_SECONDS = 120.0
 
 

@@ -47,7 +47,7 @@ spec:
 dyn({{ .map }}).all(key, key in {{ toJson .keys }})
 {{- end -}}
 
-{{/* CEL: a text begins with one of these; (dict "text" "spec.image" "prefixes" (list …)). */}}
+{{/* CEL: a text starts with one of these prefixes; (dict "text" "spec.image" "prefixes" (list …)). */}}
 {{- define "raggrpo.startsWithOne" -}}
 {{ toJson .prefixes }}.exists(prefix, {{ .text }}.startsWith(prefix))
 {{- end -}}

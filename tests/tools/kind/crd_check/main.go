@@ -1,5 +1,5 @@
-// Command crd-check tells what the API server of this module's version objects to in a
-// CustomResourceDefinition, such as rules that it cannot compile or estimates to cost too much.
+// Command crd-check prints the errors that the API server of this module's version reports for a
+// CustomResourceDefinition, such as rules that do not compile or exceed the cost budget.
 package main
 
 import (
@@ -34,7 +34,7 @@ func check(path string) error {
 	if err := v1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&given, &crd, nil); err != nil {
 		return err
 	}
-	for _, version := range given.Spec.Versions { // the server writes this part of the status itself
+	for _, version := range given.Spec.Versions { // set by the server
 		crd.Status.StoredVersions = append(crd.Status.StoredVersions, version.Name)
 	}
 	return validation.ValidateCustomResourceDefinition(context.Background(), &crd).ToAggregate()

@@ -1,8 +1,8 @@
-# Debian's packages, also while somebody else installs some: sourced by docker.sh.
+# Install Debian packages, waiting for other installations; sourced by docker.sh.
 
 apt_seconds=${APT_SECONDS:-600} # an unattended upgrade may take minutes
 
-# Runs apt-get and waits for its locks, which `update` and `install` each have of their own.
+# Run apt-get and wait for its locks; `update` and `install` use different ones.
 apt_get() {
     local said until=$((SECONDS + apt_seconds))
     while ! said=$(LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q "$@" 2>&1); do

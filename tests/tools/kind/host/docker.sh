@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes sure that Docker runs and can start kind's privileged nodes. Where it does not run: installs Debian's
-# packages when they are missing and starts the daemon, which needs root. Says what is missing when it cannot.
+# Ensure that Docker is running and can start kind's privileged nodes. Otherwise install Debian's packages if they
+# are missing and start the daemon, which requires root. Report what is missing if that is not possible.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 log=/var/log/dockerd.log
@@ -10,7 +10,7 @@ fail() { echo "docker: $*" >&2; exit 1; }
 answers() { docker info > /dev/null 2>&1; }
 
 # A machine whose capability bounding set lacks CAP_SYS_RESOURCE (bit 24) cannot start privileged containers,
-# which ask for every capability: a wrapper around runc takes that one out. Where it is there, nothing changes.
+# which request all capabilities. A wrapper of runc removes this one; other machines are not changed.
 fit_runtime() {
     local bounding=$((16#$(awk '/^CapBnd/ {print $2}' /proc/self/status)))
     if (( bounding >> 24 & 1 )); then return; fi
@@ -23,7 +23,7 @@ fit_runtime() {
     if [ "$(jq "$settings" /etc/docker/daemon.json)" = "$(jq . /etc/docker/daemon.json)" ]; then return; fi
     jq "$settings" /etc/docker/daemon.json > /etc/docker/daemon.json.new
     mv /etc/docker/daemon.json.new /etc/docker/daemon.json
-    if answers; then kill -HUP "$(cat /var/run/docker.pid)"; fi  # reloads both settings, containers go on
+    if answers; then kill -HUP "$(cat /var/run/docker.pid)"; fi  # reloads both settings; containers keep running
 }
 
 if ! answers; then

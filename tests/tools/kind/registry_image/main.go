@@ -1,4 +1,4 @@
-// The registry with one storage driver: its own main program brings those of all clouds.
+// The registry with one storage driver; its own main program includes those of all clouds.
 package main
 
 import (
