@@ -16,8 +16,6 @@ from . import (
     batch,
     checkpoint,
     cluster,
-    forms,
-    frozen,
     lengths,
     limits,
     memory,
@@ -29,8 +27,9 @@ from . import (
     reward,
     world,
 )
-from .rule_input import Rule, RuleInput
-from .spec_rule import ServerRule, SpecRule, Validation
+from .api_server import formats, frozen
+from .base.rule_input import Rule, RuleInput
+from .base.spec_rule import ServerRule, SpecRule, Validation
 
 RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     batch.group_size_equals_n,
@@ -161,10 +160,10 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     numerics.bf16_is_available,  # on facts
     numerics.row_layout_is_exact,  # on facts
     numerics.backoff_is_ordered,
-    forms.job_name_is_short,  # API server only
-    forms.n_is_quoted,  # API server only
-    forms.utilization_is_not_zero,  # API server only
-    forms.node_selector_keys_are_labels,  # API server only
+    formats.job_name_is_short,  # API server only
+    formats.n_is_quoted,  # API server only
+    formats.utilization_is_not_zero,  # API server only
+    formats.node_selector_keys_are_labels,  # API server only
     frozen.spec_is_frozen,  # API server only
 )
 

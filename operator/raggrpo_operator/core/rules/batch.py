@@ -9,9 +9,9 @@ from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import ON_CPU, PADDED, specified, value_or
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import ON_CPU, PADDED, specified, value_or
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 _RANKS = (
     f"({ON_CPU} ? {value_or('resources.ranks', '1')} : {value_or('resources.gpusPerNode', '1')})"

@@ -6,9 +6,9 @@ from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import specified, value_or
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import specified, value_or
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 _VALIDATES = (
     f"{value_or('validation.beforeTraining', 'false')} || "

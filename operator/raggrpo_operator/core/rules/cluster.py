@@ -7,8 +7,8 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec, Toleration
 from raggrpo_operator.core.spec.violation import Reason
 
-from .cel import matches
-from .spec_rule import spec_rule
+from .base.cel import matches
+from .base.spec_rule import spec_rule
 
 _NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESOURCES
 

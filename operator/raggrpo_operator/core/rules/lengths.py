@@ -9,9 +9,9 @@ from raggrpo_api.spec.training import MAX_STEPS, TrainingSpec
 from raggrpo_operator.core.spec.resolve import PASSAGE_SHARE
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import is_one_of, value_or
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import is_one_of, value_or
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 
 @spec_rule(

@@ -15,10 +15,10 @@ from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
 from raggrpo_operator.core.spec.structural import structural
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import within
-from .rule_input import RuleInput
-from .spec_rule import SpecRule, spec_rule
-from .text_size import cel_text_bytes, text_bytes
+from .base.cel import within
+from .base.rule_input import RuleInput
+from .base.spec_rule import SpecRule, spec_rule
+from .base.text_size import cel_text_bytes, text_bytes
 
 MAX_NAME_BYTES = 255
 """Of one file name, on every file system in use."""

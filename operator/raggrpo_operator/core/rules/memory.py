@@ -13,9 +13,9 @@ from raggrpo_operator.core.spec.mitigations import MAX_UTILIZATION, MIN_UTILIZAT
 from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import DISAGGREGATED, ON_CPU
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import DISAGGREGATED, ON_CPU
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 UTILIZATION = "spec.rollout.gpuMemoryUtilization"
 COLOCATED_LIMIT = MAX_UTILIZATION[Placement.COLOCATED]

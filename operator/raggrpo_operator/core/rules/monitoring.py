@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from raggrpo_api.spec.monitoring import LogLevel, MonitoringMode
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .rule_input import RuleInput, warning
+from .base.rule_input import RuleInput, warning
 
 CREDENTIALS = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
 """Any one of them suffices: a key, a mode without a server, or a token in place of the key."""

@@ -16,9 +16,9 @@ from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERNS, has_secret
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import matches
-from .rule_input import RuleInput
-from .spec_rule import spec_rule, values_at
+from .base.cel import matches
+from .base.rule_input import RuleInput
+from .base.spec_rule import spec_rule, values_at
 
 HEADERS = ("spec.retrieval.endpoints[].headers[]", "spec.reward.functions[].judge.headers[]")
 URLS = ("spec.retrieval.endpoints[]", "spec.reward.functions[]")

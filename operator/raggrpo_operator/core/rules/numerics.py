@@ -12,9 +12,9 @@ from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import LearningRateSchedule, Precision, RowLayout
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import ON_CPU, PADDED, is_one_of
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import ON_CPU, PADDED, is_one_of
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 LEARNING_RATE_RANGE = (1e-8, 1e-3)
 CONSTANT = LearningRateSchedule.CONSTANT

@@ -7,9 +7,9 @@ from raggrpo_api.spec.resources import Placement, Volume
 from raggrpo_operator.core.spec.path_fields import is_within, path_fields, volume_of
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import specified
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import specified
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 CHECKPOINT = "spec.checkpoint.path"
 MAX_SHOWN_MOUNTS = 4

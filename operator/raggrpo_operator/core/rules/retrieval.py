@@ -19,10 +19,10 @@ from raggrpo_api.spec.retrieval import (
 )
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import HAS_RAG_SCORE, is_one_of, specified, value_or
+from .base.cel import HAS_RAG_SCORE, is_one_of, specified, value_or
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 from .reward import uses_rag_score
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
 
 _JSON_START = re.compile(r"""\s*(\{\s*['"]|\[\s*['"{\[])""")
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")

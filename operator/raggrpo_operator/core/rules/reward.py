@@ -16,9 +16,9 @@ from raggrpo_api.spec.reward import (
 )
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import HAS_RAG_SCORE, if_specified, specified, value_or
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import HAS_RAG_SCORE, if_specified, specified, value_or
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 _READS_ANSWER = (
     f"(!({specified('reward.functions')}) || "

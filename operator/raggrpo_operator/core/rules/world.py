@@ -6,9 +6,9 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .cel import DISAGGREGATED, ON_CPU, is_one_of
-from .rule_input import RuleInput, warning
-from .spec_rule import spec_rule
+from .base.cel import DISAGGREGATED, ON_CPU, is_one_of
+from .base.rule_input import RuleInput, warning
+from .base.spec_rule import spec_rule
 
 _BLOCK_ON_CPU = is_one_of("device", "CPU")
 _BLOCK_DISAGGREGATED = is_one_of("placement", "Disaggregated")

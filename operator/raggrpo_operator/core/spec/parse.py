@@ -19,8 +19,8 @@ from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.job_status import status_from_json
 
 from .foreign_names import FOREIGN_VALUES, hint_for
-from .forms import remedy_for
 from .path_fields import is_path
+from .pattern_remedies import remedy_for
 from .violation import Reason, Violation
 
 Location = tuple[int | str, ...]

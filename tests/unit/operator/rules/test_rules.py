@@ -32,8 +32,8 @@ from raggrpo_operator.core.rules import (
     violations,
     world,
 )
-from raggrpo_operator.core.rules.rule_input import Rule, RuleInput
-from raggrpo_operator.core.rules.spec_rule import ServerRule, SpecRule
+from raggrpo_operator.core.rules.base.rule_input import Rule, RuleInput
+from raggrpo_operator.core.rules.base.spec_rule import ServerRule, SpecRule
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation, errors

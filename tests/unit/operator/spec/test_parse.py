@@ -11,8 +11,8 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS, hint_for
-from raggrpo_operator.core.spec.forms import remedy_for
 from raggrpo_operator.core.spec.parse import parse_job, parse_update
+from raggrpo_operator.core.spec.pattern_remedies import remedy_for
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 from raggrpo_operator.crd import job_schema

@@ -15,9 +15,8 @@ from raggrpo_api.trainer.resume import (
     RESUME_JUDGE_FIELDS,
     RESUME_REWARD_FIELDS,
 )
-
-from .cel import is_one_of, optional, specified
-from .spec_rule import ServerRule
+from raggrpo_operator.core.rules.base.cel import is_one_of, optional, specified
+from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 
 _NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
 _FROZEN = "cannot change after the first attempt, because checkpoints depend on it: "

@@ -1,9 +1,8 @@
 """Rules on the form of values that only the API server evaluates: in the operator `parse` does."""
 
 from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
-
-from .cel import if_specified, matches
-from .spec_rule import ServerRule
+from raggrpo_operator.core.rules.base.cel import if_specified, matches
+from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 

@@ -1,0 +1,1 @@
+"""Building blocks of rules: input, `SpecRule`, CEL expressions, text sizes. Contains no rules."""
