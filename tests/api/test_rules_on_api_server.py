@@ -237,11 +237,11 @@ EXEMPTIONS: Mapping[str, Exemption] = {
     ),
     "passages_leave_room": TOP_K,
     "searches_leave_room": TOP_K,
-    "values_hold_no_secret": Exemption(
+    "values_contain_no_secret": Exemption(
         "only the operator decodes the query of a URL within a value",
         lambda spec: any("://" in each.get("value", "") for each in spec.get("env", [])),
     ),
-    "urls_hold_no_secret": Exemption(
+    "urls_contain_no_secret": Exemption(
         "only the operator decodes percent-encoding",
         lambda spec: any("%" in each.get("url", "") for each in endpoints_of(spec)),
     ),

@@ -78,7 +78,7 @@ MORE_FORMS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "queue not a label": ({"spec.scheduling": {"queueName": "a b"}},
         ["spec.scheduling.queueName", "should match"]),
     "node selector with an invalid key": ({"spec.scheduling": {"nodeSelector": {"a b": "c"}}},
-        ["spec.scheduling.nodeSelector", "a label's key"]),
+        ["spec.scheduling.nodeSelector", "a label key"]),
     "node selector with an invalid value": ({"spec.scheduling": {"nodeSelector": {"zone": "-"}}},
         ["spec.scheduling.nodeSelector", "should match"]),
     "invalid image": ({"spec.image": "Registry/Trainer:1"}, ["spec.image", "should match"]),

@@ -1,9 +1,9 @@
-"""Rules that a job must meet: RULES is the table of contents, one module per subject.
+"""Rules that a job must meet. RULES lists all of them; each module covers one subject.
 
-A rule yields violations. All rules run, so that a user sees every violation at once. A `SpecRule`
-is also enforced by the API server, which evaluates its CEL expression on specified values; a
-`ServerRule` is enforced there alone; the remaining rules need resolved values or, if marked "on
-facts", what preflight read of model and data.
+A rule yields violations. All rules run, so that users see all violations at once. The API server
+also enforces each `SpecRule`, by evaluating its CEL expression on the specified values. Only the
+API server enforces a `ServerRule`. All other rules need resolved values or, if marked "on facts",
+the facts about model and data that preflight reported.
 """
 
 from raggrpo_api.job import RagGrpoJob
@@ -43,10 +43,10 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     batch.micro_batch_holds_a_group,
     lengths.run_has_a_target,
     lengths.run_has_one_target,
-    lengths.steps_can_be_counted,  # on facts
+    lengths.epochs_fit_max_steps,  # on facts
     lengths.batch_fits_max_samples,
     lengths.batch_fits_data,  # on facts
-    lengths.data_may_repeat,  # on facts
+    lengths.steps_fit_data,  # on facts
     lengths.engine_step_holds_a_sequence,
     lengths.sequence_fits_context,  # on facts
     lengths.passages_leave_room,
@@ -98,7 +98,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     reward.judge_has_a_range,
     reward.judge_can_grade,
     reward.reward_fields_are_used,
-    reward.a_reward_has_weight,
+    reward.reward_has_weight,
     reward.prompt_column_is_named,
     reward.answer_column_is_named,
     reward.context_column_is_named,
@@ -129,9 +129,9 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     names_and_secrets.variable_has_one_source,
     names_and_secrets.header_has_one_source,
     names_and_secrets.secret_names_have_no_value,
-    names_and_secrets.values_hold_no_secret,
-    names_and_secrets.urls_hold_no_secret,
-    names_and_secrets.other_texts_hold_no_secret,
+    names_and_secrets.values_contain_no_secret,
+    names_and_secrets.urls_contain_no_secret,
+    names_and_secrets.other_strings_contain_no_secret,
     names_and_secrets.urls_are_valid,
     cluster.image_is_a_name,
     cluster.gpu_resource_is_extended,

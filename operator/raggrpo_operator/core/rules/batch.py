@@ -1,4 +1,4 @@
-"""Rules about groups, batches and how batches divide."""
+"""Rules on group size, batch size and their division over ranks."""
 
 from collections.abc import Iterator
 
@@ -78,13 +78,13 @@ def group_size_is_at_least_two(algorithm: AlgorithmSpec) -> bool:
     f"{_PROMPTS} >= {_RANKS}",
 )
 def ranks_get_prompts(spec: JobSpec) -> bool:
-    """Require a prompt per rank and update; with padded rows completions count instead."""
+    """Require a prompt per rank in each update; `ranks_get_completions` covers padded rows."""
     is_padded = spec.training.row_layout is RowLayout.PADDED
     return is_padded or spec.training.mini_batch_prompts >= num_ranks(spec.resources)
 
 
 def ranks_get_completions(inputs: RuleInput) -> Iterator[Violation]:
-    """Require a completion per rank and update with padded rows."""
+    """Require a completion per rank in each update if rows are padded."""
     ranks, training = num_ranks(inputs.spec.resources), inputs.spec.training
     rows = training.mini_batch_prompts * inputs.spec.rollout.n
     if training.row_layout is RowLayout.PADDED and rows < ranks:
@@ -95,7 +95,7 @@ def ranks_get_completions(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of uneven division; it is no error because rows are packed by tokens."""
+    """Warn about uneven division; it is not an error, because rows are packed by tokens."""
     ranks, training = num_ranks(inputs.spec.resources), inputs.spec.training
     is_padded = training.row_layout is RowLayout.PADDED
     unit = "completions" if is_padded else "prompts"
@@ -139,12 +139,12 @@ def mini_batch_divides_batch(spec: JobSpec) -> bool:
     "self.data.maxPromptLength + self.data.maxResponseLength",
 )
 def micro_batch_holds_a_sequence(spec: JobSpec) -> bool:
-    """Require a token budget for at least one prompt and completion."""
+    """Require a token budget that fits at least one prompt and its completion."""
     return spec.training.tokens_per_micro_batch >= spec.data.max_sequence_length
 
 
 def micro_batch_holds_a_group(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of a token budget below the longest group, which is then split."""
+    """Warn about a token budget smaller than the longest group, which is then split."""
     data, training = inputs.spec.data, inputs.spec.training
     budget = training.tokens_per_micro_batch
     group = data.max_prompt_length + inputs.spec.rollout.n * data.max_response_length

@@ -1,4 +1,4 @@
-"""Rules about checkpoints, backups and validation."""
+"""Rules on checkpoints, backups and validation."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ _VALIDATES = (
     "spec",
     field="checkpoint.everySteps",
     reason=Reason.RESTARTS_NEED_CHECKPOINTS,
-    message="everySteps 0 saves only at the end, so that no restart could resume",
+    message="everySteps 0 saves only after the last step, so that a restart could not resume",
     remedy="checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
     cel="!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
     f"{value_or('recovery.maxRestarts', '1')} == 0",
@@ -32,7 +32,7 @@ def restarts_need_checkpoints(spec: JobSpec) -> bool:
 
 
 def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of an interval as long as the run.
+    """Warn about an interval as long as the run.
 
     The optimal interval is about √(2 · save time · time between failures) (Young, 1974).
     """
@@ -52,7 +52,7 @@ def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
     "spec.checkpoint",
     field="keepLast",
     reason=Reason.KEEP_LAST_TOO_SMALL,
-    message="with fewer than 2 there is no fallback for a damaged newest checkpoint",
+    message="keepLast below 2 leaves no fallback if the newest checkpoint is damaged",
     remedy="checkpoint.keepLast: 2 or more",
     if_specified=("keepLast",),
     cel="self.keepLast >= 2",
@@ -63,7 +63,7 @@ def two_checkpoints_are_kept(checkpoint: CheckpointSpec) -> bool:
 
 
 def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of backups due when there is no new checkpoint to copy."""
+    """Warn about backups that are due without a new checkpoint."""
     checkpoint = inputs.spec.checkpoint
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
@@ -74,7 +74,7 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
-    """Require validations if they rank checkpoints, and warn of checkpoints without one."""
+    """Require validation if it ranks checkpoints, and warn about checkpoints without it."""
     checkpoint, validation = inputs.spec.checkpoint, inputs.spec.validation
     if not checkpoint.keep_best or checkpoint.best_by is BestBy.REWARD:
         return

@@ -1,4 +1,4 @@
-"""Rules about values that a cluster would reject in a pod: image, GPU resource, scheduling."""
+"""Rules on values that a cluster would reject in a pod: image, GPU resource, scheduling."""
 
 import re
 
@@ -17,7 +17,7 @@ _NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESO
     "spec",
     field="image",
     reason=Reason.IMAGE_NOT_A_NAME,
-    message="a digest without a name is not an image",
+    message="a digest without a name is not an image reference",
     remedy="image: name@sha256:digest",
     cel=f"!has(self.image) || !{matches('self.image', kubernetes_names.BARE_DIGEST)}",
 )

@@ -1,4 +1,4 @@
-"""Rules about the length of the run and of sequences."""
+"""Rules on the length of the run and of sequences."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from .base.spec_rule import spec_rule
     as_specified=True,
 )
 def run_has_a_target(spec: JobSpec) -> bool:
-    """Require a target, since success means reaching it."""
+    """Require a target step, because a job succeeds by reaching it."""
     return spec.training.total_steps > 0 or spec.training.epochs > 0
 
 
@@ -44,8 +44,8 @@ def run_has_one_target(training: TrainingSpec) -> bool:
     return training.total_steps == 0 or training.epochs == 0
 
 
-def steps_can_be_counted(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject epochs that are more steps than totalSteps may have."""
+def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject epochs that amount to more steps than totalSteps allows."""
     epochs, rows = inputs.spec.training.epochs, inputs.facts.rows
     steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
     if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
@@ -79,7 +79,7 @@ def batch_fits_data(inputs: RuleInput) -> Iterator[Violation]:
         yield Violation(path, Reason.BATCH_LARGER_THAN_DATA, message, remedy)
 
 
-def data_may_repeat(inputs: RuleInput) -> Iterator[Violation]:
+def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when the steps need more prompts than the data has."""
     steps, rows = inputs.job.spec.training.total_steps, inputs.facts.rows
     prompts = steps * inputs.spec.data.train_batch_size
@@ -122,7 +122,7 @@ def sequence_fits_context(inputs: RuleInput) -> Iterator[Violation]:
             Reason.CONTEXT_TOO_SHORT,
             f"maxPromptLength + maxResponseLength exceeds the model's context ({longest} tokens, "
             f"limit {context} tokens)",
-            f"lower the two to {context} together",
+            f"reduce their sum to {context}",
         )
 
 
@@ -130,7 +130,7 @@ def sequence_fits_context(inputs: RuleInput) -> Iterator[Violation]:
     "spec",
     field="data.maxPromptLength",
     reason=Reason.PASSAGES_DO_NOT_FIT,
-    message="topK × retrieval.maxPassageTokens leave no room for the question",
+    message="topK × retrieval.maxPassageTokens leaves no room for the question",
     values=lambda spec: f"{_passage_tokens(spec)} of {spec.data.max_prompt_length} tokens",
     remedy="increase data.maxPromptLength, reduce topK or retrieval.maxPassageTokens, or "
     "data.allowTruncation: true",
@@ -146,14 +146,14 @@ def passages_leave_room(spec: JobSpec) -> bool:
 
 
 def truncated_passages_leave_room(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of passages that truncation will drop from most prompts."""
+    """Warn about passages that truncation drops from most prompts."""
     spec = inputs.spec
     if spec.data.allow_truncation and not _passages_leave_room(spec):
         passages = _passage_tokens(spec)
         yield warning(
             "spec.data.maxPromptLength",
             Reason.PASSAGES_DO_NOT_FIT,
-            "topK × retrieval.maxPassageTokens leave no room for the question, so that passages "
+            "topK × retrieval.maxPassageTokens leaves no room for the question, so that passages "
             f"are dropped ({passages} of {spec.data.max_prompt_length} tokens)",
             f"data.maxPromptLength: {math.ceil(passages / PASSAGE_SHARE)} or more, or a lower "
             "topK or retrieval.maxPassageTokens",
@@ -164,7 +164,7 @@ def truncated_passages_leave_room(inputs: RuleInput) -> Iterator[Violation]:
     "spec",
     field="data.maxResponseLength",
     reason=Reason.SEARCHES_DO_NOT_FIT,
-    message="maxTurns × topK × retrieval.maxPassageTokens leave no room for the answer",
+    message="maxTurns × topK × retrieval.maxPassageTokens leaves no room for the answer",
     values=lambda spec: f"{_search_tokens(spec)} of {spec.data.max_response_length} tokens",
     remedy="increase data.maxResponseLength, or reduce topK, retrieval.maxTurns or "
     "retrieval.maxPassageTokens",

@@ -1,4 +1,4 @@
-"""Rules about the size of amounts, paths, texts and of the trainer's configuration."""
+"""Rules on the size of resource amounts, paths, strings and the trainer's configuration."""
 
 import json
 from collections.abc import Iterator
@@ -21,22 +21,22 @@ from .base.spec_rule import SpecRule, spec_rule
 from .base.text_size import cel_text_bytes, text_bytes
 
 MAX_NAME_BYTES = 255
-"""Of one file name, on every file system in use."""
-SKIPPED_CHECKPOINTS = 64
+"""Maximum bytes of a file name on common file systems."""
+MAX_REJECTED_CHECKPOINTS = 64
 CHECKPOINT_NAME_BYTES = 48
-"""Recovery may add this many checkpoint paths to a configuration, each with such a name."""
+"""Maximum checkpoint paths that recovery adds to a configuration, and bytes of their names."""
 MAX_ESCAPED_BYTES = 6
-"""Bytes that one byte of a text may take in JSON."""
+"""Maximum bytes in JSON per byte of a string."""
 FIXED_BYTES = 16 * 1024
-"""Upper bound of everything in a configuration that is not a text of the job."""
+"""Upper bound of a configuration without the strings of the job."""
 ADDED_BYTES = 2048
-"""What else may be added: the job's uid, addresses of managed retrievers, skipped steps."""
+"""Allowance for the job's uid, addresses of managed retrievers and skipped steps."""
 
 _SCHEMA = structural(JobSpec, lambda _place, _default: "")
 
 
 def _in_range(name: str, place: str, field: str, limits: tuple[str, str]) -> SpecRule:
-    """Return a rule that rejects amounts that no node has or with which no pod could start."""
+    """Return a rule that rejects amounts too large for any node or too small for any pod."""
     lowest, highest = limits
 
     def is_met(block: ApiModel) -> bool:
@@ -67,7 +67,7 @@ retriever_memory_is_in_range = _in_range(
 
 
 def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject paths that no file system can hold; it counts bytes, not characters."""
+    """Reject file names that are too long in bytes, which are not characters."""
     for field, path in path_fields(inputs.job.spec):
         longest = max(len(name.encode()) for name in path.split("/"))
         if longest > MAX_NAME_BYTES:
@@ -79,7 +79,7 @@ def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
 @spec_rule(
     "spec.env",
     reason=Reason.SPEC_TOO_LARGE,
-    message=f"all names, values and references exceed {limits.MAX_ENV_BYTES} bytes together",
+    message=f"names, values and references exceed {limits.MAX_ENV_BYTES} bytes in total",
     remedy="shorten values, or use a file",
     cel=f"{cel_text_bytes(_SCHEMA['properties']['env'])} <= {limits.MAX_ENV_BYTES}",
     as_specified=True,
@@ -93,7 +93,7 @@ def environment_is_small(env: list[EnvVar]) -> bool:
 @spec_rule(
     "spec",
     reason=Reason.SPEC_TOO_LARGE,
-    message=f"all texts exceed {limits.MAX_SPEC_BYTES} bytes together",
+    message=f"strings exceed {limits.MAX_SPEC_BYTES} bytes in total",
     remedy="shorten templates, lists or env",
     cel=f"{cel_text_bytes(_SCHEMA)} <= {limits.MAX_SPEC_BYTES}",
     as_specified=True,
@@ -105,15 +105,15 @@ def texts_are_small(spec: JobSpec) -> bool:
 
 
 def configuration_fits(inputs: RuleInput) -> Iterator[Violation]:
-    """Require a configuration that fits into a process's environment, in every later attempt."""
+    """Require a configuration that fits into an environment variable in all attempts."""
     specified = inputs.job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     texts = text_bytes(specified)
-    added = SKIPPED_CHECKPOINTS * len(inputs.spec.checkpoint.path.encode())
+    added = MAX_REJECTED_CHECKPOINTS * len(inputs.spec.checkpoint.path.encode())
     if MAX_ESCAPED_BYTES * (texts + added) + FIXED_BYTES <= limits.MAX_CONFIG_BYTES:
         return  # most jobs are far from the limit: rendering is expensive
     config = trainer_config(inputs.job, Resolved(inputs.spec, inputs.origins))
     checkpoint = len(json.dumps(inputs.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
-    size = len(config.to_json()) + SKIPPED_CHECKPOINTS * checkpoint + ADDED_BYTES
+    size = len(config.to_json()) + MAX_REJECTED_CHECKPOINTS * checkpoint + ADDED_BYTES
     if size > limits.MAX_CONFIG_BYTES:
         message = (
             f"the trainer's configuration may become too large ({size} bytes, limit "

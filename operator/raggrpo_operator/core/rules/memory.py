@@ -1,4 +1,4 @@
-"""Rules about the memory of GPUs, pods and retrievers."""
+"""Rules on the memory of GPUs, pods and retrievers."""
 
 from collections.abc import Iterator
 
@@ -35,13 +35,13 @@ DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
     f"({DISAGGREGATED} ? {DISAGGREGATED_LIMIT} : {COLOCATED_LIMIT})",
 )
 def utilization_leaves_room_for_trainer(spec: JobSpec) -> bool:
-    """Require enough memory for both trainer and engine on a GPU that they share."""
+    """Require memory for the trainer on a shared GPU, and for CUDA on a separate one."""
     limit = MAX_UTILIZATION[spec.resources.placement]
     return spec.resources.device is Device.CPU or spec.rollout.gpu_memory_utilization <= limit
 
 
 def utilization_leaves_room_for_cache(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of an engine with little KV cache."""
+    """Warn about an engine with little KV cache."""
     share = inputs.spec.rollout.gpu_memory_utilization
     if inputs.spec.resources.device is Device.GPU and share < MIN_UTILIZATION:
         message = f"{share} leaves the engine little KV cache"
@@ -54,7 +54,7 @@ def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
 
     If the GPU's memory is unknown, the largest of any GPU is assumed.
     """
-    if not _knows_model(inputs):
+    if not _is_gpu_model_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
     state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
@@ -66,19 +66,20 @@ def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
             UTILIZATION,
             Reason.TRAINING_STATE_DOES_NOT_FIT,
             f"the training state does not fit ({format_size(state)} per GPU, limit "
-            f"{format_size(max(0, room))}): {facts.parameters:,} parameters over {ranks} (weights, "
-            f"gradients and AdamW's moments in fp32); {_device(inputs)} minus {format_size(share)} "
-            f"for the engine, {format_size(gpu_memory.weight_sync_bytes(spec, facts))} to send "
-            f"weights and {format_size(whole - gpu_memory.usable_memory(spec, facts))} for "
+            f"{format_size(max(0, room))}): {facts.parameters:,} parameters over {ranks} "
+            f"ranks (fp32 weights, gradients and AdamW moments); {_device(inputs)} minus "
+            f"{format_size(share)} for the engine, "
+            f"{format_size(gpu_memory.weight_sync_bytes(spec, facts))} for the weight sync and "
+            f"{format_size(whole - gpu_memory.usable_memory(spec, facts))} for "
             "fragmentation",
             "more GPUs, or a lower rollout.gpuMemoryUtilization",
         )
 
 
 def gpu_memory_is_known(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn while the largest GPU is assumed."""
+    """Warn if GPU memory is unknown and the largest GPU is assumed."""
     spec, facts = inputs.spec, inputs.facts
-    if _knows_model(inputs) and not gpu_memory.device_memory(spec, facts):
+    if _is_gpu_model_known(inputs) and not gpu_memory.device_memory(spec, facts):
         state = gpu_memory.training_state(spec, facts)
         message = (
             f"the GPUs' memory is unknown: it is compared with the training state of "
@@ -91,7 +92,7 @@ def gpu_memory_is_known(inputs: RuleInput) -> Iterator[Violation]:
 
 def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when an engine must preempt sequences for lack of KV cache."""
-    if not _knows_gpu(inputs):
+    if not _is_gpu_memory_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
     cache = gpu_memory.kv_cache(spec, facts)
@@ -102,16 +103,16 @@ def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
         fits = cache // each
         message = (
             f"the KV cache of {format_size(cache)} holds {fits} sequences of {longest} tokens, "
-            f"and up to {needed // each} are decoded together: some are computed twice"
+            f"and up to {needed // each} are decoded concurrently: some are preempted"
         )
-        remedy = f"rollout.maxNumSeqs: {fits}, or more rollout.gpuMemoryUtilization"
+        remedy = f"rollout.maxNumSeqs: {fits}, or a higher rollout.gpuMemoryUtilization"
         path = "spec.rollout.maxNumSeqs"
         yield warning(path, Reason.KV_CACHE_IS_SHORT, message, remedy)
 
 
 def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
     """Warn when activations probably do not fit, and suggest a token budget."""
-    if not _knows_gpu(inputs):
+    if not _is_gpu_memory_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
     room = gpu_memory.activation_room(spec, facts)
@@ -131,7 +132,7 @@ def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
 
 def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
     """Require the engine's share to hold its weights and the KV cache of one sequence."""
-    if not _knows_model(inputs):
+    if not _is_gpu_model_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
     longest = spec.data.max_sequence_length
@@ -144,18 +145,18 @@ def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
         yield Violation(
             "spec.rollout.tensorParallelSize",
             Reason.WEIGHTS_DO_NOT_FIT,
-            f"weights of {format_size(weights)}, 2 GiB of graphs and {format_size(needed)} of KV "
-            f"cache exceed the engine's {format_size(share)}",
+            f"weights of {format_size(weights)}, 2 GiB of CUDA graphs and {format_size(needed)} of "
+            f"KV cache exceed the engine's {format_size(share)}",
             "a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
         )
 
 
 def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of eager mode in presets that optimize for speed."""
+    """Warn about eager mode in presets that optimize for speed."""
     spec = inputs.spec
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
-        message = f"eager execution slows rollouts down, and preset {spec.preset} is for speed"
+        message = f"eager execution is slower, but preset {spec.preset} optimizes for speed"
         remedy = "rollout.enforceEager: false, or preset: MemoryLimited"
         yield warning("spec.rollout.enforceEager", Reason.EAGER_IS_SLOW, message, remedy)
 
@@ -164,7 +165,7 @@ def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
     "spec.resources",
     field="shmSize",
     reason=Reason.SHM_EXCEEDS_MEMORY,
-    message="shmSize is not below memory, to which it is charged",
+    message="shmSize is not less than memory, which includes it",
     values=lambda resources: f"{resources.shm_size}, {resources.memory}",
     remedy="reduce resources.shmSize or increase resources.memory, or omit them to derive them",
     if_specified=("shmSize", "memory"),
@@ -178,7 +179,7 @@ def shm_is_below_memory(resources: ResourcesSpec) -> bool:
 
 
 def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
-    """Require the same where one of the two is derived."""
+    """Require the same if one of the two amounts is derived."""
     resources, sizing = inputs.spec.resources, inputs.sizing
     is_derived = not (resources.shm_size and resources.memory)
     if is_derived and parse_quantity(sizing.shm) >= parse_quantity(sizing.memory):
@@ -188,7 +189,7 @@ def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def memory_covers_estimate(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of a likely OOM kill; the specified value still overrides the estimate."""
+    """Warn about a likely OOM kill; the specified value still replaces the estimate."""
     amounts = {"memory": inputs.spec.resources.memory, "shm": inputs.spec.resources.shm_size}
     for resource, text in amounts.items():
         needed = estimate(inputs.sizing, resource)
@@ -215,17 +216,17 @@ def retriever_memory_covers_index(inputs: RuleInput) -> Iterator[Violation]:
             yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
 
-def _knows_model(inputs: RuleInput) -> bool:
+def _is_gpu_model_known(inputs: RuleInput) -> bool:
     return inputs.facts.parameters > 0 and inputs.spec.resources.device is Device.GPU
 
 
-def _knows_gpu(inputs: RuleInput) -> bool:
-    return _knows_model(inputs) and gpu_memory.device_memory(inputs.spec, inputs.facts) > 0
+def _is_gpu_memory_known(inputs: RuleInput) -> bool:
+    return _is_gpu_model_known(inputs) and gpu_memory.device_memory(inputs.spec, inputs.facts) > 0
 
 
 def _device(inputs: RuleInput) -> str:
     """Return the memory of a GPU and its source."""
     whole = format_size(gpu_memory.assumed_memory(inputs.spec, inputs.facts))
-    if not _knows_gpu(inputs):
+    if not _is_gpu_memory_known(inputs):
         return f"{whole} (the largest of any GPU)"
     return whole if inputs.spec.resources.gpu_memory_gib else f"{whole} (from the nodes' labels)"

@@ -1,4 +1,4 @@
-"""Rules about where metrics are sent."""
+"""Rules on the destinations of metrics."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .base.rule_input import RuleInput, warning
 
 CREDENTIALS = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
-"""Any one of them suffices: a key, a mode without a server, or a token in place of the key."""
+"""Any of these suffices: an API key, an offline mode, or a token file."""
 
 
 def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:
@@ -21,16 +21,16 @@ def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def wandb_is_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when there are no metrics for W&B."""
+    """Warn if no metrics would be sent to W&B."""
     monitoring = inputs.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
-        message = "monitoring.mode Off measures nothing for W&B"
+        message = "monitoring.mode Off records no metrics for W&B"
         remedy = "monitoring.mode: Light, or remove the project"
         yield warning("spec.monitoring.wandb.project", Reason.WANDB_UNUSED, message, remedy)
 
 
 def debug_lines_are_written(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of a switch for log lines below the log level."""
+    """Warn about debug lines that the log level hides."""
     monitoring = inputs.spec.monitoring
     if monitoring.log_level in (LogLevel.DEBUG, LogLevel.INFO):
         return

@@ -1,4 +1,4 @@
-"""Rules about unique and reserved names, and about secrets in plain text."""
+"""Rules on unique and reserved names, and on secrets in plain text."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ URLS = ("spec.retrieval.endpoints[]", "spec.reward.functions[]")
 _FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOUNTS))
 _PARENTS = {path.rpartition("/")[0].removeprefix("/") for path in names.RESERVED_MOUNTS}
 _MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
-"""Folders of a pod, everything below them, and folders that would hide them."""
+"""Matches reserved folders of a pod, everything below them, and their parents."""
 _USE_SECRET = "put the value into a Secret; secretKeyRef: {name, key}"
 _USE_HEADER = "remove it; use a header with secretKeyRef"
 
 
 def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
-    """Require names that are unique within their list; the API server has them as list keys."""
+    """Require unique names within each list; the API server enforces them as list map keys."""
     spec = inputs.spec
     lists = {
         "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
@@ -115,7 +115,7 @@ def headers_are_not_reserved(header: Header) -> bool:
 
 
 def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject references that would share an environment variable, and so one value."""
+    """Reject Secret references that map to the same environment variable."""
     known: dict[str, SecretKeyRef] = {}
     for path, ref in _references(inputs):
         other = known.setdefault(names.secret_env(ref.name, ref.key), ref)
@@ -216,8 +216,8 @@ def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
         for pattern in SECRET_VALUE_PATTERNS
     ),
 )
-def values_hold_no_secret(literal: EnvVar | Header) -> bool:
-    """Reject a value that is a secret under any name."""
+def values_contain_no_secret(literal: EnvVar | Header) -> bool:
+    """Reject a value that looks like a secret, regardless of its name."""
     return not has_secret(literal.value)
 
 
@@ -232,28 +232,28 @@ def values_hold_no_secret(literal: EnvVar | Header) -> bool:
         for pattern in (SECRET_QUERY_PATTERN, *SECRET_VALUE_PATTERNS)
     ),
 )
-def urls_hold_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
+def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
     """Reject a secret in a URL."""
     return not has_secret(service.url)
 
 
-def other_texts_hold_no_secret(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject secrets in free JSON and in the URL of backups, which CEL does not read."""
+def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject secrets in free JSON, which CEL cannot read, and in the backup URL."""
     for path, name, value in _free_json(inputs):
         message = ""
         if value and is_secret_name(name):
             message = f"{secret_names_have_no_value.message} ({name})"
         elif has_secret(value):
-            message = f"{values_hold_no_secret.message} ({name})"
+            message = f"{values_contain_no_secret.message} ({name})"
         if message:
             yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
     if has_secret(inputs.spec.checkpoint.backup.url):
-        path, message = "spec.checkpoint.backup.url", urls_hold_no_secret.message
+        path, message = "spec.checkpoint.backup.url", urls_contain_no_secret.message
         yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
 
 
 def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject URLs that have the right form and that no client accepts."""
+    """Reject URLs that match the pattern but are rejected by clients."""
     for place in (*URLS, "spec.checkpoint.backup"):
         for path, service in values_at(inputs.spec, place):
             if problem := url_problem(service.url):
@@ -273,7 +273,7 @@ def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
 
 
 def _references(inputs: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
-    """Yield the references that become variables named after Secret and key."""
+    """Yield (path, reference) of the Secret keys that become environment variables."""
     for place in HEADERS:
         for path, header in values_at(inputs.spec, place):
             if header.secret_key_ref is not None:

@@ -1,4 +1,4 @@
-"""Rules about the numbers of the objective, the optimizer and recovery."""
+"""Rules on loss, sampling, optimizer, precision and backoff."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ _FLASH = is_one_of("model.attention", "Flash")
     "spec.rollout",
     field="temperature",
     reason=Reason.TEMPERATURE_ZERO,
-    message="temperature 0 makes the completions of a group equal, so that no advantage remains",
+    message="at temperature 0 all completions of a group are equal and have no advantage",
     remedy="rollout.temperature: 0.6",
     if_specified=("temperature",),
     cel="double(self.temperature) > 0.0",
@@ -36,7 +36,7 @@ def temperature_is_positive(rollout: RolloutSpec) -> bool:
 
 
 def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of a cut-off that the trainer's softmax does not apply."""
+    """Warn about nucleus sampling, which the trainer's softmax does not apply."""
     if inputs.spec.rollout.top_p < 1:
         top_p = inputs.spec.rollout.top_p
         message = (
@@ -49,7 +49,7 @@ def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of rates that usually come from a typo in the exponent."""
+    """Warn about rates that usually result from a typo in the exponent."""
     rate, (lowest, highest) = inputs.spec.training.learning_rate, LEARNING_RATE_RANGE
     if not lowest <= rate <= highest:
         message = f"{rate:g} is not between {lowest:g} and {highest:g}"
@@ -96,7 +96,7 @@ def dual_clip_exceeds_clip_range(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def warmup_ends_within_run(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when the learning rate would not reach its peak, or drop from there to its floor."""
+    """Warn if the learning rate would not reach its peak, or would drop from it abruptly."""
     training = inputs.spec.training
     warmup, falls = training.warmup_steps, training.learning_rate_schedule is not CONSTANT
     ends = [training.total_steps, training.decay_steps if falls else 0]
@@ -108,7 +108,7 @@ def warmup_ends_within_run(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def decay_is_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of decay settings for a constant learning rate."""
+    """Warn about decay settings for a constant learning rate."""
     training = inputs.spec.training
     if training.learning_rate_schedule is not CONSTANT:
         return
@@ -166,7 +166,7 @@ def flash_has_16_bits(spec: JobSpec) -> bool:
 
 
 def bf16_is_available(inputs: RuleInput) -> Iterator[Violation]:
-    """Require devices with BF16 (compute capability 8) for it; older ones emulate it slowly."""
+    """Require compute capability 8 for BF16; older GPUs emulate it slowly."""
     spec, major = inputs.spec, inputs.facts.gpu_compute_major
     if spec.resources.device is not Device.GPU or not 0 < major < BF16_COMPUTE_MAJOR:
         return
@@ -179,7 +179,7 @@ def bf16_is_available(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject rows in which the model's layers would mix completions."""
+    """Reject shared-prefix rows for models whose layers would mix completions."""
     is_shared = inputs.spec.training.row_layout is RowLayout.SHARED_PREFIX
     if is_shared and inputs.facts.row_layout is RowLayout.PADDED:
         message = "SharedPrefix is not exact for this model: see the check ModelFamily"

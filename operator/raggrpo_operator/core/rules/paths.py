@@ -1,4 +1,4 @@
-"""Rules about paths and the volumes they are on. Does not touch the file system."""
+"""Rules on paths and the volumes they are on. Does not touch the file system."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,7 +33,7 @@ _HOLDS = (
     applies=lambda inputs: inputs.in_pods or bool(inputs.spec.volumes),
 )
 def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
-    """Keep checkpoints off the pod's own disk."""
+    """Reject checkpoints on the pod's ephemeral disk."""
     return volume_of(spec.checkpoint.path, spec.volumes) is not None
 
 
@@ -49,7 +49,7 @@ def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
     "size(w.mountPath) > size(v.mountPath)))",
 )
 def checkpoint_is_writable(spec: JobSpec) -> bool:
-    """Require a volume that can be written to."""
+    """Require a writable volume for checkpoints."""
     volume = volume_of(spec.checkpoint.path, spec.volumes)
     return volume is None or not volume.read_only
 
@@ -77,7 +77,7 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of other paths that are not on a volume: they exist only in the image."""
+    """Warn about other paths that are not on a volume: only the image may contain them."""
     volumes = inputs.spec.volumes
     for field, path in path_fields(inputs.job.spec):
         is_other = field != CHECKPOINT and not field.startswith("spec.volumes")
@@ -89,7 +89,7 @@ def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def volumes_reach_all_pods(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn that claims must be shared if pods may run on several nodes."""
+    """Warn that claims need ReadWriteMany if pods may run on several nodes."""
     resources, volumes = inputs.spec.resources, inputs.spec.volumes
     is_many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
     if is_many and volumes:

@@ -1,4 +1,4 @@
-"""Rules about retrieval: endpoints, roles, protocols and templates."""
+"""Rules on retrieval: endpoints, roles, protocols and templates."""
 
 import re
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def http_endpoint_has_url(endpoint: RetrievalEndpoint) -> bool:
 
 
 def fields_fit_protocol(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject fields that the protocol would ignore: the call would not be the specified one."""
+    """Reject fields that the protocol would ignore."""
     for path, endpoint in _endpoints(inputs):
         is_http = endpoint.protocol is EndpointProtocol.HTTP
         ignored = {
@@ -160,10 +160,10 @@ def calls_contain_the_question(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a body written as a text that contains JSON: it would be sent as one string."""
+    """Reject a string that contains JSON as body: it would be sent as a string."""
     for path, endpoint in _endpoints(inputs):
         if isinstance(endpoint.body, str) and _JSON_START.match(endpoint.body):
-            message = f"the body of {endpoint.name} is a text that looks like JSON"
+            message = f"the body of {endpoint.name} is a string that looks like JSON"
             remedy = 'write it without quotes around it, as in body: {query: "{question}"}'
             yield Violation(f"{path}.body", Reason.BODY_IS_TEXT, message, remedy)
 
@@ -237,7 +237,7 @@ def actor_writes_required_fields(spec: JobSpec) -> bool:
 
 
 def endpoints_are_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of endpoints that are never called, probably because the mode is missing."""
+    """Warn about endpoints that are never called, probably because the mode is missing."""
     mode = inputs.spec.retrieval.mode
     used: set[EndpointRole] = set()
     if mode in PASSAGE_MODES:

@@ -1,4 +1,4 @@
-"""Rules about rewards and the columns they read."""
+"""Rules on rewards and the columns they read."""
 
 import re
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def judge_has_a_range(judge: JudgeSpec) -> bool:
 
 
 def judge_can_grade(inputs: RuleInput) -> Iterator[Violation]:
-    """Require a prompt with the completion and one format_size source of the grade."""
+    """Require a prompt that contains the completion, and one valid source of the grade."""
     for path, term in _terms(inputs):
         if term.judge is None:
             continue
@@ -111,7 +111,7 @@ def _pattern_problem(pattern: str) -> str:
 
 
 def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn of fields that this kind of reward ignores."""
+    """Warn about fields that this kind of reward ignores."""
     for path, term in _terms(inputs):
         if term.python and term.name is not RewardKind.PYTHON:
             message = f"reward {term.name} ignores python"
@@ -131,13 +131,13 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
     "spec.reward",
     field="functions",
     reason=Reason.NO_REWARD,
-    message="all weights are 0, so that all advantages are 0",
+    message="all weights are 0, so all advantages are 0",
     remedy="set the weight of at least one function",
     cel=if_specified(
         ("functions",), "self.functions.exists(f, !has(f.weight) || double(f.weight) != 0.0)"
     ),
 )
-def a_reward_has_weight(reward: RewardSpec) -> bool:
+def reward_has_weight(reward: RewardSpec) -> bool:
     """Reject rewards that are always 0."""
     return any(term.weight for term in reward.functions)
 
@@ -159,7 +159,7 @@ def prompt_column_is_named(columns: Columns) -> bool:
     "spec",
     field="data.columns.answer",
     reason=Reason.COLUMN_NEEDED,
-    message="no column is specified, and rewards ExactMatch, F1 and Contains read it",
+    message="no column is specified, but rewards ExactMatch, F1 and Contains read it",
     remedy="data.columns.answer: answer",
     cel=f"!({specified('data.columns.answer')}) || size(self.data.columns.answer) > 0 || "
     f"!{_READS_ANSWER}",
@@ -174,7 +174,7 @@ def answer_column_is_named(spec: JobSpec) -> bool:
     "spec",
     field="data.columns.context",
     reason=Reason.COLUMN_NEEDED,
-    message="no column is specified, and reward RagScore reads it",
+    message="no column is specified, but reward RagScore reads it",
     remedy="data.columns.context: context",
     cel=f"!({specified('data.columns.context')}) || size(self.data.columns.context) > 0 || "
     f"!{HAS_RAG_SCORE}",
@@ -189,7 +189,7 @@ def template_context_is_named(inputs: RuleInput) -> Iterator[Violation]:
     spec = inputs.spec
     is_read = not uses_rag_score(spec) and needs_context(spec.retrieval, spec.reward)
     if is_read and not spec.data.columns.context:
-        message = "no column is specified, and a template contains {context}"
+        message = "no column is specified, but a template contains {context}"
         remedy = "data.columns.context: context"
         yield Violation("spec.data.columns.context", Reason.COLUMN_NEEDED, message, remedy)
 

@@ -1,4 +1,4 @@
-"""Rules about processors, processes and placement."""
+"""Rules on devices, processes and placement."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def gpus_are_requested(resources: ResourcesSpec) -> bool:
     f"{_BLOCK_DISAGGREGATED}",
 )
 def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
-    """Reject GPUs for the engines alone where trainer and engine share GPUs."""
+    """Reject separate rollout GPUs if trainer and engines share GPUs."""
     is_shared = resources.device is Device.GPU and resources.placement is Placement.COLOCATED
     return not is_shared or resources.rollout_gpus == 0
 
@@ -52,13 +52,13 @@ def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
     "(has(self.rolloutGpus) && self.rolloutGpus > 0)",
 )
 def disaggregated_has_rollout_gpus(resources: ResourcesSpec) -> bool:
-    """Require GPUs for the engines if they share none with the trainer."""
+    """Require GPUs for disaggregated engines."""
     is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
     return not is_split or resources.rollout_gpus > 0
 
 
 def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a number of engines where it is derived from processors."""
+    """Reject a specified number of engines if it is derived."""
     resources = inputs.spec.resources
     path, remedy = "spec.resources.rolloutEngines", "remove it"
     if resources.rollout_engines == 1:
@@ -138,7 +138,7 @@ def tensor_parallel_divides_heads(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def workers_fit_cpus(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when data threads were capped at the CPUs; more would only compete for them."""
+    """Warn if data threads are capped at the number of CPUs."""
     data = inputs.job.spec.data
     requested, used = data.num_workers, inputs.spec.data.num_workers
     if "num_workers" in data.model_fields_set and requested > used:
@@ -160,13 +160,13 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
     "spec",
     field="training.offPolicySteps",
     reason=Reason.ASYNC_NEEDS_DISAGGREGATION,
-    message="rollouts cannot overlap training on the same processors",
+    message="rollouts cannot overlap training on the same devices",
     remedy="resources.placement: Disaggregated, or training.offPolicySteps: 0",
     if_specified=("training.offPolicySteps",),
     cel=f"self.training.offPolicySteps == 0 || {DISAGGREGATED}",
 )
 def async_needs_disaggregation(spec: JobSpec) -> bool:
-    """Reject overlap on shared processors, which cannot generate while they train."""
+    """Reject overlap on shared devices, which cannot generate while they train."""
     is_split = spec.resources.placement is Placement.DISAGGREGATED
     return is_split or spec.training.off_policy_steps == 0
 

@@ -12,8 +12,8 @@ _NAME = "use lower-case letters, digits, hyphens and dots, at most 253"
 _BY_PATTERN: Mapping[str, str] = {
     kubernetes_names.OBJECT_NAME: _NAME,
     kubernetes_names.OPTIONAL_OBJECT_NAME: _NAME,
-    kubernetes_names.QUALIFIED_NAME: "write a label's key such as nvidia.com/gpu.product",
-    kubernetes_names.OPTIONAL_QUALIFIED_NAME: "write a taint's key such as nvidia.com/gpu",
+    kubernetes_names.QUALIFIED_NAME: "write a label key such as nvidia.com/gpu.product",
+    kubernetes_names.OPTIONAL_QUALIFIED_NAME: "write a taint key such as nvidia.com/gpu",
     kubernetes_names.RESOURCE_NAME: "write a resource such as nvidia.com/gpu",
     kubernetes_names.LABEL_VALUE: "use letters, digits, hyphens, underscores and dots, at most 63",
     kubernetes_names.DATA_KEY: "use letters, digits, hyphens, underscores and dots",

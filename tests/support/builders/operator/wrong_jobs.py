@@ -67,7 +67,7 @@ WRONG_VALUES: Rows = {
         ["spec.training.tokensPerMicroBatch", "less than data.maxPromptLength", "increase it"]),
     "passages fill the prompt": ({**prompt_mode(topK=10), "spec.retrieval.maxPassageTokens": 256,
             "spec.data.maxPromptLength": 1024},
-        ["spec.data.maxPromptLength", "leave no room for the question", "reduce topK"]),
+        ["spec.data.maxPromptLength", "leaves no room for the question", "reduce topK"]),
     "neither totalSteps nor epochs": ({"spec.training": {}},
         ["spec.training.totalSteps", "neither totalSteps nor epochs", "training.epochs: 1"]),
     "keepLast 1": ({"spec.checkpoint.keepLast": 1},

@@ -130,7 +130,7 @@ def test_more_gpus_are_suggested_if_no_setting_helps() -> None:
 def test_weights_message_contains_cache_of_one_sequence() -> None:
     by_reason = reported({"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}}, KNOWN_7B)
     message = by_reason[Reason.WEIGHTS_DO_NOT_FIT].message
-    assert "weights of 14.2 GiB, 2 GiB of graphs and 84.0 MiB of KV cache" in message
+    assert "weights of 14.2 GiB, 2 GiB of CUDA graphs and 84.0 MiB of KV cache" in message
 
 
 def test_gpu_memory_needs_gpus_and_a_model() -> None:

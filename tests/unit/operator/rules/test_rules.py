@@ -135,7 +135,7 @@ ROWS: tuple[Row, ...] = (
         {"training": {}}, {"training": {"epochs": 1}}),
     Row(lengths.run_has_one_target, Reason.TWO_TARGETS, "spec.training.epochs",
         {"training": {"epochs": 1, "totalSteps": 5}}, {"training": {"epochs": 1}}),
-    Row(lengths.steps_can_be_counted, Reason.TOO_MANY_STEPS, "spec.training.epochs",
+    Row(lengths.epochs_fit_max_steps, Reason.TOO_MANY_STEPS, "spec.training.epochs",
         {"training": {"epochs": 10_000}, "data.trainBatchSize": 8},
         {"training": {"epochs": 8000}, "data.trainBatchSize": 8}, Facts(rows=10_000)),
     Row(lengths.batch_fits_max_samples, Reason.BATCH_LARGER_THAN_DATA, "spec.data.trainBatchSize",
@@ -143,7 +143,7 @@ ROWS: tuple[Row, ...] = (
         {"preset": "Debug", "data.trainBatchSize": 10}),
     Row(lengths.batch_fits_data, Reason.BATCH_LARGER_THAN_DATA, "spec.data.trainBatchSize",
         {"data.trainBatchSize": 101}, {"data.trainBatchSize": 100}, Facts(rows=100)),
-    Row(lengths.data_may_repeat, Reason.DATA_REPEATS, "spec.training.totalSteps",
+    Row(lengths.steps_fit_data, Reason.DATA_REPEATS, "spec.training.totalSteps",
         {"data.trainBatchSize": 11}, {"data.trainBatchSize": 10}, KNOWN_7B, severity=WARNING),
     Row(lengths.engine_step_holds_a_sequence, Reason.BATCHED_TOKENS_TOO_FEW,
         "spec.rollout.maxNumBatchedTokens",
@@ -415,7 +415,7 @@ ROWS: tuple[Row, ...] = (
     Row(reward.reward_fields_are_used, Reason.REWARD_FIELD_UNUSED, "spec.reward.functions[0].url",
         {"reward": {"functions": [{"name": "F1", "url": "http://judge:1/score"}]}},
         {"reward": {"functions": [{"name": "F1"}]}}, severity=WARNING),
-    Row(reward.a_reward_has_weight, Reason.NO_REWARD, "spec.reward.functions",
+    Row(reward.reward_has_weight, Reason.NO_REWARD, "spec.reward.functions",
         {"reward": {"functions": [{"name": "F1", "weight": 0.0}]}},
         {"reward": {"functions": [{"name": "F1", "weight": 0.0}, {"name": "Contains"}]}}),
     Row(reward.prompt_column_is_named, Reason.COLUMN_NEEDED, "spec.data.columns.prompt",
@@ -599,15 +599,15 @@ ROWS: tuple[Row, ...] = (
         "spec.retrieval.endpoints[0].headers[0].value",
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": "Bearer x"}]}),
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "secretKeyRef": REF}]})),
-    Row(names_and_secrets.other_texts_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].extraBody.api_key",
         in_mode("Prompt", KB | {"extraBody": {"api_key": "abc"}}),
         in_mode("Prompt", KB | {"extraBody": {"tenant_id": "acme"}})),
-    Row(names_and_secrets.other_texts_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].extraBody.auth[0].api_key",
         in_mode("Prompt", KB | {"extraBody": {"auth": [{"api_key": 12345}]}}),
         in_mode("Prompt", KB | {"extraBody": {"tenant": [{"id": 12345}]}})),
-    Row(names_and_secrets.other_texts_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].body.who",
         in_mode("Prompt", SEARCH | {"body": {"q": "{question}", "who": "hf_" + "a" * 34}}),
         in_mode("Prompt", SEARCH)),
@@ -615,11 +615,11 @@ ROWS: tuple[Row, ...] = (
         "spec.reward.functions[0].judge.headers[0].value",
         make_judge(headers=[{"name": "Authorization", "value": "Bearer x"}]),
         make_judge(headers=[{"name": "Authorization", "secretKeyRef": REF}])),
-    Row(names_and_secrets.urls_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.urls_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].url",
         in_mode("Prompt", KB | {"url": "http://kb:8000/r?token=abc"}),
         in_mode("Prompt", KB | {"url": "http://kb:8000/r?max_tokens=9"})),
-    Row(names_and_secrets.urls_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.urls_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.reward.functions[0].url",
         {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s?key=abc"}]}},
         {"reward": {"functions": [{"name": "Http", "url": "http://j:1/s"}]}}),
@@ -630,7 +630,7 @@ ROWS: tuple[Row, ...] = (
         for name in ("DB_PASS", "PASSPHRASE", "SENTRY_DSN", "SLACK_WEBHOOK")
     ),
     *(
-        Row(names_and_secrets.values_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        Row(names_and_secrets.values_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
             "spec.env[0].value", {"env": [{"name": "ANY", "value": value}]},
             {"env": [{"name": "ANY", "value": "plain"}]})
         for value in (
@@ -638,19 +638,19 @@ ROWS: tuple[Row, ...] = (
             "https://x.example.com/b?sv=1&sig=abc", "hf_" + "a" * 34,
             "-----BEGIN RSA PRIVATE KEY-----", "https://hooks.slack.com/services/T/B")
     ),
-    Row(names_and_secrets.other_texts_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.checkpoint.backup.url",
         {"checkpoint.backup": {"url": "s3://b/hf_" + "a" * 34}},
         {"checkpoint.backup": {"url": "s3://b/x"}}),
     *(
-        Row(names_and_secrets.urls_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        Row(names_and_secrets.urls_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
             "spec.retrieval.endpoints[0].url", in_mode("Prompt", KB | {"url": url}),
             in_mode("Prompt", KB | {"url": "http://kb:8000/r?tenant=acme"}))
         for url in ("http://kb/r?sig=a", "http://kb/r?a=1&X-Amz-Signature=a",
         "http://kb/r?%74oken=a",
                     "https://hooks.slack.com/services/T/B/x", "http://kb/r?x#access_token=a")
     ),
-    Row(names_and_secrets.other_texts_hold_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.retrieval.endpoints[0].extraBody.tenant",
         in_mode("Prompt", KB | {"extraBody": {"tenant": "hf_" + "a" * 34}}),
         in_mode("Prompt", KB | {"extraBody": {"tenant": "acme"}})),
@@ -891,8 +891,8 @@ HEADER = {"name": "X-Client", "value": "a"}
         ),
         (
             in_mode("Search", KB, maxPassageTokens=86),
-            "maxTurns × topK × retrieval.maxPassageTokens leave no room for the answer (516 of 512 "
-            "tokens)",
+            "maxTurns × topK × retrieval.maxPassageTokens leaves no room for the answer (516 of "
+            "512 tokens)",
         ),
     ],
 )

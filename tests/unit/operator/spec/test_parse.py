@@ -75,7 +75,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.scheduling", {"queueName": "a b"}, "spec.scheduling.queueName", Reason.INVALID_FORMAT,
      "at most 63"),
     ("spec.scheduling", {"nodeSelector": {"a b\n": "c"}}, r"spec.scheduling.nodeSelector.'a b\n'",
-     Reason.INVALID_FORMAT, "label's key"),
+     Reason.INVALID_FORMAT, "label key"),
     ("spec.retrieval.endpoints", [ENDPOINT | {"extraBody": {"k" * 70: "v"}}],
      f"spec.retrieval.endpoints[0].extraBody.'{'k' * 56}...", Reason.OUT_OF_RANGE, "at most 64"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules on the form of values that only the API server evaluates: in the operator `parse` does."""
+"""Rules on the format of values; the operator checks the same in `parse`."""
 
 from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
 from raggrpo_operator.core.rules.base.cel import if_specified, matches
@@ -17,10 +17,10 @@ n_is_quoted = ServerRule(
     place="spec.rollout",
     field="",
     cel="!has(self.__false__)",
-    message='rollout.n: YAML 1.1, which kubectl reads, takes a bare n for false → write "n": 3, or '
-    "specify algorithm.groupSize instead",
+    message='rollout.n: YAML 1.1, which kubectl uses, parses an unquoted n as false → write "n": '
+    "3, or specify algorithm.groupSize instead",
 )
-utilization_is_not_zero = ServerRule(  # the schema's minimum is 0 for a value that is an integer
+utilization_is_not_zero = ServerRule(  # an integer is compared with a truncated minimum, 0
     place="spec.rollout",
     field="gpuMemoryUtilization",
     cel=if_specified(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
@@ -31,5 +31,5 @@ node_selector_keys_are_labels = ServerRule(
     field="nodeSelector",
     cel="!has(self.nodeSelector) || self.nodeSelector.all(k, size(k) <= 253 && "
     f"{matches('k', QUALIFIED_NAME)})",
-    message="a key is not valid → write a label's key such as nvidia.com/gpu.product",
+    message="a key is not valid → write a label key such as nvidia.com/gpu.product",
 )

@@ -1,6 +1,6 @@
-"""The rule that freezes values a checkpoint depends on after the first attempt.
+"""The rule that makes values immutable after the first attempt if checkpoints depend on them.
 
-Only the API server evaluates it: it needs the previous spec.
+Only the API server can evaluate it, because it needs the previous spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ ITEMS: Mapping[str, tuple[str, ...]] = {
 
 
 def _same(path: str, of_value: str = "") -> str:
-    """Return the condition that a value is unset before and after, or the same."""
+    """Return the condition that a value is unchanged, or unset both before and after."""
     new, old = specified(path), specified(path, of="oldSelf")
     same = f"self.{path}{of_value} == oldSelf.{path}{of_value}"
     return f"({new} ? {old} && {same} : !{old})"
@@ -71,8 +71,8 @@ def _decay_end(of: str) -> str:
 def _same_decay() -> str:
     """Return the condition that the learning rate decays as before, if it decays.
 
-    Setting decaySteps to the old totalSteps is no change: a run whose rate has decayed is
-    continued that way.
+    Setting decaySteps to the old totalSteps counts as unchanged: it is how a run is continued after
+    its learning rate has decayed.
     """
     decays = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
     ends = f"{_decay_end('self')} == {_decay_end('oldSelf')}"
@@ -103,7 +103,7 @@ _UNCHANGED = " && ".join(same for _, same in _VALUES)
 _CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _VALUES)
 
 spec_is_frozen = ServerRule(
-    # One rule, which an equal spec short-circuits: it runs at each write of the status.
+    # One rule, so that an equal spec short-circuits it: it runs on every status write.
     place="",
     field="spec",
     cel=f"{_NO_ATTEMPT} || {_EQUAL} || ({_UNCHANGED})",

@@ -7,10 +7,10 @@ def specified(*fields: str, of: str = "self") -> str:
 
 
 def optional(field: str, of: str = "self") -> str:
-    """Return an expression for a field's optional value, whose parents may be missing.
+    """Return an expression for a field as a CEL optional; its parents may be missing.
 
-    The API server copies the table of a block's fields whenever a rule reads one of them, and
-    evaluates all rules at each write, also of the status: `has` at each level reads twice as often.
+    The API server evaluates all rules on every write, including status writes, and copies the
+    fields of a block whenever a rule reads one. `has` at each level would read twice as often.
     """
     return f"{of}.?{field.replace('.', '.?')}"
 

@@ -1,4 +1,4 @@
-"""Input and type of a rule. All values are resolved beforehand: rules only compare them."""
+"""`RuleInput` and `Rule`. All values are resolved in advance; rules only compare them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 
 @dataclass(frozen=True)
 class RuleInput:
-    """One job with everything that is derived from it."""
+    """A job and the values derived from it."""
 
     job: RagGrpoJob
     """The job as specified by the user."""
@@ -21,10 +21,10 @@ class RuleInput:
     """The resolved specification."""
     origins: Mapping[str, Origin]
     facts: Facts
-    """Zeros and empty strings until preflight has run; rules that need facts then yield nothing."""
+    """Zeros and empty strings before preflight; rules that need facts then yield nothing."""
     sizing: Sizing
     in_pods: bool = True
-    """False for a local run, where any folder can stand in for a volume."""
+    """False for a local run, where any folder may replace a volume."""
 
 
 Rule = Callable[[RuleInput], Iterator[Violation]]

@@ -1,8 +1,8 @@
 """`SpecRule`: a rule on specified values, evaluated by the operator and by the API server.
 
-The record holds everything about the rule: field, reason, message, remedy, predicate and CEL
-expression. The CRD's `x-kubernetes-validations` are generated from it, so that `raggrpo validate`
-and `kubectl apply` report the same violation in the same words.
+It has the field, reason, message, remedy, predicate and CEL expression of a rule. The CRD's
+`x-kubernetes-validations` are generated from it, so that `raggrpo validate` and `kubectl apply`
+report a violation with the same message.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,11 +36,11 @@ class SpecRule:
     message: str
     remedy: str
     cel: tuple[str, ...]
-    """Expressions that must all be true, one entry of the schema each."""
+    """Expressions that must all be true; each becomes an entry of the schema."""
     if_specified: tuple[str, ...] = ()
-    """Fields, relative to the place, without which the API server cannot evaluate the rule.
+    """Fields, relative to the place, that must be specified for the CEL expression to apply.
 
-    It does not know presets and derived values.
+    The API server has neither presets nor derived values.
     """
     values: Callable[[Any], object] | None = None
     """Resolved values that the operator appends to the message.
@@ -49,8 +49,9 @@ class SpecRule:
     number, since it cannot bound the length of the text.
     """
     applies: Callable[[RuleInput], bool] = lambda _: True
+    """Whether the operator evaluates the rule."""
     as_specified: bool = False
-    """Evaluate the user's spec in place of the resolved one."""
+    """Evaluate the user's spec instead of the resolved one."""
 
     def __call__(self, inputs: RuleInput) -> Iterator[Violation]:
         """Yield a violation for each value that does not meet the rule."""
@@ -82,7 +83,7 @@ class ServerRule:
     cel: str
     message: str
     message_expression: str = ""
-    """Used in place of `message`, which is the fallback if it fails."""
+    """CEL expression for the message; `message` is the fallback if its evaluation fails."""
 
     def __call__(self, _inputs: RuleInput) -> Iterator[Violation]:
         """Yield nothing."""
@@ -99,7 +100,7 @@ class ServerRule:
 def spec_rule(
     *places: str, cel: str | tuple[str, ...], field: str = "", **options: Any
 ) -> Callable[[Callable[[Any], bool]], SpecRule]:
-    """Return a decorator that makes a predicate a `SpecRule`; options are the record's fields."""
+    """Return a decorator that turns a predicate into a `SpecRule`; options are its fields."""
 
     def decorate(is_met: Callable[[Any], bool]) -> SpecRule:
         return SpecRule(

@@ -1,6 +1,6 @@
-"""How much text a value holds in UTF-8, in Python and as a CEL expression.
+"""Total size of the strings in a value, in bytes of UTF-8: in Python and as a CEL expression.
 
-etcd stores the job, and every pod has its environment.
+Rules limit it for the sake of etcd, which stores the job, and of the pods' environment.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from raggrpo_operator.core.spec.structural import Schema
 
 
 def text_bytes(value: Any, is_free: bool = False) -> int:
-    """Return the bytes of all texts in a JSON value; keys count in free JSON alone."""
+    """Return the bytes of all strings in a JSON value; keys count only in free JSON."""
     match value:
         case str():
             return len(value.encode())
@@ -26,12 +26,12 @@ def text_bytes(value: Any, is_free: bool = False) -> int:
 
 
 def cel_text_bytes(schema: Schema, place: str = "self") -> str:
-    """Return an expression for the bytes of all texts at a place; CEL cannot read free JSON."""
+    """Return an expression for the bytes of all strings at a place, without free JSON."""
     return " + ".join(_terms(schema, place, 0)) or "0"
 
 
 def _terms(schema: Schema, place: str, depth: int) -> Iterator[str]:
-    """Yield a term for each field that is optional, a list or a text."""
+    """Yield a term for each field that is optional, a list or a string."""
     match schema.get("type"):
         case "string" if "enum" not in schema:
             yield f"size(bytes({place}))"
