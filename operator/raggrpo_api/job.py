@@ -12,7 +12,7 @@ from .status.job_status import JobStatus
 
 
 class Metadata(BaseModel):
-    """Kubernetes metadata, limited to the fields in use."""
+    """Kubernetes metadata, limited to the fields that the operator uses."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True

@@ -1,4 +1,4 @@
-"""Maximum sizes of what users write and of what is passed between processes, in bytes of UTF-8."""
+"""Size limits of specs and of data passed between processes, in bytes of UTF-8."""
 
 from typing import Final
 

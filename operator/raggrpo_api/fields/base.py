@@ -93,7 +93,7 @@ OPTIONAL_PATH: Final = f"^({_PATH})?$"
 """Without empty components, `.` and `..`, so that a path has only one spelling."""
 MAX_PATH: Final = 512
 MAX_CHECKPOINT_PATH: Final = 480
-"""Leaves room for the suffixes of derived paths, such as the default log folder."""
+"""Shorter than MAX_PATH, so that derived paths such as the default log folder fit."""
 
 AbsolutePath = Annotated[
     str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_PATH), PathMarker()

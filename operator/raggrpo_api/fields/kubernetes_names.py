@@ -16,7 +16,7 @@ _HOST: Final = _LABEL.replace("a-z", "a-zA-Z")
 _REPOSITORY: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 
 NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""For `fullmatch`."""
+"""Unanchored: use `fullmatch`."""
 OBJECT_NAME: Final = f"^{_SUBDOMAIN}$"
 OPTIONAL_OBJECT_NAME: Final = f"^({_SUBDOMAIN})?$"
 QUALIFIED_NAME: Final = f"^({_SUBDOMAIN}/)?{_NAME_PART}$"

@@ -21,9 +21,9 @@ CHECKPOINT_BYTES_PER_PARAMETER = 12
 EXPORT_BYTES_PER_PARAMETER = 4
 """Upper bound: an export has the data type of the initial model."""
 LOADING_BYTES_PER_PARAMETER = 4
-"""Host memory of a rank that loads the model, which is unsharded fp32 at first."""
+"""Host memory of a rank while it loads the model as unsharded fp32."""
 MAX_WEIGHT_FILES = 2
-"""Weight files in /dev/shm: an engine may read one while the next is written."""
+"""Weight files in /dev/shm: an engine may read one while a rank writes the next."""
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
@@ -52,5 +52,5 @@ def concurrent_sequences(data: DataSpec, rollout: RolloutSpec) -> int:
 
 
 def cpu_kv_cache(tokens: int, bytes_per_token: int) -> int:
-    """Return a CPU engine's KV cache for so many tokens, within 64 MiB and 2 GiB."""
+    """Return the KV cache of a CPU engine for `tokens`, at least 64 MiB and at most 2 GiB."""
     return min(max(64 * MIB, tokens * bytes_per_token), 2 * GIB)

@@ -23,7 +23,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Facts
 
 MemoryInputs = JobSpec | TrainerConfig
-"""Both have the sections that the estimates read."""
+"""Either type has the sections that the estimates use."""
 
 STATE_BYTES_PER_PARAMETER = 16
 """FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
@@ -34,7 +34,7 @@ with an unknown MLP."""
 NORM_BYTES = 16
 """Per token, hidden unit and layer: input of the two norms, also saved in fp32."""
 ATTENTION_HEAD_BYTES = 4
-"""Per token, layer and unit of attention heads: queries and output, or keys and values."""
+"""Per token, layer and attention unit: queries and outputs, or keys and values, in bf16."""
 MLP_BYTES = 8
 """Per token, layer and unit of a gated MLP: gate, activation, up projection and product."""
 SCORE_BYTES = 5
@@ -86,8 +86,8 @@ def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
 def weight_sync_bytes(spec: MemoryInputs, facts: Facts) -> int:
     """Return the memory of a weight sync: a tensor chunk, its packed copy, and the next tensor."""
     largest = element_bytes(spec.training.precision) * facts.vocabulary * facts.hidden_size
-    part = max(largest, min(WEIGHT_CHUNK_BYTES, weights_bytes(spec, facts)))
-    return 2 * part + largest
+    chunk = max(largest, min(WEIGHT_CHUNK_BYTES, weights_bytes(spec, facts)))
+    return 2 * chunk + largest
 
 
 def activations(spec: MemoryInputs, facts: Facts) -> int:
@@ -157,7 +157,7 @@ def assumed_memory(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def engine_share(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the memory of one GPU that vLLM takes."""
+    """Return the memory of one GPU that vLLM reserves."""
     return int(assumed_memory(spec, facts) * spec.rollout.gpu_memory_utilization)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 MEASURED_ARCHITECTURES: Final = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 )
-"""Exact with shared-prefix rows in every configuration; only their windows vary."""
+"""Exact with shared-prefix rows in every configuration, except for attention windows."""
 ATTENTION_LAYERS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
 """`layer_types` without recurrent state."""
 _WINDOWS: Final = (

@@ -51,7 +51,7 @@ class DataSpec(ApiModel):
     columns: Columns = Columns()
     """Column names."""
     system_prompt: ChatText = ""
-    """System message of every conversation; empty: the row's own."""
+    """System message of every conversation; empty: the one in the row, if any."""
     chat_template: ChatText = ""
     """Jinja chat template; empty: the tokenizer's, if it has one."""
     tools: ChatText = ""

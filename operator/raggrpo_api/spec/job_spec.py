@@ -72,6 +72,7 @@ class JobSpec(ApiModel):
     suspend: bool = False
     """true: save a checkpoint, delete the pods and wait; false: resume."""
     active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 0
-    """Maximum run time in seconds, including waits for nodes, not suspension or queues; 0: none."""
+    """Maximum run time in seconds, including waits for nodes but not suspension or queues; 0: no
+    limit."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400)] = -1
     """Seconds after which a finished job is deleted; -1: never."""

@@ -44,7 +44,7 @@ class WandbSpec(ApiModel):
     """Weights & Biases: one run for all attempts, with its files in the log folder."""
 
     project: Annotated[str, StringConstraints(pattern=WANDB_PROJECT, max_length=128)] = ""
-    """Project name; empty: off. The API key is WANDB_API_KEY in env, by secretKeyRef."""
+    """Project name; empty: off. Set WANDB_API_KEY in env by secretKeyRef."""
 
 
 class MonitoringSpec(ApiModel):
@@ -57,7 +57,7 @@ class MonitoringSpec(ApiModel):
     log_every_steps: Every = 10
     """Steps between log lines, and between points in TensorBoard and W&B."""
     history_window: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Number of recent steps whose median is the reported step time, also for SlowingDown."""
+    """Number of recent steps whose median is the step time, in status and for SlowingDown."""
     performance_every_steps: Every = 10
     """Steps between measurements of stage times."""
     gpu_every_steps: Every = 20

@@ -10,15 +10,15 @@ from raggrpo_api.spec.reward import RewardSpec
 SHARED_PLACEHOLDERS: Final = frozenset({"top_k", "score_threshold", "message_id"})
 """Placeholders that do not depend on a sample."""
 CALL_PLACEHOLDERS: Final = SHARED_PLACEHOLDERS | {"question", "context"}
-"""Placeholders of endpoint calls; with role Actor also the fields that the policy wrote."""
+"""Placeholders of endpoint calls, plus the fields that the policy wrote with role Actor."""
 JUDGE_PLACEHOLDERS: Final = frozenset(
     {"prompt", "question", "completion", "answer", "context", "passages", "message_id"}
 )
-"""Placeholders of judge prompts; in mode Reward also the fields that the policy wrote."""
+"""Placeholders of judge prompts, plus the fields that the policy wrote in mode Reward."""
 
 
 def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> Mapping[str, str]:
-    """Return the columns that templates require, with the path of one such template."""
+    """Return the columns that templates require, each with the path of one such template."""
     columns: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
     for index, endpoint in enumerate(retrieval.endpoints):
@@ -26,14 +26,14 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
         if endpoint.role is EndpointRole.ACTOR:
             known |= actor_fields
         place = f"retrieval.endpoints[{index}]"
-        parts: dict[str, Any] = {"extraBody": endpoint.extra_body}
+        templates: dict[str, Any] = {"extraBody": endpoint.extra_body}
         if endpoint.protocol is EndpointProtocol.HTTP:
-            parts = {"body": endpoint.body, "url": endpoint.url}
-        for field, template in parts.items():
+            templates = {"body": endpoint.body, "url": endpoint.url}
+        for field, template in templates.items():
             for name in sorted(placeholders(template) - known):
                 columns.setdefault(name, f"{place}.{field}")
     if reward is not None:
-        for place, name in _of_judges(reward, JUDGE_PLACEHOLDERS | actor_fields):
+        for place, name in _judge_columns(reward, JUDGE_PLACEHOLDERS | actor_fields):
             columns.setdefault(name, place)
     return columns
 
@@ -45,9 +45,9 @@ def needs_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
     return "context" in placeholders([*endpoints, *judges])
 
 
-def _of_judges(reward: RewardSpec, known: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _judge_columns(reward: RewardSpec, known: frozenset[str]) -> Iterator[tuple[str, str]]:
     for index, judge in reward.judges:
-        parts = {"prompt": judge.prompt, "system": judge.system, "extraBody": judge.extra_body}
-        for field, template in parts.items():
+        templates = {"prompt": judge.prompt, "system": judge.system, "extraBody": judge.extra_body}
+        for field, template in templates.items():
             for name in sorted(placeholders(template) - known):
                 yield f"reward.functions[{index}].judge.{field}", name

@@ -49,18 +49,18 @@ class RecoverySpec(ApiModel):
     """Restarts, mitigations and deadlines."""
 
     max_restarts: Annotated[int, Field(ge=0, le=10_000)] = 10
-    """Restarts allowed since the last new checkpoint."""
+    """Maximum number of restarts since the last new checkpoint."""
     backoff_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     """Seconds before the second consecutive restart without progress; doubled for each further
     one."""
     max_backoff_seconds: Annotated[int, Field(ge=0, le=86_400)] = 360
-    """Maximum seconds before a restart."""
+    """Maximum delay before a restart in seconds."""
     on_out_of_memory: OnOutOfMemory = OnOutOfMemory.MITIGATE
     """Mitigate: apply a memory mitigation, listed in status, then restart. Restart: restart
     unchanged. Fail: fail the job."""
     restart_when_degraded: bool = False
-    """Save and restart when SlowingDown or HostMemoryGrowing is True; not counted in
-    maxRestarts."""
+    """Save a checkpoint and restart if the condition SlowingDown or HostMemoryGrowing is True; not
+    counted toward maxRestarts."""
     # Implemented by core/lifecycle/after_attempt/node_exclusion.py.
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
     """Failures on a node after which the job's Ray pods avoid it, unless no other node fits; 0:

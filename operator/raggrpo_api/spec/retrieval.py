@@ -38,7 +38,7 @@ class RetrievalMode(StrEnum):
 
 
 class EndpointRole(StrEnum):
-    """Use of an endpoint."""
+    """Role of an endpoint."""
 
     RETRIEVER = "Retriever"
     """Passages for a query (modes Prompt and Search)."""
@@ -140,11 +140,11 @@ class ResponseMapping(ApiModel):
     """List of results, such as `payload.hits`; `groups[*].docs` joins lists, `$` is the
     response."""
     id: JsonPath = ""
-    """Id within a result; without one, the text identifies it."""
+    """Id within a result; results without an id are identified by their text."""
     text: JsonPath = ""
     """Text within a result."""
     score: JsonPath = ""
-    """Score within a result, higher is better; 1 if there is none."""
+    """Score within a result, higher is better; 1 if the result has none."""
 
 
 class EmbeddingModel(ApiModel):
@@ -194,7 +194,7 @@ class RetrievalEndpoint(ApiModel):
     name: Name
     """Name in messages, metrics and `--endpoint NAME=URL`."""
     role: EndpointRole = EndpointRole.RETRIEVER
-    """Use of the endpoint."""
+    """Role of the endpoint."""
     protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
     """Format of requests and responses."""
     url: HttpUrl = ""
@@ -241,7 +241,7 @@ class RetrievalSpec(ApiModel):
     passage_template: Template = "[{index}] {text}\n"
     """Template of a passage with {index}, from 1, and {text}."""
     shuffle_passages: bool = False
-    """Mode Prompt: shuffle passages (seeded), so that their order is no shortcut."""
+    """Mode Prompt: shuffle passages (seeded), so that the policy cannot rely on their order."""
     max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Maximum tokens per passage; if unspecified, reduced for short sequence lengths."""
     max_turns: Annotated[int, Field(ge=1, le=32)] = 2

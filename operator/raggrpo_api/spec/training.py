@@ -62,7 +62,7 @@ class TrainingSpec(ApiModel):
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Decoupled weight decay of AdamW."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
-    """Global gradient norm to clip to."""
+    """Maximum global norm of the gradients, which are clipped to it."""
     mini_batch_prompts: Annotated[int, Field(ge=0, le=65536)] = 0
     """Prompts per optimizer step, a divisor of trainBatchSize; 0: the whole batch."""
     precision: Precision = Precision.BF16
@@ -70,7 +70,7 @@ class TrainingSpec(ApiModel):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: slower, less memory."""
     load_in_turns: bool = False
-    """Load the model rank by rank: host memory for one copy per pod, slower startup."""
+    """Load the model one rank at a time: host memory for one copy per pod, but slower startup."""
     compile: bool = False
     """Compile the layers with torch.compile, with dynamic shapes."""
     row_layout: RowLayout = RowLayout.SHARED_PREFIX

@@ -71,18 +71,18 @@ class Cause(StrEnum):
     FALSE_SUCCESS = "FalseSuccess"
     """The driver exited with 0 before the target step. See the driver's log."""
     PREEMPTED = "Preempted"
-    """Pods were preempted or evicted, or a queue took the quota back.
+    """Pods were preempted or evicted, or a queue reclaimed its quota.
 
-    The job saved and resumes without your help.
+    The job saved a checkpoint and resumes automatically.
     """
     SUPERSEDED = "Superseded"
-    """A newer attempt holds the fence. The job continues without your help."""
+    """A newer attempt holds the fencing epoch. The job continues automatically."""
     SUSPENDED = "Suspended"
     """`spec.suspend` is true. Set it to false to resume."""
     DEGRADED = "Degraded"
     """The attempt became slow or its memory grew, and `recovery.restartWhenDegraded` is true."""
     STOPPED = "Stopped"
-    """Someone stopped the Ray submission. Use `spec.suspend` instead."""
+    """The Ray submission was stopped from outside. Use `spec.suspend` instead."""
     IMAGE_CHANGED = "ImageChanged"
     """Pods run another image or Ray version than the job started with.
 
@@ -95,7 +95,7 @@ class Cause(StrEnum):
     NODE_LOST = "NodeLost"
     """A node failed, was tainted, or ran out of a resource. Check that node."""
     RANKS_STUCK = "RanksStuck"
-    """Ranks of an earlier attempt did not exit. The next attempt gets a new cluster."""
+    """Ranks of an earlier attempt did not exit. The next attempt uses a new cluster."""
     START_FAILED = "StartFailed"
     """A container cannot start: its image, Secret or command is wrong.
 

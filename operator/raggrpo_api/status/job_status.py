@@ -37,7 +37,7 @@ from .sizing import Sizing
 
 
 def _fallback(value: Any) -> WrapValidator:
-    """Replace a stored value that exceeds the limits, as an earlier release may have stored it.
+    """Replace a stored value that exceeds the limits; an earlier release may have stored it.
 
     A status that cannot be parsed would prevent the job from being suspended.
     """

@@ -49,7 +49,7 @@ class ConditionReason(StrEnum):
     REPLICA_FAILURE = "ReplicaFailure"
     """KubeRay could not create a pod."""
     PODS_NOT_READY = "PodsNotReady"
-    """None of the above."""
+    """Pods do not start for another reason."""
 
     # Progressing; a False condition may have the cause for which the attempt is being stopped
     STARTING = "Starting"
@@ -143,7 +143,7 @@ class ConditionReason(StrEnum):
     ACCESS_DENIED = "AccessDenied"
     """The API server or the Ray head denied access."""
     NAME_CONFLICT = "NameConflict"
-    """An object with the required name belongs to someone else."""
+    """An object with the required name is not owned by the job."""
     NOT_FOUND = "NotFound"
     """An object that the operator needs does not exist."""
     CLUSTER_ERROR = "ClusterError"

@@ -98,7 +98,7 @@ class LaunchState:
     cluster_since: Time = None
     """Time at which the newest attempt was recorded; start of the provisioning deadline."""
     tries: int = 0
-    """Number of requests to create its cluster or submit it, each written in advance."""
+    """Number of requests to create its cluster or submit it, each recorded before it is sent."""
     waiting_since: Time = None
     """Time of the last start of preflight or managed retrievers, or of a preflight outage."""
 

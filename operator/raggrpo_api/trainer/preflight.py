@@ -34,7 +34,7 @@ class CheckState(StrEnum):
 
     PASSED = "Passed"
     WARNED = "Warned"
-    """Passed, but the job is probably not what its author intended."""
+    """Passed, but the job probably does not do what the user intended."""
     FAILED = "Failed"
     NOT_EVALUATED = "NotEvaluated"
 

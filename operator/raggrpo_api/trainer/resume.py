@@ -53,7 +53,9 @@ ADDED_LATER: Final = frozenset(
 """Fields that older checkpoints lack; a default value is treated as absent."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
+"""Maximum characters of a value in a difference."""
 _BEFORE: Final = 20
+"""Characters shown before the first difference."""
 
 
 def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
@@ -63,9 +65,9 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for block, fields in RESUME_FIELDS.items():
-        values |= _known_to_all(getattr(spec, block), fields, block)
-    values["retrieval.endpoints"] = [_of_endpoint(e) for e in spec.retrieval.endpoints]
-    values["reward.functions"] = [_of_reward(f) for f in spec.reward.functions]
+        values |= _values_by_path(getattr(spec, block), fields, block)
+    values["retrieval.endpoints"] = [_endpoint_values(e) for e in spec.retrieval.endpoints]
+    values["reward.functions"] = [_reward_values(f) for f in spec.reward.functions]
     return values
 
 
@@ -74,23 +76,23 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return list(_changes("", old, new))
 
 
-def _of_endpoint(endpoint: RetrievalEndpoint) -> dict[str, Any]:
+def _endpoint_values(endpoint: RetrievalEndpoint) -> dict[str, Any]:
     called = _used(endpoint, RESUME_CALL_FIELDS) | _free_json(endpoint)
-    return _part(endpoint, RESUME_ENDPOINT_FIELDS) | called
+    return _dumped(endpoint, RESUME_ENDPOINT_FIELDS) | called
 
 
-def _of_reward(function: RewardFunction) -> dict[str, Any]:
-    values, judge = _part(function, RESUME_REWARD_FIELDS), function.judge
+def _reward_values(function: RewardFunction) -> dict[str, Any]:
+    values, judge = _dumped(function, RESUME_REWARD_FIELDS), function.judge
     if judge is not None:
         values["judge"] = _used(judge, RESUME_JUDGE_FIELDS) | _free_json(judge)
     return values
 
 
-def _known_to_all(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
+def _values_by_path(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
     """Return values by path, without defaults of fields in ADDED_LATER."""
     values = {}
     used = _used(model, fields)
-    for name, value in _part(model, fields).items():
+    for name, value in _dumped(model, fields).items():
         path = f"{place}.{name}"
         if path == "data.columns":
             value = {k: v for k, v in value.items() if v or f"{path}.{k}" not in ADDED_LATER}
@@ -99,7 +101,7 @@ def _known_to_all(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
     return values
 
 
-def _part(model: ApiModel, fields: str) -> dict[str, Any]:
+def _dumped(model: ApiModel, fields: str) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, include=set(fields.split()))
 
 

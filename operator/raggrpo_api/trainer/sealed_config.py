@@ -17,7 +17,7 @@ REMEDY = (
 
 
 class BrokenSeal(ValueError):
-    """The environment has no configuration, or a modified one."""
+    """The environment contains no configuration, or a modified one."""
 
 
 def seal(text: str) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""How much memory, CPU and /dev/shm each of a job's pods needs, as named terms."""
+"""CPU, memory and /dev/shm of each pod of a job, as named terms."""

@@ -1,4 +1,4 @@
-"""Grace periods: a driver saves before its pod is killed, Ray nodes wait for a lost head. Pure."""
+"""Grace periods: for a driver to save before SIGKILL, and for a lost Ray head to return. Pure."""
 
 import math
 
@@ -7,7 +7,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.job_status import JobStatus
 
 HEAD_RETURN_SECONDS = 60
-"""How long the nodes of a Ray cluster wait for a lost head before they exit."""
+"""Seconds that the nodes of a Ray cluster wait for a lost head before they exit."""
 MIN_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES_COVERED = 3

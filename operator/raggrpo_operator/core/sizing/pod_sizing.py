@@ -32,12 +32,12 @@ HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
 """CPUs of the Ray head pod, whose driver tokenizes, scores and packs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 """CPUs of preflight and retrievers; like those of the head, at most `resources.cpu`."""
-HEAD_RAY = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
-DRIVER = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
-PREFLIGHT = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
-PROCESSES_PER_GPU = 4 * GIB
+RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
+DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
+PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
+PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
-OBJECTS_PER_BYTE = 6
+PYTHON_OBJECT_FACTOR = 6
 """Size of Python objects relative to the packed token id, mask and logprob (12 bytes)."""
 TEXT_BYTES_PER_TOKEN = 8
 """Text of a prompt plus its token ids."""
@@ -57,10 +57,10 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
     device, unit = spec.resources.device, memory_unit(spec)
     shm = head_shm_terms(spec)
     shm_size = format_bytes(total(shm), unit)
-    samples = 2 * OBJECTS_PER_BYTE * rollout_batch_bytes(spec)
+    samples = 2 * PYTHON_OBJECT_FACTOR * rollout_batch_bytes(spec)
     memory = [
-        _head("ray", HEAD_RAY[device], "GCS, dashboard and agents"),
-        _head("driver", DRIVER[device], "driver, rewards and progress server"),
+        _head("ray", RAY_HEAD_BYTES[device], "GCS, dashboard and agents"),
+        _head("driver", DRIVER_BYTES[device], "driver, rewards and progress server"),
         _head("dataset", _dataset(spec, facts), f"{facts.rows} prompts and their tokens"),
         _head("samples", samples, "two steps' samples as Python objects"),
         _head("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
@@ -109,7 +109,7 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
         term(
             "preflightMemory",
             "checks",
-            PREFLIGHT[device],
+            PREFLIGHT_BYTES[device],
             "tokenizer, reward code and a small model",
         ),
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
@@ -151,7 +151,7 @@ def _capped_cpu(spec: JobSpec, defaults: Mapping[Device, str]) -> str:
 def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
     if gpus:
         reason = f"{gpus} GPUs × 4 GiB of CUDA processes"
-        return _rollout("processes", gpus * PROCESSES_PER_GPU, reason)
+        return _rollout("processes", gpus * PROCESS_BYTES_PER_GPU, reason)
     engine = GIB + cpu_engine_bytes(spec, facts)
     return _rollout(
         "engine", engine, with_model_note("Ray and vLLM 1 GiB each, weights, KV cache", facts)

@@ -19,10 +19,10 @@ EMBEDDING_SERVER_BYTES = 3 * GIB // 2
 TEXT_AND_BM25_FACTOR = 4
 """Texts, tokens and BM25 index, relative to the size of the corpus file."""
 TEXT_FACTOR = 2
-OBJECTS_PER_PASSAGE = 320
-"""Size of the Python objects of a passage in bytes."""
-LINKS_PER_PASSAGE = 300
-"""Size of the HNSW links of a passage in bytes: 64 × 4 on the lowest layer, plus upper layers."""
+OBJECT_BYTES_PER_PASSAGE = 320
+"""Python objects of a passage."""
+LINK_BYTES_PER_PASSAGE = 300
+"""HNSW links of a passage: 64 × 4 bytes on the lowest layer, plus those of upper layers."""
 FLOAT32 = 4
 
 
@@ -36,7 +36,7 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
         return [of(name, SERVER_BYTES + TEXT_AND_BM25_FACTOR * facts.corpus_bytes, reason)]
     passages, dimension = facts.corpus_passages, facts.embedding_dimension
     share = TEXT_AND_BM25_FACTOR if managed.index is IndexKind.HYBRID else TEXT_FACTOR
-    objects = OBJECTS_PER_PASSAGE * passages
+    objects = OBJECT_BYTES_PER_PASSAGE * passages
     terms = [
         of(
             f"{name} server",
@@ -46,8 +46,8 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
         of(
             f"{name} texts",
             share * facts.corpus_bytes + objects,
-            f"{share} × corpus of {format_size(facts.corpus_bytes)} + {OBJECTS_PER_PASSAGE} B × "
-            f"{passages:,} passages",
+            f"{share} × corpus of {format_size(facts.corpus_bytes)} + "
+            f"{OBJECT_BYTES_PER_PASSAGE} B × {passages:,} passages",
         ),
         of(
             f"{name} model",
@@ -64,6 +64,6 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
         copy = FLOAT32 * dimension * passages
         terms.append(of(f"{name} given", copy, "the vectors file, while the index is built"))
     if passages > managed.hnsw_above:
-        reason = f"{LINKS_PER_PASSAGE} B × {passages:,} passages in the HNSW graph"
-        terms.append(of(f"{name} links", LINKS_PER_PASSAGE * passages, reason))
+        reason = f"{LINK_BYTES_PER_PASSAGE} B × {passages:,} passages in the HNSW graph"
+        terms.append(of(f"{name} links", LINK_BYTES_PER_PASSAGE * passages, reason))
     return terms

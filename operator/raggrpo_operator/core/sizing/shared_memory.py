@@ -1,6 +1,6 @@
 """Contents of /dev/shm per kind of pod, and the size of Ray's object store.
 
-Running out of /dev/shm raises SIGBUS minutes after the start, so the size is always computed.
+Processes that run out of /dev/shm die with SIGBUS, so the size is always computed.
 """
 
 from raggrpo_api.memory.arithmetic import GIB, MAX_WEIGHT_FILES, MIB

@@ -24,7 +24,7 @@ from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
 from raggrpo_operator.core.spec.world import cpus_per_pod
 
 from . import pod_sizing
-from .pod_sizing import PROCESSES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
+from .pod_sizing import PROCESS_BYTES_PER_GPU, Sized, cpu_engine_bytes, memory_unit
 from .shared_memory import (
     capped_object_store,
     object_store_bytes,
@@ -122,7 +122,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
 def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     in_pod = ranks_per_pod(spec.resources)
     if spec.resources.device is Device.GPU:
-        heap = PROCESSES_PER_GPU * max(1, in_pod)
+        heap = PROCESS_BYTES_PER_GPU * max(1, in_pod)
         return [_memory("processes", heap, f"{in_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
     training = with_model_note("16 B per parameter and activations", facts)

@@ -1,1 +1,1 @@
-"""Turns what the user wrote into a complete specification: parse, presets, resolve."""
+"""Parse a job file and resolve its spec: violations, presets, derived values."""

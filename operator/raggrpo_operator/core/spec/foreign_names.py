@@ -47,7 +47,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     ),
     "data.val_batch_size": ForeignField(note="validation generates all its prompts together"),
     "data.shuffle": ForeignField(note="prompts are always shuffled, by training.seed"),
-    "data.return_raw_chat": ForeignField(note="conversations are always kept as they are"),
+    "data.return_raw_chat": ForeignField(note="conversations are always used unchanged"),
     "data.apply_chat_template_kwargs": ForeignField(note="set the arguments in data.chatTemplate"),
     "data.reward_fn_key": ForeignField(note="one reward for all rows: reward.functions"),
     f"{_MODEL}.path": ForeignField("model.path"),
@@ -102,8 +102,8 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ROLLOUT}.name": ForeignField(note="the engine is always vLLM"),
     f"{_ROLLOUT}.dtype": ForeignField("training.precision", "one field for trainer and engine"),
     f"{_ROLLOUT}.free_cache_engine": ForeignField(note="follows resources.placement"),
-    f"{_ROLLOUT}.max_model_len": ForeignField(note="sized from data.maxPromptLength and response"),
-    f"{_ROLLOUT}.load_format": ForeignField(note="weights come from the ranks"),
+    f"{_ROLLOUT}.max_model_len": ForeignField(note="the sum of the two maximum lengths in data"),
+    f"{_ROLLOUT}.load_format": ForeignField(note="engines receive their weights from the ranks"),
     f"{_ROLLOUT}.log_prob_micro_batch_size": ForeignField(note=_LOGPROBS),
     f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": ForeignField(note=_LOGPROBS),
     f"{_ROLLOUT}.multi_turn.max_assistant_turns": ForeignField(
@@ -149,7 +149,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
 """Fields of verl by full name."""
 
 OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
-    "hybrid_grpo": ForeignField("algorithm.groupSize", "from its group_size"),
+    "hybrid_grpo": ForeignField("algorithm.groupSize", "the value of its group_size"),
     "num_generations": ForeignField("rollout.n"),
     "max_completion_length": ForeignField("data.maxResponseLength"),
     "beta": ForeignField("algorithm.klCoefficient"),

@@ -72,7 +72,7 @@ def field_path(location: Sequence[int | str]) -> str:
 
 
 def _key(name: str) -> str:
-    """Return the key of a map, quoted and shortened unless it looks like a field name."""
+    """Return a key for display: quoted and shortened unless it looks like a field name."""
     return name if re.fullmatch(r"[\w./-]{1,64}", name) else _shown(name)
 
 
@@ -158,7 +158,7 @@ _UNQUOTED: Mapping[bool, str] = {True: "on, yes, y or true", False: "off, no, n 
 
 
 def _yaml_remedy(kind: str, value: object) -> str:
-    """Return how to write a value that YAML 1.1 or quotes gave another type, or ""."""
+    """Return the remedy for a value that YAML 1.1 or quotes gave the wrong type, or ""."""
     if kind.startswith("string") and isinstance(value, bool):
         return f"YAML 1.1 parses unquoted {_UNQUOTED[value]} as a boolean: quote it"
     if kind.startswith("string") and isinstance(value, int | float):

@@ -13,7 +13,7 @@ from .quantity import parse_quantity
 CPUS_PER_GPU = 8
 """CPUs for one GPU and its data threads; 8 to 12 are common."""
 SPARE_CPUS = 2
-"""Logical CPUs in addition to those of ranks and engines, so that other Ray tasks never wait."""
+"""Logical CPUs in addition to those of ranks and engines, so that other Ray tasks can run."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
 """Shares of a GPU that Ray reserves for a colocated rank and engine."""

@@ -42,4 +42,4 @@ def read_yaml(text: str) -> object | Violation:
 
 
 def _unreadable(where: str, problem: str) -> Violation:
-    return Violation(where, Reason.INVALID_YAML, problem, "fix the YAML; one file holds one job")
+    return Violation(where, Reason.INVALID_YAML, problem, "fix the YAML; a file contains one job")
