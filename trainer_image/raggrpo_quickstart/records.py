@@ -88,7 +88,7 @@ def load_records() -> list[Record]:
 
 
 def select_questions(records: Sequence[Record], seed: int) -> Questions:
-    """Return a question for each record that meets the conditions above."""
+    """Return training and validation questions for records that meet the module's conditions."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
     results = index.search([record.question for record in records], TOP_K)
     candidates = [

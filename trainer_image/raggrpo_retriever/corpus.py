@@ -91,7 +91,7 @@ def _lines(path: Path) -> Iterator[Record]:
             except json.JSONDecodeError as error:
                 raise CorpusError(
                     f"{path}, line {number}: not JSON at column {error.colno} ({error.msg}); "
-                    f"write one line {EXAMPLE}"
+                    f"write one object per line, such as {EXAMPLE}"
                 ) from error
             except UnicodeDecodeError as error:
                 raise CorpusError(
@@ -137,7 +137,7 @@ def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]
 
 def _passage(record: object) -> Passage:
     if not isinstance(record, dict):
-        raise ValueError(f"not a JSON object; write one line {EXAMPLE}")
+        raise ValueError(f"not a JSON object; write one object per line, such as {EXAMPLE}")
     key = record.get("id")
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
         raise ValueError(f'"id" is missing or not a string; write {EXAMPLE}')

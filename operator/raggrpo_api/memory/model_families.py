@@ -41,7 +41,7 @@ class ModelFamily:
     positions_change_at: int | None
     """Row length above which a row changes the positions of other rows; None: never."""
     is_measured: bool
-    """Whether the measurements of its family cover this configuration."""
+    """Whether measurements of the model's family apply to this configuration."""
     activation: str
     """Activation function of the MLPs, or ""."""
     head_size: int

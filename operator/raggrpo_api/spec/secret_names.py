@@ -34,9 +34,9 @@ def _pattern(start: str, other: str, end: str) -> str:
 
 
 SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
-"""For RE2; must not match TOKENIZERS_PARALLELISM or max_tokens."""
+"""RE2 pattern of secret names; must not match TOKENIZERS_PARALLELISM or max_tokens."""
 SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
-"""For RE2; matches a URL whose query or fragment has a value for such a name."""
+"""RE2 pattern of a URL with a value for a secret name in its query or fragment."""
 
 
 def has_secret_query(url: str) -> bool:

@@ -59,7 +59,7 @@ def job_text(job: RagGrpoJob) -> str:
 
 
 def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
-    """Return one line of at most 100 columns per job."""
+    """Return a heading and one line per job, at most 100 characters wide."""
     return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
 
 

@@ -35,7 +35,11 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
     [
         ("c.jsonl", GOOD + b"\n{oops\n", "line 3: not JSON at column 2 (Expecting property name"),
         ("c.jsonl", GOOD + b"\xff\xfe\n", "line 2: not UTF-8; save the file in UTF-8"),
-        ("c.jsonl", GOOD + b"[1]\n", "line 2: not a JSON object; write one line {"),
+        (
+            "c.jsonl",
+            GOOD + b"[1]\n",
+            "line 2: not a JSON object; write one object per line, such as {",
+        ),
         ("c.jsonl", b'{"contents": "x"}\n', 'line 1: "id" is missing or not a string; write {'),
         ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" is missing or not a string'),
         (

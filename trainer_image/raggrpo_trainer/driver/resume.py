@@ -36,8 +36,8 @@ async def resume(
     """Resume from the ranks' retained state, or load the newest readable checkpoint.
 
     The retained state is used unless a checkpoint is newer. Unreadable checkpoints are rejected and
-    reported. `reported_step` is the last step that the previous driver has reported; it reported
-    every saved step. If the ranks have completed a later one, that is reported here.
+    reported. `reported_step` is the last step that the previous driver reported, which includes
+    every saved step. If the retained state is at a later step, that step is reported here.
     """
     newest = store.newest
     saved_step = newest.meta.step if newest is not None else 0

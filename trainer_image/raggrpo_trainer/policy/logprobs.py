@@ -14,7 +14,7 @@ from raggrpo_api.memory.arithmetic import GPU_LOGIT_CHUNK, LOGIT_CHUNK
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """Transformation of the products with the output embedding (LM head) to logits."""
+    """Scaling and soft-capping of the LM head's output, which give the logits."""
 
     scale: float = 1.0
     soft_cap: float | None = None

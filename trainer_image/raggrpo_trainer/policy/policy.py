@@ -226,7 +226,10 @@ class Policy:
         } | ({LOSS_SCALE: scale} if scale else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that `dcp.load` filled in place, saved by any number of ranks."""
+        """Load a state dict that `dcp.load` filled in place.
+
+        The checkpoint may have been saved by a different number of ranks.
+        """
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])

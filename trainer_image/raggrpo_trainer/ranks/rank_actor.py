@@ -257,7 +257,7 @@ class RankActor:
         self._built(epoch).export_hf(Path(folder))
 
     def close(self) -> None:
-        """Free the weights files."""
+        """Delete this rank's weight files in shared memory."""
         self._weights.close()
 
     def _info(self, policy: "Policy") -> RankInfo:

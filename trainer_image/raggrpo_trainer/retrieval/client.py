@@ -165,7 +165,7 @@ class RetrievalClient:
                 ExitCode.RETRIEVAL_UNAVAILABLE,
                 f"{source_of(endpoint)} ({target.service.display_url}) sent no usable response for "
                 f"{time.monotonic() - started:.0f} s: {failure.cause}: {failure.detail}; "
-                "check that the service is running, its url and headers",
+                "check that the service is running and that its url and headers are correct",
             ) from failure
         return WarmUp(first_response - started, time.monotonic() - first_response)
 

@@ -109,7 +109,10 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
     "self.data.maxPromptLength + self.data.maxResponseLength",
 )
 def engine_step_holds_a_sequence(spec: JobSpec) -> bool:
-    """Require engine steps of at least one sequence's tokens, or prefill would starve."""
+    """Require the token budget of an engine step to hold the longest sequence.
+
+    Otherwise its prefill could starve.
+    """
     return spec.rollout.max_num_batched_tokens >= spec.data.max_sequence_length
 
 

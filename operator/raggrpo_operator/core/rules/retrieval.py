@@ -282,7 +282,10 @@ def passage_template_is_complete(retrieval: RetrievalSpec) -> bool:
 
 
 def templates_are_valid(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject templates with unknown placeholders or single braces, which CEL cannot parse."""
+    """Reject templates with unknown placeholders or single braces.
+
+    Not a CEL rule, because CEL cannot parse templates.
+    """
     retrieval = inputs.spec.retrieval
     problems: dict[str, str] = {}
     if retrieval.mode is RetrievalMode.PROMPT and prompt_template_is_complete.is_met(retrieval):

@@ -159,7 +159,7 @@ def prompt_column_is_named(columns: Columns) -> bool:
     "spec",
     field="data.columns.answer",
     reason=Reason.COLUMN_NEEDED,
-    message="no column is specified, but rewards ExactMatch, F1 and Contains read it",
+    message="rewards ExactMatch, F1 and Contains need a column, but none is specified",
     remedy="data.columns.answer: answer",
     cel=f"!({specified('data.columns.answer')}) || size(self.data.columns.answer) > 0 || "
     f"!{_READS_ANSWER}",
@@ -174,7 +174,7 @@ def answer_column_is_named(spec: JobSpec) -> bool:
     "spec",
     field="data.columns.context",
     reason=Reason.COLUMN_NEEDED,
-    message="no column is specified, but reward RagScore reads it",
+    message="reward RagScore needs a column, but none is specified",
     remedy="data.columns.context: context",
     cel=f"!({specified('data.columns.context')}) || size(self.data.columns.context) > 0 || "
     f"!{HAS_RAG_SCORE}",

@@ -46,7 +46,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
         note="no row is dropped: preflight reports the longest, data.allowTruncation cuts it"
     ),
     "data.val_batch_size": ForeignField(note="validation generates all its prompts together"),
-    "data.shuffle": ForeignField(note="prompts are always shuffled, by training.seed"),
+    "data.shuffle": ForeignField(note="prompts are always shuffled, seeded with training.seed"),
     "data.return_raw_chat": ForeignField(note="conversations are always used unchanged"),
     "data.apply_chat_template_kwargs": ForeignField(note="set the arguments in data.chatTemplate"),
     "data.reward_fn_key": ForeignField(note="one reward for all rows: reward.functions"),
@@ -214,7 +214,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "bf16": ForeignField("training.precision", "BF16"),
     "fp16": ForeignField("training.precision"),
     "amp": ForeignField(
-        "training.precision", "one field for trainer and engine, which cannot conflict"
+        "training.precision", "one field sets both trainer and engine, so they cannot conflict"
     ),
 }
 """Fields of TRL and Lightning by name."""

@@ -188,5 +188,5 @@ async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
     assert refused.returncode == 15
     assert "  FAILED ConnectionRefused: " in refused.stdout
     assert refused.stdout.splitlines()[1].endswith(
-        "check that the service is running, its url and headers"
+        "check that the service is running and that its url and headers are correct"
     )
