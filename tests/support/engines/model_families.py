@@ -49,7 +49,7 @@ class Measured:
     @property
     def verdict(self) -> str:
         if self.layout.row_layout is None or not self.in_engine:
-            return "refused"
+            return "rejected"
         return "shared-prefix" if self.layout.row_layout is RowLayout.SHARED_PREFIX else "padded"
 
     @property
@@ -100,7 +100,7 @@ def table(measured: list[Measured]) -> str:
     lines = [
         f"{len(measured)} families: {counts['shared-prefix']} train in shared-prefix rows, "
         f"{counts['padded']} in padded rows, "
-        f"{len(measured) - sum(counts.values())} are refused by the preflight.",
+        f"{len(measured) - sum(counts.values())} are rejected by preflight.",
         "",
         "| type | class | rows | shared-prefix: nats, gradient | padded: nats, gradient | why |",
         "|---|---|---|---|---|---|",
