@@ -89,9 +89,9 @@ class Cause(StrEnum):
     Specify `spec.image`, then retry.
     """
     HEAD_LOST = "HeadLost"
-    """The Ray head or the RayCluster is gone. Run the head on a node that is not removed."""
+    """The Ray head or the RayCluster is gone. Run the head on a stable node."""
     WORKER_LOST = "WorkerLost"
-    """A worker pod ended or was deleted. The message has the pod's termination message."""
+    """A worker pod exited or was deleted. The message has the pod's termination message."""
     NODE_LOST = "NodeLost"
     """A node failed, was tainted, or ran out of a resource. Check that node."""
     RANKS_STUCK = "RanksStuck"
@@ -112,7 +112,7 @@ class Cause(StrEnum):
     Check NetworkPolicies between operator and head.
     """
     DEADLINE_EXCEEDED = "DeadlineExceeded"
-    """The job used up `activeDeadlineSeconds`. Raise it, then retry."""
+    """The job exceeded `activeDeadlineSeconds`. Raise it, then retry."""
     RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
     """`recovery.maxRestarts` attempts ended without a new checkpoint.
 

@@ -15,7 +15,7 @@ class ConditionReason(StrEnum):
     VALID = "Valid"
     """The spec passed all rules."""
     INVALID = "InvalidSpec"
-    """The spec is invalid; `Accepted` has the rule."""
+    """The spec is invalid; `Accepted` names the violated rules."""
 
     # PreflightPassed; a False condition may have the ID of a check
     RUNNING = "Running"
@@ -57,13 +57,13 @@ class ConditionReason(StrEnum):
     TRAINING = "Training"
     """The attempt is training."""
     VERIFYING_SUCCESS = "VerifyingSuccess"
-    """The driver succeeded; the operator is reading its last progress."""
+    """The driver exited with 0; the operator is reading its last progress."""
     WAITING_FOR_EVIDENCE = "WaitingForEvidence"
     """The attempt ended; the operator is waiting for the pod status that explains it."""
     RESTARTING = "Restarting"
     """The next attempt is about to start."""
     TARGET_RAISED = "TargetRaised"
-    """The target step was raised while the attempt was ending."""
+    """The target step was raised while the attempt was exiting."""
     UPGRADE_REQUIRED = "UpgradeRequired"
     """The trainer image is too old for a field that the job uses."""
     FAILED = "Failed"
@@ -95,7 +95,7 @@ class ConditionReason(StrEnum):
     SAVED = "Saved"
     """The newest checkpoint is complete."""
     BACKUP_FAILED = "BackupFailed"
-    """The newest backup failed; the next one will be tried."""
+    """The newest backup failed; later backups will be attempted."""
 
     # SlowingDown, HostMemoryGrowing, PolicyMismatch, Stalled
     STEP_TIME_INCREASED = "StepTimeIncreased"
@@ -121,7 +121,7 @@ class ConditionReason(StrEnum):
     NOT_SUSPENDED = "NotSuspended"
     """The job may run."""
     QUEUED = "Queued"
-    """A queueing system, not the user, holds the job back."""
+    """The job waits for admission by a queueing system."""
     ADMITTED = "Admitted"
     """The queueing system admitted the job."""
 

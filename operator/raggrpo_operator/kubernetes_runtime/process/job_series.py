@@ -16,9 +16,9 @@ JOB = ("namespace", "name")
 GAUGES = {
     "progress_ratio": "Share of completed steps.",
     "last_step_timestamp_seconds": "Time of the last completed step.",
-    "restarts": "Restarts.",
+    "restarts": "Restarts of the job.",
     "restarts_since_progress": "Restarts since the last new checkpoint.",
-    "restart_budget": "Maximum restarts since the last new checkpoint.",
+    "restart_budget": "Restarts allowed since the last new checkpoint (recovery.maxRestarts).",
     "lost_steps": "Steps lost to restarts.",
     "effective_training_time_ratio": "Share of time spent on retained steps.",
     "waiting_time_ratio": "Share of time spent waiting for unavailable services.",
