@@ -275,7 +275,7 @@ def _is_paused_in_save(status: dict[str, Any]) -> bool:
 
 def table(rows: list[tuple[str, str, Outcome]], undisturbed: Outcome) -> str:
     lines = [
-        "| killed | moment | causes named | attempts | lost steps | parameters | left over |",
+        "| killed | moment | causes | attempts | lost steps | parameters | processes left |",
         "|---|---|---|---|---|---|---|",
     ]
     for victim, moment, outcome in rows:
@@ -331,8 +331,8 @@ PAGE = """# Drills on one machine
 `make drill` writes this page. Each row is a run of 12 steps on one machine with real Ray, vLLM,
 FSDP2 (1 rank, FP32) and BM25 retrieval, and a checkpoint every 3 steps. One process is killed by
 SIGKILL (Ctrl-C: SIGINT) during a step, while step 6 is saved, or between two steps. `run` is
-`raggrpo run`; it and Ctrl-C are followed by a second `raggrpo run`. Every run reached step 12.
-*parameters* compares the exported model with that of an undisturbed run, byte by byte.
+`raggrpo run`; after it is killed, and after Ctrl-C, it is started again. Every run reached step 12.
+*parameters* compares the exported model with that of an uninterrupted run, byte by byte.
 
 {table}"""
 

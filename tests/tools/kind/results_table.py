@@ -28,14 +28,13 @@ DRILLS_PAGE = """# Drills on a cluster
 
 `make drills-cluster` writes this page. Each row is a separate job on a kind cluster with KubeRay:
 14 steps of at least a second, FSDP2 rank, driver and vLLM in pods, a checkpoint every 4 steps.
-After step 5 something is done to the job, or a fault is injected into the trainer. A row passes if
-the job succeeds at step 14, attempts end with the causes shown, no more steps are lost than
-allowed, the exported history has each step once, and two attempts or Ray clusters of the job never
-exist at the same time. Lost steps had to be repeated. Seconds are those of the whole test,
-including setup.
+After step 5 the test kills, deletes or changes part of the job, or injects a fault into the
+trainer. A row passes if the job succeeds at step 14, attempts end with the causes shown, no more
+steps are lost than allowed, the exported history has each step once, and two attempts or Ray
+clusters of the job never exist at the same time. Lost steps were repeated. The seconds are for the
+whole test, including setup.
 
-The cluster has two nodes. The drained node is that of head and driver; the job continues with both
-on the other one.
+The cluster has two nodes. The drained node runs head and driver; both move to the other node.
 
 {date}, {cpus} CPUs: {passed} of {total} passed, {minutes:.0f} minutes of tests.
 

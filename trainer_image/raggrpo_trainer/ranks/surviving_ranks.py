@@ -1,4 +1,7 @@
-"""Reuse of the ranks that an exited or killed driver left: adopted if their state is valid."""
+"""Reuse of ranks whose driver was killed or stopped by a preStop hook, if their state is valid.
+
+`retained_state` is the state that such ranks retain; `driver.resume` continues training from it.
+"""
 
 import asyncio
 import logging
