@@ -1,6 +1,6 @@
 """Expansion of shell words with the variables of a script; runs no command.
 
-Unknown values are represented by marks in the text, with source and reason.
+A mark in the text represents an unknown value, with its source and reason.
 """
 
 import ast
@@ -38,10 +38,10 @@ class Variables:
     """The variables of a script at one of its commands."""
 
     def __init__(self) -> None:
-        self.now: dict[str, Variable] = {}
+        self.current: dict[str, Variable] = {}
         self._marks: list[UnknownValue] = []
-        self._either: dict[str, Sequence[str]] = {}
-        """Possible values of a mark for an undecided variable."""
+        self._alternatives: dict[str, Sequence[str]] = {}
+        """Mark of an undecided variable → its possible values."""
 
     def words(self, word: Word) -> list[str]:
         """Return the expansion of a word: any number of words."""
@@ -49,17 +49,17 @@ class Variables:
         if is_alone and (array := self._all_elements(word[-1])) is not None:
             return list(array)
         words = [""]
-        is_kept = False
+        has_quotes = False
         for piece in word:
             text = self._piece(piece)
-            is_kept = is_kept or piece.is_quoted
+            has_quotes = has_quotes or piece.is_quoted
             if not piece.is_expansion or piece.is_quoted:
                 words[-1] += text
                 continue
             parts = re.split(r"[ \t\n]+", text)
             words[-1] += parts[0]
             words += parts[1:]
-        return [each for each in words if each] or ([""] if is_kept else [])
+        return [each for each in words if each] or ([""] if has_quotes else [])
 
     def text(self, word: Word) -> str:
         """Return the expansion of a word without splitting, as in an assignment."""
@@ -77,31 +77,31 @@ class Variables:
         return _MARK.sub(lambda match: self._marks[int(match[1])].text, text)
 
     def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
-        """Merge the variables of alternative branches."""
-        self.now = {}
+        """Merge the variables at the ends of alternative branches."""
+        self.current = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = list(dict.fromkeys(end.get(name) for end in ends))
             given = [each for each in values if each is not None]
             if len(values) == 1:
-                self.now[name] = given[0]
+                self.current[name] = given[0]
             elif all(isinstance(each, tuple) for each in given):
-                self.now[name] = self._merged(name, [each or () for each in values])
+                self.current[name] = self._merged(name, [each or () for each in values])
             elif all(isinstance(each, str) and _has_overrides(each) for each in given if each):
                 words = [str(each or "").split() for each in values]
-                self.now[name] = " ".join(self._merged(name, words))
+                self.current[name] = " ".join(self._merged(name, words))
             else:
                 known = [each for value in values for each in self._described(value)]
-                self.now[name] = self.undecided(name, list(dict.fromkeys(known)))
+                self.current[name] = self.undecided(name, list(dict.fromkeys(known)))
 
     def undecided(self, name: str, values: Sequence[str]) -> str:
         """Return a mark for a variable with several possible values."""
         either = " or ".join([", ".join(values[:-1]), values[-1]])
-        when = "which depends on the run of the script"
+        when = "depending on how the script runs"
         mark = self._mark(f"${name}", f"${name} is {either}, {when}")
-        self._either[mark] = values
+        self._alternatives[mark] = values
         return mark
 
-    def changed(self, name: str) -> str:
+    def array_mark(self, name: str) -> str:
         """Return a mark for an array with an element that is set separately."""
         return self._mark(f"${name}", f"an element of ${name} is set separately")
 
@@ -120,7 +120,7 @@ class Variables:
             return ["unset"]
         text = value if isinstance(value, str) else " ".join(value)
         shown = " ".join(self.shown(text).split()) or "empty"
-        return self._either.get(text) or [
+        return self._alternatives.get(text) or [
             shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
         ]
 
@@ -132,7 +132,7 @@ class Variables:
         """Return the elements of `${NAME[@]}`, or None for other pieces."""
         if not piece.is_expansion or not (match := _PARAMETER.fullmatch(piece.text)):
             return None
-        value = self.now.get(match["name"] or "")
+        value = self.current.get(match["name"] or "")
         return value if match["index"] in ("@", "*") and isinstance(value, tuple) else None
 
     def _piece(self, piece: Piece) -> str:
@@ -142,19 +142,19 @@ class Variables:
         if source in _HERE:
             return "."
         if _ARGUMENTS.fullmatch(source):
-            return ""  # arguments of the script are passed to the import, too
+            return ""  # the import command receives the arguments of the script
         if match := _ARITHMETIC.fullmatch(source):
             return self._computed(match)
         if source.startswith(("$(", "`")):
             return self._mark(source, f"{source} is the output of a command")
         if match := _PARAMETER.fullmatch(source):
             return self._parameter(match, piece.is_quoted)
-        return self._mark(source, f"{source} is not understood")
+        return self._mark(source, f"{source} is not supported")
 
     def _parameter(self, match: "re.Match[str]", is_quoted: bool) -> str:
         plain, name, index, sign, default = match.groups()
         name = plain or name
-        value = self.now.get(name, HOME if name == "HOME" else None)
+        value = self.current.get(name, HOME if name == "HOME" else None)
         if isinstance(value, tuple):
             place = int(index) if index and index.isdigit() else 0
             value = " ".join(value) if index in ("@", "*") else dict(enumerate(value)).get(place)
@@ -167,7 +167,7 @@ class Variables:
             return self._mark(match[0], f"{match[0]} is {what} the script")
         value = self.text(word_of(default, is_quoted))
         if sign.endswith("="):
-            self.now[name] = value
+            self.current[name] = value
         return value
 
     def _computed(self, match: "re.Match[str]") -> str:
@@ -178,10 +178,10 @@ class Variables:
         try:
             return str(_integer(ast.parse(expression, mode="eval").body))
         except (SyntaxError, ValueError, ArithmeticError):
-            return self._mark(match[0], f"{match[0]} is not understood")
+            return self._mark(match[0], f"{match[0]} is not supported")
 
     def _number(self, match: "re.Match[str]") -> str:
-        value = self.now.get(match[1])
+        value = self.current.get(match[1])
         if isinstance(value, str):
             return value
         return self._mark(match[0], f"${match[1]} is not set in the script")

@@ -36,7 +36,7 @@ class _Resolver:
         self._above: list[str] = []
 
     def value(self, name: str) -> Any:
-        """Return the value of a field, NotAtHand if its references lead nowhere."""
+        """Return the value of a field, or UnknownValue if its references cannot be resolved."""
         if name in self._done:
             return self._done[name]
         raw = self._values[name]
@@ -45,8 +45,8 @@ class _Resolver:
         if raw == _MISSING:
             return UnknownValue(_MISSING, "the configuration requires a value")
         if name in self._above:
-            circle = [*self._above[self._above.index(name) :], name]
-            raise _Unresolved(f"its references are circular: {' → '.join(circle)}")
+            cycle = [*self._above[self._above.index(name) :], name]
+            raise _Unresolved(f"its references are circular: {' → '.join(cycle)}")
         self._above.append(name)
         try:
             value = self._resolve(raw, name)
@@ -81,7 +81,7 @@ class _Resolver:
         if match := _NODE.fullmatch(inner):
             return self._node(_absolute(match, name), inner)
         if not (match := _RESOLVER_CALL.fullmatch(inner)):
-            raise _Unresolved(f"${{{inner}}} is not understood")
+            raise _Unresolved(f"${{{inner}}} is not supported")
         resolver, (first, comma, default) = match[1], match[2].partition(",")
         if resolver == "oc.select" and (node := _NODE.fullmatch(first.strip())):
             try:
@@ -90,7 +90,7 @@ class _Resolver:
                 return parse_value(default.strip()) if comma else None
         if resolver == "oc.env" and comma:
             return parse_value(default.strip())
-        raise _Unresolved(f"${{{inner}}} is known only at run time of verl")
+        raise _Unresolved(f"${{{inner}}} is known only while verl runs")
 
     def _node(self, name: str, inner: str) -> Any:
         if name in self._values:
@@ -107,7 +107,7 @@ class _Resolver:
 
 
 def _end(text: str, start: int) -> int:
-    """Return the position of the bracket that closes the one at `start`."""
+    """Return the position of the brace that closes the reference at `start`."""
     depth = 0
     for at in range(start + 1, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")

@@ -24,16 +24,16 @@ def read_tool_file(this: Translation, read: Read) -> None:
     try:
         this.tools = read_tools(text)
     except Unreadable as error:
-        this.wrong(TOOLS, f"{path}: {error}")
+        this.report_error(TOOLS, f"{path}: {error}")
     for tool in this.tools:
-        if not tool.searches:
+        if not tool.is_search:
             this.lines["unmapped"].append(f"tool {tool.name}: only search tools are supported")
 
 
 def has_search(this: Translation) -> bool:
     """Return whether the policy searches, according to its tools, else to file names."""
     if this.tools:
-        return any(tool.searches for tool in this.tools)
+        return any(tool.is_search for tool in this.tools)
     files = this.raw_text("data.train_files").lower()
     return "search" in this.raw_text(TOOLS) or "searchr1" in files
 
@@ -48,12 +48,12 @@ def map_retrieval(this: Translation) -> None:
         this.put(f"{turn}max_assistant_turns", max(1, int(turns) - 1), f"of {turns} turns")
     limit = this.given.get(f"{turn}max_tool_response_length", 256)
     this.translated.add(f"{turn}max_tool_response_length")
-    this.wrong(
+    this.report_error(
         f"{turn}max_tool_response_length",
-        f"cuts all search results together to {limit} characters, in the middle; "
+        f"truncates all search results together to {limit} characters, in the middle; "
         "retrieval.maxPassageTokens limits the tokens of each passage",
     )
-    endpoints = [_endpoint(this, tool.settings) for tool in this.tools if tool.searches]
+    endpoints = [_endpoint(this, tool.settings) for tool in this.tools if tool.is_search]
     placeholder = {"name": "search", "url": "http://127.0.0.1:8000/retrieve", "topK": 3}
     this.spec["retrieval"]["endpoints"] = endpoints[:1] or [placeholder]
     this.lines["unmapped"].append(
@@ -74,7 +74,7 @@ def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             this.lines["unmapped"].append(f"tools: {name}={value}: no counterpart")
     if urlsplit(str(settings[SERVICE_FIELD])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
-        this.wrong(
+        this.report_error(
             f"tools: {SERVICE_FIELD}",
             "is local to the host; in a cluster, specify a Service",
         )

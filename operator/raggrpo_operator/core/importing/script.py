@@ -39,7 +39,7 @@ class Script:
     choices: dict[str, str] = field(default_factory=dict)
     """Options of groups: model_engine=megatron."""
     missing: list[str] = field(default_factory=list)
-    """Further values that depend on the run of the script."""
+    """Other values that are known only while the script runs."""
 
 
 @dataclass
@@ -62,22 +62,22 @@ class _Scope:
 
 def read_script(text: str) -> Script:
     """Return the arguments that a script passes to verl. Raises Unreadable if there are none."""
-    walk = _Walk()
-    commands = list(walk.commands(text))
+    evaluator = _Evaluator()
+    commands = list(evaluator.commands(text))
     script = Script()
     runs = [each for each in commands if _program(each) is not None]
     # Wrapper scripts run other programs: launch.sh data.seed=1.
-    runs = runs or [each for each in commands if _configures(each)]
+    runs = runs or [each for each in commands if _has_arguments(each)]
     for command in runs[:1]:
-        _read(command, walk.variables, script)
+        _read(command, evaluator.variables, script)
     if not script.overrides and not script.options:
         raise Unreadable(
             "it has no command that runs verl's main_ppo "
             "with overrides such as data.train_batch_size=128"
         )
     script.missing += [
-        f"the run of verl in line {each.line}: a job is one run, here that of line {runs[0].line}; "
-        "import the other one from a separate script"
+        f"another run of verl in line {each.line}: a job is one run, here that of line "
+        f"{runs[0].line}; import the other one from a separate script"
         for each in runs[1:]
     ]
     script.missing += [
@@ -95,7 +95,8 @@ def _program(command: _Command) -> int | None:
     return next((at for at, each in enumerate(command.words) if _TRAINER.fullmatch(each)), None)
 
 
-def _configures(command: _Command) -> bool:
+def _has_arguments(command: _Command) -> bool:
+    """Return whether a command has overrides or options for verl's trainer."""
     if any(_OTHER_STAGE.search(word) for word in command.words):
         return False
     return any(OVERRIDE.fullmatch(word) or _OPTION.fullmatch(word) for word in command.words[1:])
@@ -110,7 +111,9 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
             known = script.overrides.get(match[1])
             if unknown and known is not None:
                 before = known.text if isinstance(known, UnknownValue) else known
-                unknown = UnknownValue(unknown.text, f"{unknown.reason}; given before as {before}")
+                unknown = UnknownValue(
+                    unknown.text, f"{unknown.reason}; specified before as {before}"
+                )
             script.overrides[match[1]] = unknown or parse_value(match[2])
         elif match := _OPTION.fullmatch(word):
             value = next(rest, "") if match[2] is None else match[2]
@@ -124,8 +127,8 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
             script.choices[match[1]] = match[2]
 
 
-class _Walk:
-    """Evaluates the commands of a script in order."""
+class _Evaluator:
+    """Evaluate the commands of a script in order."""
 
     def __init__(self) -> None:
         self.variables = Variables()
@@ -139,14 +142,14 @@ class _Walk:
             if not token.operator:
                 collected.append(token)
                 if _opens_case(collected):
-                    self._follow(collected[:-3])
+                    self._process_reserved(collected[:-3])
                     self._open("case")
                     collected = []
                 continue
             if self._is_pattern(token.operator, collected):
                 collected = []
                 continue
-            if token.operator == "(" and self._follow(collected):  # f() { …
+            if token.operator == "(" and self._process_reserved(collected):  # f() { …
                 collected = []
                 before = "("
                 continue
@@ -179,26 +182,26 @@ class _Walk:
         return True
 
     def _command(self, given: Sequence[Token], is_certain: bool) -> Iterator[_Command]:
-        rest = self._follow(given)
+        rest = self._process_reserved(given)
         if rest and _plain(rest[0]) == "unset":
             for each in rest:
-                self.variables.now.pop(_plain(each), None)
+                self.variables.current.pop(_plain(each), None)
             return
         if rest and _plain(rest[0]) in _DECLARATIONS:
             rest = [each for each in rest if _is_assignment(each)]
         prefix = next((i for i, each in enumerate(rest) if not _is_assignment(each)), len(rest))
         if prefix == len(rest):
-            before = dict(self.variables.now)
+            before = dict(self.variables.current)
             for each in rest:
                 self._assign(each)
             if not is_certain:
-                self.variables.merge([before, self.variables.now])
+                self.variables.merge([before, self.variables.current])
             return
         words = [word for each in rest[prefix:] for word in self.variables.words(each.word)]
         if words:
             yield _Command(rest[prefix].line, words)
 
-    def _follow(self, given: Sequence[Token]) -> list[Token]:
+    def _process_reserved(self, given: Sequence[Token]) -> list[Token]:
         """Process leading reserved words and return the rest."""
         rest = list(given)
         while rest and self._is_reserved(_plain(rest[0])):
@@ -228,51 +231,51 @@ class _Walk:
         return bool(self._scopes) and self._scopes[-1].kind in kinds
 
     def _open(self, kind: str) -> None:
-        scope = _Scope(kind, dict(self.variables.now))
+        scope = _Scope(kind, dict(self.variables.current))
         scope.is_complete, scope.expects_pattern = kind == "for", kind == "case"
         self._scopes.append(scope)
 
     def _branch(self) -> None:
         scope = self._scopes[-1]
-        scope.ends.append(self.variables.now)
-        self.variables.now = dict(scope.before)
+        scope.ends.append(self.variables.current)
+        self.variables.current = dict(scope.before)
 
     def _close(self, *kinds: str) -> None:
         if not self._is_in(*kinds):
             return
         scope = self._scopes.pop()
         if scope.kind == "(":
-            self.variables.now = scope.before
+            self.variables.current = scope.before
             return
-        ends = [*scope.ends, *([] if scope.expects_pattern else [self.variables.now])]
+        ends = [*scope.ends, *([] if scope.expects_pattern else [self.variables.current])]
         first = [] if scope.is_complete else [scope.before]
         self.variables.merge([*first, *ends])
 
     def _loop_over(self, name: str, words: Sequence[Token]) -> None:
         values = [word for each in words for word in self.variables.words(each.word)]
         if len(values) == 1:
-            self.variables.now[name] = values[0]
+            self.variables.current[name] = values[0]
         elif values:
-            self.variables.now[name] = self.variables.undecided(name, values)
+            self.variables.current[name] = self.variables.undecided(name, values)
 
     def _assign(self, token: Token) -> None:
         if match := _ELEMENT.match(_plain(token)):
-            self.variables.now[match[1]] = self.variables.changed(match[1])
+            self.variables.current[match[1]] = self.variables.array_mark(match[1])
             return
         match = _ASSIGNMENT.match(_plain(token))
         assert match is not None
         name = match[1]
         adds = bool(match[2])
-        old = self.variables.now.get(name)
+        old = self.variables.current.get(name)
         if token.array is not None:
             elements = tuple(w for each in token.array for w in self.variables.words(each))
             first = (old,) if isinstance(old, str) else old or ()
-            self.variables.now[name] = (*first, *elements) if adds else elements
+            self.variables.current[name] = (*first, *elements) if adds else elements
             return
         first_piece, *pieces = token.word
         value: Word = (Piece(first_piece.text[match.end() :]), *pieces)
         text = self.variables.text(value)
-        self.variables.now[name] = old + text if adds and isinstance(old, str) else text
+        self.variables.current[name] = old + text if adds and isinstance(old, str) else text
 
 
 def _is_assignment(token: Token) -> bool:

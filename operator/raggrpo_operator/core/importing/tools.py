@@ -25,7 +25,7 @@ class Tool:
     settings: Mapping[str, Any]
 
     @property
-    def searches(self) -> bool:
+    def is_search(self) -> bool:
         """Whether the tool calls a retrieval service."""
         return SERVICE_FIELD in self.settings
 

@@ -71,7 +71,7 @@ class Translation:
     def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
         """`inherited` is the source file of every value from a `defaults` list."""
         self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
-        """Fields with unknown values, which the job lacks."""
+        """Fields with unknown values, which are omitted from the job."""
         self.given = {k: each for k, each in given.items() if k not in self.unknown}
         self.inherited = inherited
         self.spec: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Translation:
         value = self.given.get(name)
         return DEFAULTS.get(name) if value is None else value
 
-    def knows(self, *fields: str) -> bool:
+    def are_known(self, *fields: str) -> bool:
         """Return whether the values of all fields are known."""
         return not self.unknown.keys() & set(fields)
 
@@ -115,12 +115,12 @@ class Translation:
         if (value := self.get(name)) is not None:
             self.put(name, change(value))
 
-    def wrong(self, name: str, reason: str) -> None:
+    def report_error(self, name: str, reason: str) -> None:
         """Report an error in the original."""
         self.lines["wrong"].append(f"{name}: {reason}")
 
-    def path(self, name: str, value: object) -> str:
-        """Return a path below the volume; reports relative paths."""
+    def volume_path(self, name: str, value: object) -> str:
+        """Return a path on a volume; report an error if it is relative."""
         text = str(value)
         for home in (HOME, "~"):
             if text == home or text.startswith(f"{home}/"):
@@ -130,7 +130,9 @@ class Translation:
         below = f"{MOUNT}/models/" if name.endswith("model.path") else f"{MOUNT}/"
         moved = posixpath.normpath(below + text)
         what = "a name on a hub or a relative path" if "model" in name else "a relative path"
-        self.wrong(name, f"{text} is {what}, which depends on the working directory: now {moved}")
+        self.report_error(
+            name, f"{text} is {what}, which depends on the working directory: changed to {moved}"
+        )
         return moved
 
     def report_remaining(self) -> None:
@@ -158,17 +160,17 @@ class Translation:
         for file, names_ in by_file.items():
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
-    def experiment(self) -> str:
+    def experiment_name(self) -> str:
         """Return the experiment name, or UNNAMED."""
         name = "trainer.experiment_name"
-        return str(self.get(name)) if self.knows(name) else UNNAMED
+        return str(self.get(name)) if self.are_known(name) else UNNAMED
 
     def imported(self) -> Imported:
         """Return the job with all lines."""
-        name = re.sub(r"[^a-z0-9]+", "-", self.experiment().lower()).strip("-")[:44].strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", self.experiment_name().lower()).strip("-")[:44].strip("-")
         if not name[:1].isalpha():
             name = f"verl-{name}"[:44].strip("-")
-        if self.knows("trainer.experiment_name"):
+        if self.are_known("trainer.experiment_name"):
             self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
         self.spec["volumes"] = _volumes(self.spec)
         job = {

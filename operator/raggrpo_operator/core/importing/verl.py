@@ -10,14 +10,14 @@ from typing import Final
 from raggrpo_api.spec.training import TrainingSpec
 
 from .composition import Read
-from .kinds import as_numbers
+from .numeric_fields import with_numbers
 from .overrides import Values
 from .references import resolve_references
 from .retrieval import has_search, map_retrieval, read_tool_file
 from .translation import ACTOR, DEFAULTS, ROLLOUT, Imported, Translation
 
 NEVER_STEPS: Final = 999_999
-"""Minimum `test_freq` that means never."""
+"""Minimum `test_freq` that means no validation."""
 EVERY_STEPS: Final = 100
 
 SCHEDULES: Final = {"constant": "Constant", "linear": "Linear", "cosine": "Cosine"}
@@ -80,7 +80,7 @@ def import_verl(
     `inherited` is the source file of every value from a `defaults` list, `missing` are unavailable
     files, `read` reads the tool configuration. Raises ValueError for a value of the wrong type.
     """
-    values, number_lines = as_numbers(resolve_references(given, DEFAULTS))
+    values, number_lines = with_numbers(resolve_references(given, DEFAULTS))
     translation = Translation(values, inherited)
     translation.lines["wrong"] += number_lines
     translation.lines["missing"] += missing
@@ -96,9 +96,9 @@ def _data(this: Translation) -> None:
         value = this.given.get(name)
         if value is not None:
             files = value if isinstance(value, list) else [value]
-            this.put(name, [this.path(name, each) for each in files])
+            this.put(name, [this.volume_path(name, each) for each in files])
     for name in COPIED_FIELDS:
-        if this.knows(f"{ACTOR}clip_ratio") or name not in CLIPS or name in this.given:
+        if this.are_known(f"{ACTOR}clip_ratio") or name not in CLIPS or name in this.given:
             this.copy(name)
     if (limit := this.get("data.train_max_samples")) is not None:
         this.put("data.train_max_samples", max(0, int(limit)))
@@ -117,14 +117,16 @@ def _data(this: Translation) -> None:
 def _model_and_training(this: Translation) -> None:
     name = "actor_rollout_ref.model.path"
     if this.get(name) is not None:
-        this.put(name, this.path(name, this.get(name)))
+        this.put(name, this.volume_path(name, this.get(name)))
     batch, mini = this.get("data.train_batch_size"), this.get(f"{ACTOR}ppo_mini_batch_size")
-    if not this.knows("data.train_batch_size") or (mini and mini < batch):
+    if not this.are_known("data.train_batch_size") or (mini and mini < batch):
         this.put(f"{ACTOR}ppo_mini_batch_size", mini)
-    elif this.knows(f"{ACTOR}ppo_mini_batch_size"):
+    elif this.are_known(f"{ACTOR}ppo_mini_batch_size"):
         this.translated.add(f"{ACTOR}ppo_mini_batch_size")
         if f"{ACTOR}ppo_mini_batch_size" in this.given and mini > batch:
-            this.wrong(f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}")
+            this.report_error(
+                f"{ACTOR}ppo_mini_batch_size", f"{mini} prompts of a batch of {batch}"
+            )
         else:
             this.lines["mapped"].append(f"{ACTOR}ppo_mini_batch_size → the whole batch: {mini}")
     clip = this.given.get(f"{ACTOR}clip_ratio")
@@ -145,7 +147,7 @@ def _model_and_training(this: Translation) -> None:
     if uses_kl:
         this.put(f"{ACTOR}kl_loss_coef", 0.001 if coefficient is None else coefficient)
     elif coefficient is not None:
-        why = "off" if this.knows(f"{ACTOR}use_kl_loss") else "unknown"
+        why = "off" if this.are_known(f"{ACTOR}use_kl_loss") else "unknown"
         this.lines["unmapped"].append(f"{ACTOR}kl_loss_coef={coefficient}: use_kl_loss is {why}")
     if (warm := this.get(f"{ACTOR}optim.lr_warmup_steps")) is not None and warm > 0:
         this.put(f"{ACTOR}optim.lr_warmup_steps", warm)
@@ -157,11 +159,13 @@ def _model_and_training(this: Translation) -> None:
     if dtype is not None:
         precision = PRECISIONS.get(str(dtype).lower())
         if precision is None:
-            this.wrong(f"{ROLLOUT}dtype", f"{dtype} is not a precision: now BF16")
+            this.report_error(f"{ROLLOUT}dtype", f"{dtype} is not a precision: changed to BF16")
         this.put(f"{ROLLOUT}dtype", precision or "BF16", f"was {dtype}")
     estimator = this.given.get("algorithm.adv_estimator")
     if estimator not in (None, "grpo"):
-        this.wrong("algorithm.adv_estimator", f"{estimator} is not GRPO; the job trains with GRPO")
+        this.report_error(
+            "algorithm.adv_estimator", f"{estimator} is not GRPO; the job trains with GRPO"
+        )
 
 
 def _schedule(this: Translation) -> None:
@@ -170,7 +174,9 @@ def _schedule(this: Translation) -> None:
     name = next((each for each in names if this.given.get(each) is not None), None)
     schedule = SCHEDULES.get(str(this.given.get(name)).lower()) if name else "Constant"
     if name and schedule is None:
-        this.wrong(name, f"{this.given[name]} is not a supported schedule: now Constant")
+        this.report_error(
+            name, f"{this.given[name]} is not a supported schedule: changed to Constant"
+        )
     if name:
         this.put(name, schedule or "Constant")
     if schedule not in ("Linear", "Cosine"):
@@ -178,7 +184,9 @@ def _schedule(this: Translation) -> None:
     this.copy(f"{ACTOR}optim.min_lr_ratio")
     cycles = this.given.get(f"{ACTOR}optim.num_cycles")
     if cycles is not None and cycles != 0.5:
-        this.wrong(f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period: now 0.5")
+        this.report_error(
+            f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period: changed to 0.5"
+        )
     if (decay := this.given.get(f"{ACTOR}optim.total_training_steps")) is not None and decay > 0:
         this.put(f"{ACTOR}optim.total_training_steps", decay)
 
@@ -193,14 +201,14 @@ def _rollout(this: Translation) -> None:
         ),
         None,
     )
-    if group is not None and this.knows(f"{ROLLOUT}n"):
+    if group is not None and this.are_known(f"{ROLLOUT}n"):
         this.translated.add(group[0])
         if group[1] != n:
-            this.wrong(group[0], f"{group[1]} differs from rollout.n: now {n}")
+            this.report_error(group[0], f"{group[1]} differs from rollout.n: changed to {n}")
         else:
             this.lines["mapped"].append(f"{group[0]} → spec.algorithm.groupSize: {n}")
-    if n < 2 and this.knows(f"{ROLLOUT}n"):
-        this.wrong(f"{ROLLOUT}n", f"{n} completion per group has no advantage: now 2")
+    if n < 2 and this.are_known(f"{ROLLOUT}n"):
+        this.report_error(f"{ROLLOUT}n", f"{n} completion per group has no advantage: changed to 2")
         n = 2
     this.put(f"{ROLLOUT}n", n)
     this.put(f"{ROLLOUT}n", n, "", "algorithm.groupSize")
@@ -210,7 +218,7 @@ def _rollout(this: Translation) -> None:
 def _token_limits(this: Translation, n: int) -> None:
     """Map the token limits, which must fit a sequence, or a prompt with its n completions."""
     lengths = ("data.max_prompt_length", "data.max_response_length")
-    if not this.knows(*lengths, f"{ROLLOUT}n"):
+    if not this.are_known(*lengths, f"{ROLLOUT}n"):
         for name in (f"{ROLLOUT}max_num_batched_tokens", f"{ACTOR}ppo_max_token_len_per_gpu"):
             if this.given.get(name) and name not in this.inherited:
                 this.put(name, this.given[name])
@@ -220,9 +228,9 @@ def _token_limits(this: Translation, n: int) -> None:
     if tokens is not None:
         this.translated.add(f"{ROLLOUT}max_num_batched_tokens")
         if tokens < length:
-            this.wrong(
+            this.report_error(
                 f"{ROLLOUT}max_num_batched_tokens",
-                f"{tokens} is less than a sequence of {length} tokens: now computed",
+                f"{tokens} is less than a sequence of {length} tokens: it will be computed",
             )
         else:
             this.put(f"{ROLLOUT}max_num_batched_tokens", tokens)
@@ -232,9 +240,9 @@ def _token_limits(this: Translation, n: int) -> None:
     budget = (this.given.get(budget_name) if is_own else 0) or 0
     if budget or row > TrainingSpec.model_fields["tokens_per_micro_batch"].default:
         if budget and budget < row:
-            this.wrong(
+            this.report_error(
                 f"{ACTOR}ppo_max_token_len_per_gpu",
-                f"{budget} is less than a prompt with its {n} completions: now {row}",
+                f"{budget} is less than a prompt with its {n} completions: changed to {row}",
             )
         this.put(f"{ACTOR}ppo_max_token_len_per_gpu", max(budget, row))
 
@@ -263,35 +271,37 @@ def _run(this: Translation) -> None:
         if (epochs := this.given.get("trainer.total_epochs")) is not None:
             line = f"trainer.total_epochs={epochs}: total_training_steps takes precedence"
             this.lines["unmapped"].append(line)
-    elif this.knows("trainer.total_training_steps") or "trainer.total_epochs" in this.given:
+    elif this.are_known("trainer.total_training_steps") or "trainer.total_epochs" in this.given:
         this.copy("trainer.total_epochs")
     save = int(this.get("trainer.save_freq"))
-    if save < 1 and this.knows("trainer.save_freq"):
+    if save < 1 and this.are_known("trainer.save_freq"):
         save = min(EVERY_STEPS, max(1, int(steps) // 2)) if steps else EVERY_STEPS
-        this.wrong(
+        this.report_error(
             "trainer.save_freq",
             f"{this.get('trainer.save_freq')} saves no checkpoint, so a failure would lose the "
-            f"whole run: now every {save} steps",
+            f"whole run: changed to every {save} steps",
         )
     this.put("trainer.save_freq", save)
     test = int(this.get("trainer.test_freq"))
-    held_out = bool(this.spec["data"].get("validationFiles")) or not this.knows("data.val_files")
+    held_out = bool(this.spec["data"].get("validationFiles")) or not this.are_known(
+        "data.val_files"
+    )
     off = not 0 < test < NEVER_STEPS or not held_out
     this.put("trainer.test_freq", 0 if off else test, f"{test} is off" if off else "")
     this.put("trainer.val_before_train", bool(this.get("trainer.val_before_train")) and held_out)
     name = "trainer.default_local_dir"
-    if this.knows(name):
+    if this.are_known(name):
         folder = this.given.get(name)
         if folder is None:
             project = "trainer.project_name"
-            below = [str(this.get(project))] if this.knows(project) else []
-            folder = "/".join(["checkpoints", *below, this.experiment()])
-        this.put(name, this.path(name, folder))
+            below = [str(this.get(project))] if this.are_known(project) else []
+            folder = "/".join(["checkpoints", *below, this.experiment_name()])
+        this.put(name, this.volume_path(name, folder))
     this.translated |= {"trainer.experiment_name"}
     keep = this.given.get("trainer.max_actor_ckpt_to_keep")
     if keep is not None:
         if keep < 2:
-            this.wrong(
+            this.report_error(
                 "trainer.max_actor_ckpt_to_keep",
                 f"{keep} is below the minimum of 2",
             )

@@ -92,7 +92,7 @@ def test_verl_defaults_are_specified_in_job() -> None:
 
 def test_single_completion_is_reported() -> None:
     imported = import_verl({"data.train_files": "/data/train.parquet"})
-    assert f"{ROLLOUT}n: 1 completion per group has no advantage: now 2" in imported.wrong
+    assert f"{ROLLOUT}n: 1 completion per group has no advantage: changed to 2" in imported.wrong
     assert value_at(imported, "rollout.n") == value_at(imported, "algorithm.groupSize") == 2
 
 
@@ -161,7 +161,7 @@ def test_verl_null_values_are_omitted(name: str, value: int, path: str) -> None:
             {f"{ROLLOUT}max_num_batched_tokens": 1023},
             "rollout.maxNumBatchedTokens",
             None,
-            "1023 is less than a sequence of 1024 tokens: now computed",
+            "1023 is less than a sequence of 1024 tokens: it will be computed",
         ),
         (
             {"trainer.max_actor_ckpt_to_keep": 1},
@@ -173,7 +173,7 @@ def test_verl_null_values_are_omitted(name: str, value: int, path: str) -> None:
             {"algorithm.group_size": 5},
             "algorithm.groupSize",
             4,
-            "5 differs from rollout.n: now 4",
+            "5 differs from rollout.n: changed to 4",
         ),
         ({"trainer.save_freq": 0}, "checkpoint.everySteps", 100, "0 saves no checkpoint"),
         (

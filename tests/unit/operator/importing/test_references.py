@@ -48,9 +48,9 @@ def test_references_resolve_alone_within_strings_and_nested(value: Any, expected
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("${oc.env:HOME}/data", "${oc.env:HOME} is known only at run time of verl"),
-        ("${now:%Y}", "${now:%Y} is known only at run time of verl"),
-        ("${made}/x", "${oc.env:MADE} is known only at run time of verl"),
+        ("${oc.env:HOME}/data", "${oc.env:HOME} is known only while verl runs"),
+        ("${now:%Y}", "${now:%Y} is known only while verl runs"),
+        ("${made}/x", "${oc.env:MADE} is known only while verl runs"),
         ("${nothing.here}", "${nothing.here} is not in the configuration"),
         ("${a.b}", "are circular: a.b → a.b"),
         ("${plain} ${a.b}", "are circular: a.b → a.b"),
@@ -60,7 +60,7 @@ def test_references_resolve_alone_within_strings_and_nested(value: Any, expected
         ("${open", "${open has no closing bracket"),
         ("${null}/x", "a reference in ${null}/x is null"),
         ("???", "the configuration requires a value"),
-        ("${a b}", "${a b} is not understood"),
+        ("${a b}", "${a b} is not supported"),
     ],
 )
 def test_unresolved_reference_is_reported_with_reason(value: str, expected: str) -> None:
@@ -92,8 +92,8 @@ trainer:
     assert spec["checkpoint"]["path"] == "/ck/first_256"
     assert "trainFiles" not in spec["data"]
     assert imported.missing == [
-        "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only at run time of "
-        "verl: override it"
+        "data.train_files=${oc.env:HOME}/a.parquet: ${oc.env:HOME} is known only while verl "
+        "runs: override it"
     ]
 
 
@@ -130,4 +130,7 @@ def test_all_non_numeric_values_are_reported_at_once() -> None:
 def test_numeric_string_is_converted_and_reported() -> None:
     imported = import_verl({"data.max_prompt_length": "1024", "data.train_files": "/a.parquet"})
     assert imported.job["spec"]["data"]["maxPromptLength"] == 1024
-    assert "data.max_prompt_length: '1024' is a string, not a number: now 1024" in imported.wrong
+    assert (
+        "data.max_prompt_length: '1024' is a string, not a number: changed to 1024"
+        in imported.wrong
+    )

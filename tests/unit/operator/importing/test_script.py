@@ -83,7 +83,7 @@ def test_last_assignment_before_command_is_used(script: str, expected: str) -> N
 def test_undecided_variable_is_reported_with_possible_values(script: str, values: str) -> None:
     job = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
     assert job.missing == [
-        f"data.train_batch_size=$BS: {values}, which depends on the run of the script: override it"
+        f"data.train_batch_size=$BS: {values}, depending on how the script runs: override it"
     ]
     assert "trainBatchSize" not in job.job["spec"]["data"]
 
@@ -97,7 +97,7 @@ def test_undecided_variable_is_reported_with_possible_values(script: str, values
         ("actor_rollout_ref.rollout.n=$1", "$1 is an argument of the script"),
         ("actor_rollout_ref.actor.use_kl_loss=$KL", "$KL is not set in the script"),
         ("actor_rollout_ref.actor.optim.lr=$(cat lr)", "$(cat lr) is the output of a command"),
-        ("data.max_response_length=${L%k}", "${L%k} is not understood"),
+        ("data.max_response_length=${L%k}", "${L%k} is not supported"),
         ("data.max_prompt_length=$((X * 2))", "$X is not set in the script"),
         ("trainer.default_local_dir=/c/$D", "$D is not set in the script"),
         ("actor_rollout_ref.model.path=`cat m`", "`cat m` is the output of a command"),

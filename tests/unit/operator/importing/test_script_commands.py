@@ -47,7 +47,7 @@ def test_several_trainer_runs_are_reported() -> None:
     script = read_script(f"\\\n{RUN} \\\ndata.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
     assert script.overrides == {"data.seed": 1}
     assert script.missing == [
-        "the run of verl in line 5: a job is one run, here that of line 2; "
+        "another run of verl in line 5: a job is one run, here that of line 2; "
         "import the other one from a separate script"
     ]
 
@@ -107,8 +107,7 @@ def test_unknown_words_are_reported() -> None:
     assert script.overrides == {"data.b": 2}
     assert script.missing == [
         "$COMMON in verl's command: $COMMON is not set in the script",
-        "$MORE in verl's command: $MORE is empty or some.sh, "
-        "which depends on the run of the script",
+        "$MORE in verl's command: $MORE is empty or some.sh, depending on how the script runs",
     ]
 
 
@@ -118,7 +117,7 @@ def test_array_element_of_a_branch_is_unknown() -> None:
     )
     assert script.overrides["data.a"] == 1
     assert script.overrides["data.b"] == UnknownValue(
-        "3", "data.b=3 may be in $ARGS; given before as 2"
+        "3", "data.b=3 may be in $ARGS; specified before as 2"
     )
 
 
@@ -131,7 +130,7 @@ def test_words_that_differ_between_branches_are_reported_one_by_one() -> None:
     unknown = script.overrides["data.c"]
     assert isinstance(unknown, UnknownValue)
     assert "data.c=4 may be in $A" in unknown.reason
-    assert "given before as 3" in unknown.reason
+    assert "specified before as 3" in unknown.reason
     assert script.missing == []
 
 

@@ -106,7 +106,7 @@ def test_known_verl_field_is_reported(name: str) -> None:
         ("actor_rollout_ref.actor.optim.warmup_style", "sawtooth", "not a supported schedule"),
         ("actor_rollout_ref.actor.optim.min_lr_ratio", 0.1, "minLearningRateRatio, without"),
         ("data.val_max_samples", 64, "→ spec.validation.maxSamples: 64"),
-        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is not a precision: now BF16"),
+        ("actor_rollout_ref.rollout.dtype", "int3", "int3 is not a precision: changed to BF16"),
         ("actor_rollout_ref.actor.loss_agg_mode", "odd", "lossAggregation, without this value"),
     ],
 )

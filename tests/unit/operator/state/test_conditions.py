@@ -24,15 +24,15 @@ KIND = ConditionType.STALLED
 
 def having(status: JobStatus, **conditions: tuple[bool | None, str] | bool | None) -> JobStatus:
     """Return the status with conditions set, by their lower-case names."""
-    for name, told in conditions.items():
-        value, reason = told if isinstance(told, tuple) else (told, "Reason")
+    for name, given in conditions.items():
+        value, reason = given if isinstance(given, tuple) else (given, "Reason")
         status = set_condition(status, ConditionType[name.upper()], value, reason, "", T0)
     return status
 
 
 def test_unset_condition_is_unknown() -> None:
-    found = get_condition(JobStatus(), KIND)
-    assert (found.status, found.reason, found.last_transition_time) == (
+    condition = get_condition(JobStatus(), KIND)
+    assert (condition.status, condition.reason, condition.last_transition_time) == (
         "Unknown", "NotEvaluated", None,
     )  # fmt: skip
     assert not is_true(JobStatus(), KIND)
@@ -45,15 +45,15 @@ def test_transition_time_changes_only_with_value() -> None:
     flipped = set_condition(again, KIND, False, "MakingProgress", "", LATER)
 
     assert (first.last_transition_time, first.observed_generation) == (T0, 3)
-    found = get_condition(again, KIND)
-    assert (found.message, found.last_transition_time) == ("new", T0)
+    condition = get_condition(again, KIND)
+    assert (condition.message, condition.last_transition_time) == ("new", T0)
     assert get_condition(flipped, KIND).last_transition_time == LATER
     assert (is_true(again, KIND), is_true(flipped, KIND)) == (True, False)
 
 
 def test_condition_first_set_to_unknown_has_transition_time() -> None:
-    found = set_condition(JobStatus(), KIND, None, "NotYetReported", "", T0)
-    assert get_condition(found, KIND).last_transition_time == T0
+    status = set_condition(JobStatus(), KIND, None, "NotYetReported", "", T0)
+    assert get_condition(status, KIND).last_transition_time == T0
 
 
 def test_equal_condition_changes_nothing() -> None:
@@ -61,7 +61,7 @@ def test_equal_condition_changes_nothing() -> None:
     assert set_condition(status, KIND, True, "Stalled", "why", LATER) is status
 
 
-def test_conditions_stand_in_one_order_with_messages_that_fit() -> None:
+def test_conditions_are_ordered_and_messages_truncated() -> None:
     status = set_condition(JobStatus(), ConditionType.READY, True, "Ready", "x" * 5000, T0)
     status = set_condition(status, ConditionType.ACCEPTED, True, "Valid", "", T0)
 

@@ -25,9 +25,7 @@ def test_observation_after_interval_is_recorded(seconds: float, late: float) -> 
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
-def test_deadlines_begin_anew_after_a_gap_or_a_clock_that_went_back(
-    seconds: float, late: float
-) -> None:
+def test_deadlines_restart_after_gap_or_clock_set_back(seconds: float, late: float) -> None:
     now = at(seconds)
     assert record_observation(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
 
@@ -48,8 +46,8 @@ def test_first_observation_starts_deadlines() -> None:
         pytest.param(at(-9), None, 9.0, id="never looked"),
         pytest.param(at(-9), at(-20), 9.0, id="all of it observed"),
         pytest.param(at(-20), at(-9), 9.0, id="observed later"),
-        pytest.param(T0, at(-9), 0.0, id="begins now"),
-        pytest.param(at(0.5), None, 0.0, id="begins in the future"),
+        pytest.param(T0, at(-9), 0.0, id="starts now"),
+        pytest.param(at(0.5), None, 0.0, id="starts in the future"),
         pytest.param(at(60), at(-9), 9.0, id="the clock was set back"),
     ],
 )

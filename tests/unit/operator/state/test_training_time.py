@@ -38,7 +38,7 @@ def before(cause: Cause, started: datetime | None = T0, seconds: int = 100) -> A
         pytest.param([before(Cause.UNSCHEDULABLE, None)], at(107), 0, id="none has begun"),
     ],
 )
-def test_nothing_ran_from_the_last_end_until_now(
+def test_downtime_is_time_since_end_of_previous_attempt(
     older: list[AttemptRecord], now: datetime, down: int
 ) -> None:
     status = JobStatus(attempts=[AttemptRecord(number=3, started=now), *older])
@@ -48,7 +48,7 @@ def test_nothing_ran_from_the_last_end_until_now(
 @pytest.mark.parametrize(
     ("begun", "lost", "kept"), [(10, 4, 12.0), (None, 0, 0.0), (10, 10, 0.0), (19, 5, 0.0)]
 )
-def test_steps_that_were_not_lost_are_kept(begun: int | None, lost: int, kept: float) -> None:
+def test_retained_seconds_exclude_lost_steps(begun: int | None, lost: int, kept: float) -> None:
     record = AttemptRecord(number=1, from_step=begun, to_step=20, lost_steps=lost)
     assert retained_seconds(record, 2.0) == kept
 
@@ -59,8 +59,8 @@ def ratios(record: AttemptRecord, now: datetime = at(100), **spent: Any) -> tupl
         progress=ProgressStatus(seconds_per_step=2.0),
         restart_state=RestartState(spent=SpentTime(**spent)),
     )
-    found = with_ratios(status, now)
-    return found.effective_training_time_ratio, found.waiting_time_ratio
+    status_with_ratios = with_ratios(status, now)
+    return status_with_ratios.effective_training_time_ratio, status_with_ratios.waiting_time_ratio
 
 
 RUNNING = AttemptRecord(number=1, started=T0, from_step=0, to_step=20)
@@ -77,7 +77,7 @@ def test_ended_attempt_is_not_counted_twice() -> None:
     assert ratios(ENDED, **spent) == ("0.50", "")
 
 
-def test_waiting_is_taken_off_the_time_of_training_and_has_its_own_share() -> None:
+def test_waiting_time_is_excluded_from_training_time_ratio() -> None:
     waited = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, waiting_seconds=20)
     assert ratios(waited) == ("0.50", "0.20")
     assert ratios(waited, waiting_seconds=30, active_seconds=100) == ("0.27", "0.25")
@@ -99,7 +99,7 @@ def test_clock_set_back_keeps_earlier_attempts() -> None:
     assert ratios(RUNNING, at(-60), **spent) == ("0.50", "")
 
 
-def test_half_a_second_of_training_is_a_share_as_well() -> None:
+def test_ratio_counts_fractions_of_a_second() -> None:
     spent: dict[str, Any] = {"kept_seconds": 0.5, "active_seconds": 1, "waiting_seconds": 0}
     assert ratios(ENDED, **spent) == ("0.50", "")
 

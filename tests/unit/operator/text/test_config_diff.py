@@ -30,7 +30,7 @@ def test_differences_are_listed_by_path() -> None:
     ]
 
 
-def test_equal_configurations_differ_nowhere() -> None:
+def test_equal_configurations_have_no_differences() -> None:
     assert list(differences(A, A | {"attempt": {"number": 2}})) == []
 
 

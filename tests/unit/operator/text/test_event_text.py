@@ -1,4 +1,4 @@
-"""What a person is told when a condition changes."""
+"""Notes of Events about transitions of conditions."""
 
 import pytest
 
@@ -14,7 +14,7 @@ Kind = ConditionType
 WHY = "pod x is late"
 
 
-def told(
+def note_of(
     kind: Kind,
     now: str,
     before: str = "Unknown",
@@ -74,11 +74,11 @@ def told(
     ],
 )  # fmt: skip
 def test_event_note_describes_transition(kind: Kind, now: str, before: str, expected: str) -> None:
-    assert told(kind, now, before) == expected
+    assert note_of(kind, now, before) == expected
 
 
 def test_event_note_without_message_has_no_colon() -> None:
-    assert told(Kind.ACCEPTED, "False", message="") == "The spec is invalid"
+    assert note_of(Kind.ACCEPTED, "False", message="") == "The spec is invalid"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_event_note_without_message_has_no_colon() -> None:
     ],
 )
 def test_passed_preflight_note_counts_checks(checks: int, message: str, expected: str) -> None:
-    found = [Check(id=CheckId.MODEL_FAMILY, state=CheckState.PASSED)] * checks
-    status = JobStatus(preflight=PreflightStatus(checks=found))
-    assert told(Kind.PREFLIGHT_PASSED, "True", message=message, status=status) == expected
+    results = [Check(id=CheckId.MODEL_FAMILY, state=CheckState.PASSED)] * checks
+    status = JobStatus(preflight=PreflightStatus(checks=results))
+    assert note_of(Kind.PREFLIGHT_PASSED, "True", message=message, status=status) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_started_attempt_note_has_cluster_and_step(tier: Tier, reason: str, expe
     newest = AttemptRecord(number=3, tier=tier, from_step=40)
     older = AttemptRecord(number=2, from_step=20)
     status = JobStatus(attempt=3, attempts=[newest, older, AttemptRecord(number=1, from_step=0)])
-    assert told(Kind.RESUME_VERIFIED, f"True/{reason}", status=status) == expected
+    assert note_of(Kind.RESUME_VERIFIED, f"True/{reason}", status=status) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_started_attempt_note_has_cluster_and_step(tier: Tier, reason: str, expe
 def test_stopped_job_note_has_reason(reason: str, message: str, expected: str) -> None:
     stalled = RestartState(retry=RetryState(intent=Cause.STALLED))
     status = JobStatus(attempt=3, restart_state=stalled)
-    assert told(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected
+    assert note_of(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected

@@ -37,43 +37,43 @@ def make_validation(when: str, step: int, exact_match: float) -> dict[str, Any]:
     )
 
 
-def test_rewards_are_compared_between_the_first_and_the_last_ten_steps() -> None:
+def test_first_and_last_rewards_are_means_of_ten_steps() -> None:
     history = [
         make_step(step, reward_mean=step / 100, exact_match=step / 200) for step in range(1, 101)
     ]
-    found = figures(history, [])
-    assert found.reward_first == pytest.approx(0.055)
-    assert found.reward_last == pytest.approx(0.955)
-    assert found.exact_match_last == pytest.approx(0.4775)
+    result = figures(history, [])
+    assert result.reward_first == pytest.approx(0.055)
+    assert result.reward_last == pytest.approx(0.955)
+    assert result.exact_match_last == pytest.approx(0.4775)
 
 
-def test_steps_without_a_reward_do_not_count_as_zero() -> None:
+def test_steps_without_reward_are_excluded_from_mean() -> None:
     history = [make_step(1, reward_mean=0.4), make_step(2)]
     del history[1]["reward_mean"]
     assert figures(history, []).reward_first == 0.4
 
 
-def test_throughput_is_over_the_time_of_all_steps() -> None:
+def test_throughput_is_total_over_time_of_all_steps() -> None:
     history = [make_step(1, step_seconds=1.0), make_step(2, step_seconds=7.0), make_step(3)]
-    found = figures(history, [])
-    assert found.samples_per_second == 2.4
-    assert found.tokens_per_second == 30.0
-    assert found.step_seconds == 2.0
+    result = figures(history, [])
+    assert result.samples_per_second == 2.4
+    assert result.tokens_per_second == 30.0
+    assert result.step_seconds == 2.0
 
 
-def test_seconds_by_stage_hold_each_checkpoint_once() -> None:
+def test_stage_seconds_count_each_checkpoint_once() -> None:
     saved = [
         make_event("checkpoint", step=5, seconds=9.0),
         make_event("checkpoint", step=5, seconds=1.0),
         make_event("checkpoint", step=6, seconds=2.0),
     ]
-    found = figures([make_step(1), make_step(2)], saved)
+    result = figures([make_step(1), make_step(2)], saved)
 
-    assert found.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
+    assert result.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
     assert checkpoint_seconds(saved) == {5: 1.0, 6: 2.0}
 
 
-def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
+def test_startup_ends_with_first_step_of_each_attempt() -> None:
     events = [
         make_event("stage", left="LoadingModel", seconds=4.0),
         make_event("stage", left="FirstStep", seconds=2.0),
@@ -81,9 +81,9 @@ def test_start_up_ends_with_the_first_step_of_each_attempt() -> None:
         make_event("stage", left="LoadingModel", seconds=5.0, attempt=2),
     ]
 
-    found = figures([], events)
+    result = figures([], events)
 
-    assert found.start_up_seconds == {
+    assert result.start_up_seconds == {
         1: {"LoadingModel": 4.0, "FirstStep": 2.0},
         2: {"LoadingModel": 5.0},
     }
@@ -97,9 +97,9 @@ def test_outage_during_first_step_belongs_to_startup() -> None:
         make_event("stage", left="Training", stage="Exporting", seconds=100.0),
     ]
 
-    found = figures([], events)
+    result = figures([], events)
 
-    assert found.start_up_seconds == {1: {"FirstStep": 5.0, "WaitingForEndpoint": 600.0}}
+    assert result.start_up_seconds == {1: {"FirstStep": 5.0, "WaitingForEndpoint": 600.0}}
 
 
 def test_newest_validation_of_step_counts() -> None:
@@ -108,12 +108,12 @@ def test_newest_validation_of_step_counts() -> None:
         make_validation("before", 0, 0.1),
         make_validation("before", 0, 0.2),
     ]
-    found = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
+    result = [(v.when, v.step, v.exact_match) for v in figures([], events).validations]
 
-    assert found == [("before", 0, 0.2), ("after", 20, 0.9)]
+    assert result == [("before", 0, 0.2), ("after", 20, 0.9)]
 
 
-def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_beginning() -> None:
+def test_endpoint_calls_are_summed_over_attempts() -> None:
     def calls(answered: int, p95: float, **failures: int) -> dict[str, Any]:
         return {"kb": {"answered": answered, "p50": p95 / 2, "p95": p95, "failures": failures}}
 
@@ -130,11 +130,11 @@ def test_calls_of_an_endpoint_are_added_up_over_attempts_that_count_from_their_b
 
 
 def test_empty_history_has_no_figures() -> None:
-    found = figures([], [])
+    result = figures([], [])
 
-    assert found.steps == 0
-    assert found.reward_first is None
-    assert found.step_seconds is None
-    assert found.samples_per_second is None
-    assert found.stage_seconds == {}
-    assert found.retrieval == ()
+    assert result.steps == 0
+    assert result.reward_first is None
+    assert result.step_seconds is None
+    assert result.samples_per_second is None
+    assert result.stage_seconds == {}
+    assert result.retrieval == ()

@@ -59,14 +59,14 @@ def test_plan_shows_values_with_origins() -> None:
     assert resolve(job).origins.keys() <= shown.keys()
 
 
-def test_errors_and_warnings_come_with_their_remedies() -> None:
+def test_errors_and_warnings_have_remedies() -> None:
     text = plan_of(make_job({"rollout": {"n": 1, "topP": 0.5}}))
     assert "Errors (1)\n  spec.rollout.n: a group of one completion" in text
     assert "    → rollout.n: 2 or more" in text
     assert "Warnings (1)\n  spec.rollout.topP" in text
 
 
-def test_long_values_continue_below_themselves() -> None:
+def test_long_values_are_wrapped_in_their_column() -> None:
     files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
     text = plan_of(make_job({"data.trainFiles": files}))
     assert all(name in text for name in files)
@@ -124,7 +124,7 @@ def test_plan_starts_with_placement(resources: dict[str, Any], expected: str) ->
     )
 
 
-def test_texts_that_a_person_could_not_read_are_written_as_json() -> None:
+def test_unprintable_texts_are_shown_as_json() -> None:
     template = "{passages}\n{prompt}"
     kb = {"name": "kb", "url": "http://kb:8000/r"}
     retrieval = {"mode": "Prompt", "endpoints": [kb], "promptTemplate": template}
@@ -137,7 +137,7 @@ def test_texts_that_a_person_could_not_read_are_written_as_json() -> None:
     assert shown["training.totalSteps"] == "1000"
 
 
-def test_long_findings_continue_further_in() -> None:
+def test_long_violations_have_hanging_indent() -> None:
     lines = plan_of(make_job({"rollout": {"topP": 0.5}})).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
     found = lines[first : lines.index("    → rollout.topP: 1.0")]
@@ -145,7 +145,7 @@ def test_long_findings_continue_further_in() -> None:
     assert all(re.match("    [^ ]", line) for line in found[1:])
 
 
-def test_long_remedies_continue_further_in_still() -> None:
+def test_long_remedies_have_deeper_hanging_indent() -> None:
     job = make_job()
     resolved = resolve(job)
     found = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]

@@ -148,7 +148,7 @@ def test_optional_lines_are_hidden_when_unset() -> None:
     assert sum(line.startswith("warning") for line in lines) == 1
 
 
-def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
+def test_sizing_shows_pods_and_terms_in_columns() -> None:
     lines = render_status(make_status()).splitlines()
     sizing = lines[lines.index("sizing") + 1 :]
 
@@ -172,7 +172,7 @@ def test_pods_and_terms_of_a_sizing_stand_in_columns() -> None:
     assert terms[1] == "    weightSync        42.5 GiB  3 copies of the engine's weights"
 
 
-def test_reasons_of_terms_are_wrapped_beside_their_amounts() -> None:
+def test_term_reasons_are_wrapped_in_their_column() -> None:
     lines = render_status(make_status(), width=60).splitlines()
     first = lines.index(next(line for line in lines if line.startswith("    staging ")))
     column = lines[first].index("maximum of")
@@ -202,7 +202,7 @@ def test_status_text_default_width_is_100(first: str) -> None:
     assert render_status(status) == render_status(status, width=100)
 
 
-def test_pods_that_need_two_lines_continue_further_in() -> None:
+def test_long_pod_lines_have_hanging_indent() -> None:
     lines = render_status(make_status(), width=48).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
     assert lines[first + 1].startswith("      ")

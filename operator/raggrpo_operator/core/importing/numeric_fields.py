@@ -23,10 +23,10 @@ NUMBERS: Final = frozenset(
         f"{ROLLOUT}multi_turn.max_assistant_turns",
     }
 )
-"""Fields that numbers of a job are computed from."""
+"""Fields whose values must be numbers."""
 
 
-def as_numbers(values: Values) -> tuple[Values, list[str]]:
+def with_numbers(values: Values) -> tuple[Values, list[str]]:
     """Return the values with strings such as '1024' as numbers, and a line for each of them.
 
     Raises ValueError with the fields that are not numbers.
@@ -41,7 +41,7 @@ def as_numbers(values: Values) -> tuple[Values, list[str]]:
         number = parse_value(value) if isinstance(value, str) else value
         if type(number) in (int, float):
             numbers[name] = number
-            lines.append(f"{name}: {value!r} is a string, not a number: now {number}")
+            lines.append(f"{name}: {value!r} is a string, not a number: changed to {number}")
         else:
             others.append(f"{name} is {value!r}, which is not a number")
     if others:
