@@ -63,7 +63,7 @@ def test_async_engine_loads_tensor_chunks(measured: Any) -> None:
     assert measured["version_after_chunks"] == 3
 
 
-def test_in_process_engine_starts_no_model_inspection_process(measured: Any) -> None:
+def test_in_process_engine_does_not_start_model_inspection_process(measured: Any) -> None:
     assert measured["inspected"] == []
 
 
@@ -73,7 +73,7 @@ def test_seeded_requests_are_independent_of_order(measured: Any) -> None:
 
 
 @pytest.mark.row("B31")
-def test_tokens_sampled_during_weight_sync_come_from_one_policy_each(measured: Any) -> None:
+def test_tokens_sampled_during_weight_sync_match_single_policy(measured: Any) -> None:
     assert measured["gap_across"] <= 1e-4
     before, after = measured["of_both"]
     assert max(before, after) < 12 * 640 <= before + after  # both policies may agree on a token

@@ -11,7 +11,9 @@ import pytest
 @pytest.mark.row("D2")
 @pytest.mark.long
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "olmoe", "granite", "cohere", "gemma2"])
-def test_engine_logprobs_match_synced_model_family(model_type: str, tmp_path: Path) -> None:
+def test_engine_logprobs_match_trainer_for_each_model_family(
+    model_type: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "support.engines.engine_parity", model_type, str(tmp_path)]
     tests = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{tests}".strip(":")}

@@ -37,7 +37,7 @@ EVERY_PROCESS_IS_TOO_LARGE = {
 }
 
 
-def test_rank_killed_by_ray_memory_monitor_is_out_of_memory() -> None:
+def test_rank_killed_by_ray_memory_monitor_is_reported_as_out_of_memory() -> None:
     # Ray's socket paths must be shorter than pytest's folders allow.
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as folder:
         ended = subprocess.run(

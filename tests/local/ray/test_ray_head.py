@@ -67,13 +67,13 @@ def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
-def test_warden_ends_ray_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
+def test_warden_stops_ray_when_run_and_keeper_are_killed(tree: dict[str, Any]) -> None:
     os.kill(tree["keeper"], signal.SIGKILL)
     os.kill(tree["run"], signal.SIGKILL)
     wait_for(lambda: not warden.marked_processes(tree["mark"]))
 
 
-async def test_ray_process_death_is_reported_and_ends_the_head(tmp_path: Path) -> None:
+async def test_ray_process_exit_is_reported_and_stops_head(tmp_path: Path) -> None:
     processes = Processes()
     try:
         head = await ray_tree.start_tree(processes, tmp_path)
@@ -101,7 +101,7 @@ def test_logical_cpus_cover_all_ranks_and_engines(world: World, cpus: int) -> No
     assert logical_cpus(world) == cpus
 
 
-def test_head_environment_drops_ray_address_of_user() -> None:
+def test_head_environment_does_not_inherit_ray_address() -> None:
     other = {"RAY_ADDRESS": "ray://prod", "RAY_AUTH_TOKEN": "theirs", "RAY_AUTH_TOKEN_PATH": "/t"}
     env = head_env({**other, "RAY_AUTH_MODE": "disabled", "HOME": "/root"}, Path("/tmp/r"), "ours")
     assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"} & env.keys()

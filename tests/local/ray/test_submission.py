@@ -53,7 +53,7 @@ def longest_text() -> str:
 
 @pytest.mark.row("E5")
 @pytest.mark.timeout(300)
-async def test_submission_needs_token_and_preserves_configuration(
+async def test_job_submission_requires_token_and_preserves_configuration(
     tmp_path: Path, processes: Processes
 ) -> None:
     text, temp_dir = longest_text(), make_temp_dir()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.row("A27")
-def test_job_survives_loss_of_volume_and_later_of_backup_server(
+def test_job_survives_volume_loss_and_backup_server_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with S3Server() as server:

@@ -62,7 +62,7 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
 
 
 @pytest.mark.row("A30")
-def test_interrupted_job_loses_no_step_and_changes_no_parameter(
+def test_interrupted_job_keeps_all_steps_and_identical_weights(
     request: pytest.FixtureRequest, lifecycle: Lifecycle
 ) -> None:
     assert lifecycle.interrupted.causes == ["Suspended"]
@@ -112,7 +112,7 @@ def test_requests_without_token_are_unauthorized(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.row("E6")
-def test_other_users_can_read_checkpoints_only(lifecycle: Lifecycle) -> None:
+def test_other_users_can_read_only_checkpoints(lifecycle: Lifecycle) -> None:
     job, checkpoints = lifecycle.run.dir, lifecycle.run.dir.parent / "checkpoints"
     private = {path: mode_of(path) for path in (job, *job.rglob("*"), checkpoints / "logs")}
     modes = private | lifecycle.probe.modes

@@ -18,7 +18,7 @@ def best(outcome: Outcome) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(900)
-def test_undisturbed_run_saves_exports_and_exits_cleanly(undisturbed: Outcome) -> None:
+def test_uninterrupted_run_saves_exports_and_exits_cleanly(undisturbed: Outcome) -> None:
     summary = undisturbed.summary
     assert summary["phase"] == "Succeeded"
     assert summary["step"] == summary["totalSteps"] == 12
@@ -32,7 +32,7 @@ def test_undisturbed_run_saves_exports_and_exits_cleanly(undisturbed: Outcome) -
 
 @pytest.mark.row("A27", "A33", "B9", "B10", "B29", "G5")
 @pytest.mark.timeout(900)
-def test_lost_drivers_rank_and_engine_change_no_parameter(
+def test_weights_are_identical_after_driver_rank_and_engine_losses(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")
@@ -77,7 +77,7 @@ def test_lost_drivers_rank_and_engine_change_no_parameter(
 @pytest.mark.row("B7", "B17")
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_killed_head_and_run_and_truncated_checkpoint_change_no_parameter(
+def test_weights_are_identical_after_kills_and_truncated_checkpoint(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "run")

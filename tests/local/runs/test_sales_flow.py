@@ -206,7 +206,7 @@ def test_rewards_match_hand_computed_values(sales: SalesRun) -> None:
 
 @pytest.mark.row("A13")
 @pytest.mark.timeout(600)
-def test_unparsable_output_is_not_retrieved_and_failed_call_drops_one_sample(
+def test_unparsable_output_skips_retrieval_and_failed_call_drops_one_sample(
     sales: SalesRun,
 ) -> None:
     written = [query_of(text) for texts in sales.outputs.values() for text in texts]

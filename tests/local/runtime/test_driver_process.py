@@ -122,7 +122,9 @@ async def test_driver_is_killed_when_stop_times_out(
     assert end_of(driver).status is SubmissionStatus.STOPPED
 
 
-async def test_driver_exit_ends_its_descendants(head: RayHead, processes: Processes) -> None:
+async def test_driver_descendants_are_killed_when_driver_exits(
+    head: RayHead, processes: Processes
+) -> None:
     program = (
         "import subprocess; child = subprocess.Popen(['sleep', '1000'], env={}); print(child.pid)"
     )

@@ -81,7 +81,7 @@ def test_run_under_nohup_ignores_hangup(tmp_path: Path) -> None:
     assert goes_on
 
 
-def test_next_run_continues_after_kill_during_preflight(tmp_path: Path) -> None:
+def test_next_run_repeats_preflight_after_kill(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     kill(process)
     job.wait_until_gone()
@@ -102,7 +102,7 @@ def test_second_run_on_job_folder_is_rejected_with_pid(tmp_path: Path) -> None:
     assert "--dir" in output
 
 
-def test_closed_output_does_not_prevent_saving(tmp_path: Path) -> None:
+def test_job_saves_after_output_is_closed(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     assert process.stdout is not None
 

@@ -187,7 +187,7 @@ def servers(head: RayHead) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-async def test_driver_failure_is_reported_only_while_head_is_reachable(
+async def test_driver_failure_is_reported_only_if_head_is_reachable(
     gone: int, processes: Processes, tmp_path: Path
 ) -> None:
     clock = Clock()
@@ -219,7 +219,9 @@ async def test_driver_failure_is_reported_only_while_head_is_reachable(
     assert lost.cluster.message == "the Ray head has not answered for 5 s"
 
 
-async def test_unstarted_head_is_lost_after_deadline(tmp_path: Path, processes: Processes) -> None:
+async def test_head_that_never_starts_is_lost_after_deadline(
+    tmp_path: Path, processes: Processes
+) -> None:
     clock = Clock()
     runtime, job = make_runtime(tmp_path, processes, clock=clock), make_job()
     runtime._head = make_head(tmp_path, processes)
@@ -236,7 +238,7 @@ async def test_unstarted_head_is_lost_after_deadline(tmp_path: Path, processes: 
     ]
 
 
-async def test_unobserved_time_does_not_count_as_head_silence(
+async def test_unobserved_time_does_not_count_toward_head_timeout(
     tmp_path: Path, processes: Processes
 ) -> None:
     clock = Clock()
@@ -251,7 +253,7 @@ async def test_unobserved_time_does_not_count_as_head_silence(
     assert not cluster.is_lost
 
 
-async def test_dead_head_is_lost_with_its_signal(tmp_path: Path, processes: Processes) -> None:
+async def test_dead_head_is_reported_lost_with_signal(tmp_path: Path, processes: Processes) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job()
     head = runtime._head = make_head(tmp_path, processes)
     warden.sweep(head.child.mark)
@@ -265,7 +267,7 @@ async def test_dead_head_is_lost_with_its_signal(tmp_path: Path, processes: Proc
     assert not observed.is_head_reachable
 
 
-async def test_cluster_of_killed_run_is_lost_until_deleted(
+async def test_cluster_of_killed_run_is_reported_lost_until_deleted(
     tmp_path: Path, processes: Processes
 ) -> None:
     status = JobStatus(attempt=3, attempts=[AttemptRecord(number=3, cluster=2)])
@@ -286,7 +288,7 @@ async def test_cluster_of_ended_attempt_is_not_observed(
     assert (await runtime.observe(make_job())).cluster is None
 
 
-async def test_submit_without_head_raises(tmp_path: Path, processes: Processes) -> None:
+async def test_submission_without_head_raises(tmp_path: Path, processes: Processes) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job()
     config = trainer_config(job, resolve(job), number=1)
     with pytest.raises(OperatorError, match="there is no Ray head"):
@@ -323,7 +325,9 @@ async def test_creating_cluster_twice_starts_one_head(tmp_path: Path, processes:
     assert warden.marked_processes(f"{processes.mark}.c1") == []
 
 
-def test_next_run_ends_processes_of_killed_run(tmp_path: Path, processes: Processes) -> None:
+def test_next_run_kills_leftover_processes_of_killed_run(
+    tmp_path: Path, processes: Processes
+) -> None:
     processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "log")
     folder = JobFolder(tmp_path)
     folder.save(State(uid="u", mark=processes.mark))

@@ -60,11 +60,11 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     owner.close()
 
 
-def test_mark_variable_matches_contract() -> None:
+def test_process_mark_variable_matches_api_constant() -> None:
     assert warden.MARK_VARIABLE == names.ENV_RUN_MARK
 
 
-def test_child_inherits_mark_and_exit_code_is_observed(
+def test_child_process_inherits_mark_and_exit_code_is_observed(
     processes: Processes, tmp_path: Path
 ) -> None:
     command = ["sh", "-c", f"echo ${names.ENV_RUN_MARK}; exit 3"]
@@ -93,7 +93,7 @@ def test_unwritable_log_folder_raises(processes: Processes, tmp_path: Path) -> N
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")
 
 
-def test_ending_one_child_keeps_the_others(processes: Processes, tmp_path: Path) -> None:
+def test_stopping_one_child_does_not_affect_others(processes: Processes, tmp_path: Path) -> None:
     first = processes.start("c1", ["sleep", "1000"], os.environ, tmp_path / "a")
     second = processes.start("c10", ["sleep", "1000"], os.environ, tmp_path / "b")
     processes.terminate(first)
@@ -101,7 +101,7 @@ def test_ending_one_child_keeps_the_others(processes: Processes, tmp_path: Path)
     assert second.exit_code() is None
 
 
-def test_command_exit_ends_its_descendants(processes: Processes, tmp_path: Path) -> None:
+def test_descendants_are_killed_when_command_exits(processes: Processes, tmp_path: Path) -> None:
     command = ["sh", "-c", "setsid sleep 1000 & setsid sleep 1000 & exit 5"]
     child = processes.start("family", command, os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
@@ -109,7 +109,7 @@ def test_command_exit_ends_its_descendants(processes: Processes, tmp_path: Path)
     assert warden.marked_processes(child.mark) == []
 
 
-def test_stopped_child_ignoring_signals_is_killed(processes: Processes, tmp_path: Path) -> None:
+def test_child_that_ignores_stop_signal_is_killed(processes: Processes, tmp_path: Path) -> None:
     stubborn = "trap '' TERM INT HUP; kill -STOP $$"
     child = processes.start("stubborn", ["sh", "-c", stubborn], os.environ, tmp_path / "log")
     processes.terminate(child)
@@ -136,7 +136,7 @@ def test_lost_warden_is_replaced(processes: Processes) -> None:
     wait_for(is_replaced)
 
 
-def test_sweep_scans_twice_before_reporting_clean(
+def test_process_sweep_scans_twice_before_reporting_success(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = processes.start("sleeper", ["sleep", "1000"], os.environ, tmp_path / "log")
@@ -152,7 +152,7 @@ def test_sweep_scans_twice_before_reporting_clean(
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "run keeper", "warden run", "keeper run"])
-def test_children_exit_when_killed(victims: str, owner: Owner) -> None:
+def test_children_exit_when_run_is_killed(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden, "keeper": owner.keeper}
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_children_exit_when_killed(victims: str, owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("victims", ["run", "run warden", "warden run"])
-def test_keeper_ends_descendants_without_mark(victims: str, owner: Owner) -> None:
+def test_keeper_kills_descendants_without_mark(victims: str, owner: Owner) -> None:
     pids = {"run": owner.process.pid, "warden": owner.warden}
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)

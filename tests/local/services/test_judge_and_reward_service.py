@@ -102,7 +102,9 @@ async def make_judged_run(folder: Path) -> tuple[Outcome, Outages, Outages]:
 
 @pytest.mark.row("D10", "D14")
 @pytest.mark.timeout(600)
-async def test_judged_job_waits_for_reward_services_without_losing_samples(tmp_path: Path) -> None:
+async def test_job_with_judge_waits_for_reward_services_without_losing_samples(
+    tmp_path: Path,
+) -> None:
     outcome, judged, counted = await make_judged_run(tmp_path / "run")
 
     assert outcome.summary["phase"] == "Succeeded"

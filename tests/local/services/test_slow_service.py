@@ -45,7 +45,9 @@ def slowing_down(status: dict[str, Any]) -> str:
 
 
 @pytest.mark.row("A25")
-async def test_slow_retrieval_stage_is_named_and_job_restarts_without_loss(tmp_path: Path) -> None:
+async def test_slow_retrieval_stage_is_reported_and_job_restarts_without_lost_steps(
+    tmp_path: Path,
+) -> None:
     search = Search()
     async with serving(search) as server:
         run = Run(tmp_path / "run")

@@ -38,7 +38,7 @@ def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
 
 
 @pytest.mark.row("E7")
-def test_schema_valid_jobs_get_a_verdict() -> None:
+def test_schema_valid_jobs_are_accepted_or_rejected() -> None:
     errors: Counter[str] = Counter()
     for raw in adversarial_jobs(SPECS):
         VALIDATOR.validate(raw)
@@ -70,7 +70,7 @@ def test_status_and_events_have_no_control_characters(
 
 
 @pytest.mark.row("E14")
-def test_accepted_jobs_have_safe_objects(
+def test_accepted_adversarial_jobs_create_safe_objects(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     accepted = [(raw, verdict) for raw, verdict in verdicts if not verdict.refused]
@@ -159,7 +159,7 @@ def test_largest_jobs_take_bounded_time(heavy: str) -> None:
 
 
 @pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
-def test_rules_accept_any_facts(facts: Facts) -> None:
+def test_rules_do_not_raise_for_any_facts(facts: Facts) -> None:
     for raw in adversarial_jobs(min(SPECS, 500)):
         job = parse_job(raw)
         if isinstance(job, RagGrpoJob):

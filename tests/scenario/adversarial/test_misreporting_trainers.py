@@ -150,7 +150,7 @@ async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIES)
-async def test_next_attempt_starts_after_any_progress(name: str) -> None:
+async def test_next_attempt_starts_after_any_reported_progress(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"training.precision": "Auto"})
     assert scenario.runtime.attempt is not None
 

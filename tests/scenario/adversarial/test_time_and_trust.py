@@ -36,7 +36,7 @@ def configs(scenario: Scenario) -> list[Any]:
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6, 9, 14, 25, 40])
-async def test_operator_downtime_stops_no_attempt(rounds: int) -> None:
+async def test_operator_downtime_does_not_stop_attempt(rounds: int) -> None:
     scenario = make_scenario(changes=LOW)
     for _ in range(rounds):
         await scenario.round()
@@ -63,7 +63,7 @@ async def test_stall_during_downtime_is_detected_one_deadline_later() -> None:
 
 
 @pytest.mark.parametrize("hours", [-30, -1])
-async def test_clock_set_back_changes_no_deadline(hours: int) -> None:
+async def test_backward_clock_jump_does_not_change_deadlines(hours: int) -> None:
     changes = {"recovery.backoffSeconds": 100}
     scenario = make_scenario({(n, 5): CRASH for n in (1, 2)}, changes)
     await scenario.until(lambda status: bool(status.restart_state.retry.next_retry_time))
@@ -76,7 +76,7 @@ async def test_clock_set_back_changes_no_deadline(hours: int) -> None:
     assert scenario.runtime.now - set_back < timedelta(minutes=5)
 
 
-async def test_unreadable_progress_ends_attempt_at_deadline() -> None:
+async def test_attempt_with_unreadable_progress_ends_at_deadline() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"progressUnreachableSeconds": 300}})
     await scenario.until(lambda status: status.progress.step == 5)
     scenario.runtime.is_blind, since = True, scenario.runtime.now
@@ -88,7 +88,7 @@ async def test_unreadable_progress_ends_attempt_at_deadline() -> None:
     assert timedelta(seconds=300) < scenario.runtime.now - since < timedelta(seconds=310)
 
 
-async def test_denied_access_stops_no_attempt() -> None:
+async def test_access_denied_error_does_not_stop_attempt() -> None:
     class Refusing(FakeRuntime):
         refuses = False
 
@@ -126,7 +126,7 @@ async def test_driver_that_ignores_stop_is_deleted_with_cluster() -> None:
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 2
 
 
-async def test_stuck_ranks_get_new_cluster() -> None:
+async def test_cluster_is_replaced_when_ranks_are_stuck() -> None:
     scenario = make_scenario({(1, 25): exits(ExitCode.RANKS_STUCK, "2 ranks of epoch 1 are alive")})
 
     await scenario.until_quiet()
@@ -164,7 +164,7 @@ async def test_rewritten_checkpoint_does_not_reset_budget() -> None:
 
 
 @pytest.mark.row("B6")
-async def test_uncounted_causes_are_delayed_too() -> None:
+async def test_causes_without_budget_cost_are_also_delayed() -> None:
     preempted = exits(ExitCode.PREEMPTED)
     faults = {(n, 5): preempted for n in range(1, 6)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 0})
@@ -212,7 +212,7 @@ async def test_invalid_edit_does_not_stop_running_attempt() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_invalid_spec_starts_no_next_attempt() -> None:
+async def test_invalid_spec_prevents_next_attempt() -> None:
     scenario = make_scenario({(1, 25): CRASH})
     await scenario.until(lambda status: status.progress.step == 20)
 
@@ -226,7 +226,7 @@ async def test_invalid_spec_starts_no_next_attempt() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_deleted_job_gets_no_actions() -> None:
+async def test_deleted_job_does_not_cause_actions() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.attempt == 1)
     stamp = {"deletion_timestamp": "2026-11-21T12:00:00Z"}
@@ -243,7 +243,7 @@ async def test_deleted_job_gets_no_actions() -> None:
 # Clusters
 
 
-async def test_late_old_cluster_is_deleted_without_using_budget() -> None:
+async def test_reappearing_old_cluster_is_deleted_without_using_budget() -> None:
     class Lagging(FakeRuntime):
         old = 0
 
@@ -294,7 +294,7 @@ async def test_intents_are_recorded_before_each_action(
 NAN = exits(ExitCode.NON_FINITE, "loss nan")
 
 
-async def test_first_nonfinite_loss_changes_nothing() -> None:
+async def test_first_nonfinite_loss_restarts_with_same_configuration() -> None:
     scenario = make_scenario({(1, 26): NAN})
 
     await scenario.until_quiet()
@@ -326,7 +326,7 @@ async def test_third_nonfinite_loss_at_same_step_fails_job() -> None:
     assert message == "loss nan (deterministic: 3 attempts ended this way after step 26)"
 
 
-async def test_nonfinite_losses_at_different_steps_are_not_repeated() -> None:
+async def test_nonfinite_losses_at_different_steps_do_not_skip_prompts() -> None:
     scenario = make_scenario({(1, 26): NAN, (2, 37): NAN, (3, 48): NAN})
 
     await scenario.until_quiet()
@@ -362,7 +362,7 @@ async def test_mitigation_is_recorded_on_warm_restart() -> None:
     assert record.mitigation == "MicroBatchHalved"
 
 
-async def test_mitigation_changes_only_the_short_term() -> None:
+async def test_mitigation_matches_memory_term_that_ran_short() -> None:
     cases = {
         ("Engine", ExitCode.CUDA_OUT_OF_MEMORY): "SequencesHalved",
         ("Step", ExitCode.CUDA_OUT_OF_MEMORY): "MicroBatchHalved",
@@ -414,7 +414,7 @@ async def test_out_of_memory_fails_job_when_configured() -> None:
         {"checkpoint.everySteps": 7},
     ],
 )
-async def test_irrelevant_changes_keep_checkpoints_compatible(change: Any) -> None:
+async def test_spec_changes_outside_resume_hash_keep_checkpoints_compatible(change: Any) -> None:
     scenario = make_scenario({(1, 27): CRASH})
     await scenario.until(lambda status: status.progress.step == 25)
     scenario.edit(change)

@@ -116,7 +116,7 @@ def recorded(
     ("reason", "seconds", "is_renewed"),
     [("Running", 9.9, False), ("Running", 10, True), ("PodsNotReady", 3, True)],
 )
-def test_unobserved_preflight_keeps_timer_for_ten_seconds(
+def test_preflight_timer_is_kept_for_ten_seconds_when_pod_is_not_observed(
     reason: str, seconds: float, is_renewed: bool
 ) -> None:
     decision = checking(seconds, None, reason=reason)
@@ -127,7 +127,7 @@ def test_unobserved_preflight_keeps_timer_for_ten_seconds(
     assert is_soon(decision)
 
 
-def test_preflight_uses_job_image_and_own_size() -> None:
+def test_preflight_pod_uses_job_image_and_own_sizing() -> None:
     [started] = decide(make_scenario_job(), Observed(default_image="trainer:1"), T0).actions
 
     assert isinstance(started, StartPreflight)
@@ -135,7 +135,7 @@ def test_preflight_uses_job_image_and_own_size() -> None:
     assert PodRole.PREFLIGHT in {each.role for each in started.plan.sizing.pods}
 
 
-def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
+def test_preflight_of_old_spec_is_replaced_and_timer_reset() -> None:
     decision = checking(500, PreflightObserved("of an earlier spec"), losses=2)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -145,7 +145,7 @@ def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
 
 
-def test_lost_preflight_is_counted_and_restarted_on_same_timer() -> None:
+def test_lost_preflight_is_counted_and_restarted_without_timer_reset() -> None:
     decision = checking(50, PreflightObserved(judged_by(), problem="evicted"), losses=1)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -208,7 +208,7 @@ def test_preflight_timer_restarts_after_operator_downtime() -> None:
     assert decision.status.restart_state.watch.watched_since == at(3600)
 
 
-def test_first_failed_check_is_the_reason_and_all_are_named() -> None:
+def test_first_failed_check_is_reason_and_message_names_all() -> None:
     ids = [CheckId.DATA_COLUMNS, CheckId.REWARD_CODE]
     checks = [Check(id=each, state=CheckState.FAILED, evidence=f"why {each}") for each in ids]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=3)
@@ -227,7 +227,7 @@ def rules_on_facts(decision: Decision) -> CheckState:
     return check
 
 
-def test_rule_violated_by_facts_is_a_failed_check() -> None:
+def test_rule_violated_by_facts_is_reported_as_failed_check() -> None:
     short = PreflightResult(facts=KNOWN_TINY.model_copy(update={"context_length": 16}))
 
     decision = checking(5, PreflightObserved(judged_by(), short))
@@ -262,7 +262,9 @@ def test_preflight_pod_is_deleted_after_result() -> None:
 
 
 @pytest.mark.parametrize(("limit", "pause"), [(300, 30), (10, 10)])
-def test_down_services_are_probed_every_half_minute_or_deadline(limit: int, pause: int) -> None:
+def test_unavailable_services_are_probed_every_thirty_seconds_until_deadline(
+    limit: int, pause: int
+) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": limit}}
     seen = PreflightObserved(judged_by(changes), REFUSES)
     first = checking(5, seen, changes)
@@ -304,14 +306,14 @@ def gpu_check(changes: dict[str, Any], result: PreflightResult) -> Check | None:
     return next((each for each in checks if each.id is CheckId.GPU_MEMORY), None)
 
 
-def test_gpu_memory_is_not_needed_on_cpu_or_without_model_size() -> None:
+def test_gpu_memory_check_is_skipped_on_cpu_or_without_model_size() -> None:
     unread = PreflightResult(facts=KNOWN_7B.model_copy(update={"parameters": 0}))
     assert gpu_check({}, PASSES) is None
     assert gpu_check(ON_GPUS, unread) is None
     assert gpu_check(ON_GPUS, PASSES) is not None
 
 
-def test_gpu_memory_can_be_specified() -> None:
+def test_specified_gpu_memory_is_used_by_preflight_check() -> None:
     given = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
 
     check = gpu_check(given, PreflightResult(facts=KNOWN_7B))
@@ -320,7 +322,7 @@ def test_gpu_memory_can_be_specified() -> None:
     assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as specified")
 
 
-def test_unobserved_device_facts_are_ignored() -> None:
+def test_device_facts_reported_by_preflight_pod_are_ignored() -> None:
     boasted = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
 
     decision = checking(5, PreflightObserved(judged_by(), PreflightResult(facts=boasted)))
@@ -362,7 +364,7 @@ def test_retriever_loading_is_limited_by_provisioning_deadline() -> None:
     assert condition_of(late, ConditionType.FAILED) == ("True", "StartFailed")
 
 
-def test_retriever_timer_starts_with_retriever() -> None:
+def test_retriever_timer_starts_when_retriever_is_created() -> None:
     decision = retrieving(500)
 
     assert kinds(decision) == [StartRetriever]
@@ -408,7 +410,7 @@ def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
     assert submitted.status.config_hash == submitted.status.attempts[0].config_hash != ""
 
 
-def test_attempt_on_requeued_cluster_is_not_warm() -> None:
+def test_tier_is_not_warm_on_requeued_cluster() -> None:
     job = recorded(record=ended(cause=Cause.PREEMPTED))
 
     decision = decide(job, Observed(cluster=QUEUED), at(10))
@@ -427,7 +429,7 @@ def test_attempt_on_requeued_cluster_is_not_warm() -> None:
         (None, None, Tier.WARM_CLUSTER),
     ],
 )
-def test_pods_admitted_after_last_attempt_are_new(
+def test_tier_is_new_cluster_when_pods_were_admitted_after_last_attempt(
     since: float | None, started: float | None, tier: Tier
 ) -> None:
     launch = LaunchState(cluster_since=None if since is None else at(since))
@@ -439,7 +441,7 @@ def test_pods_admitted_after_last_attempt_are_new(
     assert decision.status.attempts[0].tier is tier
 
 
-def test_pods_of_last_attempt_are_warm() -> None:
+def test_tier_is_warm_cluster_when_pods_are_from_last_attempt() -> None:
     launch = LaunchState(cluster_since=at(3))
     state = RestartState(launch=launch, watch=SEEN)
     records = [ended(number=2, started=at(5)), ended(started=at(1))]
@@ -543,7 +545,7 @@ def test_pod_problems_are_reported_after_grace_period() -> None:
     assert condition_of(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
 
 
-def test_submission_is_limited_by_provisioning_deadline() -> None:
+def test_job_submission_is_limited_by_provisioning_deadline() -> None:
     in_time, late = looked(60, READY), looked(60.1, READY)
 
     assert (kinds(in_time), is_soon(in_time)) == ([SubmitAttempt], True)
@@ -559,7 +561,7 @@ def test_submission_is_limited_by_provisioning_deadline() -> None:
 
 
 @pytest.mark.parametrize("cluster", [None, ClusterObserved(1), READY])
-def test_suspension_before_submission_starts_no_driver(
+def test_suspension_before_submission_does_not_start_driver(
     cluster: ClusterObserved | None,
 ) -> None:
     decision = decide(recorded({"suspend": True}), Observed(cluster=cluster), at(5))
@@ -678,7 +680,7 @@ def test_admission_is_reported_when_queueing_ends(status: str, reason: str) -> N
 # --- what an image can take
 
 
-async def test_default_image_uses_configuration_of_installation() -> None:
+async def test_default_image_is_accepted_with_other_schema_digest() -> None:
     result = PreflightResult(facts=KNOWN_TINY.model_copy(update={"schema_digest": "another"}))
     scenario = make_scenario(preflight_result=result)
 

@@ -73,7 +73,7 @@ async def test_suspension_does_not_count_against_deadline() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_job_of_earlier_release_keeps_used_time() -> None:
+async def test_used_time_of_job_from_earlier_release_is_kept() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     state = scenario.status.restart_state
@@ -86,7 +86,7 @@ async def test_job_of_earlier_release_keeps_used_time() -> None:
     assert ended_after(scenario) < 60
 
 
-async def test_killed_local_run_uses_no_time() -> None:
+async def test_time_after_killed_local_run_does_not_count_against_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 35)
     used = (scenario.runtime.now - T0).total_seconds()
@@ -106,7 +106,7 @@ async def test_killed_local_run_uses_no_time() -> None:
 
 @pytest.mark.row("B11")
 @pytest.mark.parametrize("preempted_at", [None, 23])
-async def test_queue_seconds_limits_waiting(preempted_at: int | None) -> None:
+async def test_queue_seconds_limits_time_in_queue(preempted_at: int | None) -> None:
     changes = {"recovery.deadlines": {"queueSeconds": 3600}, "activeDeadlineSeconds": 600}
     scenario = make_scenario(changes=changes)
     if preempted_at is None:

@@ -60,7 +60,7 @@ async def test_fitting_model_starts_with_gpu_memory_from_labels() -> None:
 
 
 @pytest.mark.row("A12", "D11")
-async def test_unknown_gpu_memory_is_a_warning() -> None:
+async def test_unknown_gpu_memory_causes_warning() -> None:
     scenario = await make_gpu_scenario(KNOWN_7B, None)
 
     state, evidence = check_of(scenario)

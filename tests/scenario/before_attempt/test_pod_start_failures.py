@@ -146,7 +146,7 @@ async def test_waiting_preflight_reports_reason() -> None:
     assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED
 
 
-async def test_preflight_losses_are_counted_while_pods_terminate() -> None:
+async def test_preflight_losses_are_counted_while_old_pods_terminate() -> None:
     scenario, _ = make_pods_scenario(slow_deletion=True, preflights=["lost"] * 20)
 
     await scenario.until_quiet()
@@ -155,7 +155,7 @@ async def test_preflight_losses_are_counted_while_pods_terminate() -> None:
     assert scenario.count(StartPreflight) == 4
 
 
-async def test_success_holds_despite_lost_worker() -> None:
+async def test_job_succeeds_despite_worker_lost_after_driver_exit() -> None:
     scenario, runtime = make_pods_scenario()
 
     def lose_worker(_: FakeRuntime, attempt: Attempt) -> None:
@@ -187,7 +187,7 @@ async def test_settling_waits_for_pod_evidence(
     assert status.attempts[0].cause is cause
 
 
-async def test_stopped_driver_needs_no_evidence() -> None:
+async def test_settling_does_not_wait_for_evidence_of_stopped_driver() -> None:
     scenario, runtime = make_pods_scenario(evidence_after=2.0, faults={(1, 25): hangs})
     while not scenario.count(StopAttempt):
         await scenario.round()

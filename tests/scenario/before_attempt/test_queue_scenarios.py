@@ -47,7 +47,7 @@ async def test_queue_time_is_not_provisioning_time() -> None:
     assert [each.cause for each in scenario.attempts] == [Cause.SUCCEEDED]
 
 
-async def test_round_while_queued_changes_nothing() -> None:
+async def test_rounds_while_queued_do_not_write_status() -> None:
     scenario = make_scenario(queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
     await scenario.round()
@@ -81,7 +81,7 @@ async def test_preempted_job_resumes_without_using_budget() -> None:
     assert scenario.count(CreateCluster) == 1, "a new RayCluster would go to the end of the queue"
 
 
-async def test_phases_are_stable_during_preemption() -> None:
+async def test_phases_do_not_oscillate_during_preemption() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
     seen = len(scenario.runtime.statuses)
@@ -182,7 +182,7 @@ async def test_pods_terminating_after_readmission_were_preempted() -> None:
     assert [record.cause for record in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
-async def test_evicted_pods_without_queue_get_new_cluster() -> None:
+async def test_cluster_is_replaced_after_pod_eviction_without_queue() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     await until_step(scenario, 23)
     before = scenario.status.restart_state.launch.cluster_since
@@ -196,7 +196,7 @@ async def test_evicted_pods_without_queue_get_new_cluster() -> None:
     assert [each.cause for each in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
-async def test_losses_count_again_after_readmission() -> None:
+async def test_pod_losses_are_counted_again_after_readmission() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
     since = scenario.status.restart_state.launch.cluster_since

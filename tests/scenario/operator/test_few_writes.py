@@ -21,7 +21,7 @@ def notes(scenario: Scenario) -> list[str]:
     return [event.note for old, new in pairwise(written) for event in transitions(old, new)]
 
 
-async def test_start_takes_one_status_write_per_action() -> None:
+async def test_job_start_needs_one_status_write_per_action() -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
 
@@ -29,7 +29,9 @@ async def test_start_takes_one_status_write_per_action() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(3, False), (15, True)])
-async def test_unobserved_preflight_causes_no_status_write(seconds: int, is_written: bool) -> None:
+async def test_unobserved_preflight_does_not_cause_status_write(
+    seconds: int, is_written: bool
+) -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(StartPreflight) == 1)
     unobserved = replace(await scenario.runtime.observe(scenario.job), preflight=None)
@@ -55,7 +57,7 @@ async def test_undisturbed_job_emits_one_event_per_transition() -> None:
     ]
 
 
-async def test_unreachable_head_after_submission_leaves_provisioning() -> None:
+async def test_phase_leaves_provisioning_when_head_is_unreachable_after_submission() -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
     observed = await scenario.runtime.observe(scenario.job)

@@ -105,7 +105,7 @@ PLACES = ["checkpoint.everySteps", "checkpoint.path"]
 """What is wrong with it."""
 
 
-def test_rejected_job_has_no_objects_and_names_all_violations() -> None:
+def test_rejected_job_reports_all_violations_and_creates_no_objects() -> None:
     decision = decide(make_job_with(changes=INVALID), EVERYTHING, T0)
 
     assert condition_of(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
@@ -148,13 +148,13 @@ def test_suspended_job_is_not_polled_after_cleanup() -> None:
     assert (later.actions, later.requeue_after) == ((), None)
 
 
-def test_resumed_job_is_not_suspended() -> None:
+def test_suspended_condition_is_cleared_on_resume() -> None:
     job = make_job_with(make_condition(SUSPENDED, "True", "Suspended"))
 
     assert condition_of(decide(job, Observed(), at(5)), SUSPENDED) == ("False", "NotSuspended")
 
 
-def test_start_time_is_the_first_round() -> None:
+def test_start_time_is_set_in_first_round() -> None:
     fresh = make_scenario_job()
 
     first = decide(fresh, Observed(), at(5))
@@ -166,7 +166,7 @@ def test_start_time_is_the_first_round() -> None:
 @pytest.mark.parametrize(
     ("edit", "is_warned"), [({"recovery.maxRestarts": 3}, True), ({"data.maxSamples": 50}, False)]
 )
-def test_warnings_from_facts_are_kept_on_unrelated_edit(
+def test_warnings_from_facts_are_kept_after_unrelated_edit(
     edit: dict[str, Any], is_warned: bool
 ) -> None:
     gpus = {"resources": {"device": "GPU", "gpusPerNode": 8}}
@@ -258,7 +258,7 @@ def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
     assert decision.status.retry == "2"
 
 
-def test_continued_job_repeats_no_preflight() -> None:
+def test_continued_job_does_not_repeat_preflight() -> None:
     checked = PreflightStatus(spec_hash=spec_hash(make_scenario_job()), facts=KNOWN_TINY)
     job = over(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
 
@@ -270,7 +270,9 @@ def test_continued_job_repeats_no_preflight() -> None:
 
 
 @pytest.mark.parametrize(("reason", "is_kept"), [("ImageChanged", False), ("DataError", True)])
-def test_retry_accepts_new_image_only_after_image_changed(reason: str, is_kept: bool) -> None:
+def test_retry_clears_pinned_image_id_only_after_image_changed_failure(
+    reason: str, is_kept: bool
+) -> None:
     pinned = Pinned(image="trainer:1", image_id="sha256:1")
 
     decision = decide(over(FAILED, reason, asked="2", pinned=pinned), Observed(), at(99))
@@ -280,7 +282,7 @@ def test_retry_accepts_new_image_only_after_image_changed(reason: str, is_kept: 
     )
 
 
-def test_finished_job_frees_objects_and_polls_until_deleted() -> None:
+def test_finished_job_deletes_objects_and_polls_until_gone() -> None:
     job = over(COMPLETE, "TargetReached")
 
     decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))
@@ -293,7 +295,7 @@ def test_finished_job_frees_objects_and_polls_until_deleted() -> None:
 # --- an attempt that was recorded and does not run yet
 
 
-def test_older_cluster_is_deleted_first() -> None:
+def test_old_cluster_is_deleted_before_other_actions() -> None:
     made = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
 
     decision = decide(make_job_with(**made), Observed(cluster=READY), at(5))
@@ -345,7 +347,7 @@ def late(
         (ClusterObserved(1, message="0/3"), "; the cluster was not ready: 0/3"),
     ],
 )
-def test_deadline_message_names_what_the_job_waited_for(
+def test_deadline_message_names_pending_resource(
     cluster: ClusterObserved | None, waits: str
 ) -> None:
     record = late(Observed(cluster=cluster)).status.attempts[0]
@@ -367,7 +369,7 @@ def test_running_driver_is_stopped_at_deadline(
     assert decision.status.restart_state.retry.intent is Cause.DEADLINE_EXCEEDED
 
 
-def test_stopping_attempt_gets_no_new_cluster() -> None:
+def test_cluster_is_not_created_while_attempt_is_stopping() -> None:
     decision = late(Observed(), intent=Cause.SUSPENDED)
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED

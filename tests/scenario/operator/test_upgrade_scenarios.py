@@ -207,7 +207,7 @@ async def test_next_cluster_uses_pinned_digest() -> None:
 
 
 @pytest.mark.row("C13")
-async def test_other_image_under_loaded_name_is_rejected() -> None:
+async def test_changed_image_under_same_name_is_rejected() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE,))
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.image_ids = (LOADED_TWO,)
@@ -228,7 +228,9 @@ async def test_other_image_under_loaded_name_is_rejected() -> None:
 
 @pytest.mark.row("C13")
 @pytest.mark.parametrize("image_ids", [(ONE,), (LOADED_ONE,), ()])
-async def test_other_ray_under_same_tag_is_rejected_on_resume(image_ids: tuple[str, ...]) -> None:
+async def test_changed_ray_version_under_same_tag_is_rejected_on_resume(
+    image_ids: tuple[str, ...],
+) -> None:
     scenario = make_pinned_scenario(image_ids=image_ids)
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.ray_version = "2.61.0"
@@ -267,7 +269,7 @@ async def test_late_image_id_is_pinned_during_attempt() -> None:
     assert scenario.status.pinned.image_id == ONE
 
 
-async def test_different_images_under_one_name_start_no_attempt() -> None:
+async def test_attempt_does_not_start_when_nodes_have_different_images() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE, LOADED_TWO))
 
     await scenario.until_quiet()
@@ -276,7 +278,7 @@ async def test_different_images_under_one_name_start_no_attempt() -> None:
     assert scenario.submitted == []
 
 
-async def test_image_is_changed_by_new_name() -> None:
+async def test_new_image_name_replaces_pinned_image() -> None:
     scenario = make_pinned_scenario()
     await scenario.until(lambda status: status.progress.step == 20)
 

@@ -103,7 +103,7 @@ def ended(observed: Observed, **record: Any) -> AttemptRecord:
 
 @pytest.mark.parametrize("head", HEAD)
 @pytest.mark.parametrize("http", HTTP)
-def test_cause_of_each_table_cell(http: str, head: str) -> None:
+def test_cause_matches_table_for_all_observations(http: str, head: str) -> None:
     wrong = []
     for cell in [each for each in CELLS if (each[0], each[3]) == (http, head)]:
         record = ended(seen(*cell))
@@ -113,7 +113,7 @@ def test_cause_of_each_table_cell(http: str, head: str) -> None:
     assert wrong == []
 
 
-def test_table_rows_are_necessary() -> None:
+def test_table_rows_all_match_some_observation() -> None:
     used = {next(r for r in TABLE if expected(cell) == r[4] and _fits(r, cell)) for cell in CELLS}
 
     assert used == set(TABLE)
@@ -148,7 +148,7 @@ def test_pod_evidence_takes_precedence_over_exit_code() -> None:
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
 
 
-def test_driver_killed_by_ray_memory_monitor_is_head_shortage() -> None:
+def test_driver_killed_by_ray_memory_monitor_is_head_memory_shortage() -> None:
     attempt = AttemptObserved(1, SubmissionStatus.FAILED, None, "low on memory", True)
 
     record = ended(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))

@@ -46,7 +46,7 @@ async def test_node_with_two_failures_is_avoided_and_named() -> None:
     )
 
 
-async def test_node_with_two_worker_failures_gets_new_cluster() -> None:
+async def test_cluster_is_replaced_after_two_worker_failures_on_one_node() -> None:
     def loses_worker(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_worker("gpu-7")
 
@@ -59,7 +59,7 @@ async def test_node_with_two_worker_failures_gets_new_cluster() -> None:
     assert scenario.attempts[2].tier is Tier.NEW_CLUSTER
 
 
-async def test_single_failures_exclude_no_node() -> None:
+async def test_single_failures_do_not_exclude_nodes() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
 
     await scenario.until_quiet()
@@ -68,7 +68,7 @@ async def test_single_failures_exclude_no_node() -> None:
     assert avoided(scenario) == []
 
 
-async def test_zero_disables_node_exclusion() -> None:
+async def test_zero_limit_disables_node_exclusion() -> None:
     changes = {"recovery.excludeNodeAfterFailures": 0}
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")}, changes)
 
@@ -81,7 +81,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.mark.row("B24")
-async def test_rare_reboots_exclude_no_node() -> None:
+async def test_rare_reboots_do_not_exclude_node() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
     await scenario.until(lambda status: len(status.attempts) == 2)
 
@@ -94,7 +94,7 @@ async def test_rare_reboots_exclude_no_node() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_failure_count_decreases_each_day() -> None:
+async def test_node_failure_count_decreases_each_day() -> None:
     faults = {(n, 15): fails_on("gpu-7") for n in (1, 2, 3)}
     scenario = make_scenario(faults | {(4, 16): CRASH, (5, 17): fails_on("gpu-8")})
 
@@ -107,7 +107,7 @@ async def test_failure_count_decreases_each_day() -> None:
 
 
 @pytest.mark.row("B24")
-async def test_failure_count_decreases_after_ten_checkpoints() -> None:
+async def test_node_failure_count_decreases_after_ten_checkpoints() -> None:
     faults = {(1, 15): fails_on("gpu-7"), (2, 125): fails_on("gpu-7")}
     scenario = make_scenario(faults, {"training.totalSteps": 140, "checkpoint.everySteps": 10})
 

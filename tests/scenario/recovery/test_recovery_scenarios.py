@@ -63,7 +63,7 @@ async def test_job_runs_from_preflight_to_its_target() -> None:
     ]
 
 
-async def test_ready_condition_while_training_and_when_complete() -> None:
+async def test_ready_condition_is_true_while_training_and_after_success() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await until_step(scenario, 5)
@@ -76,7 +76,7 @@ async def test_ready_condition_while_training_and_when_complete() -> None:
     assert scenario.condition(ConditionType.READY)[:2] == ("True", "Ready")
 
 
-async def test_phases_come_in_order() -> None:
+async def test_phases_are_reported_in_order() -> None:
     scenario = make_scenario()
 
     await scenario.until_quiet()
@@ -120,7 +120,7 @@ async def test_first_failure_after_progress_restarts_at_once() -> None:
     assert scenario.status.restarts.total == 2
 
 
-async def test_two_crashes_without_progress_get_new_cluster() -> None:
+async def test_cluster_is_replaced_after_two_crashes_without_progress() -> None:
     scenario = make_scenario({(1, 5): CRASH, (2, 5): CRASH})
 
     await scenario.until_quiet()
@@ -140,7 +140,7 @@ async def test_cluster_is_kept_while_attempts_progress() -> None:
     assert tiers == [Tier.FIRST, *[Tier.WARM_CLUSTER] * 3, Tier.NEW_CLUSTER]
 
 
-async def test_new_cluster_gets_two_attempts() -> None:
+async def test_new_cluster_is_used_for_two_attempts() -> None:
     scenario = make_scenario({(n, 5): CRASH for n in (1, 2, 3)})
 
     await scenario.until_quiet()
@@ -195,7 +195,7 @@ async def test_cluster_is_kept_while_head_saves() -> None:
 
 
 @pytest.mark.row("B17")
-async def test_lost_head_gets_new_cluster() -> None:
+async def test_cluster_is_replaced_after_head_loss() -> None:
     scenario = make_scenario({(1, 33): head_is_lost})
 
     await scenario.until_quiet()
@@ -211,7 +211,7 @@ def head_is_succeeded(runtime: FakeRuntime, _: Attempt) -> None:
 
 
 @pytest.mark.row("B17")
-async def test_restored_head_keeps_cluster() -> None:
+async def test_cluster_is_kept_when_head_is_restored() -> None:
     scenario = make_scenario({(1, 33): head_is_succeeded})
 
     await scenario.until_quiet()
@@ -237,7 +237,7 @@ async def test_driver_saves_before_head_is_replaced() -> None:
 
 
 @pytest.mark.row("B17")
-async def test_head_return_timeout_gets_new_cluster() -> None:
+async def test_cluster_is_replaced_when_head_does_not_return_in_time() -> None:
     def head_stays_away(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(away_seconds=600)
 
@@ -251,7 +251,7 @@ async def test_head_return_timeout_gets_new_cluster() -> None:
     assert scenario.status.restarts.total == 1
 
 
-async def test_repeated_head_loss_without_progress_gets_new_cluster() -> None:
+async def test_cluster_is_replaced_after_repeated_head_loss_without_progress() -> None:
     again = {(1, 33): head_is_succeeded, (2, 31): head_is_succeeded, (3, 32): head_is_succeeded}
     scenario = make_scenario(again)
 
@@ -266,7 +266,7 @@ def worker_is_lost(runtime: FakeRuntime, _: Attempt) -> None:
 
 
 @pytest.mark.row("B10", "G6")
-async def test_lost_worker_is_replaced_in_its_cluster() -> None:
+async def test_lost_worker_is_replaced_in_same_cluster() -> None:
     scenario = make_scenario({(1, 33): worker_is_lost})
 
     await scenario.until_quiet()
@@ -277,7 +277,7 @@ async def test_lost_worker_is_replaced_in_its_cluster() -> None:
     assert scenario.count(CreateCluster) == 1
 
 
-async def test_repeated_worker_loss_without_progress_gets_new_cluster() -> None:
+async def test_cluster_is_replaced_after_repeated_worker_loss_without_progress() -> None:
     scenario = make_scenario(
         {(1, 33): worker_is_lost, (2, 31): worker_is_lost, (3, 32): worker_is_lost}
     )
@@ -288,7 +288,7 @@ async def test_repeated_worker_loss_without_progress_gets_new_cluster() -> None:
     assert tiers(scenario) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER, Tier.WARM_CLUSTER]
 
 
-async def test_head_without_submission_is_head_lost() -> None:
+async def test_head_that_lost_its_submission_is_reported_as_head_lost() -> None:
     def restart_head(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None
 
@@ -373,7 +373,7 @@ async def test_older_checkpoint_is_accepted_with_reason() -> None:
 
 
 @pytest.mark.row("A30", "B23")
-async def test_suspend_saves_frees_everything_and_resumes() -> None:
+async def test_suspended_job_saves_frees_resources_and_resumes() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 25)
 
@@ -395,7 +395,7 @@ async def test_suspend_saves_frees_everything_and_resumes() -> None:
 
 
 @pytest.mark.parametrize("when", [0, 1, 3, 10, 14, 22])
-async def test_early_suspension_leaves_no_objects(when: int) -> None:
+async def test_suspension_before_training_deletes_cluster(when: int) -> None:
     scenario = make_scenario()
     for _ in range(when):
         await scenario.round()
@@ -434,7 +434,7 @@ async def test_budget_is_reset_by_a_new_checkpoint() -> None:
     assert scenario.status.restarts.total == 5
 
 
-async def test_zero_budget_allows_no_restart() -> None:
+async def test_zero_budget_does_not_allow_restart() -> None:
     scenario = make_scenario({(1, 27): CRASH}, {"recovery.maxRestarts": 0})
 
     await scenario.until_quiet()
@@ -584,7 +584,7 @@ async def test_changed_url_is_rejected_by_preflight() -> None:
 
 
 @pytest.mark.row("A12")
-async def test_changed_restart_limit_repeats_no_preflight() -> None:
+async def test_changing_restart_limit_does_not_repeat_preflight() -> None:
     scenario = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
 
     scenario.edit(asks_at("http://kb:8000/retrieve") | {"recovery.maxRestarts": 3})
@@ -596,7 +596,7 @@ async def test_changed_restart_limit_repeats_no_preflight() -> None:
 
 
 @pytest.mark.row("A10", "B13")
-async def test_stalled_attempt_is_dumped_stopped_and_restarted() -> None:
+async def test_stalled_attempt_dumps_stacks_stops_and_restarts() -> None:
     scenario = make_scenario({(1, 25): hangs})
 
     await scenario.until_quiet()
@@ -607,7 +607,7 @@ async def test_stalled_attempt_is_dumped_stopped_and_restarted() -> None:
     assert scenario.attempts[1].from_step == 20
 
 
-async def test_unobserved_time_stops_no_attempt() -> None:
+async def test_unobserved_time_does_not_stop_attempt() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -620,7 +620,7 @@ async def test_unobserved_time_stops_no_attempt() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_unreachable_dashboard_ends_no_attempt() -> None:
+async def test_unreachable_dashboard_does_not_end_attempt() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -669,7 +669,7 @@ async def test_retry_annotation_reopens_failed_job_with_new_budget() -> None:
     assert scenario.status.restarts.since_progress == 0
 
 
-async def test_unchanged_retry_annotation_reopens_nothing() -> None:
+async def test_unchanged_retry_annotation_does_not_reopen_job() -> None:
     scenario = make_scenario({(1, 5): exits(ExitCode.DATA_ERROR)})
     scenario.retry("1")
     await scenario.until_quiet()
@@ -682,7 +682,7 @@ async def test_unchanged_retry_annotation_reopens_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", [None, exits(ExitCode.DATA_ERROR)])
-async def test_finished_job_gets_no_actions(fault: Any) -> None:
+async def test_finished_job_does_not_cause_actions(fault: Any) -> None:
     scenario = make_scenario({(1, 5): fault} if fault else {})
     await scenario.until_quiet()
     status, done = scenario.status, list(scenario.runtime.performed)
@@ -694,7 +694,7 @@ async def test_finished_job_gets_no_actions(fault: Any) -> None:
     assert scenario.runtime.performed == done
 
 
-async def test_unready_cluster_fails_job_at_deadline() -> None:
+async def test_cluster_not_ready_by_deadline_fails_job() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"provisioningSeconds": 3}})
 
     await scenario.until_quiet()
@@ -713,7 +713,7 @@ RETRIEVAL = {
 }
 
 
-async def test_managed_retriever_runs_for_the_lifetime_of_the_job() -> None:
+async def test_managed_retriever_runs_for_lifetime_of_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
 
     await scenario.until_quiet()
@@ -748,7 +748,7 @@ async def test_rejected_corpus_fails_job() -> None:
     assert scenario.condition(ConditionType.FAILED) == ("True", "DataError", "kb: line 2: no text")
 
 
-async def test_unready_retriever_fails_job_at_deadline() -> None:
+async def test_retriever_not_ready_by_deadline_fails_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL | SHORT)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 

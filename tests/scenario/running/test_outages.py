@@ -83,7 +83,7 @@ async def test_outage_costs_only_waiting_time() -> None:
     )
 
 
-async def test_waiting_time_has_a_separate_ratio() -> None:
+async def test_waiting_time_ratio_is_reported_separately() -> None:
     calm, disturbed = make_service_scenario([]), make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await calm.until_quiet()
@@ -226,7 +226,7 @@ async def test_outage_timer_continues_after_driver_loss() -> None:
     assert (scenario.runtime.now - T0).total_seconds() < 40 + 300 + 90
 
 
-async def test_failed_calls_get_no_new_cluster() -> None:
+async def test_cluster_is_kept_after_failed_retrieval_calls() -> None:
     fails = exits(ExitCode.RETRIEVAL_UNAVAILABLE, "9 of 16 samples failed")
     scenario = make_service_scenario([], faults={(n, 5): fails for n in (1, 2, 3)})
 
@@ -276,7 +276,7 @@ async def test_preflight_waits_for_service_without_pod(
     assert not is_waiting(scenario.status)
 
 
-async def test_events_do_not_shorten_retry_interval() -> None:
+async def test_change_events_do_not_shorten_retry_interval() -> None:
     scenario = make_service_scenario([], preflight_result=REFUSES)
     await scenario.until(is_waiting)
     started = scenario.runtime.now
@@ -338,7 +338,7 @@ async def test_changed_spec_resets_outage_timer(
     assert 300 <= (scenario.runtime.now - edited).total_seconds() <= 360
 
 
-async def test_other_failed_checks_fail_job_at_once() -> None:
+async def test_failed_checks_other_than_outages_fail_job_at_once() -> None:
     checks = [
         *REFUSES.checks,
         Check(id=CheckId.DATA_COLUMNS, state=CheckState.FAILED, evidence="no column prompt"),

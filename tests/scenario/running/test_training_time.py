@@ -80,7 +80,7 @@ async def test_ettr_is_reported_from_first_step() -> None:
     assert ratio(scenario) == pytest.approx(20 / (20 + LOAD_SECONDS), abs=0.06)
 
 
-async def test_lost_steps_follow_from_next_attempt() -> None:
+async def test_lost_steps_are_corrected_by_resume_step_of_next_attempt() -> None:
     scenario = make_scenario({(1, 27): head_is_lost})
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.attempts[0].lost_steps == scenario.attempts[0].to_step - 20 > 0

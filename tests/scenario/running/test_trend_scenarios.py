@@ -8,7 +8,7 @@ from support.fakes.fake_runtime import exits, head_is_lost, make_scenario, until
 
 
 @pytest.mark.row("A25")
-async def test_slowing_down_is_set_and_cleared() -> None:
+async def test_slowing_down_condition_is_set_and_cleared() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -25,7 +25,7 @@ async def test_slowing_down_is_set_and_cleared() -> None:
 
 
 @pytest.mark.row("B14")
-async def test_new_attempt_takes_new_baseline() -> None:
+async def test_baseline_is_measured_again_in_new_attempt() -> None:
     scenario = make_scenario({(1, 33): head_is_lost})
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.status.restart_state.baseline == Baseline()
@@ -77,7 +77,7 @@ async def test_degradation_restarts_only_when_configured() -> None:
 
 
 @pytest.mark.row("D3")
-async def test_policy_mismatch_condition_names_difference() -> None:
+async def test_policy_mismatch_condition_message_contains_difference() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     assert scenario.condition(ConditionType.POLICY_MISMATCH)[0] != "True"

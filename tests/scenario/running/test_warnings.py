@@ -26,7 +26,7 @@ async def test_spec_warning_is_in_status_and_one_event() -> None:
     assert sum("spec.training.learningRate" in each for each in notes(scenario)) == 1
 
 
-async def test_warning_adds_no_round_and_no_write() -> None:
+async def test_warning_does_not_add_rounds_or_status_writes() -> None:
     with_warning, without = (
         make_scenario({}, WARM),
         make_scenario({}, {"training": {"totalSteps": 40}}),
@@ -95,7 +95,7 @@ async def test_checkpoint_interval_is_recommended_after_failure() -> None:
     assert sum("1 failure in" in each for each in notes(scenario)) == 1
 
 
-async def test_optimal_interval_causes_no_warning() -> None:
+async def test_optimal_interval_does_not_cause_warning() -> None:
     scenario = make_scenario({(1, 55): head_is_lost}, {"training": {"totalSteps": 60},
                                              "checkpoint.everySteps": 15})  # fmt: skip
     scenario.runtime.save_seconds = 2.0
@@ -127,7 +127,7 @@ async def test_restart_event_names_step_and_tier() -> None:
 
 
 @pytest.mark.row("C9")
-def test_recommended_interval_is_dalys() -> None:
+def test_recommended_checkpoint_interval_follows_dalys_formula() -> None:
     assert best_interval(2.0, 65.0) == pytest.approx(14.82, abs=0.01)
     assert best_interval(10.0, 4.0) == 4.0
     assert best_interval(0.001, 1e6) == pytest.approx(44.72, abs=0.01)  # √(2 · δ · M)

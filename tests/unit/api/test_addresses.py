@@ -65,7 +65,7 @@ def test_invalid_backup_urls_are_rejected(url: str) -> None:
     assert not takes(BACKUP_URL, url)
 
 
-def test_display_url_has_no_query() -> None:
+def test_display_url_omits_query() -> None:
     assert display_url("http://h:1/x?key=abc#d") == "http://h:1/x"
     assert display_url("http://h/x#token=abc") == "http://h/x"
     assert display_url("") == ""

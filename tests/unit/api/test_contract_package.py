@@ -24,5 +24,5 @@ def test_api_imports_neither_kopf_nor_torch() -> None:
 
 
 @pytest.mark.parametrize("folder", ["operator", "trainer_image", "crds", "helm"])
-def test_top_level_folders_are_no_packages(folder: str) -> None:
+def test_top_level_folders_are_not_packages(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()

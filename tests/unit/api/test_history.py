@@ -10,14 +10,14 @@ def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "
     history_file(folder, epoch).write_text(text + torn)
 
 
-def test_repeated_step_has_record_of_newest_epoch(tmp_path: Path) -> None:
+def test_repeated_step_uses_record_of_newest_epoch(tmp_path: Path) -> None:
     write(tmp_path, 9, [{"step": step, "loss": 0.9} for step in (1, 2, 3, 4)])
     write(tmp_path, 10, [{"step": step, "loss": 0.1} for step in (3, 4, 5)])
     history = read_history(tmp_path)
     assert [(r["step"], r["epoch"]) for r in history] == [(1, 9), (2, 9), (3, 10), (4, 10), (5, 10)]
 
 
-def test_restarted_attempt_keeps_later_steps_of_older_epochs(tmp_path: Path) -> None:
+def test_history_keeps_steps_of_older_epochs_beyond_restarted_attempt(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": step} for step in (1, 2, 3)])
     write(tmp_path, 2, [{"step": 1}])
     assert [r["epoch"] for r in read_history(tmp_path)] == [2, 1, 1]

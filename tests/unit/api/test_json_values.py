@@ -32,7 +32,7 @@ VALUE = {"a": [{"b": [1, 2]}, {"b": [3]}], "c-d": {"e": None}, "@x": "y"}
         ("c-d[*]", []),
     ],
 )
-def test_values_at_returns_matches(path: str, expected: list[Any]) -> None:
+def test_values_at_returns_values_matching_path(path: str, expected: list[Any]) -> None:
     assert re.search(JSON_PATH, path)
     assert values_at(path, VALUE) == expected
 
@@ -42,7 +42,7 @@ def test_invalid_json_path_is_rejected(path: str) -> None:
     assert not re.search(JSON_PATH, path)
 
 
-def test_placeholders_are_names_in_braces() -> None:
+def test_template_placeholders_are_names_in_braces() -> None:
     template = {"q": "query { Get { text } } {a}", "n": ["{b}", "{{c}}", "{}", "{0}", "{ d }"]}
     assert placeholders(template) == {"a", "b"}
     assert render_template(template, {"a": "{b}", "b": [1]}) == {
@@ -63,6 +63,6 @@ def test_placeholders_are_names_in_braces() -> None:
         object(),
     ],
 )
-def test_free_json_is_bounded(value: Any) -> None:
+def test_free_form_json_size_is_bounded(value: Any) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(JsonTemplate).validate_python(value)

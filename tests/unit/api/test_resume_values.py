@@ -29,7 +29,7 @@ def make_spec() -> JobSpec:
     return resolve(make_job(JOB)).spec
 
 
-def test_resume_values_list_fields_that_results_depend_on() -> None:
+def test_resume_values_contain_fields_that_affect_results() -> None:
     values = resume_values(make_spec())
 
     assert sorted(values) == sorted(DEPENDS_ON.split())
@@ -47,7 +47,7 @@ def test_resume_values_are_equal_for_spec_and_trainer_config() -> None:
     assert resume_values(config) == resume_values(make_spec())
 
 
-def test_checkpoint_without_new_field_fits_while_field_is_default() -> None:
+def test_checkpoint_without_new_field_is_compatible_while_field_is_default() -> None:
     before = resume_values(make_spec())
     assert before["data.columns"] == {
         "prompt": "prompt",
@@ -145,7 +145,7 @@ def test_endpoint_body_and_response_are_resume_values(edit: dict[str, Any], expe
         ),
     ],
 )
-def test_service_addresses_headers_and_limits_keep_resume_values(
+def test_service_urls_headers_and_limits_do_not_change_resume_values(
     block: str, before: dict[str, Any], edit: dict[str, Any]
 ) -> None:
     assert after_an_edit(block, before, edit) == []
@@ -178,7 +178,7 @@ def test_long_differences_are_cut_to_first_difference() -> None:
         ({"totalSteps": 2000, "decaySteps": 1000}, []),
     ],
 )
-def test_learning_rate_decay_changes_resume_values(
+def test_learning_rate_decay_changes_are_listed_in_resume_values(
     change: dict[str, Any], expected: list[str]
 ) -> None:
     original = {"learningRateSchedule": "Cosine", "totalSteps": 1000}

@@ -11,11 +11,11 @@ LONGEST_VARIABLE = 128 * 1024
 
 
 @pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * limits.MAX_CONFIG_BYTES])
-def test_sealed_text_is_opened_unchanged(text: str) -> None:
+def test_sealed_config_is_unsealed_unchanged(text: str) -> None:
     assert open_sealed(seal(text)) == text
 
 
-def test_sealed_variables_have_no_dollar_and_fit_linux_limit() -> None:
+def test_sealed_variables_avoid_dollar_signs_and_fit_linux_limit() -> None:
     sealed = seal(HOSTILE) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
     for name, value in sealed.items():
         assert set("$(){}%`\\ \n") & set(value) == set()
@@ -40,7 +40,7 @@ def test_invalid_environment_is_rejected_with_remedy(changes: dict[str, str], wo
     assert "raggrpo run" in str(refused.value)
 
 
-def test_broken_seal_does_not_contain_configuration() -> None:
+def test_seal_error_does_not_reveal_configuration() -> None:
     with pytest.raises(BrokenSeal) as refused:
         open_sealed(seal("{}") | {names.ENV_CONFIG: "hunter2 is the secret"})
     assert "hunter2" not in str(refused.value)

@@ -105,7 +105,7 @@ def test_secret_patterns_take_linear_time(unit: str) -> None:
     assert seconds(32_000) < 8 * seconds(8_000)  # four times the length; a square takes 16 times
 
 
-def test_secret_query_pattern_matches_python_predicate() -> None:
+def test_secret_query_pattern_agrees_with_python_predicate() -> None:
     urls = ["http://h/?key=a", "http://h/?a=b&x_token=1", "http://h/?keys=1", "http://h/?db_pass=x",
             "http://h/?pass_x=1", "http://h/?token=", "http://h/?a?sig=b", "http://h/?code=x",
             "http://h/?zip_code=x", "http://h/;jwt=1"]  # fmt: skip

@@ -67,7 +67,7 @@ def test_status_round_trips_through_json(with_nulls: bool) -> None:
     assert job.status == STATUS
 
 
-def test_status_without_nulls_has_empty_times() -> None:
+def test_unset_times_are_empty_strings_in_status_json() -> None:
     raw = status_to_json(STATUS, with_nulls=False)
 
     assert {"checkpoint", "bestStep"}.isdisjoint(raw)
@@ -75,7 +75,7 @@ def test_status_without_nulls_has_empty_times() -> None:
     assert raw["completionTime"] == raw["restartState"]["nextRetryTime"] == ""
 
 
-def test_pinned_ignores_unknown_keys() -> None:
+def test_pinned_values_ignore_unknown_keys() -> None:
     assert status_to_json(JobStatus())["pinned"] == {}
     assert status_to_json(STATUS)["pinned"] == {"image": "trainer:1", "rayVersion": "2.60.0"}
     older = status_from_json({"pinned": {"precision": "FP32", "schemaDigest": "of old"}})
@@ -129,7 +129,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_stored_values_beyond_limits_are_replaced(what: str) -> None:
+def test_stored_status_values_beyond_limits_are_replaced(what: str) -> None:
     status = status_from_json({"attempt": 3, **BEYOND[what]})
 
     assert status.attempt == 3

@@ -19,7 +19,7 @@ NEW = {
 }
 
 
-def test_unknown_fields_of_schema_are_dropped_and_listed() -> None:
+def test_fields_unknown_to_schema_are_dropped_and_listed() -> None:
     assert drop_unknown(NEW, OLD) == {
         "model": {"path": "m"},
         "rows": [{"name": "a"}, {"name": "b"}],
@@ -32,7 +32,7 @@ def test_unknown_fields_of_schema_are_dropped_and_listed() -> None:
     ]
 
 
-def test_current_schema_is_known_and_complete() -> None:
+def test_current_trainer_schema_is_known_and_complete() -> None:
     schema = TrainerConfig.model_json_schema(by_alias=True)
 
     assert known_schemas()[schema_digest()] == fields_of(schema, schema["$defs"])
@@ -43,7 +43,7 @@ def test_current_schema_is_known_and_complete() -> None:
     }
 
 
-def test_release_is_added_to_earlier_ones() -> None:
+def test_release_is_added_to_trainer_schemas() -> None:
     text = with_release(FILE.read_text(), "9.0.0", "d", {"properties": {"a": {"type": "string"}}})
     assert json.loads(text) == json.loads(FILE.read_text()) | {
         "9.0.0": {"digest": "d", "fields": {"a": None}}

@@ -57,7 +57,7 @@ def make_recorded_job(folder: Path, status: JobStatus | None = None) -> Path:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_are_valid(path: Path) -> None:
+def test_validate_accepts_sample_jobs(path: Path) -> None:
     result = raggrpo("validate", path)
     assert result.exit_code == 0, result.output
     assert "is valid" in result.output
@@ -187,7 +187,7 @@ def test_logs_print_newest_or_requested_attempt(tmp_path: Path) -> None:
     assert "attempts with logs: 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
 
 
-def test_logs_of_running_attempt_are_live(tmp_path: Path) -> None:
+def test_logs_are_read_from_live_driver_log_while_running(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     place = JobFolder(folder)
     state = place.load()

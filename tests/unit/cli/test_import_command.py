@@ -15,7 +15,7 @@ CLI = CliRunner()
 
 
 @pytest.mark.row("B30")
-def test_imported_script_is_valid_job(tmp_path: Path) -> None:
+def test_import_writes_valid_job_file(tmp_path: Path) -> None:
     script, job = tmp_path / "run.sh", tmp_path / "job.yaml"
     script.write_text(GSM8K)
 

@@ -60,7 +60,7 @@ def test_cli_prints_only_through_terminal_module() -> None:
 
 @pytest.mark.row("E12")
 @pytest.mark.parametrize("err", [False, True])
-def test_show_removes_control_characters(err: bool) -> None:
+def test_terminal_show_removes_control_characters(err: bool) -> None:
     app = typer.Typer()
     app.command()(lambda: terminal.show(HOSTILE, err=err))
 

@@ -103,7 +103,7 @@ def test_validate_rejects_binary_file(tmp_path: Path) -> None:
     assert_rejected(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
 
 
-def test_installed_command_rejects_without_traceback(tmp_path: Path) -> None:
+def test_installed_command_rejects_invalid_job_without_traceback(tmp_path: Path) -> None:
     path = make_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
     result = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],
@@ -130,7 +130,7 @@ def test_validate_reports_field_and_remedy(row: str, tmp_path: Path) -> None:
     assert "me:word" not in result.output
 
 
-def test_unchanged_job_is_valid(tmp_path: Path) -> None:
+def test_validate_accepts_unmodified_job(tmp_path: Path) -> None:
     assert raggrpo("validate", make_job_file(tmp_path, {})).code == ExitCode.DONE
 
 
@@ -186,7 +186,7 @@ ON_CPU = ("--set", "resources.device=CPU")
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_invalid_option_suggests_valid_one(
+def test_invalid_option_error_suggests_valid_option(
     command: str, options: tuple[str, ...], texts: list[str], tmp_path: Path
 ) -> None:
     path = make_job_file(tmp_path, prompt_mode())
@@ -296,7 +296,7 @@ def test_preflight_reports_problem_and_remedy(
     assert "FAILED" in result.output
 
 
-def test_endpoint_down_fails_preflight(tmp_path: Path) -> None:
+def test_unreachable_endpoint_fails_preflight(tmp_path: Path) -> None:
     path = make_local_job(
         tmp_path,
         {**prompt_mode(url="http://127.0.0.1:9/retrieve"), "spec.data.maxPromptLength": 1024},
@@ -306,6 +306,6 @@ def test_endpoint_down_fails_preflight(tmp_path: Path) -> None:
     )
 
 
-def test_unchanged_job_passes_preflight(tmp_path: Path) -> None:
+def test_unmodified_job_passes_preflight(tmp_path: Path) -> None:
     result = raggrpo("check", make_local_job(tmp_path, {}))
     assert (result.code, "FAILED" in result.output) == (ExitCode.DONE, False), result.output

@@ -40,12 +40,12 @@ METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matc
 
 
 @pytest.mark.row("B1")
-def test_committed_file_is_up_to_date() -> None:
+def test_committed_crd_is_up_to_date() -> None:
     assert CRD_FILE.read_text() == crd_yaml(), "run python -m raggrpo_operator.crd"
     assert yaml.safe_load(CRD_FILE.read_text()) == crd_manifest()
 
 
-def test_check_fails_on_edited_file(tmp_path: Path) -> None:
+def test_crd_check_fails_on_edited_file(tmp_path: Path) -> None:
     edited = tmp_path / "crd.yaml"
     main(["--output", str(edited)])
     main(["--check", "--output", str(edited)])
@@ -56,7 +56,7 @@ def test_check_fails_on_edited_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_pass_models_and_schema(path: Path) -> None:
+def test_sample_jobs_pass_models_and_schema(path: Path) -> None:
     job = make_sample(path)
     VALIDATOR.validate(yaml.safe_load(path.read_text()))
     VALIDATOR.validate(job.manifest())
@@ -92,7 +92,7 @@ def test_status_passes_schema() -> None:
         ("spec.scheduling.tolerations", [{"operator": "Maybe"}]),
     ],
 )
-def test_models_and_schema_reject_the_same(place: str, value: Any) -> None:
+def test_models_and_schema_reject_same_values(place: str, value: Any) -> None:
     raw = make_raw_job({place: value})
     assert not isinstance(parse_job(raw), RagGrpoJob)
     assert not VALIDATOR.is_valid(raw)
@@ -110,7 +110,7 @@ def test_schema_is_structural() -> None:
         assert schema.get("additionalProperties") is not False, place
 
 
-def test_file_has_no_defaults_and_no_references() -> None:
+def test_crd_does_not_contain_defaults_or_references() -> None:
     assert not re.search(r"^\s*(default|\$ref|title):", crd_yaml(), re.MULTILINE)
 
 
@@ -188,7 +188,7 @@ def test_descriptions_end_with_the_default(place: str, sentence: str) -> None:
     assert SCHEMA_PARTS[place]["description"].endswith(sentence)
 
 
-def test_lists_with_keys_are_maps() -> None:
+def test_lists_with_keys_have_list_type_map() -> None:
     keys = {
         place: schema["x-kubernetes-list-map-keys"]
         for place, schema in SCHEMA_PARTS.items()
@@ -205,7 +205,7 @@ def test_lists_with_keys_are_maps() -> None:
         assert key in SCHEMA_PARTS[f"{place}[]"]["required"]
 
 
-def test_validations_report_fields_that_exist() -> None:
+def test_cel_field_paths_exist() -> None:
     for place, entries in validations().items():
         assert SCHEMA_PARTS[place]["x-kubernetes-validations"] == entries
         for entry in entries:
@@ -214,7 +214,7 @@ def test_validations_report_fields_that_exist() -> None:
             assert target in SCHEMA_PARTS, target
 
 
-def test_validations_guard_optional_fields() -> None:
+def test_cel_rules_guard_optional_fields() -> None:
     conditions = [(place, entry["rule"]) for place, each in validations().items() for entry in each]
     clauses = [
         (place, clause)
@@ -238,7 +238,7 @@ def test_validations_guard_optional_fields() -> None:
 
 
 @pytest.mark.row("A9")
-def test_columns_and_selectable_fields_read_fields_that_exist() -> None:
+def test_printer_columns_and_selectable_fields_exist() -> None:
     version = crd_manifest()["spec"]["versions"][0]
     paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]]
     paths += [field["jsonPath"] for field in version["selectableFields"]]
@@ -248,7 +248,7 @@ def test_columns_and_selectable_fields_read_fields_that_exist() -> None:
         assert place in SCHEMA_PARTS or place.startswith("metadata."), path
 
 
-def test_names_of_the_resource() -> None:
+def test_crd_names_and_subresources_are_as_documented() -> None:
     manifest = crd_manifest()
     assert manifest["metadata"]["name"] == "raggrpojobs.raggrpo.io"
     assert manifest["spec"]["names"]["shortNames"] == ["rgj"]
@@ -279,7 +279,7 @@ def test_full_sample_specifies_all_fields() -> None:
     assert known - given == set()
 
 
-def test_generator_runs_as_module() -> None:
+def test_crd_generator_runs_as_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "raggrpo_operator.crd", "--check"],
         capture_output=True, text=True, check=False, timeout=60,

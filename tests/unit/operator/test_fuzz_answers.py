@@ -169,7 +169,7 @@ def leaves(value: Any) -> Iterator[str | float]:
         yield value
 
 
-async def test_valid_head_answers_are_used(
+async def test_valid_head_responses_are_used(
     tmp_path: Path,
     session: ClientSession,
     head: tuple[AdversarialHead, str],
@@ -188,7 +188,7 @@ async def test_valid_head_answers_are_used(
 @pytest.mark.row("E3")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", ["details", "progress"])
-async def test_round_survives_arbitrary_head_answers(
+async def test_round_survives_arbitrary_head_responses(
     kind: str,
     tmp_path: Path,
     session: ClientSession,

@@ -36,7 +36,9 @@ OF_SUCCESS = ("no content", "invalid UTF-8")
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_hostile_answers_are_unreachable(name: str, session: ClientSession) -> None:
+async def test_invalid_or_oversized_responses_are_treated_as_unreachable(
+    name: str, session: ClientSession
+) -> None:
     async with adversarial_server(ANSWERS[name]) as url:
         http = HttpApi(session, url, "s3cret", SHORT)
         for call in (
@@ -58,7 +60,7 @@ async def test_hostile_answers_are_unreachable(name: str, session: ClientSession
             await ProgressClient(http).dump_stacks()
 
 
-async def test_compression_bomb_is_small_and_expands() -> None:
+async def test_compression_bomb_fixture_is_small_and_expands() -> None:
     assert len(BOMB) < 2 * MIB
 
 
@@ -74,7 +76,7 @@ async def test_many_hostile_heads_use_bounded_memory(
             group.create_task(read(name))
 
 
-async def test_answer_of_maximum_size_is_accepted(session: ClientSession) -> None:
+async def test_response_of_maximum_size_is_accepted(session: ClientSession) -> None:
     async def answer(send: Send) -> None:
         await send(HEAD + b"Content-Length: %d\r\n\r\n" % MAX_BYTES + b"x" * MAX_BYTES)
 

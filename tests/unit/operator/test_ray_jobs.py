@@ -83,7 +83,7 @@ async def test_submission_carries_environment_and_metadata(session: ClientSessio
     }
 
 
-async def test_repeated_submission_is_idempotent(session: ClientSession) -> None:
+async def test_job_submission_is_idempotent(session: ClientSession) -> None:
     async with make_head(knows("RUNNING")) as head:
         await RayJobs(HttpApi(session, head.url)).submit("j-a1", "exec true", {}, {})
     assert [method for method, _ in head.calls] == ["GET"]
@@ -150,7 +150,7 @@ async def test_token_is_sent_and_rejection_raises_access_denied(session: ClientS
 
 
 @pytest.mark.parametrize("verb", ["submit", "status", "stop"])
-async def test_error_quotes_head_answer(verb: str, session: ClientSession) -> None:
+async def test_error_message_quotes_head_response(verb: str, session: ClientSession) -> None:
     async with make_head(lambda method, path: (500, "no available agent")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -162,14 +162,14 @@ async def test_error_quotes_head_answer(verb: str, session: ClientSession) -> No
             await calls[verb]()
 
 
-async def test_invalid_json_is_unreachable(session: ClientSession) -> None:
+async def test_invalid_json_is_treated_as_unreachable(session: ClientSession) -> None:
     async with make_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         with pytest.raises(OperatorError, match="Invalid JSON"):
             await jobs.status("j-a1", 1)
 
 
-async def test_missing_head_is_unreachable(session: ClientSession) -> None:
+async def test_missing_head_is_reported_as_unreachable(session: ClientSession) -> None:
     async with make_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))
@@ -177,7 +177,7 @@ async def test_missing_head_is_unreachable(session: ClientSession) -> None:
         await jobs.status("j-a1", 1)
 
 
-def test_message_has_last_lines_of_log() -> None:
+def test_failure_message_contains_last_log_lines() -> None:
     assert last_lines("\n".join(map(str, range(9)))).splitlines() == ["4", "5", "6", "7", "8"]
     assert len(last_lines("x" * 5000)) == 300
 
@@ -185,7 +185,9 @@ def test_message_has_last_lines_of_log() -> None:
 @pytest.mark.parametrize(
     "answer", [(503, {}), (200, "no JSON"), (200, {"attempt": 1}), (200, "x" * 70_000)]
 )
-async def test_unreadable_progress_is_none(answer: Answer, session: ClientSession) -> None:
+async def test_unreadable_progress_is_returned_as_none(
+    answer: Answer, session: ClientSession
+) -> None:
     async with make_head(lambda method, path: answer) as head:
         progress = await ProgressClient(HttpApi(session, head.url)).read()
     assert progress is None

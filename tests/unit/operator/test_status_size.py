@@ -85,7 +85,7 @@ def test_status_fits_size_limit(
 
 
 @pytest.mark.parametrize(("conditions", "num_kept"), [(0, 32), (2, 16), (10, 8)])
-def test_full_status_keeps_first_warnings(conditions: int, num_kept: int) -> None:
+def test_oversized_status_keeps_first_warnings(conditions: int, num_kept: int) -> None:
     long = "\U0001f600" * 1000
     conditions_set = [
         Condition(type=kind, status="True", reason="R", message=long)

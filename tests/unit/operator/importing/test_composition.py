@@ -60,7 +60,7 @@ def composed(files: Mapping[str, str], **choices: str) -> Composition:
         ),
     ],
 )
-def test_files_are_composed_in_the_order_of_their_list(
+def test_files_are_composed_in_defaults_list_order(
     files: Mapping[str, str], expected: Mapping[str, object]
 ) -> None:
     composition = composed(files)
@@ -89,7 +89,7 @@ def test_missing_file_is_reported_with_its_parent() -> None:
     assert open_choice.missing == ["db/${e}_db.yaml, in the defaults of main.yaml"]
 
 
-def test_inherited_values_have_source_file() -> None:
+def test_inherited_values_are_listed_with_source_file() -> None:
     composition = composed({"main": "defaults: [base, _self_]\na: 1", "base": "{a: 2, b: 2, c: 3}"})
     assert composition.inherited == {"b": "base.yaml", "c": "base.yaml"}
     composition.override({"b": 5})

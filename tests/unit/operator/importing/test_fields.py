@@ -34,7 +34,7 @@ def about(lines: list[str], *names: str) -> list[str]:
     return [line for line in lines if line.startswith(names)]
 
 
-def test_verl_defaults_are_specified_in_job() -> None:
+def test_verl_defaults_are_written_to_imported_job() -> None:
     imported = with_({})
     assert imported.job["spec"] == {
         "data": {
@@ -90,7 +90,7 @@ def test_verl_defaults_are_specified_in_job() -> None:
         assert len(about(imported.mapped, what)) == 1
 
 
-def test_single_completion_is_reported() -> None:
+def test_group_of_one_completion_is_reported_and_raised_to_two() -> None:
     imported = import_verl({"data.train_files": "/data/train.parquet"})
     assert f"{ROLLOUT}n: 1 completion per group has no advantage: changed to 2" in imported.wrong
     assert value_at(imported, "rollout.n") == value_at(imported, "algorithm.groupSize") == 2
@@ -243,7 +243,7 @@ def test_validation_is_off_without_validation_files(
         ({"use_kl_loss": False}, None, []),
     ],
 )
-def test_kl_coefficient_is_mapped_if_enabled(
+def test_kl_coefficient_is_mapped_when_kl_loss_is_enabled(
     given: dict[str, Any], coefficient: float | None, unmapped: list[str]
 ) -> None:
     imported = with_({f"{ACTOR}{name}": value for name, value in given.items()})
@@ -251,7 +251,7 @@ def test_kl_coefficient_is_mapped_if_enabled(
     assert about(imported.unmapped, ACTOR) == [f"{ACTOR}{line}" for line in unmapped]
 
 
-def test_unknown_clip_ratio_omits_derived_values() -> None:
+def test_clip_bounds_are_omitted_when_clip_ratio_is_unknown() -> None:
     imported = with_({f"{ACTOR}clip_ratio": UNKNOWN, f"{ACTOR}clip_ratio_low": 0.1})
     algorithm = imported.job["spec"]["algorithm"]
     assert (algorithm["clipRatioLow"], algorithm["dualClip"]) == (0.1, 3.0)
@@ -262,7 +262,7 @@ def test_unknown_clip_ratio_omits_derived_values() -> None:
     ("cycles", "is_reported"),
     [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)],
 )
-def test_cosine_with_half_period_is_not_reported(
+def test_cosine_cycles_are_reported_unless_half_period(
     cycles: dict[str, float], is_reported: bool
 ) -> None:
     optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}
@@ -271,14 +271,14 @@ def test_cosine_with_half_period_is_not_reported(
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(-1, None), (0, None), (1, 1)])
-def test_cosine_decay_ends_at_total_steps_unless_specified(steps: int, decay: int | None) -> None:
+def test_cosine_decay_steps_default_to_total_steps(steps: int, decay: int | None) -> None:
     optim = {"warmup_style": "cosine", "total_training_steps": steps}
     imported = with_({f"{ACTOR}optim.{name}": value for name, value in optim.items()})
     assert value_at(imported, "training.decaySteps") == decay
 
 
 @pytest.mark.parametrize("unknown", ["data.max_prompt_length", f"{ROLLOUT}n"])
-def test_token_limits_are_copied_if_lengths_are_unknown(
+def test_token_limits_are_copied_when_lengths_are_unknown(
     unknown: str,
 ) -> None:
     limits = {f"{ROLLOUT}max_num_batched_tokens": 64, f"{ACTOR}ppo_max_token_len_per_gpu": 128}
@@ -292,7 +292,7 @@ def test_token_limits_are_copied_if_lengths_are_unknown(
     assert [value_at(imported, path) for path in paths] == [None, None]
 
 
-def test_inherited_token_budget_is_not_an_error() -> None:
+def test_inherited_token_budget_too_small_is_dropped_without_error() -> None:
     name = f"{ACTOR}ppo_max_token_len_per_gpu"
     imported = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
     assert value_at(imported, "training.tokensPerMicroBatch") is None
@@ -300,7 +300,7 @@ def test_inherited_token_budget_is_not_an_error() -> None:
 
 
 @pytest.mark.parametrize(("given", "epochs"), [({"trainer.total_epochs": 3}, 3), ({}, None)])
-def test_epochs_are_used_if_steps_are_unknown(given: dict[str, Any], epochs: int | None) -> None:
+def test_epochs_are_used_when_steps_are_unknown(given: dict[str, Any], epochs: int | None) -> None:
     imported = with_(given | {"trainer.total_training_steps": UNKNOWN})
     assert value_at(imported, "training.epochs") == epochs
 
@@ -328,7 +328,7 @@ def test_missing_configuration_files_are_reported() -> None:
     assert import_verl(SMALLEST, missing=["base.yaml"]).missing == ["base.yaml"]
 
 
-def test_hub_model_and_relative_file_get_paths_on_volume() -> None:
+def test_hub_model_and_relative_files_are_mapped_to_volume_paths() -> None:
     imported = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
     assert value_at(imported, "model.path") == f"{MOUNT}/models/Qwen/Q"
     assert value_at(imported, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
@@ -346,5 +346,5 @@ def test_unmapped_inherited_values_are_reported_by_file() -> None:
 @pytest.mark.parametrize(
     ("length", "shown"), [(80, "x" * 80), (81, "x" * 79 + "…"), (200, "x" * 79 + "…")]
 )
-def test_long_value_is_reported_truncated(length: int, shown: str) -> None:
+def test_reported_value_is_truncated_when_long(length: int, shown: str) -> None:
     assert with_({"trainer.odd": "x" * length}).unmapped == [f"trainer.odd={shown}: no counterpart"]

@@ -30,7 +30,7 @@ from raggrpo_operator.core.importing.verl import import_verl
         ("no reference", "no reference"),
     ],
 )
-def test_references_resolve_alone_within_strings_and_nested(value: Any, expected: Any) -> None:
+def test_standalone_embedded_and_nested_references_are_resolved(value: Any, expected: Any) -> None:
     values = {
         "root": "/models",
         "batch": 64,
@@ -97,7 +97,7 @@ trainer:
     ]
 
 
-def test_unresolved_inherited_reference_is_reported_if_mapped() -> None:
+def test_unresolved_inherited_reference_is_reported_only_for_mapped_field() -> None:
     values = {"data.seed": "${oc.env:SEED}", "data.odd": "${oc.env:ODD}", "data.train_files": "/a"}
     imported = import_verl(values, dict.fromkeys(values, "data/rows.yaml"))
     [line] = imported.missing

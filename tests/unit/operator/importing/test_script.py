@@ -80,7 +80,9 @@ def test_last_assignment_before_command_is_used(script: str, expected: str) -> N
         (f"BS={'a' * 60}\nif x; then BS={'b' * 61}; fi", f"$BS is {'a' * 60} or {'b' * 60}…"),
     ],
 )
-def test_undecided_variable_is_reported_with_possible_values(script: str, values: str) -> None:
+def test_branch_dependent_variable_is_reported_with_possible_values(
+    script: str, values: str
+) -> None:
     job = imported(f"{script}\n{RUN} {SMALLEST} data.train_batch_size=$BS")
     assert job.missing == [
         f"data.train_batch_size=$BS: {values}, depending on how the script runs: override it"
@@ -112,26 +114,26 @@ def test_unknown_script_values_are_reported_and_omitted(word: str, expected: str
     assert not any(each.startswith(name) for each in [*job.wrong, *job.unmapped])
 
 
-def test_unknown_experiment_name_uses_default_name() -> None:
+def test_job_name_defaults_when_experiment_name_is_unknown() -> None:
     job = imported(f'E="run-$(date +%F)"\n{RUN} {SMALLEST} trainer.experiment_name=$E')
     assert job.job["metadata"]["name"] == "verl-import"
     assert job.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/verl_examples/verl-import")
     assert "$(date +%F) is the output of a command" in job.missing[0]
 
 
-def test_field_without_counterpart_may_be_unknown() -> None:
+def test_unknown_value_of_unmapped_field_is_not_an_error() -> None:
     job = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
     assert job.missing == []
     assert "critic.optim.lr=$LR: GRPO has no critic" in job.unmapped
     assert "trainer.odd=$(date): no counterpart" in job.unmapped
 
 
-def test_unknown_project_is_omitted_from_folder() -> None:
+def test_checkpoint_path_omits_unknown_project_name() -> None:
     job = imported(f"{RUN} {SMALLEST} trainer.project_name=$(date) trainer.experiment_name=e")
     assert job.job["spec"]["checkpoint"]["path"].endswith("/checkpoints/e")
 
 
-def test_unknown_numbers_are_not_replaced_by_verl_defaults() -> None:
+def test_unknown_numbers_do_not_fall_back_to_verl_defaults() -> None:
     job = imported(
         f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N data.max_prompt_length=$P "
         "actor_rollout_ref.actor.ppo_mini_batch_size=4096 data.train_files=$F "

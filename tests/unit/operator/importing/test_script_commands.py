@@ -19,7 +19,7 @@ RUN = "python3 -m verl.trainer.main_ppo "
         'nohup "$PYTHON" -m $ENTRY',
     ],
 )
-def test_trainer_command_is_selected_among_stages(program: str) -> None:
+def test_trainer_command_is_selected_among_several_commands(program: str) -> None:
     script = read_script(
         "ENTRY=verl.trainer.main_ppo\n"
         "python3 -m verl.trainer.main_generation data.path=/x data.seed=5\n"
@@ -71,11 +71,11 @@ def test_script_without_training_stage_is_rejected() -> None:
         f'ADDS=""\n{RUN} $ADDS data.a=1 data.b=/x data.c=2 ${{@:2}} $*',
     ],
 )
-def test_words_in_variables_and_arrays_are_expanded(script: str) -> None:
+def test_variables_and_arrays_in_arguments_are_expanded(script: str) -> None:
     assert read_script(script) == Script(overrides={"data.a": 1, "data.b": "/x", "data.c": 2})
 
 
-def test_array_expansion_supports_first_indexed_and_joined_elements() -> None:
+def test_array_expansion_supports_index_and_join_forms() -> None:
     script = read_script(
         f"A=(/x /y)\nB=(/z)\n{RUN} data.first=$A data.second=${{A[1]}} "
         'data.all="${A[*]}" data.only=${B[@]}'
@@ -84,7 +84,7 @@ def test_array_expansion_supports_first_indexed_and_joined_elements() -> None:
     assert script == Script(overrides={f"data.{name}": each for name, each in values.items()})
 
 
-def test_array_without_index_is_first_element() -> None:
+def test_array_without_index_expands_to_first_element() -> None:
     script = read_script(f"A=(data.a=1 data.b=2)\nC=data.c=3\n{RUN} ${{A}} ${{C[@]}}")
     assert script == Script(overrides={"data.a": 1, "data.c": 3})
 
@@ -102,7 +102,7 @@ def test_case_pattern_is_not_a_command() -> None:
     assert script == Script(overrides={"data.a": 1})
 
 
-def test_unknown_words_are_reported() -> None:
+def test_unexpandable_arguments_are_reported() -> None:
     script = read_script(f"MORE=\nif x; then MORE=some.sh; fi\n{RUN} data.b=2 $COMMON $MORE")
     assert script.overrides == {"data.b": 2}
     assert script.missing == [
@@ -111,7 +111,7 @@ def test_unknown_words_are_reported() -> None:
     ]
 
 
-def test_array_element_of_a_branch_is_unknown() -> None:
+def test_array_element_appended_in_branch_is_unknown() -> None:
     script = read_script(
         "ARGS=(data.a=1 data.b=2)\nif x; then ARGS+=(data.b=3); fi\n" + RUN + '"${ARGS[@]}"'
     )
@@ -121,7 +121,7 @@ def test_array_element_of_a_branch_is_unknown() -> None:
     )
 
 
-def test_words_that_differ_between_branches_are_reported_one_by_one() -> None:
+def test_arguments_that_differ_between_branches_are_reported_individually() -> None:
     script = read_script(
         'A="\n data.a=1 \\\n data.b=2"\n'
         'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
@@ -140,7 +140,7 @@ def test_unknown_option_is_reported() -> None:
     assert script.missing == ["--config-name=$NAME: $NAME is not set in the script"]
 
 
-def test_words_after_comment_are_reported_as_outside_of_command() -> None:
+def test_arguments_after_comment_line_are_reported_as_outside_command() -> None:
     script = read_script(f"{RUN} data.a=1 \\\n  # data.b=2 \\\n  data.c=3 \\\n  data.d=4\n")
     assert script.overrides == {"data.a": 1}
     [line] = script.missing
@@ -182,7 +182,7 @@ def test_surrounding_shell_code_is_ignored(before: str) -> None:
         '\necho "$(echo \')\' ")" it\\\'s \\))"',
     ],
 )
-def test_words_after_command_are_not_arguments(after: str) -> None:
+def test_words_after_command_end_are_not_arguments(after: str) -> None:
     assert read_script(f"{RUN} data.a=1{after}") == Script(overrides={"data.a": 1})
 
 
@@ -201,12 +201,12 @@ def test_unclosed_quote_is_reported_with_line(text: str, line: int) -> None:
         read_script(text + RUN + "data.a=1")
 
 
-def test_loop_over_one_word_sets_variable() -> None:
+def test_loop_over_single_word_sets_variable() -> None:
     script = read_script(f"for N in 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
 
 
-def test_empty_variable_yields_no_word_and_empty_quote_one() -> None:
+def test_empty_variable_expands_to_nothing_and_empty_quotes_to_empty_word() -> None:
     script = read_script(f"E=\nfor N in $E 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
     script = read_script(f'for N in "" 7; do\n{RUN} data.a=$N\ndone\n')
@@ -229,7 +229,7 @@ def test_list_in_subshell_does_not_close_subshell() -> None:
         ("declare N[0]=5\n", "an element of $N is set separately"),
     ],
 )
-def test_values_decided_by_script_are_unknown(before: str, why: str) -> None:
+def test_values_computed_at_runtime_by_script_are_unknown(before: str, why: str) -> None:
     unknown = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
     assert isinstance(unknown, UnknownValue)
     assert why in unknown.reason

@@ -47,7 +47,7 @@ def make_valid_job(imported: Imported) -> RagGrpoJob:
 
 
 @pytest.mark.row("D5")
-def test_published_gsm8k_script_becomes_equal_job() -> None:
+def test_published_gsm8k_script_is_imported_as_equivalent_job() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
     spec = make_valid_job(imported).spec
 
@@ -62,7 +62,7 @@ def test_published_gsm8k_script_becomes_equal_job() -> None:
     assert spec.rollout.temperature == 1.0
 
 
-def test_errors_and_unmapped_fields_are_reported() -> None:
+def test_import_errors_and_unmapped_fields_are_reported() -> None:
     imported = import_verl(read_script(GSM8K).overrides)
 
     wrong = "\n".join(imported.wrong)
@@ -74,7 +74,7 @@ def test_errors_and_unmapped_fields_are_reported() -> None:
         assert name in unmapped
 
 
-def test_fields_of_original_are_all_reported() -> None:
+def test_import_report_mentions_all_original_fields() -> None:
     given = read_script(GSM8K).overrides
     imported = import_verl(given)
     reported = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
@@ -117,7 +117,7 @@ def test_verl_fields_of_reference_setup_are_reported(name: str, value: Any, repo
     assert any(line.startswith(name) and reported in line for line in lines), lines
 
 
-def test_cosine_schedule_is_mapped_and_other_cycles_are_reported() -> None:
+def test_cosine_schedule_is_mapped_and_num_cycles_is_reported() -> None:
     optim = "actor_rollout_ref.actor.optim"
     cosine = {"warmup_style": "cosine", "min_lr_ratio": 0.1, "total_training_steps": 8}
     given = {f"{optim}.{name}": value for name, value in (cosine | {"num_cycles": 2}).items()}
@@ -129,7 +129,7 @@ def test_cosine_schedule_is_mapped_and_other_cycles_are_reported() -> None:
     assert any("num_cycles: 2 is not half a period" in line for line in imported.wrong)
 
 
-def test_script_with_arrays_and_defaults_reports_branch_values_as_unknown() -> None:
+def test_branch_dependent_values_are_unknown_in_script_with_arrays_and_defaults() -> None:
     given = read_script(ARRAYS).overrides
     [line] = import_verl(given).missing
     assert "rollout.n=$ROLLOUT_N: $ROLLOUT_N is 5 or 16" in line
@@ -139,7 +139,7 @@ def test_script_with_arrays_and_defaults_reports_branch_values_as_unknown() -> N
     assert spec.rollout.n == 5
 
 
-def test_search_configuration_becomes_search_job() -> None:
+def test_search_configuration_is_imported_as_search_mode_job() -> None:
     imported = import_verl(hydra(SEARCH))
     spec = make_valid_job(imported).spec
 
@@ -170,7 +170,7 @@ def test_error_in_original_is_reported_and_job_is_valid(
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [(512, 16384), (513, 16385)])
-def test_micro_batch_grows_for_groups_above_default(prompt: int, tokens: int) -> None:
+def test_micro_batch_budget_grows_when_group_exceeds_default(prompt: int, tokens: int) -> None:
     lengths = {"data.max_prompt_length": prompt, "data.max_response_length": 3968}
     training = make_valid_job(import_verl(SMALLEST | lengths)).spec.training
     assert training.tokens_per_micro_batch == tokens
@@ -178,7 +178,7 @@ def test_micro_batch_grows_for_groups_above_default(prompt: int, tokens: int) ->
 
 
 @pytest.mark.parametrize(("budget", "is_reported"), [(5120, False), (5119, True)])
-def test_token_budget_of_exactly_one_group_is_accepted(budget: int, is_reported: bool) -> None:
+def test_token_budget_equal_to_one_group_is_accepted(budget: int, is_reported: bool) -> None:
     lengths = {"data.max_prompt_length": 1024, "data.max_response_length": 1024}
     given = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": budget}
     imported = import_verl(SMALLEST | lengths | given)
@@ -204,7 +204,7 @@ def test_clip_ratio_sets_both_bounds_unless_specified(
     assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (low, high)
 
 
-def test_overrides_take_precedence_and_references_follow() -> None:
+def test_references_resolve_to_overridden_values() -> None:
     values = hydra(SEARCH) | read_overrides(["data.max_prompt_length=64", "++a.b=[1, 2]"])
     assert resolve_references(values, {})["actor_rollout_ref.rollout.prompt_length"] == 64
     assert values["a.b"] == [1, 2]
@@ -272,7 +272,7 @@ def test_first_search_tool_becomes_endpoint() -> None:
 @pytest.mark.parametrize(
     "changes", [{TOOLS: "tools/search.yaml"}, {"data.train_files": "/data/searchR1/a.parquet"}]
 )
-def test_search_is_detected_by_file_names(
+def test_search_mode_is_inferred_from_file_names(
     changes: dict[str, Any],
 ) -> None:
     imported = import_verl(SMALLEST | {"data.max_prompt_length": 1024} | changes)
@@ -283,7 +283,7 @@ def test_search_is_detected_by_file_names(
 
 
 @pytest.mark.parametrize(("turns", "searches"), [(1, 1), (2, 1), (3, 2), (5, 4)])
-def test_max_turns_excludes_answer_turn(turns: int, searches: int) -> None:
+def test_imported_max_turns_excludes_answer_turn(turns: int, searches: int) -> None:
     multi_turn = "actor_rollout_ref.rollout.multi_turn."
     given = {f"{multi_turn}max_assistant_turns": turns, f"{multi_turn}max_tool_response_length": 9}
     imported = import_verl(TOOL_FILE | {TOOLS: "search.yaml"} | given)
@@ -342,7 +342,7 @@ def _paths(value: Any, place: tuple[str, ...] = ()) -> set[str]:
     return {field_path(place)}.union(*below)
 
 
-def test_counterparts_of_foreign_fields_exist() -> None:
+def test_mapped_verl_and_trl_fields_exist_in_job_schema() -> None:
     known = _paths(job_schema()["properties"]["spec"])
     for name, foreign in {**VERL_FIELDS, **OTHER_FIELDS}.items():
         assert not foreign.path or foreign.path in known, name

@@ -53,7 +53,9 @@ def test_nodes_without_enough_gpus_are_ignored() -> None:
         ("NVIDIA-L4", 22, 8),
     ],
 )
-def test_product_label_yields_memory_and_capability(product: str, gib: int, major: int) -> None:
+def test_product_label_determines_gpu_memory_and_compute_capability(
+    product: str, gib: int, major: int
+) -> None:
     device = observe_gpu(make_node({"nvidia.com/gpu.product": product}))
     assert device is not None
     assert (device.memory_mib // 1024, device.compute_major) == (gib, major)
@@ -75,7 +77,7 @@ WHOLE = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memo
         ("nvidia.com/gpu.shared", WHOLE | {"nvidia.com/gpu.replicas": "2"}, 40960),
     ],
 )
-def test_mig_slices_and_replicas_divide_memory(
+def test_gpu_memory_is_divided_by_mig_slices_and_replicas(
     resource: str, labels: dict[str, str], mib: int
 ) -> None:
     node = {"metadata": {"labels": labels}, "status": {"allocatable": {resource: "8"}}}

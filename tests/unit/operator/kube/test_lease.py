@@ -123,7 +123,7 @@ async def test_leader_stops_when_replaced() -> None:
     assert holder(kube) == "two"
 
 
-async def test_concurrent_acquisition_has_one_winner() -> None:
+async def test_concurrent_lease_acquisition_has_one_winner() -> None:
     kube = FakeKube()
     clock = Clock()
     await make_lease(kube, clock, "gone").acquire()

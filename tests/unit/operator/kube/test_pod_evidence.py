@@ -78,7 +78,7 @@ LOSSES: dict[str, tuple[Manifest, bool, Cause | None, str]] = {
 
 @pytest.mark.row("B17")
 @pytest.mark.parametrize("case", LOSSES)
-def test_loss_has_cause_and_message(case: str) -> None:
+def test_pod_loss_has_cause_and_message(case: str) -> None:
     pod, was_deleted, cause, text = LOSSES[case]
     evidence = loss(pod, NOW, was_deleted=was_deleted)
     assert (evidence.cause if evidence else None) == cause
@@ -152,7 +152,7 @@ def test_first_evidence_is_retained_after_pod_deletion() -> None:
     assert evidence.cause is Cause.HOST_OUT_OF_MEMORY
 
 
-def test_heaviest_loss_comes_first() -> None:
+def test_most_severe_loss_comes_first() -> None:
     book = make_book()
     book.record(KEY, make_pod(name="w0"), NOW, was_deleted=True)
     book.record(
@@ -178,7 +178,7 @@ def test_pod_without_controller_is_not_a_loss() -> None:
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
-def test_losses_are_separate_by_cluster_and_job() -> None:
+def test_losses_are_kept_per_cluster_and_job() -> None:
     book = make_book()
     book.record(KEY, make_pod(), NOW, was_deleted=True)
     assert book.losses(KEY, "another uid", LONG_AGO) == []
@@ -235,7 +235,7 @@ def test_start_problems_of_gpu_pods_come_first() -> None:
     "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
 )
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_exit_with_invalid_time_is_dated_now(time: str | None, reason: str) -> None:
+def test_exit_with_invalid_timestamp_is_recorded_as_now(time: str | None, reason: str) -> None:
     evidence = loss(make_pod(container(ended(reason, at=time))), NOW)
     disruption = disrupted("DeletionByPodGC")
     disruption["conditions"][0]["lastTransitionTime"] = time
@@ -255,12 +255,12 @@ def test_exit_with_invalid_time_is_dated_now(time: str | None, reason: str) -> N
         {"phase": "Running", "reason": None, "message": None},
     ],
 )
-def test_null_sections_are_empty(status: Manifest) -> None:
+def test_null_pod_sections_are_treated_as_empty(status: Manifest) -> None:
     assert loss(make_pod(status), NOW) is None
     assert start_problem(make_pod(status)) is None
 
 
-def test_messages_are_one_short_printable_line() -> None:
+def test_loss_messages_are_one_short_printable_line() -> None:
     text = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
     problem = start_problem(make_pod(waiting("ErrImagePull", text)))
     lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": text}), NOW)

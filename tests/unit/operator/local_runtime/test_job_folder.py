@@ -33,7 +33,7 @@ def make_folder(tmp_path: Path, job: RagGrpoJob | None = None, **state: object) 
 STARTED = JobStatus(phase=Phase.SUSPENDED, attempt=1)
 
 
-def test_new_folder_creates_uid(tmp_path: Path) -> None:
+def test_new_job_folder_gets_uid(tmp_path: Path) -> None:
     first, state = prepare(JobFolder(tmp_path / "a"), make_job())
     second, _ = prepare(JobFolder(tmp_path / "b"), make_job())
 
@@ -51,7 +51,7 @@ def test_prepare_restores_uid_and_status(tmp_path: Path) -> None:
     assert job.status == STARTED
 
 
-def test_time_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> None:
+def test_downtime_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     spent = SpentTime(counted_since=noon, counted_seconds=20)
     watch = WatchState(looked=noon + timedelta(seconds=90))
@@ -82,13 +82,13 @@ def test_failed_job_is_retried_with_new_annotation(tmp_path: Path) -> None:
     assert again.metadata.annotations[ANNOTATION_RETRY] == "4"
 
 
-def test_unfailed_job_keeps_retry_annotation(tmp_path: Path) -> None:
+def test_retry_annotation_is_unchanged_when_job_did_not_fail(tmp_path: Path) -> None:
     job, _ = prepare(make_folder(tmp_path, status=STARTED, retry=2), make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
 
 
-def test_changed_checkpoint_values_are_all_reported(tmp_path: Path) -> None:
+def test_spec_changes_incompatible_with_checkpoints_are_all_reported(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=STARTED)
     changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
 
@@ -174,7 +174,7 @@ def test_unwritable_file_is_reported(tmp_path: Path) -> None:
         write_atomically(tmp_path / "file" / "state.json", "")
 
 
-def test_job_is_saved_as_adapted(tmp_path: Path) -> None:
+def test_job_file_contains_local_paths(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
 
     folder.save_job(make_job())
@@ -182,7 +182,7 @@ def test_job_is_saved_as_adapted(tmp_path: Path) -> None:
     assert "path: /mnt/runs/model" in (folder.path / "job.yaml").read_text()
 
 
-def test_incomplete_copy_of_driver_log_is_replaced(tmp_path: Path) -> None:
+def test_incomplete_driver_log_copy_is_replaced(tmp_path: Path) -> None:
     live = tmp_path / "temp" / "driver-2.log"
     copy = tmp_path / "checkpoints" / "logs" / "attempts" / "2" / "driver.log"
     for path, text in ((live, "first lines, last lines"), (copy, "first lines")):

@@ -38,7 +38,7 @@ def make_cluster_job() -> RagGrpoJob:
     )
 
 
-def test_mounts_move_paths_on_volumes() -> None:
+def test_mounts_rewrite_paths_on_volumes() -> None:
     spec = apply_mounts(make_cluster_job(), MOUNTS, nowhere).spec
 
     assert dict(path_fields(spec)) == {
@@ -54,17 +54,17 @@ def test_mounts_move_paths_on_volumes() -> None:
     }
 
 
-def test_mounts_keep_origins() -> None:
+def test_mounts_do_not_change_value_origins() -> None:
     job = make_cluster_job()
     assert resolve(apply_mounts(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
-def test_existing_volume_needs_no_mount() -> None:
+def test_volume_path_that_exists_does_not_need_mount() -> None:
     job = make_cluster_job()
     assert apply_mounts(job, {}, lambda _: True) == job
 
 
-def test_inner_volume_is_kept_when_outer_is_moved() -> None:
+def test_nested_volume_path_is_unchanged_when_parent_is_mounted() -> None:
     exists = {"/home/d", "/home/c", "/mnt/data/special"}.__contains__
     mounts = {"datasets": "/home/d", "checkpoints": "/home/c"}
     assert (
@@ -84,7 +84,7 @@ def test_missing_mounts_are_reported_with_flags() -> None:
     )
 
 
-def test_unused_volume_needs_no_mount() -> None:
+def test_unused_volume_does_not_need_mount() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
     job = make_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
     assert apply_mounts(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"
@@ -134,7 +134,7 @@ def test_duplicate_claim_is_rejected() -> None:
 
 @pytest.mark.row("B32")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_are_valid_with_mounts(path: Path) -> None:
+def test_sample_jobs_are_valid_with_mounts(path: Path) -> None:
     job = make_sample(path)
     mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
     here = apply_mounts(job, mounts, nowhere)
@@ -152,7 +152,7 @@ def test_samples_are_valid_with_mounts(path: Path) -> None:
         ({"resources.device": "CPU", "resources.nodes": 2}, 0, ["--set resources.nodes=1"]),
     ],
 )
-def test_machine_problems_name_flags(
+def test_machine_problems_suggest_command_line_flags(
     changes: dict[str, object], num_gpus: int, flags: list[str]
 ) -> None:
     problems = machine_problems(resolve(make_job(changes)).spec, num_gpus)

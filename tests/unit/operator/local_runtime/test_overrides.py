@@ -110,7 +110,7 @@ def test_all_option_problems_are_reported() -> None:
 
 
 @pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
-def test_overrides_ignore_documents_that_are_not_mappings(raw: object) -> None:
+def test_overrides_ignore_non_mapping_documents(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
     result = apply_options(raw, sets, [])
     assert isinstance(parse_job(result), tuple)

@@ -57,7 +57,7 @@ A_SEARCH_SERVER = {
 }
 
 
-def test_job_without_endpoints_reaches_dns_and_own_pods() -> None:
+def test_egress_without_endpoints_allows_only_dns_and_own_pods() -> None:
     dns, own = egress({})
     assert dns == {"ports": [{"protocol": p, "port": 53} for p in ("UDP", "TCP")]}
     assert own == {"to": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]}
@@ -83,7 +83,7 @@ def test_job_without_endpoints_reaches_dns_and_own_pods() -> None:
         ("http://rag:99999/x", []),
     ],
 )
-def test_endpoint_opens_matching_peer(url: str, expected: list[str]) -> None:
+def test_endpoint_adds_matching_egress_peer(url: str, expected: list[str]) -> None:
     assert opened(egress(named(url))) == expected
 
 
@@ -99,7 +99,7 @@ def test_api_server_and_metadata_addresses_are_denied(host: str) -> None:
     assert opened(egress(named(f"https://{host}/x", f"https://{host}:6443/x"))) == []
 
 
-def test_external_rule_excludes_api_server() -> None:
+def test_external_egress_rule_excludes_api_server() -> None:
     [*_, outside] = egress(named("https://a.example.com/x", "https://b.example.com:6443/x"))
 
     assert [each["port"] for each in outside["ports"]] == [443, 6443]
@@ -129,11 +129,13 @@ def test_external_rule_excludes_api_server() -> None:
         ({"env": [{"name": "LEVEL", "value": "debug"}]}, ""),
     ],
 )
-def test_rewards_proxies_and_backups_are_reachable(changes: dict[str, Any], expected: str) -> None:
+def test_egress_allows_reward_services_proxies_and_backups(
+    changes: dict[str, Any], expected: str
+) -> None:
     assert (opened(egress(changes)) or [""])[0] == expected
 
 
-def test_settings_add_rules_or_disable_restriction() -> None:
+def test_settings_add_egress_rules_or_disable_restriction() -> None:
     further = {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}]}
     assert egress({}, replace(API_SERVER, egress=(further,)))[-1] == further
     assert egress({}, replace(API_SERVER, restrict_egress=False)) == [{}]

@@ -34,7 +34,7 @@ def test_literal_text_is_not_expanded(text: str) -> None:
     assert expand_references(literal(text), {"A": "x", "": "y"}) == text
 
 
-def test_template_env_and_paths_reach_containers_literally() -> None:
+def test_templates_env_and_paths_reach_containers_unexpanded() -> None:
     template = "{passages} {prompt} " + REFERENCES + ADVERSARIAL_TEXT
     corpus = f"/mnt/kb/{REFERENCES}.jsonl"
     job = make_clustered_job(

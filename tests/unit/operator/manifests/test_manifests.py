@@ -153,7 +153,7 @@ def pods_with_sizing(job: RagGrpoJob) -> list[tuple[dict[str, Any], PodSizing]]:
 
 @pytest.mark.row("B3")
 @EACH_SAMPLE
-def test_manifests_of_samples(path: Path, golden: Golden) -> None:
+def test_manifests_of_samples_match_golden_files(path: Path, golden: Golden) -> None:
     job = make_clustered_job(make_sample(path), KNOWN_7B)
 
     for name, manifest in all_manifests(job).items():
@@ -175,7 +175,7 @@ def test_manifests_match_kubernetes_schemas(path: Path) -> None:
         ({"gpusPerNode": 4, "placement": "Disaggregated", "rolloutGpus": 4}, ["10", "3"]),
     ],
 )
-def test_logical_cpus_fit_ranks_engines_and_spares(
+def test_ray_cpus_cover_ranks_engines_and_spares(
     resources: dict[str, Any], cpus: list[str]
 ) -> None:
     manifests = all_manifests(make_clustered_job(make_job({"resources": resources})))
@@ -183,7 +183,7 @@ def test_logical_cpus_fit_ranks_engines_and_spares(
     assert [each["rayStartParams"]["num-cpus"] for each in groups] == cpus
 
 
-def test_mounts_have_volumes_and_reward_code_is_restricted() -> None:
+def test_volume_mounts_reference_volumes_and_reward_code_is_restricted() -> None:
     kb = {"name": "kb", "managed": {"corpus": "/mnt/runs/c.jsonl"}}
     retrieval = {"mode": "Prompt", "endpoints": [kb]}
     job = make_job({"retrieval": retrieval, "reward.codeFrom": {"configMap": "code"}})
@@ -233,7 +233,7 @@ def test_pods_are_restricted_without_service_account_token(job: RagGrpoJob) -> N
 @pytest.mark.row("B5")
 @settings(max_examples=40)
 @given(job=jobs())
-def test_requests_match_sizing_and_memory_is_guaranteed(job: RagGrpoJob) -> None:
+def test_resource_requests_match_sizing_and_memory_limit_equals_request(job: RagGrpoJob) -> None:
     for template, sizing in pods_with_sizing(job):
         resources = container_of(template)["resources"]
         gpus = {job.spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
@@ -331,7 +331,7 @@ def test_ray_resources_fit_ranks_and_engines(job: RagGrpoJob) -> None:
 @pytest.mark.row("B22")
 @settings(max_examples=40)
 @given(job=jobs())
-def test_queue_label_is_on_ray_cluster_only(job: RagGrpoJob) -> None:
+def test_queue_label_is_set_on_ray_cluster_only(job: RagGrpoJob) -> None:
     queue = job.spec.scheduling.queue_name
     for manifest in all_manifests(job).values():
         own = manifest["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "")
@@ -352,7 +352,7 @@ def test_ray_token_is_required(job: RagGrpoJob) -> None:
 
 
 @pytest.mark.row("B24")
-def test_avoided_nodes_are_preferred_not_required() -> None:
+def test_node_avoidance_is_preferred_not_required() -> None:
     job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, "trainer:1", size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=("gpu-7", "gpu-9"))
@@ -375,7 +375,7 @@ def test_avoided_nodes_are_preferred_not_required() -> None:
         }
 
 
-def test_token_is_derived_from_uid_and_key() -> None:
+def test_ray_token_is_derived_from_uid_and_installation_key() -> None:
     job = make_clustered_job(make_job())
     token = job_token(b"key", UID)
 
@@ -389,7 +389,7 @@ def test_token_is_derived_from_uid_and_key() -> None:
     assert job_token(b"Jefe", "what do ya want for nothing?").startswith("5bdcc146bf60754e")
 
 
-def test_secret_name_depends_on_key() -> None:
+def test_token_secret_name_depends_on_installation_key() -> None:
     job = make_clustered_job(make_job()).metadata
     other = job.model_copy(update={"uid": UID[:-1]})
     secret_names = [secret_name(key, of) for key in (b"key", b"kez") for of in (job, other)]
@@ -399,7 +399,7 @@ def test_secret_name_depends_on_key() -> None:
     assert not {name[-16:] for name in secret_names} & {job_token(b"key", UID)[:16]}
 
 
-def test_header_secrets_reach_driver_only() -> None:
+def test_header_secrets_are_passed_to_driver_only() -> None:
     ref = {"name": "rag", "key": "token"}
     job = make_clustered_job(
         make_job(
@@ -450,7 +450,7 @@ def test_grace_period_exceeds_hook_timeout() -> None:
         assert template["spec"]["terminationGracePeriodSeconds"] > 30
 
 
-def test_reward_code_reaches_driver_and_preflight_only() -> None:
+def test_reward_code_is_mounted_in_driver_and_preflight_only() -> None:
     job = make_clustered_job(make_job({"reward.codeFrom": {"configMap": "tone"}}))
     roles = set()
     for template, _ in pods_with_sizing(job):
@@ -463,7 +463,7 @@ def test_reward_code_reaches_driver_and_preflight_only() -> None:
     assert roles == {"head", "preflight"}
 
 
-def test_image_prefers_job_then_pinned_then_operator() -> None:
+def test_image_is_taken_from_job_then_pinned_then_operator_default() -> None:
     def image(job: RagGrpoJob) -> str:
         return str(all_manifests(job)["preflight"]["spec"]["containers"][0]["image"])
 
@@ -511,7 +511,7 @@ def test_gpu_taint_is_tolerated_by_gpu_and_pinned_pods(
     assert actual == tolerating
 
 
-def test_policy_admits_job_operator_and_scrapers() -> None:
+def test_network_policy_admits_job_operator_and_scrapers() -> None:
     own, operator, scrapers = all_manifests(make_clustered_job(make_job()))["networkpolicy"][
         "spec"
     ]["ingress"]
@@ -526,7 +526,7 @@ def test_policy_admits_job_operator_and_scrapers() -> None:
 
 
 @pytest.mark.row("E11")
-def test_url_queries_are_not_recorded() -> None:
+def test_url_queries_are_not_stored_in_objects() -> None:
     kb, judge = "http://kb:8000/retrieve?tenant=c4n4ry", "http://judge:8000/score?of=c4n4ry"
     endpoint = {
         "name": "kb",
@@ -554,7 +554,7 @@ def test_url_queries_are_not_recorded() -> None:
 
 
 @pytest.mark.row("E11")
-def test_headers_and_bodies_are_not_recorded() -> None:
+def test_endpoint_headers_and_bodies_are_not_stored_in_objects() -> None:
     """Also for jobs admitted before a rule detected such secrets."""
     kb = {
         "name": "kb",

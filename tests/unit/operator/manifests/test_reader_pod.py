@@ -11,7 +11,7 @@ VOLUMES = [
 ]
 
 
-def test_reader_is_restricted_and_mounts_read_only() -> None:
+def test_reader_pod_is_restricted_and_mounts_read_only() -> None:
     pod = render_reader_pod(make_job({"volumes": VOLUMES}), "small-reader-1", "trainer:1")
 
     [container] = pod["spec"]["containers"]
@@ -21,7 +21,7 @@ def test_reader_is_restricted_and_mounts_read_only() -> None:
     assert (mounts["/mnt/runs"], mounts["/mnt/data"]) == (True, True)
 
 
-def test_reader_has_no_job_env() -> None:
+def test_reader_pod_does_not_get_job_env() -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
 
     pod = render_reader_pod(make_job({"env": env}), "small-reader-1", "trainer:1")
@@ -29,7 +29,7 @@ def test_reader_has_no_job_env() -> None:
     assert "wandb" not in str(pod)
 
 
-def test_reader_has_deadline_and_owner_but_no_job_label() -> None:
+def test_reader_pod_has_deadline_and_owner_but_not_job_label() -> None:
     pod = render_reader_pod(make_job(), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["activeDeadlineSeconds"] == 600
@@ -39,7 +39,7 @@ def test_reader_has_deadline_and_owner_but_no_job_label() -> None:
 
 
 @pytest.mark.parametrize(("own", "image"), [("mine:2", "mine:2"), ("", "trainer:1")])
-def test_reader_prefers_image_of_job(own: str, image: str) -> None:
+def test_reader_pod_prefers_job_image(own: str, image: str) -> None:
     pod = render_reader_pod(make_job({"image": own}), "small-reader-1", "trainer:1")
 
     assert pod["spec"]["containers"][0]["image"] == image

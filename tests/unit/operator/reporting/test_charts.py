@@ -37,7 +37,7 @@ def titles(svg: str) -> list[str]:
     return [e.text or "" for e in drawn(svg).iter("title")]
 
 
-def test_line_follows_values() -> None:
+def test_chart_line_follows_values() -> None:
     svg = line_chart([1, 2, 3], [Series("reward", [0.0, 0.5, 1.0], "s1")])
     (_, y1), (_, y2), (_, y3) = points(paths(svg, "line")[0])
     assert y1 > y2 > y3
@@ -48,7 +48,7 @@ def test_line_follows_values() -> None:
     "values",
     [[0.0, 0.0], [5.0], [-2.0, -1.0], [1e-9, 3e-9], [1e12, -1e12], [3.0, 3.0, 3.0], [0.07, 0.31]],
 )
-def test_points_are_inside_axes(values: list[float]) -> None:
+def test_chart_points_are_inside_axes(values: list[float]) -> None:
     svg = line_chart(list(range(1, len(values) + 1)), [Series("x", values, "s1")])
 
     assert 2 <= len(labels(svg, "y")) <= 9
@@ -58,7 +58,7 @@ def test_points_are_inside_axes(values: list[float]) -> None:
         assert 0 <= y <= HEIGHT
 
 
-def test_missing_value_breaks_line() -> None:
+def test_chart_line_breaks_at_missing_value() -> None:
     svg = line_chart([1, 2, 3, 4], [Series("x", [1.0, None, 2.0, 3.0], "s1")])
     assert paths(svg, "line")[0].count("M") == 2
 
@@ -73,7 +73,7 @@ def test_log_scale_spaces_decades_evenly_and_omits_zero() -> None:
     assert labels(svg, "y") == ["1e-6", "1e-5", "0.0001"]
 
 
-def test_attempt_mark_is_before_first_step() -> None:
+def test_attempt_mark_is_drawn_before_its_first_step() -> None:
     svg = line_chart([1, 2, 3], [Series("x", [1.0, 1.0, 1.0], "s1")], marks=[3])
     [mark] = paths(svg, "mark")
     (_, _), (x2, _), (x3, _) = points(paths(svg, "line")[0])
@@ -85,7 +85,7 @@ def test_tooltip_shows_step_and_values() -> None:
     assert titles(svg) == ["step 7\na<b 0.25\nother 1", "step 8\nother 2"]
 
 
-def test_long_runs_are_averaged() -> None:
+def test_chart_of_long_run_shows_averages() -> None:
     values = [float(step % 2) for step in range(1000)]
     svg = line_chart(range(1, 1001), [Series("x", values, "s1")])
     assert len(points(paths(svg, "line")[0])) == 250 <= MAX_POINTS
@@ -93,7 +93,7 @@ def test_long_runs_are_averaged() -> None:
     assert titles(svg)[-1] == "step 1000\nx 0.5"
 
 
-def test_layers_are_stacked() -> None:
+def test_chart_layers_are_stacked() -> None:
     svg = stacked_chart([1, 2], [Series("a", [1.0, 1.0], "s1"), Series("b", [2.0, 4.0], "s2")])
 
     low, high = [
@@ -115,7 +115,7 @@ def test_chart_without_values_says_no_data(chart: Any) -> None:
     [(0.0, "0"), (0.1234, "0.123"), (2.0, "2"), (4.15e-7, "4.15e-7"), (12345.6, "12346"),
      (999.6, "1e3"), (2.5e9, "2.5e9"), (-0.5, "-0.5")],
 )  # fmt: skip
-def test_number_format_is_short(value: float, text: str) -> None:
+def test_chart_numbers_are_formatted_short(value: float, text: str) -> None:
     assert number(value) == text
 
 

@@ -95,7 +95,7 @@ def test_restart_line_has_cause_tier_and_step() -> None:
     ]
 
 
-def test_unchanged_status_has_no_lines() -> None:
+def test_unchanged_status_prints_nothing() -> None:
     assert list(status_changes(make_status(3), make_status(4))) == []
 
 

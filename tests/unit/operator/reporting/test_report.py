@@ -116,7 +116,7 @@ def test_report_escapes_user_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus(), make_status()])
-def test_report_works_without_history(tmp_path: Path, status: JobStatus) -> None:
+def test_report_is_rendered_without_history(tmp_path: Path, status: JobStatus) -> None:
     page = read(write_report(tmp_path, tmp_path / "missing", status))
     assert "no data yet" in page.texts
 
@@ -133,7 +133,7 @@ def test_report_shows_origins_and_sizing_terms(tmp_path: Path) -> None:
     assert "rayObjectStore" in texts
 
 
-def test_report_of_extended_run_shows_newest_validation(tmp_path: Path) -> None:
+def test_report_shows_newest_validation_after_target_is_raised(tmp_path: Path) -> None:
     events = [make_validation("before", 0, 0.1), make_validation("after", 30, 0.5)]
     write_steps(tmp_path, 1, range(1, 31), events=events)
     write_steps(tmp_path, 2, range(31, 61), events=[make_validation("after", 60, 0.9)])

@@ -62,7 +62,9 @@ def test_memory_limits_are_exact_to_the_byte(
 
 
 @pytest.mark.parametrize(("lacking", "is_reported"), [(0, True), (1, False)])
-def test_activations_are_checked_only_if_the_state_fits(lacking: int, is_reported: bool) -> None:
+def test_activations_are_checked_only_if_training_state_fits(
+    lacking: int, is_reported: bool
+) -> None:
     facts = facts_where(lambda *known: -gpu_memory.activation_room(*known), lacking, THREE)
     assert (Reason.ACTIVATIONS_MAY_NOT_FIT in reported(THREE, facts)) is is_reported
 
@@ -87,7 +89,9 @@ def test_disaggregated_engine_leaves_all_memory_to_training(
         (0, 0, "268.2 GiB (the largest of any GPU)"),
     ],
 )
-def test_message_contains_memory_and_its_source(gib: int, labeled: int, source: str) -> None:
+def test_memory_violation_message_contains_gpu_memory_and_source(
+    gib: int, labeled: int, source: str
+) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labeled})
     by_reason = reported({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
     assert f"; {source} minus " in by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT].message
@@ -104,7 +108,7 @@ def test_message_contains_memory_and_its_source(gib: int, labeled: int, source: 
         (4174, False, "training.gradientCheckpointing: true"),
     ],
 )
-def test_suggested_budget_holds_longest_sequence(
+def test_suggested_token_budget_fits_longest_sequence(
     longest: int, recomputed: bool, remedy: str
 ) -> None:
     changes = {
@@ -127,13 +131,13 @@ def test_more_gpus_are_suggested_if_no_setting_helps() -> None:
     assert violation.remedy == "more GPUs, or shorter prompts and responses"
 
 
-def test_weights_message_contains_cache_of_one_sequence() -> None:
+def test_weights_message_contains_kv_cache_of_one_sequence() -> None:
     by_reason = reported({"resources": {"gpusPerNode": 8, "gpuMemoryGib": 24}}, KNOWN_7B)
     message = by_reason[Reason.WEIGHTS_DO_NOT_FIT].message
     assert "weights of 14.2 GiB, 2 GiB of CUDA graphs and 84.0 MiB of KV cache" in message
 
 
-def test_gpu_memory_needs_gpus_and_a_model() -> None:
+def test_gpu_memory_is_checked_only_with_gpus_and_known_model() -> None:
     large = KNOWN_7B.model_copy(update={"parameters": 10**12, "rows": 10**9})
     on_cpus = reported({"resources": {"device": "CPU"}}, large)
     of_gpus = {Reason.TRAINING_STATE_DOES_NOT_FIT, Reason.GPU_MEMORY_UNKNOWN}
@@ -145,7 +149,9 @@ def test_gpu_memory_needs_gpus_and_a_model() -> None:
 
 @pytest.mark.parametrize(("more", "is_warned"), [(0, False), (-1, True)])
 @pytest.mark.parametrize("resource", ["memory", "shm"])
-def test_amount_equal_to_estimate_suffices(resource: str, more: int, is_warned: bool) -> None:
+def test_specified_memory_equal_to_estimate_is_accepted(
+    resource: str, more: int, is_warned: bool
+) -> None:
     resources = {"shmSize": "64Gi"} if resource == "memory" else {}
     sizing = size(resolve(make_job({"resources": GPUS8 | resources}), KNOWN_TINY).spec, KNOWN_TINY)
     name = {"memory": "memory", "shm": "shmSize"}[resource]
@@ -155,7 +161,7 @@ def test_amount_equal_to_estimate_suffices(resource: str, more: int, is_warned: 
 
 
 @pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (-1, True)])
-def test_retriever_memory_equal_to_need_suffices(more: int, is_rejected: bool) -> None:
+def test_retriever_memory_equal_to_estimate_is_accepted(more: int, is_rejected: bool) -> None:
     kb = {"name": "kb", "managed": CORPUS | {"memory": str(4 * GIB + GIB // 2 + more)}}
     actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
     changes = {"retrieval": {"mode": "Prompt", "endpoints": [actor, kb]}}

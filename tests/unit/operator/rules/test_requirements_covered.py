@@ -152,14 +152,14 @@ def field_at(path: str) -> bool:
     return True
 
 
-def test_rows_are_covered() -> None:
+def test_requirement_rows_are_all_covered() -> None:
     rows = [f"A{number}" for number in range(1, 36)] + [f"C{number}" for number in range(1, 21)]
     assert list(COVERED) == rows
     assert all(COVERED.values())
 
 
 @pytest.mark.parametrize("row", COVERED)
-def test_evidence_exists(row: str) -> None:
+def test_coverage_evidence_exists(row: str) -> None:
     for evidence in COVERED[row]:
         if isinstance(evidence, Elsewhere):
             assert len(evidence.reason.split()) > 2
@@ -167,7 +167,7 @@ def test_evidence_exists(row: str) -> None:
             assert field_at(evidence), evidence
 
 
-def test_reasons_belong_to_rows() -> None:
+def test_reasons_all_belong_to_requirement_rows() -> None:
     named = (each for row in (COVERED | OTHER_ROWS).values() for each in row)
     assert {each for each in named if isinstance(each, Reason)} == set(Reason)
 

@@ -788,7 +788,7 @@ def test_rule_reports_field_reason_and_remedy(row: Row) -> None:
 
 @pytest.mark.row("C19")
 @pytest.mark.parametrize("row", [row for row in ROWS if row.severity is WARNING], ids=row_name)
-def test_warning_is_complete_in_status(row: Row) -> None:
+def test_warning_is_written_to_status_with_remedy(row: Row) -> None:
     [violation] = row.rule(make_input(row.fails, row, row.status))
     this = Round(make_job(), Observed(), T0, JobStatus(), resolve(make_job(), None))
     update_warnings(this, [violation])
@@ -824,11 +824,11 @@ def test_remedy_fixes_violation(row: Row) -> None:
     assert row.reason not in {violation.reason for violation in reported}
 
 
-def test_many_remedies_contain_field_and_value() -> None:
+def test_at_least_forty_remedies_are_applied_in_tests() -> None:
     assert len(FIXABLE) >= 40
 
 
-def test_remedies_suggest_nearest_value() -> None:
+def test_remedies_suggest_nearest_valid_value() -> None:
     suggested = {
         Reason.CHECKPOINTS_TOO_RARE: "checkpoint.everySteps: 100;",  # a tenth of 1000
         Reason.BACKUP_NOT_A_MULTIPLE: "checkpoint.backup.everySteps: 100",  # below 150
@@ -858,7 +858,7 @@ def remedies(changes: dict[str, Any], facts: Facts = NO_FACTS) -> dict[Reason, s
          "data.maxPromptLength: 1368 or more"),  # 3 × 342 / 0.75
     ],
 )  # fmt: skip
-def test_remedy_suggests_valid_value(
+def test_remedy_text_suggests_valid_value(
     changes: dict[str, Any], facts: Facts, reason: Reason, remedy: str
 ) -> None:
     assert remedy in remedies(changes, facts)[reason]
@@ -896,7 +896,7 @@ HEADER = {"name": "X-Client", "value": "a"}
         ),
     ],
 )
-def test_message_contains_resolved_values(changes: dict[str, Any], message: str) -> None:
+def test_violation_message_contains_resolved_values(changes: dict[str, Any], message: str) -> None:
     job = make_job(changes)
     [violation] = violations(job, resolve(job))
     assert violation.message == message
@@ -906,7 +906,7 @@ def test_message_contains_resolved_values(changes: dict[str, Any], message: str)
     ("volumes", "shown"),
     [(4, "/mnt/0, /mnt/1, /mnt/2, /mnt/3)"), (5, "/mnt/0, /mnt/1, /mnt/2, /mnt/3 and others)")],
 )
-def test_message_lists_up_to_four_volumes(volumes: int, shown: str) -> None:
+def test_violation_message_lists_up_to_four_volumes(volumes: int, shown: str) -> None:
     names = map(str, range(volumes))
     mounts = [{"name": f"v{n}", "claimName": n, "mountPath": f"/mnt/{n}"} for n in names]
     job = make_job({"volumes": mounts})
@@ -931,7 +931,7 @@ def test_bf16_violation_names_gpu_if_known(facts: Facts, name: str) -> None:
 
 
 @pytest.mark.parametrize("major", [0, 8])
-def test_bf16_is_accepted_unless_unavailable(major: int) -> None:
+def test_bf16_is_accepted_unless_gpu_lacks_it(major: int) -> None:
     job, facts = make_job(), Facts(gpu_compute_major=major)
     assert violations(job, resolve(job, facts), facts) == ()
 
@@ -956,7 +956,7 @@ def test_utilization_limits_depend_on_placement(
     assert reported - {Reason.NEEDS_READ_WRITE_MANY} == reasons
 
 
-def test_largest_top_k_counts() -> None:
+def test_passage_limit_uses_largest_top_k() -> None:
     many, few = KB | {"topK": 5}, ACTOR | {"topK": 1}
     for endpoints in ((many, few), (few, many)):
         asked = in_mode("Prompt", *endpoints, maxPassageTokens=205)
@@ -965,7 +965,7 @@ def test_largest_top_k_counts() -> None:
     assert Reason.PASSAGES_DO_NOT_FIT not in remedies(nothing)
 
 
-def test_rows_cover_all_rules_and_reasons() -> None:
+def test_test_cases_cover_all_rules_and_reasons() -> None:
     of_form = set(list(Reason)[: list(Reason).index(Reason.GROUP_SIZE_MISMATCH)])
     of_operator = {rule for rule in RULES if not isinstance(rule, ServerRule)}
     assert {row.rule for row in ROWS} == of_operator
@@ -973,7 +973,7 @@ def test_rows_cover_all_rules_and_reasons() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_name)
-def test_violations_include_each_rule(row: Row) -> None:
+def test_violations_are_collected_from_all_rules(row: Row) -> None:
     job = make_job(row.fails)
     job = job.model_copy(update={"status": row.status})
     reported = violations(job, resolve(job, row.facts), row.facts)
@@ -1005,13 +1005,13 @@ def test_samples_have_no_errors(path: Any) -> None:
     assert errors(violations(job, resolve(job))) == ()
 
 
-def test_unknown_gpu_memory_is_assumed_to_be_largest() -> None:
+def test_unknown_gpu_memory_is_assumed_to_be_that_of_largest_gpu() -> None:
     job = make_job({"resources": {"gpusPerNode": 2, "gpuMemoryGib": 0}})
     reported = violations(job, resolve(job, KNOWN_7B), KNOWN_7B)
     assert {v.reason for v in reported} == {Reason.DATA_REPEATS, Reason.GPU_MEMORY_UNKNOWN}
 
 
-def test_messages_contain_no_secret_values() -> None:
+def test_violation_messages_do_not_contain_secret_values() -> None:
     canary = "s3cr3t-canary"
     job = make_job(
         in_mode("Prompt", KB | {"headers": [{"name": "Authorization", "value": canary}]})
@@ -1054,7 +1054,7 @@ KNOBS = knobs()
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), facts=st.sampled_from([None, KNOWN_7B, KNOWN_TINY]))
-def test_valid_values_never_raise_in_rules_or_plan(
+def test_rules_and_plan_do_not_raise_for_valid_values(
     data: st.DataObject, facts: Facts | None
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
@@ -1068,7 +1068,7 @@ def test_valid_values_never_raise_in_rules_or_plan(
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_local_folders_may_replace_volumes_anywhere() -> None:
+def test_reserved_mount_paths_are_allowed_for_local_folders() -> None:
     volumes = [{"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}]
     job = apply_mounts(make_job({"volumes": volumes}), {"work": "/tmp"}, lambda _: True)
     here = violations(job, resolve(job), in_pods=False)
@@ -1077,7 +1077,7 @@ def test_local_folders_may_replace_volumes_anywhere() -> None:
     assert Reason.RESERVED_NAME in {violation.reason for violation in violations(job, resolve(job))}
 
 
-def test_annotation_does_not_allow_reserved_mounts() -> None:
+def test_mounted_annotation_does_not_allow_reserved_mount_paths() -> None:
     job = make_job({"volumes": [WORK, {"name": "e", "claimName": "e", "mountPath": "/etc"}]})
     annotations = {"raggrpo.io/mounted": "true"}
     metadata = job.metadata.model_copy(update={"annotations": annotations})

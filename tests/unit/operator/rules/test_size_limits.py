@@ -55,7 +55,7 @@ def test_text_limit_is_64_kib(more: int, is_rejected: bool) -> None:
     assert bool(exceeded) is is_rejected
 
 
-def test_configuration_limit_includes_rejected_checkpoints() -> None:
+def test_configuration_size_limit_includes_rejected_checkpoints() -> None:
     job = make_job(with_templates(14_000))
     config = trainer_config(job, resolve(job), number=1)
     checkpoint = len(json.dumps(CHECKPOINTS)) + 48
@@ -71,19 +71,19 @@ def test_configuration_limit_includes_rejected_checkpoints() -> None:
     assert too_large(with_templates(14_001 - excess)) != []
 
 
-def test_escaped_characters_count_as_six_bytes() -> None:
+def test_escaped_characters_count_as_six_bytes_toward_size_limit() -> None:
     assert too_large(with_body({"a": "\x01" * 9300})) != []
     assert too_large(with_body({"a": "\x01" * 9100})) == []
 
 
-def test_checkpoint_path_counts_per_rejected_checkpoint() -> None:
+def test_checkpoint_path_size_counts_once_per_rejected_checkpoint() -> None:
     body = with_body({"a": "\x01" * 5000})
     path = f"/mnt/runs/{'a' * 200}/{'b' * 200}"
     assert too_large(body) == []
     assert too_large(body | {"checkpoint.path": path}) != []
 
 
-def test_keys_in_body_count_toward_configuration() -> None:
+def test_extra_body_keys_count_toward_configuration_size() -> None:
     [violation] = too_large(with_body({"a": {f"{number:0>256}": 1 for number in range(220)}}))
     assert violation.message.startswith("the trainer's configuration may become too large")
 

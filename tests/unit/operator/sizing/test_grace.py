@@ -22,7 +22,7 @@ UNKNOWN = Facts()
         pytest.param(KNOWN_7B, 900.0, 0.0, 1800, id="no longer than a checkpoint's deadline"),
     ],
 )
-def test_grace_depends_on_slowest_save_or_model_size(
+def test_grace_period_depends_on_slowest_save_or_model_size(
     facts: Facts, slowest: float, step: float, expected: int
 ) -> None:
     status = JobStatus(
@@ -37,18 +37,18 @@ def test_grace_depends_on_slowest_save_or_model_size(
 @pytest.mark.parametrize(
     ("parameters", "expected"), [(1_250_000_000, 45), (1_250_000_001, 46)], ids=["30 s", "and more"]
 )
-def test_grace_is_rounded_up_to_seconds(parameters: int, expected: int) -> None:
+def test_grace_period_is_rounded_up_to_seconds(parameters: int, expected: int) -> None:
     facts = Facts(parameters=parameters)  # 15 GB at 500 MB/s, and the margin
     status = JobStatus(preflight=PreflightStatus(facts=facts))
     assert grace_seconds(make_job().spec, status) == expected
 
 
-def test_nodes_save_in_parallel() -> None:
+def test_grace_period_assumes_nodes_save_in_parallel() -> None:
     status = JobStatus(preflight=PreflightStatus(facts=KNOWN_7B))
     assert grace_seconds(make_job({"resources.nodes": 4}).spec, status) == 61
 
 
-def test_grace_is_at_least_thirty_seconds() -> None:
+def test_grace_period_is_at_least_thirty_seconds() -> None:
     changes: dict[str, Any] = {"recovery.deadlines": {"checkpointSeconds": 5}}
     status = JobStatus(restart_state=RestartState(slowest_save_seconds=60))
     assert grace_seconds(make_job(changes).spec, status) == 30

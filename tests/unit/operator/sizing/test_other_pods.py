@@ -34,7 +34,7 @@ def rounded_up(amount: str, terms: dict[str, int], unit: int) -> bool:
 
 
 @ON_BOTH
-def test_head_memory_has_named_terms(resources: dict[str, Any], device: str) -> None:
+def test_head_memory_terms_are_as_expected(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
     head, terms = sizing_for(sizing, PodRole.HEAD), terms_of(sizing, "headMemory")
     ray, driver = {"GPU": (2 * GIB, 4 * GIB), "CPU": (1536 * MIB, 1536 * MIB)}[device]
@@ -53,7 +53,7 @@ def test_head_memory_has_named_terms(resources: dict[str, Any], device: str) -> 
 
 
 @ON_BOTH
-def test_preflight_memory_has_named_terms(resources: dict[str, Any], device: str) -> None:
+def test_preflight_memory_terms_are_as_expected(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
     terms = terms_of(sizing, "preflightMemory")
     assert terms == {"checks": {"GPU": 4 * GIB, "CPU": 2 * GIB}[device], "dataset": DATASET}
@@ -61,7 +61,7 @@ def test_preflight_memory_has_named_terms(resources: dict[str, Any], device: str
     assert rounded_up(sizing_for(sizing, PodRole.PREFLIGHT).memory, terms, unit)
 
 
-def test_gpu_rollout_pod_has_named_terms() -> None:
+def test_gpu_rollout_pod_memory_terms_are_as_expected() -> None:
     sizing = sized(resources=SPLIT, rollout={"tensorParallelSize": 2})
     rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     shm = terms_of(sizing, "rolloutShm")
@@ -85,7 +85,7 @@ def test_gpu_rollout_pod_has_named_terms() -> None:
     assert rounded_up(rollout.memory, terms, GIB)
 
 
-def test_message_rings_of_rollout_pod_grow_with_tensor_parallel_size() -> None:
+def test_rollout_pod_shm_grows_with_tensor_parallel_size() -> None:
     sizing = sized(resources=SPLIT | {"rolloutGpus": 16}, rollout={"tensorParallelSize": 16})
     assert terms_of(sizing, "rolloutShm")["vllm"] == 240 * MIB * 17
 
@@ -98,7 +98,9 @@ def test_message_rings_of_rollout_pod_grow_with_tensor_parallel_size() -> None:
     ],
     ids=["unknown", "known"],
 )
-def test_cpu_rollout_pod_has_terms_for_ray_vllm_and_model(facts: Facts | None, model: int) -> None:
+def test_cpu_rollout_pod_memory_terms_cover_ray_vllm_and_model(
+    facts: Facts | None, model: int
+) -> None:
     sizing = sized(facts, resources=CPU | APART)
     rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     assert rollout.gpus == 0

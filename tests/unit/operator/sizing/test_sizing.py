@@ -57,7 +57,7 @@ def test_format_size_has_one_decimal() -> None:
 
 
 @pytest.mark.row("C4")
-def test_gpu_memory_of_the_worked_example() -> None:
+def test_gpu_memory_matches_worked_example() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8)
 
     assert gpu_memory.training_state(spec, KNOWN_7B) == 15_200_000_000  # 16 × 7.6e9 / 8
@@ -78,7 +78,7 @@ def test_gpu_memory_of_the_worked_example() -> None:
         ({"precision": "FP32"}, 2 * 34 * 28 * 3584),
     ],
 )
-def test_activations_per_token(training: dict[str, Any], per_token: int) -> None:
+def test_activation_bytes_per_token_match_formula(training: dict[str, Any], per_token: int) -> None:
     spec = make_spec(resources=GPUS8, training={"totalSteps": 1} | training)
     facts = KNOWN_7B.model_copy(update={"mlp_size": 0})
     assert gpu_memory.activation_bytes_per_token(spec, facts) == per_token
@@ -106,7 +106,7 @@ def test_micro_batch_is_limited_by_budget_and_update(training: dict[str, Any], t
     assert gpu_memory.micro_batch_tokens(spec) == tokens
 
 
-def test_activations_of_a_micro_batch_include_one_chunk_of_logits() -> None:
+def test_activation_memory_includes_one_logit_chunk() -> None:
     spec = make_spec(resources=GPUS8, training={"totalSteps": 1, "gradientCheckpointing": True})
     layers = 16384 * gpu_memory.activation_bytes_per_token(spec, KNOWN_7B)
     assert gpu_memory.activations(spec, KNOWN_7B) == layers + 3 * 4 * 2**27
@@ -122,7 +122,7 @@ def test_large_rollout_batch_increases_object_store(resources: dict[str, Any]) -
     assert object_store_bytes(make_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
-def test_cpu_pod_memory_has_named_terms() -> None:
+def test_cpu_pod_memory_terms_are_as_expected() -> None:
     spec = make_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
@@ -136,7 +136,7 @@ def test_cpu_pod_memory_has_named_terms() -> None:
     assert memory["dataset"] == 8000 * 1024 * 4
 
 
-def test_gpu_pod_memory_has_named_terms() -> None:
+def test_gpu_pod_memory_terms_are_as_expected() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     memory = terms_of(size(spec, KNOWN_7B), "memory")
     assert memory["processes"] == 8 * 4 * GIB
@@ -151,7 +151,7 @@ def test_kv_cache_is_remaining_engine_memory() -> None:
     assert gpu["kvCache"] == int(80 * GIB * 0.6) - 15_200_000_000 - 2 * GIB
 
 
-def test_object_store_holds_weights_only_with_several_pods() -> None:
+def test_object_store_includes_weights_only_with_several_pods() -> None:
     one = make_spec(KNOWN_7B, resources=GPUS8)
     two = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     assert object_store_bytes(one, KNOWN_7B) == 2 * GIB
@@ -171,7 +171,7 @@ def test_tensor_parallel_splits_weights_and_cache() -> None:
 
 
 @pytest.mark.row("A5")
-def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
+def test_shm_terms_for_eight_gpus_are_as_expected() -> None:
     shm = terms_of(size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
@@ -181,7 +181,7 @@ def test_shm_of_eight_gpus_consists_of_named_terms() -> None:
     assert shm["margin"] == int(0.2 * (sum(shm.values()) - shm["margin"]))
 
 
-def test_totals_cover_their_terms_and_are_rounded_up() -> None:
+def test_sizing_totals_cover_terms_and_are_rounded_up() -> None:
     sizing = size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B)
 
     for resource, text in (("shm", sizing.shm), ("memory", sizing.memory)):
@@ -228,7 +228,7 @@ def test_object_store_is_small_on_cpu() -> None:
     ],
     ids=["at least 2 GiB", "engines of one pod", "one engine", "an engine over two pods"],
 )
-def test_message_rings_grow_with_engines_and_their_ranks(
+def test_vllm_message_rings_grow_with_engines_and_tensor_parallel_size(
     resources: dict[str, Any], tensor_parallel: int, rings: int
 ) -> None:
     spec = make_spec(resources=resources, rollout={"tensorParallelSize": tensor_parallel})
@@ -240,7 +240,7 @@ def test_message_rings_grow_with_engines_and_their_ranks(
     [(0, 4 * 7_600_000_000), (1, 12 * 7_600_000_000)],
     ids=["an export", "all shards"],
 )
-def test_pod_with_few_gpus_has_minimum_size(gpus: int, staging: int) -> None:
+def test_pod_memory_has_minimum_with_few_gpus(gpus: int, staging: int) -> None:
     sizing = size(make_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
     memory, held = terms_of(sizing, "memory"), terms_of(sizing, "gpu")
     assert memory["processes"] == 4 * GIB
@@ -248,7 +248,7 @@ def test_pod_with_few_gpus_has_minimum_size(gpus: int, staging: int) -> None:
     assert held["weights"] == held["gradients"] == 4 * 7_600_000_000
 
 
-def test_gpu_memory_has_named_terms() -> None:
+def test_gpu_memory_terms_are_as_expected() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8)
     sizing = size(spec, KNOWN_7B)
 
@@ -268,7 +268,7 @@ def test_gpu_memory_has_named_terms() -> None:
     assert room == "room for 388 sequences of 1536 tokens, 256 concurrent"
 
 
-def test_reference_model_is_a_separate_term() -> None:
+def test_reference_model_is_separate_gpu_memory_term() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, algorithm={"klCoefficient": 0.01})
     held = terms_of(size(spec, KNOWN_7B), "gpu")
     assert list(held)[:4] == ["weights", "gradients", "optimizer", "reference"]
@@ -280,7 +280,7 @@ def test_kv_cache_is_zero_if_weights_do_not_fit() -> None:
     assert terms_of(size(spec, KNOWN_7B), "gpu")["kvCache"] == 0
 
 
-def test_model_with_known_size_only_is_sized() -> None:
+def test_model_is_sized_when_only_parameter_count_is_known() -> None:
     facts = Facts(parameters=7_600_000_000)
     sizing = size(make_spec(facts, resources=GPUS8), facts)
     [cache] = [each for each in sizing.terms if each.name == "kvCache"]
@@ -291,7 +291,7 @@ def test_model_with_known_size_only_is_sized() -> None:
     ("resources", "gpus", "replicas"),
     [(CPU | {"gpusPerNode": 8}, 0, 1), (GPUS8, 8, 1), (GPUS8 | {"nodes": 2}, 8, 2)],
 )
-def test_each_trainer_pod_has_the_gpus_of_its_node(
+def test_trainer_pod_requests_all_gpus_per_node(
     resources: dict[str, Any], gpus: int, replicas: int
 ) -> None:
     trainer = sizing_for(size(make_spec(resources=resources)), PodRole.TRAINER)
@@ -299,14 +299,14 @@ def test_each_trainer_pod_has_the_gpus_of_its_node(
 
 
 @pytest.mark.parametrize(("in_turns", "readers"), [(False, 8), (True, 1)])
-def test_staging_depends_on_ranks_loading_concurrently(in_turns: bool, readers: int) -> None:
+def test_staging_memory_depends_on_concurrently_loading_ranks(in_turns: bool, readers: int) -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
     assert staging.reason.startswith(f"maximum of {readers} ranks loading the model")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
-def test_page_cache_is_ten_percent(resources: dict[str, Any]) -> None:
+def test_page_cache_term_is_ten_percent_of_pod_memory(resources: dict[str, Any]) -> None:
     memory = terms_of(size(make_spec(KNOWN_TINY, resources=resources), KNOWN_TINY), "memory")
     pages = memory.pop("pageCache")
     assert pages == int(0.1 * sum(memory.values()))
@@ -315,7 +315,9 @@ def test_page_cache_is_ten_percent(resources: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("resources", "facts"), [(CPU, KNOWN_7B), (GPUS8, None)], ids=["no GPU", "no model"]
 )
-def test_gpu_terms_require_gpus_and_model(resources: dict[str, Any], facts: Facts | None) -> None:
+def test_gpu_terms_require_gpus_and_model_facts(
+    resources: dict[str, Any], facts: Facts | None
+) -> None:
     assert terms_of(size(make_spec(facts, resources=resources), facts), "gpu") == {}
 
 
@@ -328,7 +330,7 @@ def test_gpu_terms_require_gpus_and_model(resources: dict[str, Any], facts: Fact
         (CPU, 0),
     ],
 )
-def test_gpus_of_the_whole_job(resources: dict[str, Any], gpus: int) -> None:
+def test_gpu_total_covers_trainer_and_rollout_pods(resources: dict[str, Any], gpus: int) -> None:
     assert size(make_spec(resources=resources)).gpus == gpus
 
 
@@ -375,7 +377,7 @@ def test_managed_retriever_memory_depends_on_corpus() -> None:
 
 
 @pytest.mark.row("D8")
-def test_embedding_retriever_has_terms_for_texts_vectors_links_and_model() -> None:
+def test_embedding_retriever_memory_covers_texts_vectors_links_and_model() -> None:
     dense = {
         "corpus": "/mnt/runs/c.jsonl",
         "index": "Hybrid",
@@ -416,7 +418,7 @@ def test_embedding_retriever_has_terms_for_texts_vectors_links_and_model() -> No
 
 @pytest.mark.row("B5")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_are_sized_with_reasons(path: Any) -> None:
+def test_sample_jobs_are_sized_with_reason_per_term(path: Any) -> None:
     for facts in (None, KNOWN_7B, KNOWN_TINY):
         sizing = size(resolve(make_sample(path), facts).spec, facts)
         assert all(term.reason and term.bytes >= 0 for term in sizing.terms)

@@ -17,7 +17,7 @@ REPORTED = {
 
 
 @pytest.mark.parametrize(("reported", "known"), REPORTED.items())
-def test_image_id_accepts_formats_of_nodes(reported: str, known: str) -> None:
+def test_image_id_is_parsed_from_all_kubelet_formats(reported: str, known: str) -> None:
     assert image_id(reported) == known
 
 
@@ -49,13 +49,13 @@ def test_pinned_image_is_requested_by_digest(image: str, known: str, given: str)
     assert pin_digest(image, Pinned(image=image, image_id=known)) == given
 
 
-def test_other_image_is_requested_by_name() -> None:
+def test_unpinned_image_is_requested_by_name() -> None:
     pinned = Pinned(image="trainer:1", image_id=f"r.example/library/trainer@{ONE}")
 
     assert pin_digest("trainer:2", pinned) == "trainer:2"
 
 
-def test_ids_differ_only_where_their_digests_can_be_compared() -> None:
+def test_image_ids_differ_only_if_comparable_digests_differ() -> None:
     assert are_different(ONE, TWO)
     assert are_different(f"a@{ONE}", f"a@{TWO}")
     assert not are_different(f"a@{ONE}", f"import-of-another-day@{ONE}")

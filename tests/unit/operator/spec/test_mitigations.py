@@ -78,7 +78,7 @@ ON_CPU = {"resources": {"device": "CPU", "ranks": 2}, "rollout": {"n": 8}}
         (HOST, None, EIGHT_GPUS, ""),
     ],
 )
-def test_shortage_selects_mitigations(
+def test_mitigations_depend_on_shortage(
     cause: Cause, short_of: Shortage | None, changes: dict[str, Any], steps: str
 ) -> None:
     spec = make_spec(changes)
@@ -92,7 +92,7 @@ def test_shortage_selects_mitigations(
         before = after
 
 
-def test_utilization_mitigations_do_not_alternate() -> None:
+def test_utilization_is_not_raised_again_after_lowering() -> None:
     applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
     step = next_mitigation(OOM, applied, make_spec(), Shortage.KV_CACHE)
     assert step is Mitigation.ENFORCE_EAGER
@@ -127,7 +127,7 @@ def test_other_causes_have_no_mitigation() -> None:
     assert next_mitigation(Cause.NON_FINITE, [], make_spec()) is None
 
 
-def test_mitigations_fit_into_status() -> None:
+def test_mitigation_names_fit_into_status() -> None:
     spec = make_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
     halved = [Mitigation.MICRO_BATCH_HALVED]
 
@@ -139,13 +139,13 @@ def test_mitigations_fit_into_status() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(3071, False), (3072, True)])
-def test_micro_batch_is_halved_while_longest_sequence_fits(tokens: int, first: bool) -> None:
+def test_micro_batch_budget_is_halved_while_longest_sequence_fits(tokens: int, first: bool) -> None:
     spec = make_spec({"training": {"tokensPerMicroBatch": tokens}})  # prompt + response = 1536
     assert (next_mitigation(OOM, [], spec) is Mitigation.MICRO_BATCH_HALVED) is first
 
 
 @pytest.mark.parametrize(("sequences", "halved"), [(16, [8]), (15, []), (35, [17, 8])])
-def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -> None:
+def test_concurrent_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -> None:
     spec = make_spec({"resources": {"device": "CPU"}, "rollout": {"maxNumSeqs": sequences}})
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.ROLLOUT_HOST)
     assert applied == [Mitigation.SEQUENCES_HALVED] * len(halved)
@@ -155,7 +155,7 @@ def test_sequences_are_halved_down_to_eight(sequences: int, halved: list[int]) -
     assert after == halved
 
 
-def test_halving_stops_at_one() -> None:
+def test_mitigation_halving_stops_at_one() -> None:
     smallest = {
         "training": {"tokensPerMicroBatch": 1},
         "rollout": {"maxNumSeqs": 1},
@@ -208,7 +208,7 @@ def test_utilization_is_lowered_to_minimum() -> None:
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
-def test_utilization_in_thousandths_is_exact() -> None:
+def test_utilization_mitigation_is_exact_to_thousandths() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     raised = apply_mitigations(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
@@ -216,7 +216,7 @@ def test_utilization_in_thousandths_is_exact() -> None:
     assert raised.rollout.gpu_memory_utilization == 0.655
 
 
-def test_utilization_is_never_raised() -> None:
+def test_mitigation_does_not_raise_utilization() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.2

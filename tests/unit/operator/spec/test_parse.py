@@ -111,7 +111,7 @@ def test_invalid_field_has_path_reason_and_remedy(
         ("spec.reward.functions", [{"name": "Http", "url": "s3cr3t"}]),
     ],
 )
-def test_possible_secrets_are_not_quoted(place: str, value: Any) -> None:
+def test_possible_secrets_are_not_quoted_in_violations(place: str, value: Any) -> None:
     assert [
         v.line() for v in violations_of(make_raw_job({place: value})) if "s3cr3t" in v.line()
     ] == []
@@ -128,7 +128,7 @@ def patterns(schema: dict[str, Any], field: str = "") -> Iterator[tuple[str, str
 
 
 @pytest.mark.parametrize("depth", [100, 9_000])
-def test_deep_nesting_is_rejected_with_path(depth: int) -> None:
+def test_deeply_nested_job_is_rejected_with_path(depth: int) -> None:
     deep: Any = "x"
     for _ in range(depth):
         deep = {"a": [deep]}
@@ -170,7 +170,7 @@ def test_long_value_is_truncated(letters: int, shown: str) -> None:
     assert violation.message.startswith(f"{shown} is not one of Fast")
 
 
-def test_differences_of_bodies_hide_secrets() -> None:
+def test_body_differences_do_not_reveal_secrets() -> None:
     body: Any = {"api_key": "hunter2", "q": "{question}"}
     for _ in range(14):
         body = {"q": body, "api_key": "hunter2"}
@@ -182,7 +182,7 @@ def test_differences_of_bodies_hide_secrets() -> None:
     assert "hunter2" not in str(violations)
 
 
-def test_pattern_mismatch_has_remedy_in_words() -> None:
+def test_pattern_mismatch_has_remedy_in_plain_words() -> None:
     paths = {ABSOLUTE_PATH, OPTIONAL_PATH}  # have specific remedies
     all_patterns = set(patterns(job_schema()["properties"]["spec"]))
     assert len(all_patterns) > 20
@@ -248,7 +248,7 @@ def test_yaml_date_is_parsed_as_text() -> None:
     assert job.spec.image == "2026-01-01"
 
 
-def test_metadata_of_api_server_is_ignored() -> None:
+def test_api_server_metadata_is_ignored() -> None:
     raw = make_raw_job(
         {"metadata.managedFields": [{"manager": "kubectl"}], "metadata.generation": 3}
     )
@@ -315,7 +315,7 @@ def test_wrong_type_has_remedy(place: str, value: Any, message: str, remedy: str
 @pytest.mark.parametrize(
     "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
 )
-def test_foreign_field_has_hint_by_last_name(name: str) -> None:
+def test_foreign_field_is_hinted_by_last_path_segment(name: str) -> None:
     assert hint_for(name).startswith(("use spec.", "remove it: "))
     assert hint_for(f"{name}_of_ours") == ""
 
@@ -347,7 +347,7 @@ def test_foreign_field_has_hint_by_last_name(name: str) -> None:
         ("spec.training", {"precision": "16"}, "write FP16, or BF16 where the device has it"),
     ],
 )  # fmt: skip
-def test_foreign_field_has_hint(place: str, value: Any, remedy: str) -> None:
+def test_foreign_field_is_reported_with_counterpart(place: str, value: Any, remedy: str) -> None:
     [violation] = violations_of(make_raw_job({place: value}))
     assert remedy in violation.remedy
 
@@ -372,14 +372,14 @@ def test_yaml_1_1_conversions_in_file_are_all_reported() -> None:
     assert 'quote it: "1000.0"' in remedies["spec.reward.answerMarker"]
 
 
-def test_exponent_without_decimal_point_is_a_number() -> None:
+def test_exponent_without_decimal_point_is_parsed_as_number() -> None:
     text = yaml.safe_dump(make_raw_job({"spec.training.learningRate": 0.5}))
     job = parse_job(read_yaml(text.replace("learningRate: 0.5", "learningRate: 1e-6")))
     assert isinstance(job, RagGrpoJob)
     assert job.spec.training.learning_rate == 1e-6
 
 
-def test_parse_update_equals_parse_job() -> None:
+def test_parse_update_returns_same_result_as_parse_job() -> None:
     first = parse_job(make_raw_job())
     later = make_raw_job({"status": make_running_status()})
     later["metadata"] |= {"annotations": {names.ANNOTATION_RETRY: "yes"}, "labels": {"team": "a"}}

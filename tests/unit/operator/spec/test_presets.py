@@ -62,14 +62,14 @@ def test_preset_sets_its_fields(preset: Preset) -> None:
 @pytest.mark.parametrize(
     ("placement", "steps"), [(Placement.COLOCATED, 0), (Placement.DISAGGREGATED, 1)]
 )
-def test_max_performance_overlaps_only_where_the_placement_allows(
+def test_max_performance_overlaps_only_if_placement_allows(
     placement: Placement, steps: int
 ) -> None:
     values = preset_values(Preset.MAX_PERFORMANCE, placement)
     assert values["training.offPolicySteps"] == steps
 
 
-def test_crd_defaults_from_preset_match_preset_table() -> None:
+def test_preset_defaults_in_crd_match_preset_table() -> None:
     coupled = {"algorithm.groupSize"}
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 

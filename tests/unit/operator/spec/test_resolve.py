@@ -61,7 +61,7 @@ def test_value_equal_to_default_has_origin_user() -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_origins_cover_exactly_the_leaves(path: Any) -> None:
+def test_origins_cover_exactly_the_leaf_fields(path: Any) -> None:
     resolved = resolve(make_sample(path))
 
     def leaves(value: Any, place: str) -> list[str]:
@@ -211,7 +211,7 @@ DENSE = {
         ),
     ],
 )
-def test_value_is_sized_if_unspecified(
+def test_derived_value_has_origin_sized_when_unspecified(
     changes: dict[str, Any], facts: Facts | None, place: str, value: object, origin: Origin
 ) -> None:
     resolved = resolve(make_job(changes), facts)
@@ -244,7 +244,7 @@ def test_index_path_defaults_to_checkpoint_folder(
         ([ENDPOINT | {"topK": 7}], 8, 1),
     ],
 )
-def test_max_passage_tokens_fit_largest_top_k(
+def test_max_passage_tokens_default_fits_largest_top_k(
     endpoints: list[dict[str, Any]], length: int, tokens: int
 ) -> None:
     retrieval = {"mode": "Prompt", "endpoints": endpoints}
@@ -252,7 +252,7 @@ def test_max_passage_tokens_fit_largest_top_k(
     assert resolved.spec.retrieval.max_passage_tokens == tokens
 
 
-def test_passages_that_fit_keep_default_length() -> None:
+def test_max_passage_tokens_keep_default_when_passages_fit() -> None:
     length = 4 * make_job().spec.retrieval.max_passage_tokens  # × 0.75 / 3 is exactly that length
     retrieval = {"mode": "Prompt", "endpoints": [ENDPOINT]}
     resolved = resolve(make_job({"retrieval": retrieval, "data.maxPromptLength": length}))
@@ -264,7 +264,7 @@ def test_config_contains_schema_digest_of_image() -> None:
     assert config_of(make_job(), schema="abc").schema_digest == "abc"
 
 
-def test_epochs_set_target_if_rows_are_known_and_steps_unspecified() -> None:
+def test_target_is_computed_from_epochs_when_rows_known_and_steps_unspecified() -> None:
     job = make_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
     assert config_of(job, None).training.total_steps == 0
     both = make_job({"training": {"totalSteps": 5, "epochs": 2}})
@@ -277,13 +277,13 @@ def test_steps_from_epochs_are_limited_to_max_steps() -> None:
 
 
 @pytest.mark.parametrize("pinned", [Pinned(precision="FP8", attention="Other"), Pinned()])
-def test_unknown_pin_keeps_auto(pinned: Pinned) -> None:
+def test_auto_is_kept_when_pinned_value_is_unknown(pinned: Pinned) -> None:
     config = config_of(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY, pinned=pinned)
     assert config.training.precision is Precision.AUTO
     assert config.model.attention is Attention.AUTO
 
 
-def test_epochs_become_steps_once_the_rows_are_known() -> None:
+def test_epochs_are_converted_to_steps_when_rows_are_known() -> None:
     job = make_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
     assert resolve(job).spec.training.total_steps == 0
     assert resolve(job, KNOWN_7B).spec.training.total_steps == 209  # ceil(2 × 10,000 / 96)
@@ -316,7 +316,7 @@ def test_trainer_config_round_trips_through_json(path: Any) -> None:
         ),
     ],
 )
-def test_resources_become_processes(
+def test_resources_determine_process_counts(
     resources: dict[str, Any],
     rollout: dict[str, Any],
     ranks: int,
@@ -342,21 +342,21 @@ def test_resources_become_processes(
         ({"gpusPerNode": 8, "cpu": "64"}, 1, 1),
     ],
 )
-def test_cpu_ranks_and_engine_take_turns_on_all_cpus_of_a_pod(
+def test_cpu_ranks_and_engine_share_all_pod_cpus(
     resources: dict[str, Any], per_rank: int, per_engine: int
 ) -> None:
     world = config_of(make_job({"resources": resources})).world
     assert (world.threads_per_rank, world.threads_per_engine) == (per_rank, per_engine)
 
 
-def test_choice_of_auto_is_pinned() -> None:
+def test_pinned_values_replace_auto() -> None:
     job = make_job({"resources": {"device": "CPU"}})
     config = config_of(job, KNOWN_TINY, pinned=Pinned(precision="FP32", attention="Sdpa"))
     assert config.training.precision is Precision.FP32
     assert config.model.attention is Attention.SDPA
 
 
-def test_pins_do_not_override_the_user() -> None:
+def test_user_values_take_precedence_over_pinned_values() -> None:
     job = make_job({"resources": {"device": "CPU"}, "training": {"precision": "BF16"}})
     assert config_of(job, pinned=Pinned(precision="FP32")).training.precision is Precision.BF16
 
@@ -396,7 +396,7 @@ def test_resume_hash_ignores_other_fields(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changes", OTHER_RESUME, ids=str)
-def test_resume_hash_changes_with_resume_values(changes: dict[str, Any]) -> None:
+def test_resume_hash_depends_on_resume_values(changes: dict[str, Any]) -> None:
     assert (
         config_of(make_job(changes)).attempt.resume_hash
         != config_of(make_job()).attempt.resume_hash
@@ -412,7 +412,7 @@ def test_endpoint_url_does_not_change_resume_hash() -> None:
 
 
 @pytest.mark.parametrize("mitigation", Mitigation)
-def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: Mitigation) -> None:
+def test_mitigations_change_config_hash_but_not_resume_hash(mitigation: Mitigation) -> None:
     base = config_of(make_job()).attempt
     lowered = config_of(make_job(), mitigations=[mitigation]).attempt
     assert lowered.resume_hash == base.resume_hash
@@ -420,7 +420,7 @@ def test_mitigations_show_in_the_config_hash_not_in_the_resume_hash(mitigation: 
 
 
 @pytest.mark.row("B3")
-def test_attempts_with_equal_configuration_have_equal_hashes() -> None:
+def test_config_hash_is_equal_for_equal_configurations() -> None:
     job = make_job()
     resolved = resolve(job)
     first = trainer_config(job, resolved, number=1).attempt
@@ -435,7 +435,7 @@ def test_recovery_does_not_change_config_hash() -> None:
     assert config_of(patient).attempt.config_hash == config_of(make_job()).attempt.config_hash
 
 
-def test_managed_endpoints_get_the_urls_of_their_retrievers_before_hashing() -> None:
+def test_managed_endpoint_urls_are_resolved_before_hashing() -> None:
     managed = {"corpus": "/mnt/runs/corpus.jsonl"}
     given = [
         {"name": "kb", "managed": managed},

@@ -51,7 +51,7 @@ def field_of(name: str) -> Schema:
     return properties[name]
 
 
-def test_references_are_inlined_and_sibling_keys_take_precedence() -> None:
+def test_refs_are_inlined_and_sibling_keys_take_precedence() -> None:
     inner = {"properties": {"size": {"type": "integer", "format": "int64"}}, "type": "object"}
 
     assert field_of("inner") == {"description": "Which inner."} | inner
@@ -61,13 +61,13 @@ def test_references_are_inlined_and_sibling_keys_take_precedence() -> None:
     assert field_of("named")["additionalProperties"] == field_of("bare")
 
 
-def test_map_with_key_pattern_stays_a_map() -> None:
+def test_map_with_key_pattern_is_kept_as_map() -> None:
     labels = structural(Selector, silent)["properties"]["labels"]
     assert labels["additionalProperties"] == {"type": "integer", "format": "int64"}
     assert "patternProperties" not in labels
 
 
-def test_exclusive_bounds_become_flags() -> None:
+def test_exclusive_bounds_are_converted_to_flags() -> None:
     assert field_of("share") == {
         "type": "number",
         "minimum": 0.0,
@@ -77,7 +77,7 @@ def test_exclusive_bounds_become_flags() -> None:
     }
 
 
-def test_constant_becomes_enum_of_one() -> None:
+def test_const_is_converted_to_single_value_enum() -> None:
     assert field_of("kind") == {"type": "string", "enum": ["only"]}
 
 
@@ -92,6 +92,6 @@ def test_descriptions_end_with_default() -> None:
     ("model", "message"),
     [(Union, "either: anyOf"), (Pair, "pair: prefixItems"), (Node, "Node contains itself")],
 )
-def test_unsupported_schema_names_field(model: type[BaseModel], message: str) -> None:
+def test_unsupported_schema_error_names_field(model: type[BaseModel], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         structural(model, silent)

@@ -35,5 +35,5 @@ def test_merged_keys_may_be_overridden() -> None:
     assert read_yaml(text) == {"base": {"x": 1, "y": 1}, "c": {"x": 2, "y": 1}}
 
 
-def test_empty_file_is_none() -> None:
+def test_empty_yaml_file_is_parsed_as_none() -> None:
     assert read_yaml("") is None
