@@ -124,7 +124,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "toleration by way of GPUs": (
         {"spec.resources.gpuResourceName": "other.example.com/gpu"},
-        "spec.resources.gpuResourceName is tolerated as a taint",
+        "spec.resources.gpuResourceName is also a tolerated taint",
     ),
     "claim": (make_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
     "secret": ({"spec.env": [make_secret("theirs")]}, "every Secret must be one of wandb"),
@@ -160,7 +160,7 @@ def test_unlisted_values_are_rejected_with_field_and_remedy(
 
 
 def test_jobs_are_allowed_in_listed_namespaces_only(limited: Limited) -> None:
-    assert "metadata.namespace: jobs may run in limited-jobs only" in limited.refusal({}, "default")
+    assert "metadata.namespace: jobs may only run in limited-jobs" in limited.refusal({}, "default")
 
 
 def test_existing_job_must_comply_on_next_change(limited: Limited) -> None:

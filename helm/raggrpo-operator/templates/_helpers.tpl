@@ -1,4 +1,4 @@
-{{/* Names and labels. The name label is fixed: the policies that the operator makes select it. */}}
+{{/* Names and labels. The name label is fixed, because the NetworkPolicies of jobs select it. */}}
 {{- define "raggrpo.fullname" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 52 | trimSuffix "-" -}}
@@ -59,7 +59,7 @@ fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{/* What the operator does in a namespace whose jobs it serves. A test compares it with the code. */}}
+{{/* Permissions of the operator in each watched namespace. A test compares them with the code. */}}
 {{- define "raggrpo.rules" -}}
 - apiGroups: [raggrpo.io]
   resources: [raggrpojobs]
