@@ -39,7 +39,9 @@ Endpoints = Annotated[
 ]
 Mounts = Annotated[
     list[str] | None,
-    typer.Option("--mount", metavar="CLAIM=DIR", help="Use a folder in place of a claim."),
+    typer.Option(
+        "--mount", metavar="CLAIM=DIR", help="Replace a PersistentVolumeClaim with a local folder."
+    ),
 ]
 
 
@@ -104,7 +106,7 @@ def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None
     except InvalidOptions as error:
         _fail_options(error.problems)
     except RecursionError:
-        fail(f"{path} contains itself through a YAML alias: replace the alias by its value")
+        fail(f"{path} contains itself through a YAML alias: replace the alias with its value")
 
 
 def _read(path: Path) -> object:

@@ -19,7 +19,7 @@ Manifests = Annotated[
 ]
 HEADER = """\
 # Objects that the operator creates for the first attempt, with the default values of the chart.
-# Without the Secret that has the Ray token: its name and value are derived in the cluster.
+# The Secret with the Ray token is omitted: its name and value are derived in the cluster.
 """
 RELEASE = "raggrpo-system"
 

@@ -1,4 +1,4 @@
-"""Printing without control codes, which text of jobs, pods and servers may contain."""
+"""Prints text from jobs, pods and servers without the control characters it may contain."""
 
 import codecs
 import sys

@@ -41,11 +41,11 @@ def check(
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
     new_violations = _fact_violations(job, result)
     if as_json:
-        answer = result.model_dump(mode="json", by_alias=True)
-        show(json.dumps(answer | {"problems": [v.line() for v in new_violations]}, indent=1))
+        output = result.model_dump(mode="json", by_alias=True)
+        show(json.dumps(output | {"problems": [v.line() for v in new_violations]}, indent=1))
     else:
         show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(new_violations)]))
-    # `run` would wait for the service.
+    # `run` waits for a service that is unavailable, so it is no failure there.
     if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:
         raise typer.Exit(ExitCode.PREFLIGHT_FAILED)
     if result.exit_code:

@@ -43,10 +43,12 @@ def _import() -> None:
 @app.command()
 def verl(
     config: Annotated[Path, typer.Argument(help="Hydra YAML or .sh script of verl.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="name.of.field=value")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides of fields, as name.of.field=value.")
+    ] = None,
     config_path: Annotated[
         Path | None,
-        typer.Option(help="Folder of the verl repository, if CONFIG is not in it."),
+        typer.Option(help="Folder of the verl repository, if CONFIG is outside it."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write the job to.")
@@ -80,7 +82,7 @@ def _compose(config: Path, text: str, read: Read) -> Composition:
     if name := script.options.get("--config-name"):
         options = (script.options.get(each) for each in ("--config-path", "--config-dir"))
         folders = [folder for folder in options if folder]
-        # Relative folders may also be relative to verl's program.
+        # Hydra resolves a relative --config-path against verl's program.
         folders += [f"{MAIN}/{each}" for each in folders or ["config"]]
         composition = compose(name, folders, read, script.choices)
     composition.override({**script.choices, **script.overrides})
@@ -126,4 +128,4 @@ def _write(imported: Imported, output: Path | None) -> None:
     parsed = parse_job(imported.job)
     problems = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
     if problems:
-        show("\n".join(["problems of the job:", *(f"  {v.line()}" for v in problems)]), err=True)
+        show("\n".join(["problems in the job:", *(f"  {v.line()}" for v in problems)]), err=True)

@@ -14,7 +14,9 @@ from raggrpo_cli.terminal import log_printer
 def logs(
     job_file: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]")] = None,
     dir: DirOption = None,  # noqa: A002
-    attempt: Annotated[int, typer.Option("--attempt", help="Attempt; 0 for the newest.")] = 0,
+    attempt: Annotated[
+        int, typer.Option("--attempt", help="Attempt number; 0 for the newest.")
+    ] = 0,
 ) -> None:
     """Print the driver log of an attempt."""
     recorded = load_recorded_job(resolve_folder(dir, job_file))

@@ -30,13 +30,13 @@ def plan(
     sizing = size(resolved.spec)
     if as_json:
         config = trainer_config(job, resolved)
-        answer = {
+        output = {
             "config": config.model_dump(mode="json", by_alias=True),
             "origins": dict(resolved.origins),
             "sizing": to_jsonable_python(sizing, by_alias=True),
             "problems": [v.line() for v in all_violations],
         }
-        show(json.dumps(answer, indent=1))
+        show(json.dumps(output, indent=1))
     elif manifests and not errors(all_violations):
         show(manifests_text(job, resolved), nl=False)
     else:

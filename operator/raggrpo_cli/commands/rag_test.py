@@ -33,7 +33,7 @@ def rag_test(
     ] = 32,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Call the retrieval endpoints: one call each, variants, increasing load, one training step."""
+    """Test the retrieval endpoints: a single call, request variants, load, one training step."""
     job, resolved = load_local_job(job_file, set_, endpoint, mount)
     config = trainer_config(job, resolved)
     if not config.retrieval.external:
@@ -75,11 +75,11 @@ def lines(test: EndpointTest) -> Iterator[str]:
     yield from map(_level, test.levels)
     if test.saturates_at:
         yield (
-            f"  saturated at {test.saturates_at} calls in flight; more only wait "
+            f"  saturated at {test.saturates_at} calls in flight; further calls only wait "
             "(retrieval.endpoints[].maxConcurrency)"
         )
     else:
-        yield "  not saturated: the last level increased throughput or failed"
+        yield "  not saturated: the last level still increased throughput, or calls failed"
     if test.step is not None:
         yield (
             f"  one step, {test.step.questions} questions: {test.step.seconds:.1f} s, failed: "

@@ -20,9 +20,12 @@ OPERATOR_LABELS = "app.kubernetes.io/name=raggrpo-operator"
 IMAGE_VARIABLE = "RAGGRPO_TRAINER_IMAGE"
 
 Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="Namespace (default: that of the context).")
+    str,
+    typer.Option("--namespace", "-n", help="Namespace (default: that of the kubeconfig context)."),
 ]
-Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
+Context = Annotated[
+    str, typer.Option("--context", help="Kubeconfig context (default: the current context).")
+]
 Kubeconfig = Annotated[
     str, typer.Option("--kubeconfig", help="Kubeconfig file (default: as for kubectl).")
 ]
@@ -66,14 +69,14 @@ def parse_cluster_job(raw: Manifest) -> RagGrpoJob:
     name = raw["metadata"]["name"]
     fail(
         f"job {name} was written by another version of raggrpo: {job[0].line()}; "
-        "install the version of the operator"
+        "install the same version as the operator"
     )
 
 
 async def require_installed(client: UserClient) -> None:
     """Exit with an error if the cluster does not serve RagGrpoJobs."""
     try:
-        await client.document(f"/apis/{names.API_VERSION}")
+        await client.get_raw(f"/apis/{names.API_VERSION}")
     except NotFound:
         fail_not_installed(client)
 

@@ -20,7 +20,7 @@ from raggrpo_operator.kube.cluster_objects import is_being_deleted
 from raggrpo_operator.kube.user_client import ExecResult, UserClient
 
 from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job, run_in_cluster
-from .reader import reader
+from .reader import reader_pod
 
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that explain why no attempt has started, in order of preference."""
@@ -39,8 +39,10 @@ exit {NO_LOG}
 
 
 def logs(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Job.")],
-    attempt: Annotated[int, typer.Option("--attempt", help="Attempt; 0 for the newest.")] = 0,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.")],
+    attempt: Annotated[
+        int, typer.Option("--attempt", help="Attempt number; 0 for the newest.")
+    ] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow until the driver exits.")
     ] = False,
@@ -105,7 +107,7 @@ async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: 
         return await client.exec_in_pod(
             namespace, head, names.HEAD_CONTAINER, command, log_printer()
         )
-    async with reader(client, job, await _image(client, job, image)) as pod:
+    async with reader_pod(client, job, await _image(client, job, image)) as pod:
         return await client.exec_in_pod(namespace, pod, READER, command, log_printer())
 
 

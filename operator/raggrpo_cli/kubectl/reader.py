@@ -18,7 +18,7 @@ CORE_EVENTS = Resource("v1", "events", "Event")
 
 
 @asynccontextmanager
-async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
+async def reader_pod(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
     """Create a pod with the job's volumes, yield its name, then delete it.
 
     Raises:
@@ -29,7 +29,7 @@ async def reader(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterat
     name = f"{metadata.name}-reader-{uuid.uuid4().hex[:5]}"
     creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
     try:
-        # Shielded: the created pod must be known to be deleted, even on Ctrl-C.
+        # Shielded: even on Ctrl-C, the pod must be known so that it can be deleted.
         await asyncio.shield(creating)
         await _until_running(client, metadata.namespace, name)
         yield name
@@ -50,15 +50,15 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         problem = start_problem(pod)
         is_final = phase == "Failed" or (problem is not None and problem.is_final)
         if is_final or loop.time() > deadline:
-            reason = problem.message if problem is not None else await _warning_about(client, pod)
+            reason = problem.message if problem is not None else await _first_warning(client, pod)
             raise PermanentError(
-                f"the job's volumes cannot be read: {reason}; fix that, or mount the claims in "
+                f"the job's volumes cannot be read: {reason}; fix this, or mount the claims in "
                 "another pod"
             )
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _warning_about(client: UserClient, pod: Manifest) -> str:
+async def _first_warning(client: UserClient, pod: Manifest) -> str:
     """Return the first Warning Event of the pod; only Events report mount failures."""
     metadata = pod["metadata"]
     try:

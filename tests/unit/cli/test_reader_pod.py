@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from raggrpo_cli.kubectl import reader as module
-from raggrpo_cli.kubectl.reader import reader
+from raggrpo_cli.kubectl.reader import reader_pod
 from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
@@ -55,7 +55,7 @@ async def test_reader_pod_is_deleted_with_reason_when_start_times_out(
     with pytest.raises(
         PermanentError, match=f"volumes cannot be read: pod small-reader-.*{reason}"
     ):
-        async with reader(cast(UserClient, cluster), make_job(), "image:1"):
+        async with reader_pod(cast(UserClient, cluster), make_job(), "image:1"):
             raise AssertionError("it never runs")
 
     assert cluster.pods == []
