@@ -1,6 +1,6 @@
-"""`HttpApi`: the only client of a job's own servers, whose answers are not trusted.
+"""`HttpApi`: the only client of a job's own servers, whose responses are not trusted.
 
-Every answer is limited in time and size; exceeding either raises Unreachable.
+Every response is limited in time and size; exceeding a limit raises Unreachable.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from raggrpo_api.fields.text import one_line
 from .errors import AccessDenied, Unreachable
 
 MAX_EXCERPT = 256
-"""Maximum characters of an answer quoted in an error."""
+"""Maximum characters of a response quoted in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one call, from connecting to the last byte of the answer.
+    """Limits of one call, from connecting to the last byte of the response.
 
     A reconcile reads status and progress once each, then performs its action.
     """
@@ -27,7 +27,7 @@ class Limits:
     submit_seconds: float = 60.0
     """Looking up a submission and creating it, which starts a process on the head."""
     progress_seconds: float = 3.0
-    answer_bytes: int = 256 * 1024
+    response_bytes: int = 256 * 1024
 
 
 LIMITS = Limits()
@@ -44,8 +44,8 @@ def open_session() -> aiohttp.ClientSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A complete answer."""
+class Response:
+    """A complete response."""
 
     status: int
     body: bytes
@@ -68,7 +68,7 @@ class HttpApi:
     ) -> None:
         self.address, self.limits = address, limits
         self._session = session
-        # A small compressed answer could expand without limit.
+        # A small compressed response could expand without limit.
         self._headers = {"Accept-Encoding": "identity"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -81,29 +81,31 @@ class HttpApi:
         seconds: float,
         body: object = None,
         max_bytes: int | None = None,
-    ) -> Answer:
-        """Return the answer if it is complete within `seconds`.
+    ) -> Response:
+        """Return the response if it is complete within `seconds`.
 
         Raises:
             AccessDenied: HTTP 401 or 403.
-            Unreachable: There is no answer, or it exceeds a limit or is compressed.
+            Unreachable: There is no response, or it exceeds a limit or is compressed.
 
         """
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._answer(
-                    method, path, body, max_bytes or self.limits.answer_bytes
+                response = await self._send(
+                    method, path, body, max_bytes or self.limits.response_bytes
                 )
         except TimeoutError as error:
-            raise Unreachable(f"{self.address}: no complete answer within {seconds:g} s") from error
+            raise Unreachable(
+                f"{self.address}: no complete response within {seconds:g} s"
+            ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = one_line(f"{type(error).__name__}: {error}", MAX_EXCERPT)
             raise Unreachable(f"{self.address}: {why}") from error
-        if answer.status in (401, 403):
-            raise AccessDenied(f"{self.address}{path}: HTTP {answer.status} {answer.excerpt}")
-        return answer
+        if response.status in (401, 403):
+            raise AccessDenied(f"{self.address}{path}: HTTP {response.status} {response.excerpt}")
+        return response
 
-    async def _answer(self, method: str, path: str, body: object, max_bytes: int) -> Answer:
+    async def _send(self, method: str, path: str, body: object, max_bytes: int) -> Response:
         async with self._session.request(
             method,
             f"{self.address}{path}",
@@ -113,10 +115,10 @@ class HttpApi:
             allow_redirects=False,
         ) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise Unreachable(f"{self.address}: unexpected compressed answer")
+                raise Unreachable(f"{self.address}: unexpected compressed response")
             read = bytearray()
             async for chunk in response.content.iter_any():
                 read += chunk
                 if len(read) > max_bytes:
-                    raise Unreachable(f"{self.address}: the answer exceeds {max_bytes} bytes")
-            return Answer(response.status, bytes(read))
+                    raise Unreachable(f"{self.address}: the response exceeds {max_bytes} bytes")
+            return Response(response.status, bytes(read))

@@ -26,7 +26,7 @@ class ProgressClient:
         Raises AccessDenied if the token is rejected.
         """
         try:
-            answer = await self._http.call(
+            response = await self._http.call(
                 "GET",
                 "/progress",
                 seconds=self._http.limits.progress_seconds,
@@ -35,10 +35,10 @@ class ProgressClient:
         except Unreachable as error:
             log.debug("progress: %s", error)
             return None
-        if answer.status != 200:
+        if response.status != 200:
             return None
         try:
-            return Progress.model_validate_json(answer.body)
+            return Progress.model_validate_json(response.body)
         except ValidationError as error:
             fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
             log.warning("progress from %s has invalid fields: %s", self._http.address, fields)

@@ -15,7 +15,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, SubmissionStatus
 
 from .errors import PermanentError, TransientError, Unreachable
-from .http_api import Answer, HttpApi
+from .http_api import HttpApi, Response
 
 LAST_LINES = 5
 LOW_ON_MEMORY = "killed due to the node running low on memory"
@@ -28,7 +28,7 @@ class _RuntimeEnv(BaseModel):
 
 
 class _JobDetails(BaseModel):
-    """The fields used of Ray's answer about a submission."""
+    """The fields that are used of Ray's description of a submission."""
 
     status: SubmissionStatus
     message: str | None = None
@@ -79,8 +79,8 @@ class RayJobs:
     async def ray_version(self) -> str:
         """Return the Ray version of the head, or "" if it does not report one."""
         call = "Ray version"
-        answer = await self._call(call, "GET", "/api/version")
-        return "" if answer is None else self._read(_Version, answer, call).ray_version
+        response = await self._call(call, "GET", "/api/version")
+        return "" if response is None else self._read(_Version, response, call).ray_version
 
     async def environment(self, submission_id: str) -> dict[str, str]:
         """Return the environment of a submission, empty if the head does not know it."""
@@ -93,12 +93,12 @@ class RayJobs:
 
     async def _get(self, submission_id: str) -> _JobDetails | None:
         call = f"status of {submission_id}"
-        answer = await self._call(call, "GET", f"/api/jobs/{submission_id}")
-        return None if answer is None else self._read(_JobDetails, answer, call)
+        response = await self._call(call, "GET", f"/api/jobs/{submission_id}")
+        return None if response is None else self._read(_JobDetails, response, call)
 
-    def _read(self, model: type[Model], answer: Answer, call: str) -> Model:
+    def _read(self, model: type[Model], response: Response, call: str) -> Model:
         try:
-            return model.model_validate_json(answer.body)
+            return model.model_validate_json(response.body)
         except ValidationError as error:
             first = error.errors()[0]
             why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}", MAX_LINE)
@@ -106,15 +106,15 @@ class RayJobs:
 
     async def _call(
         self, call: str, method: str, path: str, body: object = None, seconds: float = 0.0
-    ) -> Answer | None:
-        """Return the answer of the head, or None for HTTP 404."""
+    ) -> Response | None:
+        """Return the response of the head, or None for HTTP 404."""
         limit = seconds or self._http.limits.call_seconds
-        answer = await self._http.call(method, path, seconds=limit, body=body)
-        if answer.status == 404:
+        response = await self._http.call(method, path, seconds=limit, body=body)
+        if response.status == 404:
             return None
-        if not 200 <= answer.status < 300:
-            raise TransientError(f"{call}: HTTP {answer.status} {answer.excerpt}")
-        return answer
+        if not 200 <= response.status < 300:
+            raise TransientError(f"{call}: HTTP {response.status} {response.excerpt}")
+        return response
 
 
 def last_lines(message: str) -> str:

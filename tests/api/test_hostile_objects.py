@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from raggrpo_api import names
-from raggrpo_operator.kube.client import RECURSION
+from raggrpo_operator.kube.client import RECURSION_LIMIT
 from support.builders.operator.jobs import make_raw_job
 from support.kubernetes.chart_release import Account
 from support.operator.operator_environment import OperatorEnvironment, make_environment
@@ -31,7 +31,7 @@ async def environment(
 def deep_recursion() -> Iterator[None]:
     """For what the tests themselves read."""
     usual = sys.getrecursionlimit()
-    sys.setrecursionlimit(RECURSION)
+    sys.setrecursionlimit(RECURSION_LIMIT)
     yield
     sys.setrecursionlimit(usual)
 

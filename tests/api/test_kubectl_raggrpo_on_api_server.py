@@ -282,7 +282,7 @@ def test_unreachable_server_and_wrong_token_are_distinguished(
     refused = kubectl_raggrpo("status", kubeconfig=stranger)
 
     assert (unanswered.returncode, refused.returncode) == (1, 1)
-    assert "https://127.0.0.1:9 does not answer" in unanswered.stderr
+    assert "no response from https://127.0.0.1:9" in unanswered.stderr
     assert "HTTP 401" in refused.stderr
     assert len(unanswered.stderr.splitlines()) == len(refused.stderr.splitlines()) == 1
 

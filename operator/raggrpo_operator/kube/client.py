@@ -34,12 +34,12 @@ TIMEOUT_SECONDS = 30
 MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
-PAGE = 10
-"""Objects per page; an object may have 1.5 MB, which Python expands to 40 MB."""
-RECURSION = 16_000
+PAGE_SIZE = 10
+"""Objects per page; an object may be 1.5 MB of JSON, which takes 40 MB as Python objects."""
+RECURSION_LIMIT = 16_000
 """The API server accepts objects nested 10,000 deep; Python's default limit is 1,000."""
-LISTED = ("namespace", "name", "uid", "resourceVersion")
-METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+IDENTITY_FIELDS = ("namespace", "name", "uid", "resourceVersion")
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
 
 
@@ -52,7 +52,7 @@ class Resource:
     kind: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of an object or, without a name, of all; "" stands for all namespaces."""
+        """Return the path of an object or, without a name, of all in the namespace ("" for all)."""
         prefix = "/apis" if "/" in self.api_version else "/api"
         scope = f"namespaces/{namespace}" if namespace else ""
         parts = (prefix, self.api_version, scope, self.plural, name, subresource)
@@ -96,7 +96,7 @@ class KubeClient(Protocol):
         ...
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return the identifying metadata (LISTED) of all objects."""
+        """Return the IDENTITY_FIELDS of the metadata of all objects."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -112,11 +112,11 @@ class KubeClient(Protocol):
         ...
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with this uid. Raises NotFound or Conflict if it does not exist."""
+        """Delete the object. Raises NotFound if there is none, Conflict if its uid differs."""
         ...
 
-    async def document(self, path: str) -> Manifest:
-        """Return the document that the API server serves at this path."""
+    async def get_raw(self, path: str) -> Manifest:
+        """Return the response to GET on this path, as `kubectl get --raw` does."""
         ...
 
 
@@ -145,8 +145,8 @@ class ApiServer:
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
         """Return the metadata of all objects."""
         return [
-            {"metadata": {field: each["metadata"][field] for field in LISTED}}
-            async for each in self._items(resource, namespace, METADATA)
+            {"metadata": {field: each["metadata"][field] for field in IDENTITY_FIELDS}}
+            async for each in self._items(resource, namespace, METADATA_LIST)
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -173,15 +173,15 @@ class ApiServer:
         }
         await self._call("DELETE", resource.path(namespace, name), body=body)
 
-    async def document(self, path: str) -> Manifest:
-        """Return the document that the API server serves at this path."""
+    async def get_raw(self, path: str) -> Manifest:
+        """Return the response to GET on this path, as `kubectl get --raw` does."""
         return await self._call("GET", path)
 
     async def _items(
         self, resource: Resource, namespace: str, accept: str
     ) -> AsyncIterator[Manifest]:
         """Yield all objects, page by page."""
-        query = {"limit": str(PAGE)}
+        query = {"limit": str(PAGE_SIZE)}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
             for each in page["items"] or []:  # null if there are no objects
@@ -214,13 +214,13 @@ class ApiServer:
         started = time.monotonic()
         status = 0
         try:
-            answer = await self._api.rest_client.request(
+            response = await self._api.rest_client.request(
                 method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
             )
-            status = answer.status
-            text = await answer.read()
+            status = response.status
+            text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise TransientError(f"{method} {path}: {host} does not answer: {error!r}") from error
+            raise TransientError(f"{method} {path}: no response from {host}: {error!r}") from error
         finally:
             self._on_call(method, status, time.monotonic() - started)
         if status >= 400:
@@ -238,7 +238,8 @@ def api_error(status: int, call: str, text: bytes) -> OperatorError:
     if status == _NOT_FOUND:
         return NotFound(message)
     if status == _CONFLICT:
-        exists = _status_field(text, "reason") == "AlreadyExists"  # a changed quota is a Conflict
+        # Create also returns 409 if a ResourceQuota was updated concurrently.
+        exists = _status_field(text, "reason") == "AlreadyExists"
         return AlreadyExists(message) if exists else Conflict(message)
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
@@ -253,15 +254,15 @@ def _status_field(text: bytes, field: str) -> str:
         return ""
 
 
-def _proxy(host: str) -> str | None:
+def _proxy(url: str) -> str | None:
     """Return the proxy for a URL; aiohttp would look it up in a thread on every call."""
-    parts = urlsplit(host)
+    parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
-    """Return a client for the cluster in $KUBECONFIG, or else for the cluster of this pod."""
-    sys.setrecursionlimit(RECURSION)
+    """Return a client for the cluster in $KUBECONFIG, or in-cluster if it is not set."""
+    sys.setrecursionlimit(RECURSION_LIMIT)
     configuration = Configuration()
     if kubeconfig := os.environ.get("KUBECONFIG"):
         await config.load_kube_config(kubeconfig, client_configuration=configuration)

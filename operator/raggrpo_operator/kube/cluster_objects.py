@@ -54,7 +54,7 @@ def job_key_of(child: Mapping[str, Any]) -> JobKey:
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:
-    """Return the objects controlled by this uid, not by a deleted job of the same name."""
+    """Return the objects whose controller has this uid, not a deleted job of the same name."""
     return [each for each in objects if is_owned(each, uid)]
 
 
@@ -90,7 +90,7 @@ def is_being_deleted(manifest: Mapping[str, Any]) -> bool:
 
 
 def section(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a field of an object that is a mapping, empty if it is missing or null."""
+    """Return a mapping field of an object, or an empty mapping if it is missing or null."""
     mapping: Mapping[str, Any] = manifest.get(name) or {}
     return mapping
 

@@ -55,8 +55,8 @@ class Lease:
                 log.warning("leader election: the Lease cannot be read or written: %s", error)
             await self._sleep(RETRY_SECONDS)
 
-    async def keep(self) -> None:
-        """Keep renewing; return when this replica is no longer the leader."""
+    async def renew_until_lost(self) -> None:
+        """Renew the Lease; return when this replica is no longer the leader."""
         renewed = self._clock()
         while True:
             await self._sleep(RETRY_SECONDS)

@@ -20,7 +20,7 @@ Pod = Mapping[str, Any]
 
 
 class Weight(IntEnum):
-    """How much evidence explains; the heaviest piece is reported."""
+    """Priority of a piece of evidence; the heaviest is reported."""
 
     DELETED = 1
     ENDED = 2
@@ -54,7 +54,7 @@ class StartProblem:
     reason: ConditionReason
     message: str
     is_final: bool
-    """Waiting cannot help; a person has to fix the cause."""
+    """Whether waiting cannot help, because a person has to fix the cause."""
 
 
 WAITING_REASONS: Mapping[str, ConditionReason] = {
@@ -67,7 +67,7 @@ WAITING_REASONS: Mapping[str, ConditionReason] = {
     "RunContainerError": ConditionReason.CONTAINER_START_FAILED,
     "CrashLoopBackOff": ConditionReason.CRASH_LOOP_BACK_OFF,
 }
-"""Reasons of a waiting container that keep its pod from starting."""
+"""Reasons why a waiting container keeps its pod from starting."""
 SCHEDULING_REASONS: Mapping[str, ConditionReason] = {
     "Unschedulable": ConditionReason.UNSCHEDULABLE,
     "SchedulingGated": ConditionReason.SCHEDULING_GATED,
@@ -105,7 +105,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
     if evidence is not None:
         return evidence
     if was_deleted or is_being_deleted(pod):
-        return _loss(pod, _plain_cause(pod), "was deleted", now, Weight.DELETED)
+        return _loss(pod, _default_cause(pod), "was deleted", now, Weight.DELETED)
     return None
 
 
@@ -160,15 +160,15 @@ def _terminated(pod: Pod, now: datetime) -> Loss | None:
         code, reason, log = (latest.get(key, "") for key in ("exitCode", "reason", "message"))
         detail = f"exited with code {code} ({reason}): {log[-MAX_LOG_TAIL:]}"
         time = _time(latest.get("finishedAt"), now)
-        return _loss(pod, _plain_cause(pod), detail, time, Weight.ENDED)
+        return _loss(pod, _default_cause(pod), detail, time, Weight.ENDED)
     status = section(pod, "status")
     if status.get("phase") == "Failed":
         detail = f"failed: {status.get('reason', '')} {status.get('message', '')}"
-        return _loss(pod, _plain_cause(pod), detail, now, Weight.ENDED)
+        return _loss(pod, _default_cause(pod), detail, now, Weight.ENDED)
     return None
 
 
-def _plain_cause(pod: Pod) -> Cause:
+def _default_cause(pod: Pod) -> Cause:
     return Cause.HEAD_LOST if is_head(pod) else Cause.WORKER_LOST
 
 

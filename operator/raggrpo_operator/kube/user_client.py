@@ -17,7 +17,7 @@ from raggrpo_operator.errors import TransientError
 from .client import PODS, ApiServer, Manifest, Resource, api_error
 
 HEARTBEAT_SECONDS = 30.0
-"""Time within which a dead connection is detected."""
+"""Interval of WebSocket pings, which detect a dead connection."""
 
 
 class KubeconfigError(Exception):
@@ -34,7 +34,7 @@ class ExecResult:
 
 
 class UserClient(ApiServer):
-    """`ApiServer` with the verbs used only by people."""
+    """`ApiServer` with additional verbs for commands."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         super().__init__(ApiClient(configuration))
@@ -74,9 +74,9 @@ class UserClient(ApiServer):
             prepared = await api.param_serialize(
                 "GET", path, query_params=query, auth_settings=["BearerToken"]
             )
-            answer = await api.call_api(*prepared, _preload_content=False)
+            response = await api.call_api(*prepared, _preload_content=False)
             try:
-                async with answer.response as socket:
+                async with response.response as socket:
                     async for message in socket:
                         channel, data = message.data[0], message.data[1:]
                         if channel == STDOUT_CHANNEL:
@@ -124,11 +124,11 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
 
 
 def _files(kubeconfig: str) -> list[str]:
-    places = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    files = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
+    paths = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    files = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
     existing = [str(file) for file in files if file.is_file()]
     if not existing:
         raise KubeconfigError(
-            f"no kubeconfig at {places}: specify one with --kubeconfig or $KUBECONFIG"
+            f"no kubeconfig at {paths}: specify one with --kubeconfig or $KUBECONFIG"
         )
     return existing

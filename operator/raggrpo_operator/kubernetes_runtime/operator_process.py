@@ -106,13 +106,13 @@ class _Operator:
             observer=metrics,
         )
         self._caches.on_event = listener(evidence, store, self._queue.add, _now)
-        self._metrics.longest.set_function(lambda: self._queue.longest_running)
+        self._metrics.longest_reconcile.set_function(lambda: self._queue.longest_running)
         self._ready = asyncio.Event()
         self._is_standby = settings.leader_election
         self._health = Health(
             time.monotonic,
             lambda: self._queue.longest_running,
-            lambda: self._is_standby or self._caches.filled.is_set(),
+            lambda: self._is_standby or self._caches.synced.is_set(),
         )
 
     async def run(self) -> None:
@@ -129,7 +129,7 @@ class _Operator:
         """Run the operator; with leader election, only while this replica is the leader."""
         settings = self._settings
         if not settings.leader_election:
-            self._metrics.leads.set(1)
+            self._metrics.is_leader.set(1)
             await self._work([])
             return
         lease = Lease(
@@ -141,11 +141,11 @@ class _Operator:
         )
         await lease.acquire()
         self._is_standby = False
-        self._metrics.leads.set(1)
+        self._metrics.is_leader.set(1)
         try:
             await self._work([_renew(lease)])
         finally:
-            self._metrics.leads.set(0)
+            self._metrics.is_leader.set(0)
             with contextlib.suppress(OperatorError):  # the Lease expires anyway
                 await lease.release()
 
@@ -173,7 +173,7 @@ class _Operator:
         await _run_until_first_ends(tasks, [informer])
 
     async def _rounds(self) -> None:
-        await self._caches.wait_until_filled()
+        await self._caches.wait_until_synced()
         await self._queue.run()
 
 
@@ -217,7 +217,7 @@ async def monitor_watches(started: asyncio.Event) -> None:
 
 
 async def _renew(lease: Lease) -> None:
-    await lease.keep()
+    await lease.renew_until_lost()
     raise LeadershipLost("this replica is no longer the leader: exiting")
 
 

@@ -38,7 +38,7 @@ class State:
     spec: dict[str, Any] = field(default_factory=dict)
     """Spec of the last run, adapted to this machine."""
     mark: str = ""
-    """Process mark of the last run."""
+    """Mark of the processes of the last run."""
     temp_dir: str = ""
     """Temporary folder of Ray in the last run."""
     status: JobStatus = field(default_factory=JobStatus)
@@ -107,11 +107,11 @@ class JobFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a private file atomically; raises OperatorError."""
+    """Replace a private file atomically. Raises OperatorError if it cannot be written."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)  # of a killed run, possibly with another mode
+        draft.unlink(missing_ok=True)  # left by a killed run, maybe with another mode
         with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         draft.replace(path)

@@ -15,7 +15,7 @@ def private_folder(path: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file with mode 0600, also if it exists; an opener for `open`. Raises OSError.
+    """Open a file and set its mode to 0600; used as the `opener` of `open`. Raises OSError.
 
     Symbolic links are not followed.
     """
@@ -30,7 +30,7 @@ def require_own(path: Path) -> None:
     remedy = "specify another one with --dir"
     if info.st_uid != os.geteuid():
         raise PermanentError(f"the job folder {path} belongs to another user: {remedy}")
-    if info.st_mode & stat.S_ISVTX:  # the sticky bit protects files of other users
+    if info.st_mode & stat.S_ISVTX:  # with the sticky bit, only the owner of a file can replace it
         return
     if info.st_mode & stat.S_IWOTH:
         raise PermanentError(

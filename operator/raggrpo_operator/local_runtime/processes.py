@@ -1,4 +1,6 @@
-"""Child processes of a run. They carry its mark, and a warden kills them if the run exits.
+"""Child processes of a run, which have its mark in their environment.
+
+A warden kills them if the run exits.
 
 Processes are killed only by process id.
 """

@@ -28,9 +28,9 @@ from .processes import Child, Processes, exit_text, free_ports
 
 PREFIX = "raggrpo-"
 RAY = "ray"
-"""Subfolder of the temporary folder for Ray, which makes it accessible to all users."""
-ANSWER_SECONDS = 1.0
-"""Timeout of a connection to a server on this machine."""
+"""Subfolder for Ray's files; Ray makes it accessible to all users."""
+CONNECT_TIMEOUT_SECONDS = 1.0
+"""Timeout for connecting to a server on this machine."""
 MAX_TEMP_DIR_CHARS = 40
 """Ray appends about 60 characters for Unix sockets; the kernel allows 107 in total."""
 GCS_RECONNECT_SECONDS = 5
@@ -73,10 +73,10 @@ class RayHead:
         if not port:
             return False
         try:
-            with socket.create_connection((host, int(port)), ANSWER_SECONDS):
+            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS):
                 pass
             with socket.socket(socket.AF_UNIX) as unix:
-                unix.settimeout(ANSWER_SECONDS)
+                unix.settimeout(CONNECT_TIMEOUT_SECONDS)
                 unix.connect(str(raylet))
         except OSError:
             return False
@@ -116,7 +116,7 @@ def start_ray_head(
     command = [
         *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
-        "--include-dashboard=false",  # would be ten unused processes
+        "--include-dashboard=false",  # it would start ten unused processes
         # The default port would collide with a second head on this machine.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
@@ -152,7 +152,7 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
 
 
 _FOREIGN = frozenset({"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_NAMESPACE", "RAY_TMPDIR"})
-"""Settings of other Ray clusters of the user."""
+"""Variables that refer to other Ray clusters of the user."""
 
 
 def logical_cpus(world: World) -> int:

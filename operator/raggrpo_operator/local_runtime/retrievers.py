@@ -72,9 +72,9 @@ async def _observe(name: str, retriever: _Retriever) -> RetrieverObserved:
     try:
         async with open_session() as session:
             api = HttpApi(session, address)
-            answer = await api.call("GET", "/healthz", seconds=HEALTH_SECONDS)
+            response = await api.call("GET", "/healthz", seconds=HEALTH_SECONDS)
     except OperatorError:
         return RetrieverObserved(name, address, problem="starting")
-    is_ready = answer.status == 200
-    problem = "" if is_ready else answer.excerpt
+    is_ready = response.status == 200
+    problem = "" if is_ready else response.excerpt
     return RetrieverObserved(name, address, is_ready=is_ready, problem=problem)

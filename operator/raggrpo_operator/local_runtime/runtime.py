@@ -43,12 +43,12 @@ from .retrievers import Retrievers
 from .secret_values import trainer_env
 
 LOST_SECONDS, START_SECONDS = 5.0, 120.0
-"""Time after which a head whose servers refuse connections is lost: once started, and before.
+"""Time after which a head that refuses connections is lost: after startup, and during it.
 
 The head process itself usually exits at once, but not if its servers shut down cleanly.
 """
 MIN_SILENT_POLLS = 5
-"""Minimum number of failed polls, in case the machine was asleep."""
+"""Minimum failed polls before a head is lost, in case the machine was asleep."""
 
 
 class LocalRuntime:
@@ -92,12 +92,12 @@ class LocalRuntime:
         attempt = driver.observe() if driver is not None else None
         is_running = attempt is not None and attempt.status is SubmissionStatus.RUNNING
         # The driver of a failed head may exit before the head itself.
-        is_answering = is_running or head.accepts_connections()
-        failure = head.exit_message() or self._silence(head, is_answering)
-        is_answering = is_answering and not failure
+        is_responding = is_running or head.accepts_connections()
+        failure = head.exit_message() or self._silence(head, is_responding)
+        is_responding = is_responding and not failure
         cluster = ClusterObserved(
             number=head.number,
-            is_ready=is_answering,
+            is_ready=is_responding,
             is_lost=bool(failure),
             cause=Cause.HEAD_LOST if failure else None,
             message=failure,
@@ -105,11 +105,11 @@ class LocalRuntime:
         return Observed(
             preflight=preflight,
             cluster=cluster,
-            attempt=attempt if is_answering else None,
+            attempt=attempt if is_responding else None,
             # Read last, so that it is final if the attempt has ended.
             progress=None if failure else await head.progress.read(),
             retrievers=retrievers,
-            is_head_reachable=is_answering,
+            is_head_reachable=is_responding,
             in_pods=False,
         )
 
@@ -152,17 +152,17 @@ class LocalRuntime:
         await self._delete_cluster()
         self._remove_temp_dir()
 
-    def _silence(self, head: RayHead, is_answering: bool) -> str:
+    def _silence(self, head: RayHead, is_responding: bool) -> str:
         """Return a message if the head has been silent for too long, else ""."""
         now = self._clock()
-        if is_answering or not self._silent_polls:
+        if is_responding or not self._silent_polls:
             self._silent_since = now
-        self._silent_polls = 0 if is_answering else self._silent_polls + 1
+        self._silent_polls = 0 if is_responding else self._silent_polls + 1
         silent_seconds = now - self._silent_since
         limit = LOST_SECONDS if head.address() else START_SECONDS
         if self._silent_polls < MIN_SILENT_POLLS or silent_seconds < limit:
             return ""
-        return f"the Ray head has not answered for {silent_seconds:.0f} s"
+        return f"the Ray head has not responded for {silent_seconds:.0f} s"
 
     def _driver_of(self, number: AttemptNumber) -> Driver | None:
         """Return the driver of an attempt if it was started on the current head, else None."""

@@ -1,4 +1,4 @@
-"""The environment of local processes: `spec.env`, with environment variables as Secrets."""
+"""The environment of local processes: `spec.env`, with Secrets from environment variables."""
 
 from collections.abc import Iterator, Mapping
 

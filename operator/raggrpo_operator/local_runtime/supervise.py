@@ -160,7 +160,7 @@ def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     """Reject a change of values that checkpoints depend on."""
     old_job = parse_job(job.manifest() | {"spec": state.spec})
     if not isinstance(old_job, RagGrpoJob):
-        return  # written by another version: the trainer compares the checkpoint
+        return  # written by another version: the trainer checks the checkpoint instead
     old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)

@@ -17,7 +17,7 @@ MARK_VARIABLE = "RAGGRPO_RUN_MARK"
 """Same as `names.ENV_RUN_MARK`, which this script cannot import; a test compares them."""
 SWEEP_SECONDS = 20.0
 GRACE_SECONDS = 3.0
-"""Time the warden leaves to the keepers, which also kill descendants without the mark."""
+"""Time for the keepers, which also kill descendants without the mark, before the warden acts."""
 STOP_SIGNAL = signal.SIGUSR1
 """Makes a keeper send SIGTERM to its command."""
 _PR_SET_PDEATHSIG = 1

@@ -172,7 +172,7 @@ def _attempts(status: JobStatus, results: Figures) -> str:
 
 
 def _timeline(attempts: Sequence[AttemptRecord]) -> str:
-    """Return a chart with a bar per attempt: retained and lost steps."""
+    """Return a chart with one bar per attempt, split into retained and lost steps."""
     ordered = list(reversed(attempts))
     width, row, left = 1160, 22, 36
     last = max([1, *(a.to_step for a in ordered)])

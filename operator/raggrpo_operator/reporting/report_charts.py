@@ -27,7 +27,7 @@ class _Chart:
     unit: float = 1.0
     log: bool = False
     always: bool = True
-    """Whether to show the chart without values; False if only some machines measure them."""
+    """Whether to show the chart even without values; False for values not measured everywhere."""
 
 
 _CHARTS = (

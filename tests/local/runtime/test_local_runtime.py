@@ -216,7 +216,7 @@ async def test_driver_failure_is_reported_only_if_head_is_reachable(
         assert not seen.cluster.is_lost
     assert lost.cluster is not None
     assert (lost.cluster.is_lost, lost.cluster.cause) == (True, Cause.HEAD_LOST)
-    assert lost.cluster.message == "the Ray head has not answered for 5 s"
+    assert lost.cluster.message == "the Ray head has not responded for 5 s"
 
 
 async def test_head_that_never_starts_is_lost_after_deadline(

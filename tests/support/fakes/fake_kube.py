@@ -69,7 +69,7 @@ class FakeKube:
             raise Conflict(f"{name} is another one")
         del self.objects[_address(resource, namespace, name)]
 
-    async def document(self, path: str) -> Manifest:
+    async def get_raw(self, path: str) -> Manifest:
         raise NotFound(path)
 
     def named(self, plural: str) -> list[str]:

@@ -14,7 +14,7 @@ from raggrpo_operator.ray_jobs import RayJobs
 from support.servers.adversarial_server import ANSWERS, BOMB, MIB, Send, adversarial_server
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-MAX_BYTES = LIMITS.answer_bytes
+MAX_BYTES = LIMITS.response_bytes
 SECONDS = 0.3
 SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
 HANG_SECONDS = 30

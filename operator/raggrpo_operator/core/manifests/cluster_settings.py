@@ -20,7 +20,7 @@ class ClusterSettings:
     )
     """Labels of the operator's pods."""
     scrape_namespaces: tuple[str, ...] = ()
-    """Namespaces whose pods may read /metrics."""
+    """Namespaces whose pods may scrape /metrics."""
     restrict_egress: bool = True
     """Whether pods of a job may reach only DNS, each other and the hosts in the job's spec."""
     api_server: tuple[str, ...] = ()
@@ -31,8 +31,8 @@ class ClusterSettings:
     service_account: str = "default"
     """Service account of a job's pods; its token is not mounted."""
     ray_version: str = "2.60.0"
-    """Ray version of the trainer image, until preflight has read it."""
+    """Ray version of the trainer image, used until preflight reports it."""
     scratch_size: str = "50Gi"
     """Size limit of /tmp: staged data, Ray logs and spilled objects."""
     home_size: str = "10Gi"
-    """Size limit of the home folder, which has caches."""
+    """Size limit of the home folder, which contains caches."""

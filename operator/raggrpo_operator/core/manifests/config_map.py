@@ -1,4 +1,4 @@
-"""ConfigMap with the configuration of an attempt, for people; the attempt does not read it."""
+"""ConfigMap with the configuration of an attempt, as a record that the attempt does not read."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata

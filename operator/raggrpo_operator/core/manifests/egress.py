@@ -2,10 +2,10 @@
 
 A NetworkPolicy matches addresses and pods, not host names. A Service name therefore admits all pods
 of its namespace on any port, because network plugins match the port of the pod and not that of the
-Service. Any other host name admits its port on all addresses except the API server's. Nodes
-translate the Service address of the API server before most plugins match it: unless
-`api_server` also lists its endpoint addresses, an external host on the same port makes them
-reachable.
+Service. Any other host name admits its port on all addresses except the API server's. kube-proxy
+rewrites the Service address of the API server to an endpoint address before most plugins match it:
+unless `api_server` also lists the endpoint addresses, admitting an external host on the same port
+admits them, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from .cluster_settings import ClusterSettings
 from .metadata import Manifest
 from .policy_selectors import job_pods, namespace_peer, policy_port
 
-EVERYWHERE = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
-CREDENTIALS = (
+ALL_ADDRESSES = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
+METADATA_SERVICES = (
     "169.254.0.0/16",
     "64:ff9b:1::/48",
     "fe80::/10",
@@ -50,7 +50,7 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
     """Return the egress rules; if egress is unrestricted, one empty rule that admits everything."""
     if not settings.restrict_egress:
         return [{}]
-    denied = [ip_network(each) for each in (*settings.api_server, *CREDENTIALS)]
+    denied = [ip_network(each) for each in (*settings.api_server, *METADATA_SERVICES)]
     denied += [_behind_nat64(each) for each in denied if isinstance(each, IPv4Network)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
     for host, port in _targets(spec):
@@ -67,7 +67,7 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
         {"to": [{"podSelector": job_pods(job)}, *map(namespace_peer, sorted(namespaces))]},
     ]
     if ports:
-        blocks = [_block(network, denied) for network in EVERYWHERE]
+        blocks = [_block(network, denied) for network in ALL_ADDRESSES]
         rules.append({"to": blocks, "ports": [policy_port(each) for each in sorted(ports)]})
     for cidr, port in sorted(addresses):
         rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [policy_port(port)]})
@@ -93,7 +93,7 @@ def _target(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # calls to it fail too
+    except ValueError:  # the trainer cannot call it either
         return None
     if not host:
         return None

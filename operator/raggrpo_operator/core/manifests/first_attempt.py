@@ -21,7 +21,7 @@ from .ray_cluster import render_ray_cluster
 from .retriever import render_deployment, render_service, service_address
 from .token_secret import NAME_DIGITS
 
-SECRET_DIGEST = "0" * NAME_DIGITS
+PLACEHOLDER_DIGEST = "0" * NAME_DIGITS
 """Placeholder for the digest that only the operator can derive from its key."""
 
 
@@ -50,7 +50,7 @@ def render_first_attempt(
         manifests[f"retriever-{name}-service"] = render_service(metadata, name)
         manifests[f"retriever-{name}"] = render_deployment(metadata, settings, start)
     submitted = trainer_config(job, resolved, facts=facts, retriever_addresses=addresses)
-    token_secret = names.token_secret_name(metadata.name, SECRET_DIGEST)
+    token_secret = names.token_secret_name(metadata.name, PLACEHOLDER_DIGEST)
     return manifests | {
         "raycluster": render_ray_cluster(metadata, settings, cluster, token_secret),
         "configmap": render_config_map(metadata, config=submitted),

@@ -1,7 +1,8 @@
 """NetworkPolicy of a job's pods.
 
-Ingress is allowed from each other, from the operator, and from scrapers on the metrics port. Any
-client that reaches Ray's ports could run code in the pods, so Ray also requires a token.
+The pods accept connections from each other, from the operator, and, on the metrics port, from
+scrapers. Any client that reaches Ray's ports could run code in the pods, so Ray also requires a
+token.
 """
 
 from raggrpo_api import names

@@ -42,7 +42,7 @@ def pod_spec(
         {"name": "home", "emptyDir": {"sizeLimit": settings.home_size}},
         *_claims(spec),
     ]
-    if sizing.shm:  # the one KubeRay adds would be as large as the memory limit
+    if sizing.shm:  # KubeRay's default volume would be as large as the memory limit
         shm = {"medium": "Memory", "sizeLimit": sizing.shm}
         volumes.append({"name": "shared-mem", "emptyDir": shm})
     if with_reward_code and (code := spec.reward.code_from.config_map):
@@ -128,7 +128,7 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: `own`, the job's `env`, and the Secrets of headers.
+    """Return the environment: the operator's `own` variables, the job's, and header Secrets.
 
     Variables of the job override `own`; the rules reject reserved names.
     """
@@ -149,15 +149,15 @@ def trainer_env(
 
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
-    """Return `own` and the defaults, without the job's variables."""
+    """Return `own` and the default variables, without those of the job."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [_plain(name, value) for name, value in values.items()]
 
 
 def literal(text: str) -> str:
-    """Return a container argument or variable escaped against expansion by the kubelet.
+    """Return a container argument or variable, escaped so that the kubelet does not expand it.
 
-    The kubelet replaces `$(NAME)` by the variable and `$$` by `$`.
+    The kubelet replaces `$(NAME)` with the variable and `$$` with `$`.
     """
     return text.replace("$", "$$")
 

@@ -1,6 +1,6 @@
 """The RayCluster of a job: a head without GPUs, which runs the driver, and worker pods.
 
-It is created and never applied again: `workerGroupSpecs` is an atomic list, so an apply would
+It is created once and never applied: `workerGroupSpecs` is an atomic list, so an apply would
 remove the fields that a queueing system has added.
 """
 
@@ -24,7 +24,7 @@ AGENT_PORT = 52365
 """HTTP port of the Ray agent on every node."""
 MAX_WEIGHT = 100
 """Maximum weight of a scheduling preference."""
-OWN_COMMAND = "ray.io/overwrite-container-cmd"
+OVERWRITE_COMMAND = "ray.io/overwrite-container-cmd"
 """Annotation that makes KubeRay keep the command; it sets KUBERAY_GEN_RAY_START_CMD instead."""
 RAY_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
 SHUTDOWN_SECONDS = 15
@@ -82,7 +82,7 @@ def _head(
     }
     return {
         "serviceType": "ClusterIP",
-        # Not headless: the address must survive the head pod, as gRPC rarely resolves names again.
+        # Not headless: the address must survive the head pod, since gRPC rarely re-resolves names.
         "headService": {"spec": {"publishNotReadyAddresses": False}},
         "rayStartParams": {
             "dashboard-host": "0.0.0.0",
@@ -93,7 +93,7 @@ def _head(
         "template": {
             "metadata": {
                 "labels": pod_labels(job, PodRole.HEAD) | labels,
-                "annotations": {OWN_COMMAND: "true"},
+                "annotations": {OVERWRITE_COMMAND: "true"},
             },
             "spec": pod_spec(plan, settings, ray_head, sizing=sizing, with_reward_code=True)
             | _grace_and_affinity(action),
@@ -111,7 +111,7 @@ def _group(
     plan = action.plan
     env = trainer_env(plan.spec, _ray_env(action))
     ray_worker = container(plan, settings, names.WORKER_CONTAINER, sizing=sizing, env=env) | {
-        # The agent of a busy node is slow at times, so a few failures must not make it unready.
+        # The agent of a busy node may respond slowly; a few failures must not make the pod unready.
         "readinessProbe": _probe(
             {"httpGet": {"port": AGENT_PORT, "path": "/api/local_raylet_healthz"}}, failures=10
         ),
@@ -131,7 +131,7 @@ def _group(
         "template": {
             "metadata": {
                 "labels": pod_labels(job, sizing.role) | labels,
-                "annotations": {OWN_COMMAND: "true"},
+                "annotations": {OVERWRITE_COMMAND: "true"},
             },
             "spec": pod_spec(plan, settings, ray_worker, sizing=sizing)
             | _grace_and_affinity(action),
@@ -145,7 +145,7 @@ def _probe(handler: Manifest, *, failures: int) -> Manifest:
 
 
 def _grace_and_affinity(action: CreateCluster) -> Manifest:
-    """Return the grace period of a pod and its preference against nodes that have failed."""
+    """Return the grace period of a pod and its affinity away from nodes that have failed."""
     fields: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
     if not action.avoided_nodes:
         return fields

@@ -11,17 +11,17 @@ from typing import Any
 
 from raggrpo_api.fields.text import printable
 
-_about: ContextVar[dict[str, Any]] = ContextVar("_about", default={})  # noqa: B039 (never mutated)
+_context: ContextVar[dict[str, Any]] = ContextVar("_context", default={})  # noqa: B039 (never mutated)
 
 
 @contextmanager
-def about(**fields: Any) -> Iterator[None]:
-    """Add fields to all records logged in this context."""
-    token = _about.set(_about.get() | fields)
+def log_context(**fields: Any) -> Iterator[None]:
+    """Add fields to each record logged in this context."""
+    token = _context.set(_context.get() | fields)
     try:
         yield
     finally:
-        _about.reset(token)
+        _context.reset(token)
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,7 +34,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": printable(record.getMessage()),
-            **_about.get(),
+            **_context.get(),
         }
         if record.exc_info:
             fields["traceback"] = printable(self.formatException(record.exc_info))

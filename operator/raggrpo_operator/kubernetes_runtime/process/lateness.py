@@ -1,7 +1,7 @@
 """`Lateness`: how much later than requested each job is reconciled because the queue is busy.
 
-Deadlines exclude time in which the operator did not observe a job, but not the time a due job
-waits in the queue. A new process starts with no lateness.
+Time in which the operator did not observe a job does not count against deadlines, except the time
+that a due job waits in the queue. After a restart of the operator, lateness is zero.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the operator, with the names and meanings of controller-runtime."""
+"""Prometheus metrics of the operator, named and defined as in controller-runtime."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,14 +25,14 @@ class Metrics(QueueObserver):
         self._waits = self._histogram(
             "workqueue_queue_duration_seconds", "Time a due job waits in the queue.", "name"
         )
-        longest = "workqueue_longest_running_processor_seconds"
-        self.longest = self._gauge(
-            longest, "Duration of the longest running reconcile.", "name"
+        name = "workqueue_longest_running_processor_seconds"
+        self.longest_reconcile = self._gauge(
+            name, "Duration of the longest running reconcile.", "name"
         ).labels(CONTROLLER)
         self._requests = self._counter(
             "rest_client_requests", "Requests to the API server.", "code", "method"
         )
-        self.leads = self._gauge(
+        self.is_leader = self._gauge(
             "leader_election_master_status", "1 if this replica is the leader."
         )
         self.kuberay = self._gauge("kuberay_available", "1 if the cluster serves RayClusters.")
@@ -61,7 +61,7 @@ class Metrics(QueueObserver):
         self._retries.labels(CONTROLLER).inc()
 
     def record_call(self, method: str, code: int, _seconds: float) -> None:
-        """Count a request to the API server; code 0 stands for no answer."""
+        """Count a request to the API server; code 0 stands for no response."""
         self._requests.labels(str(code or "<error>"), method).inc()
 
     def text(self) -> bytes:

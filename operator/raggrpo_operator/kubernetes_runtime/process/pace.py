@@ -5,15 +5,15 @@ from collections import defaultdict
 from raggrpo_operator.kube.cluster_objects import JobKey
 
 POLLS_PER_SECOND = 20.0
-"""Maximum polls of running attempts over all jobs; each takes 10 to 20 ms of CPU time."""
+"""Maximum polls of running attempts, over all jobs; each takes 10 to 20 ms of CPU time."""
 PROGRESS_WRITES_PER_SECOND = 10.0
-"""Maximum status writes with only new progress over all jobs; they dominate the API load."""
+"""Maximum progress-only status writes, over all jobs; they dominate the API load."""
 
 
 class Pace:
     """Intervals from the settings, increased if there are many busy jobs.
 
-    Namespaces have equal shares, so the jobs of one do not slow down those of another.
+    Namespaces have equal shares, so jobs in one namespace do not slow down jobs in another.
     """
 
     def __init__(self, poll_seconds: float, status_seconds: float) -> None:

@@ -1,4 +1,7 @@
-"""/healthz, /readyz and /metrics. kopf's own liveness endpoint only reports that its task runs."""
+"""/healthz, /readyz and /metrics.
+
+kopf's own liveness endpoint shows only that its task is running.
+"""
 
 import asyncio
 import logging
@@ -25,7 +28,7 @@ class Health:
     is_ready: Callable[[], bool]
     """Whether the caches are synced or this replica is waiting to become the leader."""
     heartbeat: float = field(init=False)
-    behind_since: float | None = None
+    stale_since: float | None = None
     """When the caches became stale, or None if they are current."""
 
     def __post_init__(self) -> None:
@@ -44,8 +47,8 @@ class Health:
             yield f"the event loop was blocked for {lag:.0f} s"
         if (round_seconds := self.longest_round()) > MAX_ROUND_SECONDS:
             yield f"a reconcile has been running for {round_seconds:.0f} s"
-        if self.behind_since is not None:
-            stale = self.clock() - self.behind_since
+        if self.stale_since is not None:
+            stale = self.clock() - self.stale_since
             if stale > MAX_STALE_SECONDS:
                 yield f"the watch caches have been stale for {stale:.0f} s"
 

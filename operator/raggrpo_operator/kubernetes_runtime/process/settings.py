@@ -29,7 +29,7 @@ def _choice(default: str, choices: Any) -> Any:
     return Field(default, description=f"must be one of {', '.join(get_args(choices))}")
 
 
-def _in_any_case(choices: Any) -> BeforeValidator:
+def _ignore_case(choices: Any) -> BeforeValidator:
     by_lower = {choice.lower(): choice for choice in get_args(choices)}
     return BeforeValidator(lambda text: by_lower.get(text.lower(), text))
 
@@ -39,7 +39,7 @@ def _split(text: str) -> list[str]:
 
 
 def _namespaces(text: str) -> list[str]:
-    """Return the names; kopf would treat other strings as patterns, which it cannot watch here."""
+    """Return the names. kopf treats other strings as patterns, which need cluster permissions."""
     names_given = _split(text)
     if not all(NAMESPACE.fullmatch(name) for name in names_given):
         raise ValueError("not a namespace name")
@@ -50,12 +50,12 @@ def _networks(text: str) -> list[str]:
     """Return the networks in canonical form; a single address is a network too."""
     networks = [ip_network(word, strict=False) for word in _split(text)]
     if not all(network.prefixlen for network in networks):
-        raise ValueError("a network of all addresses")
+        raise ValueError("a network that contains all addresses")
     return [str(network) for network in networks]
 
 
-def _own_network(host: str) -> list[str]:
-    """Return the network of an address, or none for a host name, which some clouds use."""
+def _address_network(host: str) -> list[str]:
+    """Return the network of one address, or [] for a host name, which some clouds set."""
     try:
         return [str(ip_network(ip_address(host)))]
     except ValueError:
@@ -65,7 +65,7 @@ def _own_network(host: str) -> list[str]:
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Namespaces = Annotated[tuple[str, ...], BeforeValidator(_namespaces)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
-OwnNetwork = Annotated[tuple[str, ...], BeforeValidator(_own_network)]
+AddressNetwork = Annotated[tuple[str, ...], BeforeValidator(_address_network)]
 Rules = Annotated[tuple[dict[str, Any], ...], BeforeValidator(json.loads)]
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
@@ -85,7 +85,7 @@ class Settings(BaseModel):
     """POD_NAME: identity of the replica in the Lease and in Events."""
     trainer_image: str = ""
     """TRAINER_IMAGE for jobs without `spec.image`."""
-    trainer_image_pull_policy: Annotated[PullPolicy, _in_any_case(PullPolicy)] = _choice(
+    trainer_image_pull_policy: Annotated[PullPolicy, _ignore_case(PullPolicy)] = _choice(
         "IfNotPresent", PullPolicy
     )
     """TRAINER_IMAGE_PULL_POLICY."""
@@ -100,13 +100,13 @@ class Settings(BaseModel):
     poll_seconds: float = _number(1.0, 0.05, 60)
     """POLL_SECONDS: minimum interval between reads of a running attempt's progress; see `Pace`."""
     status_seconds: float = _number(10.0, 0, 3600)
-    """STATUS_SECONDS: minimum interval between status writes with only new progress."""
+    """STATUS_SECONDS: minimum interval between progress-only status writes."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
-    """START_GRACE_SECONDS: time after which a pod's failure to start is final."""
+    """START_GRACE_SECONDS: time after which a failure of a pod to start is final."""
     workers: int = _number(24, 1, 1024)
     """WORKERS: jobs reconciled concurrently."""
     read_nodes: bool = Field(False, description="must be true or false")
-    """READ_NODES: whether to read the GPU memory from node labels, which needs `list nodes`."""
+    """READ_NODES: whether to read GPU memory from node labels; requires `list` on nodes."""
     http_port: int = _number(8080, 0, 65_535)
     """HTTP_PORT of /healthz, /readyz and /metrics; 0 for any free port."""
     dashboard_port: int = _number(names.DASHBOARD_PORT, 1, 65_535)
@@ -119,11 +119,11 @@ class Settings(BaseModel):
     """RESTRICT_EGRESS: restrict pods of a job to DNS, each other and the hosts in its spec."""
     api_server: Networks = Field((), description="must be comma-separated CIDRs")
     """API_SERVER: networks that pods of jobs may never reach, separated by commas."""
-    service_host: OwnNetwork = Field((), alias=SERVICE_HOST)
+    service_host: AddressNetwork = Field((), alias=SERVICE_HOST)
     """Address of the API server, set by Kubernetes in every pod."""
     egress: Rules = Field((), description="must be a JSON list of NetworkPolicyEgressRules")
     """EGRESS: additional NetworkPolicyEgressRules of jobs, as a JSON list."""
-    log_level: Annotated[LogLevel, _in_any_case(LogLevel)] = _choice("INFO", LogLevel)
+    log_level: Annotated[LogLevel, _ignore_case(LogLevel)] = _choice("INFO", LogLevel)
     """LOG_LEVEL: DEBUG, INFO, WARNING or ERROR."""
 
     @property

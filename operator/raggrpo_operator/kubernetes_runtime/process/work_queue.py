@@ -3,9 +3,9 @@
 A key added while it is processed is processed again.
 
 Keys belong to groups, which are served round-robin. A group may use at most as many workers as are
-free, so each of `k` saturating groups uses 1 in `k + 1` workers and one stays free for other groups
-(dynamic thresholds, Choudhury and Hahne 1998). Slow work releases its worker after SLOW_SECONDS, so
-that many groups with some slow work each do not block the rest either.
+free, so `k` saturating groups each use a fraction 1 / (k + 1) of the workers, and as many stay free
+for other groups (dynamic thresholds, Choudhury and Hahne 1998). Slow work releases its worker after
+SLOW_SECONDS, so that many groups with a little slow work each do not block the others.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ from raggrpo_operator.errors import (
 )
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_being_deleted
-from raggrpo_operator.kubernetes_runtime.process.json_logs import about
+from raggrpo_operator.kubernetes_runtime.process.json_logs import log_context
 from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
@@ -62,7 +62,7 @@ class Reconciler:
 
     async def round(self, key: JobKey) -> float | None:
         """Run one round; return the seconds until the next, or None to wait for a watch event."""
-        with about(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
+        with log_context(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             newest = self._store.newest(key)
             if newest is None:
                 self._forget(key)
@@ -87,7 +87,7 @@ class Reconciler:
             return None
         if held_back is not None:
             job = job.model_copy(update={"status": held_back})
-        with about(attempt=job.status.attempt):
+        with log_context(attempt=job.status.attempt):
             return await self._round(key, body, job)
 
     async def _round(self, key: JobKey, body: Manifest, job: RagGrpoJob) -> float | None:

@@ -82,7 +82,7 @@ class Resync:
             if self._cached(key) < version:
                 self._missed.setdefault(key, (version, now))
         times = [since for _, since in self._missed.values()]
-        self._health.behind_since = min(times) if times else None
+        self._health.stale_since = min(times) if times else None
 
     def _cached(self, key: JobKey) -> int:
         job = self._caches.objects.job(key)
@@ -91,7 +91,7 @@ class Resync:
     async def _check_kuberay(self) -> bool:
         """Return whether KubeRay is installed. Raises KubeRayAppeared if a restart is needed."""
         try:
-            kinds = await self._client.document("/apis/ray.io/v1")
+            kinds = await self._client.get_raw("/apis/ray.io/v1")
             has_kuberay = any(each["name"] == "rayclusters" for each in kinds["resources"])
         except NotFound:
             has_kuberay = False

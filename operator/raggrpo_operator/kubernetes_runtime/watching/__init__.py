@@ -1,1 +1,1 @@
-"""Cached objects, evidence about pods and the newest version of each job, from watches."""
+"""Watches and what they provide: cached objects, pod evidence and the newest jobs."""

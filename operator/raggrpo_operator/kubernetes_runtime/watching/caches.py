@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
 PAGE_SECONDS = 180.0
-"""Maximum time without a page of any list; exceeds kopf's retries."""
+"""Maximum time without a page of any list; longer than all of kopf's retries."""
 
 
 class ListTimeout(Exception):
-    """A kind was not listed: kopf discovered the kinds before it was served."""
+    """A kind was not listed: kopf discovered the kinds before the API server served it."""
 
 
 class KindCache(Mapping[JobKey, Collection[Manifest]]):
@@ -81,8 +81,8 @@ class Caches:
         self.on_event: Callable[[str, Manifest], None] = lambda *_: None
         """Called after each update with the type of the event and the cached object. The type
         is VANISHED for an object deleted between two watches."""
-        self.filled = asyncio.Event()
-        """Set once all served kinds are listed completely; before, a missing object may exist."""
+        self.synced = asyncio.Event()
+        """Set once all served kinds are listed; until then, absent objects may exist."""
         jobs, children = KindCache(JobKey.of), {each: KindCache(job_key_of) for each in CHILDREN}
         self.objects = ClusterObjects(
             jobs=jobs,
@@ -99,15 +99,15 @@ class Caches:
         """Path → uids of the list in progress."""
         self._complete: defaultdict[str, set[str]] = defaultdict(set)
         """Kind → paths that are listed completely."""
-        self._absent: set[str] = set()
+        self._unserved: set[str] = set()
         self._num_pages = 0
 
-    async def wait_until_filled(self, page_seconds: float = PAGE_SECONDS) -> None:
-        """Wait until `filled`. Raises ListTimeout if no page arrives within `page_seconds`."""
-        while not self.filled.is_set():
+    async def wait_until_synced(self, page_seconds: float = PAGE_SECONDS) -> None:
+        """Wait until `synced`. Raises ListTimeout if no page arrives within `page_seconds`."""
+        while not self.synced.is_set():
             num_pages = self._num_pages
             try:
-                await asyncio.wait_for(self.filled.wait(), page_seconds)
+                await asyncio.wait_for(self.synced.wait(), page_seconds)
             except TimeoutError:
                 if self._num_pages == num_pages:
                     kinds = ", ".join(self._missing_kinds())
@@ -135,7 +135,7 @@ class Caches:
                 self._notify("VANISHED", vanished)
         listed.clear()
         self._complete[kind].add(path)
-        self._set_if_filled()
+        self._set_if_synced()
 
     def apply_event(self, path: str, event_type: str, body: Manifest) -> None:
         """Apply an event of a watch."""
@@ -150,8 +150,8 @@ class Caches:
 
     def mark_unserved(self, kind: str) -> None:
         """Stop waiting for the list of a kind that the API server does not serve."""
-        self._absent.add(kind)
-        self._set_if_filled()
+        self._unserved.add(kind)
+        self._set_if_synced()
 
     def _put(self, path: str, event_type: str, body: Manifest) -> str:
         uid: str = body["metadata"]["uid"]
@@ -165,15 +165,15 @@ class Caches:
         try:
             self.on_event(event_type, body)
         except Exception:  # an error would stop all of kopf's watches
-            log.exception("handling an event of a %s failed", body["kind"])
+            log.exception("failed to handle a %s event", body["kind"])
 
-    def _set_if_filled(self) -> None:
+    def _set_if_synced(self) -> None:
         if not self._missing_kinds():
-            self.filled.set()
+            self.synced.set()
 
     def _missing_kinds(self) -> list[str]:
         return sorted(
-            kind for kind in KINDS - self._absent if len(self._complete[kind]) < self._num_paths
+            kind for kind in KINDS - self._unserved if len(self._complete[kind]) < self._num_paths
         )
 
 
@@ -182,6 +182,6 @@ def _trim(body: Mapping[str, Any]) -> Manifest:
     try:
         return trim_object(body)
     except Exception:
-        log.exception("a %s has an unexpected form", body["kind"])
+        log.exception("a %s has an unexpected format", body["kind"])
         metadata = {field: body["metadata"].get(field) for field in IDENTITY}
         return {"kind": body["kind"], "metadata": metadata}

@@ -1,8 +1,8 @@
 """kopf's connection to the API server, which stores lists and events in the caches.
 
-kopf itself receives only resource versions. Otherwise it would hold every object until all kinds
-are listed, waking all waiters with each, and run a task per event: a quarter of the CPU time of a
-job's start.
+kopf itself receives only resource versions. Given whole objects, it would keep them in memory until
+all kinds are listed and run a task per event, which takes a quarter of the CPU time of starting a
+job.
 """
 
 import json

@@ -1,7 +1,8 @@
 """`EvidenceStore`: how pods failed, retained after KubeRay has deleted them.
 
-In memory only: after a restart of the operator, the loss of a deleted pod shows only in its
-RayCluster. Retained after the RayCluster is deleted, since caches may still have it.
+It is in memory only: after a restart of the operator, only the RayCluster shows that a deleted pod
+was lost. Evidence is retained after the RayCluster is deleted, because the caches may still contain
+the RayCluster.
 """
 
 from collections.abc import Collection
@@ -18,7 +19,7 @@ from raggrpo_operator.kube.cluster_objects import (
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_problem
 
-_SCARCEST = (PodRole.TRAINER, PodRole.ROLLOUT)
+_GPU_ROLES = (PodRole.TRAINER, PodRole.ROLLOUT)
 
 
 class EvidenceStore:
@@ -58,7 +59,9 @@ class EvidenceStore:
 
         A grace period applies: a missing Secret may be created, a registry may recover.
         """
-        problems = [each for pod in sorted(pods, key=_rank) if (each := start_problem(pod))]
+        problems = [
+            each for pod in sorted(pods, key=_scheduling_rank) if (each := start_problem(pod))
+        ]
         since = self._failing_since.setdefault(key, {})
         failing = {each.uid for each in problems if each.is_final}
         for uid in {pod["metadata"]["uid"] for pod in pods} - failing:
@@ -77,10 +80,10 @@ class EvidenceStore:
         self._failing_since.pop(key, None)
 
 
-def _rank(pod: Manifest) -> int:
-    """Return the priority of a pod's problem: pods with GPUs are the hardest to schedule."""
+def _scheduling_rank(pod: Manifest) -> int:
+    """Return the sort key of a pod: those with GPUs first, as they are the hardest to schedule."""
     role = labels_of(pod).get(names.LABEL_ROLE)
-    return _SCARCEST.index(role) if role in _SCARCEST else len(_SCARCEST)
+    return _GPU_ROLES.index(role) if role in _GPU_ROLES else len(_GPU_ROLES)
 
 
 def _is_later_exit(new: Loss, known: Loss) -> bool:

@@ -21,9 +21,9 @@ from .evidence_store import EvidenceStore
 from .job_store import JobStore
 from .trimming import CHILDREN
 
-OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
-PAGE = 4
-"""Objects per page; an object may have 1.5 MB, which Python expands to 40 MB."""
+MANAGED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
+PAGE_SIZE = 4
+"""Objects per page; an object may be 1.5 MB of JSON, which takes 40 MB as Python objects."""
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
@@ -32,9 +32,9 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     options.watching.inactivity_timeout = 70
     options.watching.server_timeout = 300
     options.watching.connect_timeout = 10
-    options.watching.chunk_size = PAGE
+    options.watching.chunk_size = PAGE_SIZE
     for each in CHILDREN:
-        options.watching.label_selectors[each.api_version, each.plural] = OURS
+        options.watching.label_selectors[each.api_version, each.plural] = MANAGED_SELECTOR
     options.networking.request_timeout = 30
     options.networking.connect_timeout = 5
     options.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55]  # then the pod restarts
@@ -75,7 +75,7 @@ def listener(
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
-        if body["kind"] == PODS.kind and event_type != "VANISHED":  # at an unknown time
+        if body["kind"] == PODS.kind and event_type != "VANISHED":  # it has no time of loss
             evidence.record(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 

@@ -95,7 +95,7 @@ def _excess(spec: object) -> str:
     if reason := size_problem(spec, MAX_DEPTH, MAX_SPEC_VALUES):
         return reason
     size = len(json.dumps(spec))
-    return f"it has {size} bytes, more than {MAX_SPEC_BYTES}" if size > MAX_SPEC_BYTES else ""
+    return f"it has {size} bytes (limit {MAX_SPEC_BYTES})" if size > MAX_SPEC_BYTES else ""
 
 
 def _metadata(body: Mapping[str, Any]) -> Manifest:

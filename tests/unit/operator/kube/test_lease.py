@@ -80,7 +80,7 @@ async def test_leader_stops_before_unrenewed_lease_expires() -> None:
     await lease.acquire()
     renewed = clock.now
     kube.before = failing("get")
-    await lease.keep()
+    await lease.renew_until_lost()
 
     assert clock.now - renewed < DURATION_SECONDS
 
@@ -100,7 +100,7 @@ async def test_leader_survives_transient_renewal_errors() -> None:
     clock.after_sleep = {2: fail, 4: recover}
     enough = asyncio.Event()
     clock.after_sleep[20] = enough.set
-    keeping = asyncio.create_task(lease.keep())
+    keeping = asyncio.create_task(lease.renew_until_lost())
     await asyncio.wait(
         [keeping, asyncio.ensure_future(enough.wait())], return_when="FIRST_COMPLETED"
     )
@@ -118,7 +118,7 @@ async def test_leader_stops_when_replaced() -> None:
     clock.now += DURATION_SECONDS
     assert await second._acquire_or_renew()
     async with asyncio.timeout(5):
-        await first.keep()
+        await first.renew_until_lost()
 
     assert holder(kube) == "two"
 

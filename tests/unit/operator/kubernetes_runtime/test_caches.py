@@ -46,10 +46,10 @@ def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
     caches = Caches(2)
     paths = [(kind, namespace) for kind in KINDS for namespace in ("team", "other")]
     for kind, namespace in paths:
-        assert not caches.filled.is_set()
+        assert not caches.synced.is_set()
         apply_list(caches, kind, namespace=namespace)
 
-    assert caches.filled.is_set()
+    assert caches.synced.is_set()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
@@ -61,9 +61,9 @@ def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
 
     first, second = (make_body(uid, kind=kind.kind) for uid in "12")
     caches.apply_page(kind.path(""), kind.kind, [first], is_first=True, is_last=False)
-    assert not caches.filled.is_set()
+    assert not caches.synced.is_set()
     caches.apply_page(kind.path(""), kind.kind, [second], is_first=False, is_last=True)
-    assert caches.filled.is_set()
+    assert caches.synced.is_set()
 
 
 @pytest.mark.parametrize("is_last", [True, False])
@@ -73,13 +73,13 @@ def test_unserved_kind_is_not_required(is_last: bool) -> None:
         caches.mark_unserved("RayCluster")
     for kind in KINDS:
         if kind is not RAY_CLUSTERS:
-            assert not caches.filled.is_set()
+            assert not caches.synced.is_set()
             apply_list(caches, kind)
     if is_last:
-        assert not caches.filled.is_set()
+        assert not caches.synced.is_set()
         caches.mark_unserved("RayCluster")
 
-    assert caches.filled.is_set()
+    assert caches.synced.is_set()
 
 
 def test_objects_are_grouped_by_job() -> None:
@@ -138,7 +138,7 @@ def test_listener_error_does_not_stop_events(
     apply_list(caches, PODS, make_body("1"), make_body("2"))
 
     assert events == ["1", "2"]
-    assert "event of a Pod failed" in caplog.text
+    assert "failed to handle a Pod event" in caplog.text
 
 
 def test_vanished_objects_are_removed_after_next_list() -> None:
@@ -179,12 +179,12 @@ async def test_unlisted_kind_raises_list_timeout() -> None:
         apply_list(caches, kind)
 
     with pytest.raises(ListTimeout, match="no list of Deployment, RayCluster"):
-        await caches.wait_until_filled(page_seconds=0.01)
+        await caches.wait_until_synced(page_seconds=0.01)
 
 
 async def test_slow_list_with_pages_does_not_time_out() -> None:
     caches = Caches(1)
-    waiting = asyncio.create_task(caches.wait_until_filled(page_seconds=0.2))
+    waiting = asyncio.create_task(caches.wait_until_synced(page_seconds=0.2))
     for _ in range(8):
         await asyncio.sleep(0.05)
         caches.apply_page(PODS.path(""), "Pod", [], is_first=True, is_last=False)

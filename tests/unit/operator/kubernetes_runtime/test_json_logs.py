@@ -3,7 +3,7 @@ import logging
 import sys
 from typing import Any
 
-from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter, about
+from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter, log_context
 
 
 def make_record(**more: Any) -> logging.LogRecord:
@@ -15,7 +15,7 @@ def make_record(**more: Any) -> logging.LogRecord:
 
 
 def test_log_line_has_context_without_kopf_fields() -> None:
-    with about(job="team-a/demo", reconcileID="f00"), about(attempt=2):
+    with log_context(job="team-a/demo", reconcileID="f00"), log_context(attempt=2):
         line = JsonFormatter().format(make_record(k8s_ref={"uid": "1"}, settings=object()))
 
     assert json.loads(line) == {
@@ -30,7 +30,7 @@ def test_log_line_has_context_without_kopf_fields() -> None:
 
 
 def test_log_context_is_reset() -> None:
-    with about(job="team-a/demo"):
+    with log_context(job="team-a/demo"):
         pass
 
     assert "job" not in json.loads(JsonFormatter().format(make_record()))

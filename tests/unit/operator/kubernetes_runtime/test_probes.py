@@ -29,7 +29,7 @@ class Kube(FakeKube):
     def __post_init__(self) -> None:
         super().__init__()
 
-    async def document(self, path: str) -> Manifest:
+    async def get_raw(self, path: str) -> Manifest:
         if self.is_down:
             raise TransientError("the API server does not answer")
         self.calls_while_up += 1
@@ -79,7 +79,7 @@ def test_process_with_heartbeat_is_healthy() -> None:
 
 def test_blocked_loop_endless_round_and_stale_caches_are_problems() -> None:
     environment = OperatorEnvironment(round_seconds=601.0)
-    environment.now, environment.health.behind_since = 1000.0, 800.0
+    environment.now, environment.health.stale_since = 1000.0, 800.0
     assert "event loop was blocked for 999 s" in environment.problems()
     assert "a reconcile has been running for 601 s" in environment.problems()
     assert "stale for 200 s" in environment.problems()
@@ -105,7 +105,7 @@ async def test_resync_requeues_cached_and_deleted_jobs() -> None:
     environment.put_job()
     await environment.resync.resync()
     assert environment.changed == [], (
-        "the caches are not filled yet, and report every job by themselves"
+        "the caches are not synced yet, and report every job by themselves"
     )
 
     environment.caches.objects.jobs = {JobKey("default", "gone"): []}
@@ -119,11 +119,11 @@ async def test_missed_change_marks_caches_stale_until_it_arrives() -> None:
     await environment.resync.resync()
     environment.now = 200.0
     await environment.resync.resync()
-    assert environment.health.behind_since == 10.0
+    assert environment.health.stale_since == 10.0
 
     environment.caches.objects.jobs = {KEY: [job]}
     await environment.resync.resync()
-    assert environment.health.behind_since is None
+    assert environment.health.stale_since is None
 
 
 async def test_unfilled_caches_are_not_stale(
@@ -167,9 +167,9 @@ async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) 
     await environment.resync.resync()
     assert caplog.text.count("install KubeRay") == 1
     for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
-        assert not environment.caches.filled.is_set()
+        assert not environment.caches.synced.is_set()
         environment.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
-    assert environment.caches.filled.is_set(), "a list of RayClusters is not required"
+    assert environment.caches.synced.is_set(), "a list of RayClusters is not required"
     assert b"raggrpo_operator_kuberay_available 0.0" in environment.metrics.text()
 
 
