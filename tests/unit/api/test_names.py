@@ -1,4 +1,4 @@
-"""Names of a job's objects: valid with all that KubeRay appends, and never two for one."""
+"""Names of a job's objects are valid with KubeRay's suffixes, and unique."""
 
 import re
 from itertools import combinations
@@ -18,7 +18,7 @@ KUBERAY = (
     "-rollout-worker-x7k2p",
 )
 KUBERAY_CUTS_AT = 50
-"""KubeRay cuts the part of a pod's name before `-worker-` there."""
+"""Length to which KubeRay truncates a pod's name before `-worker-`."""
 REPLICA_SET = "-5d8f9c7b6d-x7k2p"
 
 JOBS = st.from_regex(r"[a-z]([-a-z0-9]{0,42}[a-z0-9])?", fullmatch=True)

@@ -7,7 +7,7 @@ from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
 from support.builders.operator.adversarial_text import HOSTILE
 
 LONGEST_VARIABLE = 128 * 1024
-"""Linux's limit on one `NAME=value` of an environment, with its end."""
+"""Linux's limit for one `NAME=value` of an environment, including the terminating NUL."""
 
 
 @pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * limits.MAX_CONFIG_BYTES])

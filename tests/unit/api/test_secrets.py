@@ -1,4 +1,4 @@
-"""Which names and values are refused as secrets, and which are left alone."""
+"""Names and values that are recognized as secrets, and similar ones that are not."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The status on the wire, and edits of it that cannot be lost."""
+"""JSON of the status, and rejection of unknown fields in edits."""
 
 import json
 from dataclasses import replace

@@ -30,7 +30,7 @@ def value_at(imported: Imported, path: str) -> Any:
 
 
 def about(lines: list[str], *names: str) -> list[str]:
-    """Return the lines that begin with one of verl's names."""
+    """Return the lines that start with one of verl's names."""
     return [line for line in lines if line.startswith(names)]
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of shell scripts; values that depend on their run are unknown."""
+"""Evaluation of shell scripts; values known only at run time are unknown."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Of all a script does, the command that runs verl's GRPO trainer is imported, with its words."""
+"""Selection and expansion of the command that runs verl's trainer in a script."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rules about memory at their limits, and the source of the memory in messages."""
+"""Memory rules at their limits, and the source of GPU memory in messages."""
 
 from collections.abc import Callable
 from typing import Any

@@ -46,7 +46,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
             Reason.REWARD_INCOMPLETE, Reason.REWARD_FIELD_UNUSED,
             Reason.JUDGE_UNREADABLE, "reward.functions.judge.prompt", "retrieval.endpoints.body"),
     "A15": (Elsewhere("the command raggrpo rag-test"),),
-    "A16": (Elsewhere("each attempt's configuration is kept with its hash; raggrpo diff"),),
+    "A16": (Elsewhere("each attempt's configuration is stored with its hash; raggrpo diff"),),
     "A17": (Elsewhere("stage times are recorded per attempt; raggrpo compare"),),
     "A18": ("data.numWorkers", "data.prefetchFactor", Reason.WORKERS_EXCEED_CPUS),
     "A19": ("data.maxPromptLength", "data.maxResponseLength", "training.rowLayout",
@@ -135,7 +135,7 @@ OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
 
 
 def field_at(path: str) -> bool:
-    """Return whether the spec has this field; a list stands for its items."""
+    """Return whether the spec has this field; for a list, its items."""
     model: type[BaseModel] | None = JobSpec
     for name in path.split("."):
         if model is None:

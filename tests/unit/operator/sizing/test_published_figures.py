@@ -1,4 +1,4 @@
-"""Our arithmetic against what others published for a model, devices and a setting.
+"""Estimates compared with published measurements.
 
 Sources, with what was read there:
 
@@ -72,7 +72,7 @@ def kv_gib(facts: Facts, tokens: int) -> float:
 
 
 def attention_saved(facts: Facts) -> float:
-    """Return the share of activations that the scores take at 2048 tokens, in percent."""
+    """Return the share of attention scores in the activations at 2048 tokens, in percent."""
     lengths = {"data.maxPromptLength": 1024, "data.maxResponseLength": 1024}
     eager = on(8, **lengths, **{"model.attention": "Eager"})
     flash = on(8, **lengths, **{"model.attention": "Sdpa"})

@@ -1,4 +1,4 @@
-"""Conditions keep the time of their last change; the phase sums them up."""
+"""Conditions and their transition times; the phase derived from them."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Clocks of deadlines: when an observation is recorded, and which time counts."""
+"""Observed time: when an observation is recorded, and which time counts."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -42,9 +42,9 @@ def test_first_observation_starts_deadlines() -> None:
 @pytest.mark.parametrize(
     ("since", "watched", "seconds"),
     [
-        pytest.param(None, None, 0.0, id="never begun"),
-        pytest.param(at(-9), None, 9.0, id="never looked"),
-        pytest.param(at(-9), at(-20), 9.0, id="all of it observed"),
+        pytest.param(None, None, 0.0, id="no start"),
+        pytest.param(at(-9), None, 9.0, id="no observation"),
+        pytest.param(at(-9), at(-20), 9.0, id="fully observed"),
         pytest.param(at(-20), at(-9), 9.0, id="observed later"),
         pytest.param(T0, at(-9), 0.0, id="starts now"),
         pytest.param(at(0.5), None, 0.0, id="starts in the future"),

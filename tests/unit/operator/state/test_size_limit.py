@@ -1,4 +1,4 @@
-"""What is left of a status that pods and failures have made too large."""
+"""Shortening of a status that exceeds its size limit."""
 
 import pytest
 

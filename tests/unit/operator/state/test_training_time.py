@@ -1,4 +1,4 @@
-"""Where a job's time went, to the second and to the step."""
+"""Time accounting: downtime, retained steps and ratios."""
 
 from datetime import datetime
 from typing import Any
@@ -28,14 +28,17 @@ def before(cause: Cause, started: datetime | None = T0, seconds: int = 100) -> A
         pytest.param([], at(107), 0, id="the first attempt"),
         pytest.param([before(Cause.STALLED)], at(107), 7, id="a restart"),
         pytest.param([before(Cause.STALLED)], at(100), 0, id="a restart at once"),
-        pytest.param([before(Cause.STALLED)], at(98), 0, id="a clock that was set back"),
+        pytest.param([before(Cause.STALLED)], at(98), 0, id="clock set back"),
         pytest.param([before(Cause.SUSPENDED)], at(107), 0, id="suspended"),
         pytest.param([before(Cause.PREEMPTED)], at(107), 0, id="preempted"),
         pytest.param([before(Cause.SUCCEEDED)], at(107), 0, id="a target raised"),
         pytest.param(
-            [before(Cause.UNSCHEDULABLE, None), before(Cause.STALLED)], at(107), 7, id="never began"
+            [before(Cause.UNSCHEDULABLE, None), before(Cause.STALLED)],
+            at(107),
+            7,
+            id="previous attempt never started",
         ),
-        pytest.param([before(Cause.UNSCHEDULABLE, None)], at(107), 0, id="none has begun"),
+        pytest.param([before(Cause.UNSCHEDULABLE, None)], at(107), 0, id="no attempt started"),
     ],
 )
 def test_downtime_is_time_since_end_of_previous_attempt(
@@ -46,10 +49,12 @@ def test_downtime_is_time_since_end_of_previous_attempt(
 
 
 @pytest.mark.parametrize(
-    ("begun", "lost", "kept"), [(10, 4, 12.0), (None, 0, 0.0), (10, 10, 0.0), (19, 5, 0.0)]
+    ("first_step", "lost", "kept"), [(10, 4, 12.0), (None, 0, 0.0), (10, 10, 0.0), (19, 5, 0.0)]
 )
-def test_retained_seconds_exclude_lost_steps(begun: int | None, lost: int, kept: float) -> None:
-    record = AttemptRecord(number=1, from_step=begun, to_step=20, lost_steps=lost)
+def test_retained_seconds_exclude_lost_steps(
+    first_step: int | None, lost: int, kept: float
+) -> None:
+    record = AttemptRecord(number=1, from_step=first_step, to_step=20, lost_steps=lost)
     assert retained_seconds(record, 2.0) == kept
 
 

@@ -21,7 +21,7 @@ def note_of(
     message: str = WHY,
     status: JobStatus | None = None,
 ) -> str:
-    """Return the sentence; `now` and `before` are a status and its reason, as `True/Queued`."""
+    """Return the note; `now` and `before` are a status and its reason, as `True/Queued`."""
     value, _, reason = now.partition("/")
     old, _, old_reason = before.partition("/")
     changed = Condition(type=kind, status=value, reason=reason, message=message)

@@ -93,11 +93,11 @@ def test_plan_wraps_wide_values_only(width: int) -> None:
 def test_plan_default_width_is_100(first: str) -> None:
     job = make_job()
     resolved = resolve(job)
-    found = [Violation("spec", Reason.OUT_OF_RANGE, f"{first} " + "a " * 200, "less")]
+    violations = [Violation("spec", Reason.OUT_OF_RANGE, f"{first} " + "a " * 200, "less")]
     sizing = size(resolved.spec)
 
-    usual = render_plan(job, resolved, sizing, found)
-    assert usual == render_plan(job, resolved, sizing, found, width=100)
+    usual = render_plan(job, resolved, sizing, violations)
+    assert usual == render_plan(job, resolved, sizing, violations, width=100)
 
 
 @pytest.mark.parametrize(
@@ -140,16 +140,16 @@ def test_unprintable_texts_are_shown_as_json() -> None:
 def test_long_violations_have_hanging_indent() -> None:
     lines = plan_of(make_job({"rollout": {"topP": 0.5}})).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
-    found = lines[first : lines.index("    → rollout.topP: 1.0")]
-    assert len(found) > 2
-    assert all(re.match("    [^ ]", line) for line in found[1:])
+    violation_lines = lines[first : lines.index("    → rollout.topP: 1.0")]
+    assert len(violation_lines) > 2
+    assert all(re.match("    [^ ]", line) for line in violation_lines[1:])
 
 
 def test_long_remedies_have_deeper_hanging_indent() -> None:
     job = make_job()
     resolved = resolve(job)
-    found = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]
-    lines = render_plan(job, resolved, size(resolved.spec), found).splitlines()
+    violations = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]
+    lines = render_plan(job, resolved, size(resolved.spec), violations).splitlines()
     first = lines.index("  spec: wrong") + 1
     assert re.match("    → less", lines[first])
     assert len(lines[first + 1 :]) > 2

@@ -86,8 +86,8 @@ def test_status_text_has_one_line_per_fact() -> None:
 
 def test_best_checkpoint_is_shown_with_score() -> None:
     best = replace(make_status(), best_step=80, best_score="ValidationExactMatch 0.8125")
-    told = "best      checkpoint of step 80, ValidationExactMatch 0.8125"
-    assert told in render_status(best).splitlines()
+    expected = "best      checkpoint of step 80, ValidationExactMatch 0.8125"
+    assert expected in render_status(best).splitlines()
     assert "best " not in render_status(make_status())
 
 
@@ -141,8 +141,8 @@ def test_optional_lines_are_hidden_when_unset() -> None:
         progress=replace(make_status().progress, stage="", estimated_remaining_seconds=None),
     )
     lines = render_status(status).splitlines()
-    told = {line.split()[0] for line in lines if line[:1] != " "}
-    assert told == {"phase", "progress", "attempt", "warning", "condition", "sizing"}
+    labels = {line.split()[0] for line in lines if line[:1] != " "}
+    assert labels == {"phase", "progress", "attempt", "warning", "condition", "sizing"}
     assert "condition Progressing=True Training" in lines
     assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, stage -, reward 0.61"
     assert sum(line.startswith("warning") for line in lines) == 1
