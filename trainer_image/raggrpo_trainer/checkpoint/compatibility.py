@@ -1,7 +1,7 @@
 """Whether training can resume from a checkpoint with this configuration. Must not load anything.
 
-`identity` has what a checkpoint depends on besides settings, by a name for messages: digests of the
-model's configuration and tokenizer, the number of prompts.
+`identity` maps names for messages to what determines a checkpoint besides settings: digests of the
+model's configuration and tokenizer, and the number of prompts.
 """
 
 from collections.abc import Mapping

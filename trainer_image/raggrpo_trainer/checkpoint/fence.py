@@ -197,7 +197,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
 
 
 def _live_other(path: Path, epoch: int, job_uid: str, beat_seconds: float) -> Claim | None:
-    """Return the holder of an epoch if it is another job whose heartbeat changes."""
+    """Return the holder of an epoch if it is another live job, else None."""
     if epoch == 0:
         return None
     holder = _read_claim(path, epoch)

@@ -53,11 +53,11 @@ class CheckpointName:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """State for a resume besides model and optimizer, and the settings the result depends on."""
+    """What a resume needs besides model and optimizer, and the settings it depends on."""
 
     step: int
     cursor: Cursor
-    """Where the data continues."""
+    """Position in the training data."""
     world_size: int
     """Number of ranks that wrote the shards."""
     resume_hash: str
@@ -79,7 +79,7 @@ class Marker:
     time: str
     """RFC 3339."""
     score: float | None
-    """Score by which the best checkpoint is found, larger is better; None is never the best."""
+    """Score that determines the best checkpoint; larger is better, None is never the best."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
     scored_by: str = BestBy.REWARD
@@ -135,7 +135,7 @@ class Validity:
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
     """Return usable checkpoints, newest first, and other complete ones with the reason.
 
-    Folders without COMPLETE are remains of a killed save and not reported.
+    Folders without COMPLETE remain from a killed save and are not reported.
     """
     usable: list[Checkpoint] = []
     skipped: list[SkippedCheckpoint] = []
@@ -194,7 +194,7 @@ def sync_tree(folder: Path) -> None:
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
     """Return the checkpoint, or why it cannot be used."""
     if not validity.covers(name):
-        return f"completed after an attempt later than epoch {name.epoch} started, or copied here"
+        return f"completed after an epoch later than {name.epoch} was claimed, or copied here"
     rejected = folder / REJECTED
     if rejected.exists():
         return f"rejected: {rejected.read_text()}"
@@ -214,7 +214,7 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
 
 def _damage(folder: Path, name: CheckpointName, marker: Marker) -> str:
     if CheckpointName(marker.step, marker.epoch) != name:
-        return f"{COMPLETE} is of step {marker.step}, epoch {marker.epoch}"
+        return f"{COMPLETE} names step {marker.step}, epoch {marker.epoch}"
     sizes = file_sizes(folder)
     for file, size in marker.files.items():
         if file not in sizes:

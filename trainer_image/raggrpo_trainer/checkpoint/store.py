@@ -1,4 +1,4 @@
-"""Saving, retention and discovery of checkpoints. After the first save one is always complete.
+"""Saving, retention and discovery of checkpoints. After the first save, one is always complete.
 
     store = CheckpointStore(config.checkpoint, fence, config.attempt.config_hash)
     store.clean_up()                                     # after the previous ranks were killed
@@ -170,7 +170,7 @@ class CheckpointStore:
         copy_out(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
-        """Fetch the newest complete backup as a checkpoint of this epoch; None without one."""
+        """Fetch the newest complete backup as a checkpoint of this epoch, or return None."""
         if not self._spec.backup.url:
             return None
         backup = newest_backup(self._spec.backup.url)
@@ -216,7 +216,7 @@ class CheckpointStore:
                 self._fence.check()
                 write_marker(folder, marker)
         except BaseException:
-            # Errors of the removal must not hide the original one; clean_up removes the rest.
+            # Errors of the removal must not hide the original error; clean_up removes the rest.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self.checkpoints, self.skipped = discover(self._path, self._fence.validity)

@@ -1,7 +1,7 @@
 """The driver process of one attempt, from its configuration to its exit code.
 
 It claims the checkpoint folder, trains (`training_run`), and reports one exit code and one message
-in Progress.failure. It never restarts anything: the operator decides about that.
+in Progress.failure. It never restarts anything: the operator decides what to restart.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class _Attempt:
         self._leaves_ranks = False
 
     async def run(self) -> int:
-        """Run the attempt; return its exit code after the failure, if any, was reported."""
+        """Run the attempt, report its failure, if any, and return its exit code."""
         config = self._config
         attempt = config.attempt
         register_stack_dumps(attempt_folder(config), "driver")
@@ -86,12 +86,12 @@ class _Attempt:
         self._install_signal_handlers()
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server, previous = await start_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
-        await server.watch([this_process()])  # a start can hang or be stopped, too
+        await server.watch([this_process()])  # early, because startup can hang, too
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         run = TrainingRun(
             config, self._env, self._hooks, self._stop, fence, reporter, server, previous
         )
-        failure = await self._failure_of(run)
+        failure = await self._train(run)
         reporter.close(failure)
         await server.flush()
         if failure is None or failure.exit_code != ExitCode.SUPERSEDED:
@@ -100,19 +100,19 @@ class _Attempt:
         return failure.exit_code if failure else ExitCode.DONE
 
     def _install_signal_handlers(self) -> None:
-        """Install them after `ray.init`, whose own handler exits without saving."""
+        """Handle stop signals. Call after `ray.init`, whose own handler exits without saving."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._request_stop, False)
         loop.add_signal_handler(POD_TERMINATING, self._request_stop, True)
 
     def _request_stop(self, pod_terminates: bool) -> None:
-        """Save and exit; leave the ranks to the next driver if every signal is for a pod's end."""
+        """Request a save and exit; the ranks survive only if every signal is POD_TERMINATING."""
         self._leaves_ranks = pod_terminates and (self._leaves_ranks or not self._stop.is_set())
         self._stop.set()
 
     @staticmethod
-    async def _failure_of(run: TrainingRun) -> Failure | None:
+    async def _train(run: TrainingRun) -> Failure | None:
         """Train and return the failure, or None if the target step was reached."""
         try:
             await run.run()

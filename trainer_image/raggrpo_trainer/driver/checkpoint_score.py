@@ -1,4 +1,4 @@
-"""The score of a checkpoint, by which the best one is found. Pure.
+"""The score that determines the best checkpoint. Pure.
 
 The loss is not a score. GRPO's loss is a surrogate for the gradient: advantages are centered within
 each group, so it is near 0 for a policy that has learned nothing and for one that has learned

@@ -60,4 +60,4 @@ class LogCopy(threading.Thread):
                     target.flush()
                 shutil.copyfileobj(source, target)
         except OSError as error:
-            log.error("the driver's log is not copied: %s; training continues", error)
+            log.error("cannot copy the driver's log: %s; training continues", error)

@@ -4,7 +4,8 @@
     generate   k ──▶       k+1 ──▶
     train          k ──▶       k+1 ──▶
 
-So a step takes as long as its retrieval, or as its generation and training, whichever is longer.
+So a step takes as long as retrieval alone or generation and training together, whichever is
+longer.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class Lookahead:
         self._ahead = asyncio.ensure_future(self._prepare(self._step, cursor))
 
     def needs(self, step: int, service: str) -> bool:
-        """Return whether a step waits for a service, which may only be called for a later step."""
+        """Return whether a step waits for a service; False if only a later step's batch uses it."""
         return service not in self._services or self._step <= step
 
     async def next(self) -> Prepared:

@@ -65,9 +65,9 @@ class TrainState:
     cursor: Cursor = field(default_factory=Cursor)
     saved_step: int = 0
     validated: tuple[int, ValidationResult] | None = None
-    """The newest validation and its step."""
+    """Step and result of the newest validation."""
     reward: float | None = None
-    """Mean reward of the last step, which may be the score of its checkpoint."""
+    """Mean reward of the last step, a possible score of its checkpoint (`checkpoint.bestBy`)."""
 
     @property
     def validation(self) -> ValidationResult | None:
@@ -104,7 +104,7 @@ async def train(components: Components, state: TrainState) -> None:
     config = components.config
     reporter = components.reporter
     await _send_weights(components, state.step)
-    checking = run_self_check(
+    self_check = run_self_check(
         config,
         components.prompts,
         components.collector,
@@ -112,7 +112,7 @@ async def train(components: Components, state: TrainState) -> None:
         step=state.step,
         cursor=state.cursor,
     )
-    await _interruptible(components, state, checking)
+    await _interruptible(components, state, self_check)
     if config.validation.before_training and state.step == 0:
         await _validate(components, state, "before")
     if state.step > state.saved_step:  # resumed from ranks whose driver may not have saved it
@@ -195,8 +195,9 @@ async def _train_step(
     if metrics.non_finite:
         raise TrainerError(
             ExitCode.NON_FINITE,
-            f"loss {metrics.loss:g}, gradient norm {metrics.grad_norm:g} at step {step}; inspect "
-            "the samples of this step, or lower training.learningRate",
+            f"an update of step {step} is not finite (loss {metrics.loss:g}, gradient norm "
+            f"{metrics.grad_norm:g}); inspect the samples of this step, or lower "
+            "training.learningRate",
         )
     check_mismatch(metrics, step)
     host_memory = max(each.rank_memory_bytes for each in rank_metrics)
@@ -219,9 +220,9 @@ async def _interruptible(
     work: Awaitable[T],
     needs: Needs = every_service,
 ) -> T:
-    """Await work that may be discarded, and wait for services that are down meanwhile.
+    """Await work that can be canceled; report the outages that delay it.
 
-    On a stop signal cancel it, save the last completed step and raise Stopped.
+    On a stop signal, cancel it, save the last completed step and raise Stopped.
     """
     task = asyncio.ensure_future(work)
     with components.outages.reporting(needs):
@@ -239,7 +240,7 @@ async def _save_and_stop(components: Components, state: TrainState) -> Stopped:
 
 
 async def _finish_step(components: Components, state: TrainState) -> None:
-    """Validate, save and stop, as due after the step."""
+    """After a step, validate and save if due, and stop if requested."""
     config = components.config
     if when := due_validation(config, state.step):
         await _validate(components, state, when)
@@ -253,9 +254,9 @@ async def _finish_step(components: Components, state: TrainState) -> None:
 
 
 async def _validate_resumed_checkpoint(components: Components, state: TrainState) -> None:
-    """Validate the checkpoint resumed from and save it again, if a stop canceled its validation.
+    """Validate and save the resumed checkpoint again if a stop signal canceled its validation.
 
-    So the best checkpoint is the same as in an uninterrupted run.
+    This makes the best checkpoint the same as in an uninterrupted run.
     """
     newest = components.store.newest if state.step else None
     if newest is None or newest.meta.step != state.step or newest.marker.score is not None:

@@ -1,6 +1,6 @@
-"""Compares the job's memory terms with the devices that the ranks measured, before engines start.
+"""Compares the job's memory needs with the memory that the ranks measured, before engines start.
 
-The arithmetic is that of the operator's rules, which have only node labels and the specification.
+The formulas are those of the operator's rules, which only have node labels and the spec.
 Must not measure.
 """
 
@@ -57,7 +57,7 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
     if (short := gpu_memory.training_state_excess(config, facts)) > 0:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: training "
+            f"{device.name} with {_gib(device.total_bytes)} is {_gib(short)} short: training "
             f"needs {_gib(gpu_memory.training_state(config, facts))} per GPU, "
             f"{_gib(max(0, gpu_memory.training_room(config, facts)))} remain next to the engine, "
             "weight transfer and fragmentation; use more GPUs or lower "
@@ -66,7 +66,7 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
     if (short := gpu_memory.engine_excess(config, facts)) > 0:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"{_gib(short)} short on {device.name} with {_gib(device.total_bytes)}: the engine's "
+            f"{device.name} with {_gib(device.total_bytes)} is {_gib(short)} short: the engine's "
             f"share of {_gib(gpu_memory.engine_share(config, facts))} must hold weights of "
             f"{_gib(gpu_memory.engine_weights(config, facts))}, CUDA graphs and the KV cache of "
             "one sequence; increase rollout.tensorParallelSize or rollout.gpuMemoryUtilization",

@@ -1,4 +1,4 @@
-"""Where an attempt resumes: after the step that surviving ranks retain, or at a checkpoint."""
+"""Resume of an attempt: from the state that surviving ranks retain, or from a checkpoint."""
 
 import asyncio
 import hashlib
@@ -85,9 +85,9 @@ async def _load_newest(
 
 
 def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:
-    """Return the digest of what the ranks' state depends on besides the step.
+    """Return the digest of everything except the step that determines the ranks' state.
 
-    It includes the rejected checkpoints, since one of them may have led to this state.
+    It includes the rejected checkpoints, since the state may result from one of them.
     """
     policy = policy_config(config, Precision(info.precision))
     model = policy.model.model_copy(update={"attention": Attention(info.attention)})
@@ -105,7 +105,7 @@ def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, obje
 
 
 def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
-    """Return what a checkpoint depends on besides settings: model, tokenizer, number of rows."""
+    """Return what determines a checkpoint besides settings: model, tokenizer, number of rows."""
     identity: dict[str, object] = {"data rows": num_rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name

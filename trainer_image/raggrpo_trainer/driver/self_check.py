@@ -1,8 +1,8 @@
 """Self-check before the first step: trainer, engine and plain model must agree on logprobs.
 
 The logprobs of the same tokens are compared between the trainer, the rollout engine and the plain
-Hugging Face model. A difference would recur in every attempt, so it has an exit code of its own.
-After every step, `check_mismatch` checks the mean difference to the engine.
+Hugging Face model. A difference would recur in every attempt, so it has its own exit code.
+After every step, `check_mismatch` checks the mean difference between trainer and engine.
 """
 
 import logging
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 MIN_PROMPTS = 2
 COMPLETIONS_PER_PROMPT = 2
 """More than one, so that a row has several completions, as in training."""
-PLAIN_TOKENS = 64
-"""Tokens of each completion that the plain model computes, too; it materializes full logits."""
-END_NATS = 1.0
-"""Limit of a step's mean mismatch in nats per token; importance weights cannot correct more."""
+MAX_PLAIN_TOKENS = 64
+"""Tokens per completion that the plain model computes, because it materializes full logits."""
+MAX_MISMATCH_NATS = 1.0
+"""Limit of a step's mean mismatch, in nats per token; importance weights cannot correct more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ LIMITS = {
     "FP16": LogprobGap(0.1, 0.01),
     "BF16": LogprobGap(0.5, 0.05),
 }
-"""Limits by precision. In 16 bits single tokens differ, but not their mean; with a wrong LM head
-both differ."""
+"""Limits by precision. In 16 bits, single tokens differ by more than the mean does; a wrong LM
+head exceeds both limits."""
 
 
 async def run_self_check(
@@ -57,7 +57,7 @@ async def run_self_check(
     step: int,
     cursor: Cursor,
 ) -> None:
-    """Compare trainer, plain model and engine on completions for every rank.
+    """Compare trainer, plain model and engine on at least one group of completions per rank.
 
     Raises TrainerError: POLICY_MISMATCH if they differ, RETRIEVAL_UNAVAILABLE if no sample could be
     generated.
@@ -74,7 +74,7 @@ async def run_self_check(
     if not by_prompt:
         raise TrainerError(
             ExitCode.RETRIEVAL_UNAVAILABLE,
-            f"the self-check has no sample: {rollouts.ledger.message()}",
+            f"no sample of the self-check could be generated: {rollouts.ledger.message()}",
         )
     groups = [
         Group(prompt_ids, tuple(completions), (1.0,) * len(completions))
@@ -93,7 +93,7 @@ def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
     """Raise TrainerError POLICY_MISMATCH if a gap exceeds the limits of the precision."""
     limit = LIMITS[precision]
     text = (
-        f"logprobs of the trainer and {other} differ by at most {gap.largest:.3g} nats, "
+        f"logprobs of the trainer and {other} differ by up to {gap.largest:.3g} nats, "
         f"{gap.mean:.3g} on average"
     )
     log.info(text)
@@ -106,12 +106,12 @@ def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
 
 
 def check_mismatch(metrics: StepMetrics, step: int) -> None:
-    """Raise TrainerError POLICY_MISMATCH if a step's mean mismatch exceeds END_NATS."""
-    if metrics.mismatch_mean > END_NATS:
+    """Raise TrainerError POLICY_MISMATCH if a step's mean mismatch exceeds MAX_MISMATCH_NATS."""
+    if metrics.mismatch_mean > MAX_MISMATCH_NATS:
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
             f"logprobs of trainer and engine differ by {metrics.mismatch_mean:.3g} nats per token "
-            f"at step {step} (limit {END_NATS:g}): they do not compute the same model",
+            f"at step {step} (limit {MAX_MISMATCH_NATS:g}): they do not compute the same model",
         )
 
 
@@ -126,12 +126,12 @@ def logprob_gap(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float
 
 
 def _truncated(group: Group) -> Group:
-    """Return the group with the first PLAIN_TOKENS tokens of each completion."""
+    """Return the group with the first MAX_PLAIN_TOKENS tokens of each completion."""
     completions = tuple(
         Completion(
-            each.token_ids[:PLAIN_TOKENS],
-            each.sampled[:PLAIN_TOKENS],
-            each.rollout_logprobs[:PLAIN_TOKENS],
+            each.token_ids[:MAX_PLAIN_TOKENS],
+            each.sampled[:MAX_PLAIN_TOKENS],
+            each.rollout_logprobs[:MAX_PLAIN_TOKENS],
         )
         for each in group.completions
     )

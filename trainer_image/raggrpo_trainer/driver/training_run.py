@@ -1,7 +1,7 @@
 """The training run of one attempt: starts ranks and engines, resumes, runs the training loop.
 
-`TrainingRun.run` reads from top to bottom. Ranks and engines start concurrently, as both take most
-of a start's time; the first GPU memory is used only after the memory check.
+`TrainingRun.run` reads from top to bottom. Ranks and engines start concurrently, because they
+dominate startup time; GPU memory is allocated only after the memory check.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class TrainingRun:
         """Last progress of the previous driver on this Ray cluster."""
         self._is_gpu = config.resources.device is Device.GPU
         self.ranks: Ranks | None = None
-        """Set once they are started or adopted."""
+        """None until they are started or adopted."""
 
     async def run(self) -> None:
         """Start everything, resume, train, validate and export."""
@@ -141,7 +141,7 @@ class TrainingRun:
     async def _adopt_surviving_ranks(
         self, reading: "asyncio.Task[Inputs]"
     ) -> tuple[Ranks, RetainedState] | None:
-        """Return ranks that a previous driver left and their state; kill all others."""
+        """Return the ranks left by a previous driver and their state, if valid; kill all others."""
         config = self._config
         surviving = SurvivingRanks.find(self._fence.epoch)
         adopted = None
@@ -171,7 +171,9 @@ class TrainingRun:
         store.clean_up()
         if store.newest is None:
             store.restore()
-        store.reject_all(config.rejected_checkpoints, "attempts from it lost the same step twice")
+        store.reject_all(
+            config.rejected_checkpoints, "two attempts from it failed at the same step"
+        )
         return store
 
     async def _resolve_precision(self, ranks: Ranks, retained: RetainedState | None) -> Precision:
@@ -193,7 +195,7 @@ class TrainingRun:
     async def _build_model(self, ranks: Ranks, precision: Precision) -> None:
         """Load the model into new ranks; on a CPU, check the memory first.
 
-        On a CPU that check runs while the engines start: before, it would only delay them.
+        On a CPU the check runs while the engines start; running it earlier would delay them.
         """
         if not self._is_gpu:
             self._check_memory(precision, await ranks.measure_devices("cpu"))
@@ -218,7 +220,7 @@ class TrainingRun:
         )
 
     async def _watch_processes(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Let the progress server dump the stacks of all processes; again after replacements."""
+        """Register all processes for stack dumps, now and after each engine replacement."""
 
         async def watch() -> None:
             rank_processes = [info.process for info in ranks.infos]

@@ -94,24 +94,24 @@ class RolloutActor:
         """Load a weights file; `data` is its content if it is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
-            await self._or_dead(self._engine.load_weights(path, version))
+            await self._run_update(self._engine.load_weights(path, version))
         log.debug("loaded the weights of step %d", version)
 
     async def start_update(self, epoch: int, init_info: Mapping[str, Any] | None) -> None:
         """Pause generation and prepare for tensor chunks."""
         self._check(epoch)
         self._is_updating = True
-        await self._or_dead(self._engine.start_update(init_info))
+        await self._run_update(self._engine.start_update(init_info))
 
     async def load_chunk(self, epoch: int, chunk: Mapping[str, Any]) -> None:
         """Load one tensor chunk."""
         self._check(epoch)
-        await self._or_dead(self._engine.load_chunk(chunk))
+        await self._run_update(self._engine.load_chunk(chunk))
 
     async def finish_update(self, epoch: int, version: int) -> None:
         """Apply the loaded chunks and resume generation."""
         self._check(epoch)
-        await self._or_dead(self._engine.finish_update(version))
+        await self._run_update(self._engine.finish_update(version))
         self._is_updating = False
         log.debug("loaded the weights of step %d", version)
 
@@ -125,7 +125,7 @@ class RolloutActor:
         self._check(epoch)
         await self._engine.wake()
 
-    async def _or_dead(self, update: Awaitable[None]) -> None:
+    async def _run_update(self, update: Awaitable[None]) -> None:
         try:
             await update
         except Exception as error:

@@ -1,7 +1,7 @@
-"""`EngineDead`: the actor is alive, its engine is not; and the reason from the engine's output.
+"""`EngineDead`: the engine of a live actor has failed; the reason is in the engine's output.
 
-vLLM's engine core is a process of its own. When it exits, the caller's error only refers to "the
-stack trace above"; the reason is in what the core wrote to the output of the actor's process.
+vLLM's engine core is a separate process. When it exits, the caller's error only refers to "the
+stack trace above"; the reason is in the core's output, which it shares with the actor's process.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def own_outputs() -> list[Output]:
 
 
 def failure_reason(error: BaseException, outputs: list[Output]) -> str:
-    """Return the line that reports lack of memory, or the end of the error's own message."""
+    """Return the line that reports a lack of memory, or else the end of the error's message."""
     shortage: OutOfMemory | None = out_of_memory(error)
     for output in outputs:
         shortage = shortage or out_of_memory_in_text(output.tail())

@@ -1,4 +1,4 @@
-"""How a vLLM engine is built: its options, vLLM's arguments, its process's environment."""
+"""Options of a vLLM engine, vLLM's arguments for them, and the environment of its process."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +126,7 @@ def engine_environment(
     level: LogLevel,
     backend: WeightTransferBackend = WeightTransferBackend.SHARED_MEMORY,
 ) -> dict[str, str]:
-    """Return the environment variables with which an engine's process starts."""
+    """Return the environment variables of an engine's process."""
     common = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | vllm_log_variables(level)
     if backend is WeightTransferBackend.IPC:
         # Handles of GPU memory are pickled; vLLM's workers unpickle them only with this variable.

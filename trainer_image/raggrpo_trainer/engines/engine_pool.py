@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 LOST = (*ACTOR_LOST, EngineDead)
 """Errors of an engine call after which the engine must be replaced."""
 MAX_REPLACEMENTS = 3
-"""In-place replacements per attempt."""
+"""Maximum number of in-place replacements per attempt."""
 
 
 class EnginePool:
@@ -212,7 +212,7 @@ class EnginePool:
 
     @contextmanager
     def _translate_transfer_errors(self, version: int) -> Iterator[None]:
-        """Translate errors of a weight transfer that end the attempt."""
+        """Translate the errors of a weight transfer into TrainerError, which ends the attempt."""
         try:
             yield
         except RankLost as error:
@@ -279,7 +279,7 @@ class EnginePool:
             return is_loaded
 
     async def _is_oom_killed(self, index: int, error: Exception) -> bool:
-        """Return whether the engine's process was OOM-killed."""
+        """Return whether the lost engine's process was OOM-killed."""
         kills = {self.processes[index].node: self._memory_kills[index]}
         return await asyncio.to_thread(self._was_killed, error, kills)
 

@@ -57,15 +57,15 @@ class InProcessEngine:
         await self._call(load)
 
     async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
-        """Reject: tensor chunks are transferred between GPUs only."""
+        """Raise NotImplementedError: tensor chunks are transferred between GPUs only."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
     async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Reject."""
+        """Raise NotImplementedError."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
     async def finish_update(self, version: int) -> None:
-        """Reject."""
+        """Raise NotImplementedError."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
     async def abort_all(self) -> None:
@@ -158,7 +158,7 @@ class InProcessEngine:
 
 
 def _register_model(folder: str) -> None:
-    """Register the model's class, which vLLM would otherwise inspect in a process of its own."""
+    """Register the model's class, which vLLM would otherwise inspect in a separate process."""
     from transformers import AutoConfig
     from vllm import ModelRegistry
 

@@ -116,7 +116,7 @@ def reduce_updates(updates: Sequence[Update]) -> dict[str, float]:
 def sampled_entropy(groups: Sequence[Group]) -> float:
     """Return the mean -logprob of all sampled tokens in nats, 0 without sampled tokens.
 
-    Completions with zero advantage are included: they are the ones of a confident policy, so the
+    Completions with zero advantage are included: a confident policy has many of them, so the
     entropy would be too high without them.
     """
     sampled = [

@@ -1,4 +1,4 @@
-"""The result of a validation, which the driver reports and scores checkpoints by."""
+"""The result of a validation, reported by the driver and used to score checkpoints."""
 
 from dataclasses import dataclass
 

@@ -2,9 +2,9 @@
 
 A row has prompts, each followed by its completions. A token of a completion attends to its prompt
 and to its completion up to itself. A dense [T, T] mask would compute all pairs of tokens. Instead,
-each span takes two attentions without a mask: all its tokens over the prompt's keys (causal and
-top-left aligned, so that tokens after the prompt attend to all of it), and the completions, as a
-batch, over themselves. The two are combined by their log-sum-exps, which is exact.
+each span takes two attention calls without a mask: all its tokens over the prompt's keys (causal
+and top-left aligned, so that tokens after the prompt attend to all of it), and the completions, as
+a batch, over themselves. The two are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,9 +59,9 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same with public API only, which copies the prompt's keys for every completion.
+    """Return the same output with public API only, which copies the prompt for every completion.
 
-    For FP32 on GPUs, and for GPUs older than the flash kernels.
+    Used for FP32 on GPUs, and for GPUs that the flash kernels do not support.
     """
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
@@ -88,7 +88,7 @@ def concatenated_attention(
 class _JoinedAttention(torch.autograd.Function):
     """Both attentions of every span, with the CPU flash kernel and its backward pass.
 
-    The backward pass takes output and log-sum-exp as inputs. With the combined ones, each half
+    The backward pass takes output and log-sum-exp as inputs. Given the combined ones, each half
     returns exactly its share of the gradient, as in ring attention (arXiv 2310.01889).
     """
 

@@ -45,7 +45,7 @@ class LayoutResult:
 
     @property
     def is_exact(self) -> bool:
-        """Whether training in this layout trains the model."""
+        """Whether logprobs and gradients match those of the plain model."""
         return (
             not self.problem and self.nats <= MAX_NATS and self.gradient_error <= MAX_GRADIENT_ERROR
         )
@@ -57,7 +57,7 @@ class FamilyResult:
 
     architecture: str
     problem: str = ""
-    """Why no layout can be trained, such as a model that is not causal; "" if there may be one."""
+    """Why no layout can be trained, such as a model that is not causal; "" if `layouts` is set."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 
@@ -110,7 +110,7 @@ def _row_result(causal_lm: PreTrainedModel, layout: RowLayout) -> tuple[Tensor, 
 
 
 def _plain_result(causal_lm: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    """Return the same from the model's own forward pass of each completion alone."""
+    """Return logprobs [K] and gradient as the model computes them for each completion alone."""
     logprobs = []
     for ids, prompt in _sequences():
         logits = causal_lm(input_ids=ids, use_cache=False).logits[0, prompt - 1 : -1].float()

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step, without state: a resume is exact."""
+"""The learning rate as a function of the step. It is stateless, so a resume is exact."""
 
 import math
 from typing import assert_never

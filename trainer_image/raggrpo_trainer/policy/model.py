@@ -26,7 +26,7 @@ class TokenLogprobs(nn.Module):
     """A causal language model that returns the logprobs of a micro-batch's targets.
 
     The LM head is computed in chunks from output embedding, scale and soft cap, so that full logits
-    never exist; FSDP has the embedding unsharded during this forward pass. `layout_check` detects
+    never exist; FSDP keeps the embedding unsharded during this forward pass. `layout_check` detects
     an LM head with other operations. The auxiliary loss of a router is not computed.
     """
 
@@ -42,8 +42,8 @@ class TokenLogprobs(nn.Module):
     def forward(self, batch: MicroBatch, *, plain: bool = False) -> Tensor:
         """Return the logprobs of the targets at the sampling temperature: [K].
 
-        With `plain`, for one row, by the model's own forward pass and LM head, without gradient;
-        this materializes the full logits of the targets.
+        With `plain`, uses the model's own forward pass and LM head without gradient, for one row
+        only; this materializes the full logits of the targets.
         """
         if plain:
             return self._plain(batch)
@@ -123,7 +123,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
 def load_model(path: str, attention: str | None) -> PreTrainedModel:
     """Return a folder's model in fp32. Raises TrainerError PREFLIGHT_FAILED if tensors are missing.
 
-    Transformers would initialize them randomly, also in the plain model of the self-check.
+    Transformers would initialize them randomly, which the self-check could not detect.
     """
     model, loaded = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation=attention, output_loading_info=True

@@ -168,8 +168,8 @@ def plan_micro_batches(
 def build_micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
     """Build the tensors of one planned micro-batch.
 
-    Without items it is a single token that predicts nothing, since a rank without work must take
-    part in the collectives of the others.
+    Without items, it is a single token that predicts nothing: a rank without work must still
+    take part in the collectives of the others.
     """
     work = work or [Item((0,), ())]
     if layout is RowLayout.PADDED:

@@ -123,7 +123,7 @@ class Policy:
             self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
             for first in range(0, max(1, len(groups)), size)
         ]
-        # The first update is at the old policy; later ones need its logprobs.
+        # The first update starts at the old policy; later ones need the old policy's logprobs.
         old = [None, *(self._token_logprobs(each) for each in work[1:])]
         updates: list[Update] = []
         num_skipped = 0
@@ -170,10 +170,10 @@ class Policy:
         return [logprobs.tolist() for logprobs in torch.split(flat, lengths)]
 
     def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the same, computed by the plain Hugging Face model for each completion alone.
+        """Return `logprobs` as the plain Hugging Face model computes them, per completion.
 
-        The weights are the sharded ones; rows, attention and LM head are not the trainer's. It
-        materializes the full logits of a completion, so it is for a few completions.
+        It shares the weights with the trainer, but not rows, attention and LM head. It
+        materializes the full logits of a completion, so use it for a few completions only.
         """
         alone = [
             Group(group.prompt_ids, (completion,), (1.0,))

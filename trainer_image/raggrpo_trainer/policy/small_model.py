@@ -168,7 +168,7 @@ def _reduce(config: PreTrainedConfig) -> None:
     layers = _layers_needed(config)
     for name, size in _SIZES.items():
         value = _number(config, name) or 0
-        if value > size or (value and size == VOCABULARY):  # all tokens are drawn
+        if value > size or (value and size == VOCABULARY):  # token ids are drawn from VOCABULARY
             setattr(config, name, size)
     if _number(config, "expand") and _number(config, "num_heads"):  # Mamba 2 has no attention heads
         config.num_heads = config.expand * config.hidden_size // config.head_dim

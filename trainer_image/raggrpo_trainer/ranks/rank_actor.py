@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
-"""By transformers' name; all other names are torch's scaled dot product attention."""
+"""`Attention` by `attn_implementation`; all other names use torch's SDPA."""
 REQUIRED_STATE = frozenset({"model", "optimizer"})
 """Keys of the state in every checkpoint."""
 
@@ -179,7 +179,7 @@ class RankActor:
         return self._built(epoch).logprobs(groups)
 
     def plain_logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the same, computed by the plain Hugging Face model (collective)."""
+        """Return `logprobs` as the plain Hugging Face model computes them (collective)."""
         return self._built(epoch).plain_logprobs(groups)
 
     def write_weights(self, epoch: int, version: int) -> str:
@@ -227,7 +227,7 @@ class RankActor:
 
         self._check(epoch)
         if not isinstance(self._chunks, NcclChunkSender) or self._nccl_group is None:
-            raise RuntimeError("next_chunk() and join_nccl_group() come first")
+            raise RuntimeError("next_chunk() and join_nccl_group() must be called first")
         self._chunks.broadcast(self._nccl_group)
 
     def save(self, epoch: int, folder: str) -> None:
@@ -241,7 +241,7 @@ class RankActor:
         try:
             save(self._built(epoch).state_dict(), checkpoint_id=folder)
         except CheckpointException as failed:
-            # It wraps the ranks' errors. Raise an OSError itself: its errno tells a full disk.
+            # It wraps the ranks' errors. Raise the OSError itself: its errno shows a full disk.
             errors = [error for error, _ in failed.failures.values()]
             os_error = next((error for error in errors if isinstance(error, OSError)), None)
             raise os_error or RuntimeError(str(failed)) from failed

@@ -40,9 +40,10 @@ log = logging.getLogger(__name__)
 LEAVE_SECONDS = 5.0
 """How long idle ranks may take to respond to a driver that is about to exit."""
 UNFENCED_CALLS = ("address", "join_nccl_group")
-"""Methods of a rank without an epoch: they do not use the model."""
+"""Methods of a rank that take no epoch, because they do not use the model."""
 BUILD_CALLS = ("build", "load")
-"""Methods of a rank without activations: if memory runs out, the training state is too large."""
+"""Methods of a rank that allocate no activations; if they run out of memory, the training state is
+too large."""
 
 
 class Ranks:
@@ -135,7 +136,7 @@ class Ranks:
         return logprobs[0]
 
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return the same, computed by the plain Hugging Face model; for a few completions."""
+        """Return `logprobs` as computed by the plain Hugging Face model; for a few completions."""
         logprobs: list[list[list[float]]] = await self._all(
             lambda a: a.plain_logprobs.remote(self._epoch, groups)
         )
@@ -218,7 +219,7 @@ class Ranks:
         failed = next((t for t in done if t.exception() is not None), None)
         if failed is None:
             return [task.result() for task in tasks]
-        raise await asyncio.to_thread(self._lost, failed.exception())
+        raise await asyncio.to_thread(self._translated_error, failed.exception())
 
     def _wait(self, references: list[Any]) -> None:
         waiting = list(references)
@@ -227,9 +228,9 @@ class Ranks:
             try:
                 ray.get(done)
             except (*ACTOR_LOST, RayTaskError) as error:
-                raise self._lost(error) from error
+                raise self._translated_error(error) from error
 
-    def _lost(self, error: BaseException | None) -> BaseException:
+    def _translated_error(self, error: BaseException | None) -> BaseException:
         """Translate a rank's error into a TrainerError if its cause is known; blocks."""
         if isinstance(error, RayTaskError):
             return task_error(error)

@@ -15,7 +15,7 @@ class TrainingPosition:
 
     step: int
     cursor: Cursor
-    """Where the data continues."""
+    """Position in the training data."""
     key: str
     """Digest of what the state depends on besides the step, see `driver.resume.state_key`."""
     samples: SampleMetrics | None = None

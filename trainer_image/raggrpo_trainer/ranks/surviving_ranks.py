@@ -59,7 +59,7 @@ class SurvivingRanks:
 
         It is valid if all ranks retain the same step with the same checksum and the `state_key` of
         this configuration, and if the checksum of their memory is still the same. Ranks that are
-        finishing a step have `busy_seconds` more to respond.
+        finishing a step get `busy_seconds` more to respond.
 
         Raises TrainerError SUPERSEDED if they serve a newer epoch.
         """

@@ -1,7 +1,7 @@
 """A marker file in the pod of each rank that an exited driver left to the next one.
 
-The preStop hook takes living ranks without this marker as a sign of a living driver. Must import
-only the standard library: the hook has to start fast.
+The preStop hook infers a live driver from live ranks without this marker. Must import only the
+standard library: the hook has to start fast.
 """
 
 import tempfile

@@ -7,8 +7,8 @@ The driver runs this after every training step:
     pool.submit(requests)                                # sampled from the policy of `step`
 
 `load_weights` returns once every engine has loaded the version, so a step never samples from an
-older one. With `offPolicySteps: 1` generation continues meanwhile: tokens sampled before the update
-keep the logprobs of the policy that sampled them.
+older version. With `offPolicySteps: 1` generation continues meanwhile: tokens sampled before the
+update keep the logprobs of the policy that sampled them.
 
 There are three backends behind this interface; IPC and NCCL are vLLM's own
 (`vllm.distributed.weight_transfer`), SharedMemory replaces them on CPUs:

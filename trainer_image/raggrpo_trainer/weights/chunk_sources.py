@@ -27,7 +27,7 @@ class IpcSource:
         """Return at once."""
 
     async def next_chunk(self, *, first: bool) -> Mapping[str, Any] | None:
-        """Gather the next chunk in the buffer of every rank; `handles` has one entry per rank."""
+        """Gather the next chunk into the buffer of every rank; `handles` has one entry per rank."""
         arguments = {"first": first, "backend": WeightTransferBackend.IPC}
         chunks = await self._call("next_chunk", True, arguments)
         if chunks[0] is None:
@@ -45,7 +45,7 @@ class IpcSource:
 
 
 class NcclSource:
-    """A `ChunkSource` of which rank 0 broadcasts to the engines' workers."""
+    """A `ChunkSource` that broadcasts from rank 0 to the engines' workers."""
 
     def __init__(self, call: RankCall) -> None:
         self._call = call
@@ -53,9 +53,9 @@ class NcclSource:
         self._connecting: asyncio.Future[list[Any]] | None = None
 
     async def connect(self, receivers: Sequence[Receiver]) -> list[Mapping[str, Any] | None]:
-        """Start to form a NCCL group of rank 0 and all workers, unless it exists already.
+        """Start forming an NCCL group of rank 0 and all workers, unless it already exists.
 
-        Returns vLLM's init information for each engine. Rank 0 of the ranks is rank 0 of the group.
+        Returns vLLM's init information for each engine. Trainer rank 0 is rank 0 of the group.
         """
         engines = [receiver.process for receiver in receivers]
         if engines == self._connected:

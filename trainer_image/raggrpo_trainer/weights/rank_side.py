@@ -61,7 +61,7 @@ class IpcChunkSender(ChunkSender):
     _handle = b""
 
     def next(self) -> dict[str, Any] | None:
-        """Gather the next chunk in the buffer (collective).
+        """Gather the next chunk into the buffer (collective).
 
         The description also has `tensor_sizes` (bytes, in order) and `handle`, the pickled {UUID of
         the GPU: arguments of `rebuild_cuda_tensor`}.

@@ -38,7 +38,7 @@ class SharedMemorySender:
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
         """Write a file and return its path (collective); "" on all ranks but rank 0.
 
-        Frees the oldest file if there are more than KEPT_WEIGHT_FILES.
+        Frees the oldest file if there would be more than MAX_WEIGHT_FILES.
         """
         if self._rank != 0:
             for _ in weights:  # every rank takes part in gathering each tensor

@@ -25,7 +25,7 @@ class RankLost(Exception):
 
 
 class Receiver(Protocol):
-    """One engine, as called by the driver. Every call raises what Ray raises."""
+    """One engine, as called by the driver. Every call may raise Ray's errors."""
 
     process: "PodProcess"
     num_devices: int

@@ -114,7 +114,7 @@ def _damage_marker_step(folder: Path) -> None:
             lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"),
             "COMPLETE is unreadable: 'utf-8'",
         ),
-        (_damage_marker_step, "COMPLETE is of step 21, epoch 1"),
+        (_damage_marker_step, "COMPLETE names step 21, epoch 1"),
         (
             lambda folder: (folder / "meta.json").write_bytes(
                 b" " * (folder / "meta.json").stat().st_size

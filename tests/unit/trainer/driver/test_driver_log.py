@@ -63,7 +63,7 @@ def test_unwritable_folder_is_logged_and_training_continues(
         copy.start()
         copy.close()
 
-    assert "log is not copied: [Errno 17]" in caplog.text
+    assert "cannot copy the driver's log: [Errno 17]" in caplog.text
     assert "training continues" in caplog.text
 
 

@@ -35,7 +35,7 @@ def test_fitting_model_passes(tmp_path: Path) -> None:
     ("facts", "devices", "words"),
     [
         (KNOWN_7B.model_copy(update={"parameters": 70_000_000_000}), [H100], "per GPU, "),
-        (KNOWN_7B, [H100] * 7 + [L4], "short on NVIDIA L4 with 22.0 GiB"),
+        (KNOWN_7B, [H100] * 7 + [L4], "NVIDIA L4 with 22.0 GiB is "),
     ],
     ids=["70B", "one small device"],
 )

@@ -104,7 +104,7 @@ async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> N
     ],
 )
 def test_gap_above_limit_of_precision_fails(precision: str, gap: LogprobGap) -> None:
-    with pytest.raises(TrainerError, match=r"plain model differ by at most .* nats") as raised:
+    with pytest.raises(TrainerError, match=r"plain model differ by up to .* nats") as raised:
         check_gap(gap, precision, "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
