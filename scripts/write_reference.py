@@ -157,11 +157,11 @@ def type_text(schema: Mapping[str, Any]) -> str:
     if "additionalProperties" in schema:
         return f"map of {type_text(schema['additionalProperties'])}"
     bounds = [
-        f"{'>' if schema.get('exclusiveMinimum') else '≥'} {schema['minimum']:g}"
+        f"{'>' if schema.get('exclusiveMinimum') else '≥'} {schema['minimum']:,.12g}"
         if "minimum" in schema
         else "",
-        f"≤ {schema['maximum']:g}" if "maximum" in schema else "",
-        f"≤ {schema['maxLength']} characters" if "maxLength" in schema else "",
+        f"≤ {schema['maximum']:,.12g}" if "maximum" in schema else "",
+        f"≤ {schema['maxLength']:,} characters" if "maxLength" in schema else "",
     ]
     return " ".join([kind, *filter(None, bounds)])
 
