@@ -1,4 +1,4 @@
-"""Docker's packages are installed even if somebody else is just installing some."""
+"""Docker's packages are installed even while another process holds the apt lock."""
 
 import subprocess
 from pathlib import Path
@@ -11,15 +11,15 @@ echo "$@" >> {folder}/calls
 if [ "$(wc -l < {folder}/calls)" -le {failures} ]; then echo "E: {error}" >&2; exit 100; fi
 echo done
 """
-HELD = "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)"
+LOCKED = "Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (unattended-upgr)"
 
 
 @pytest.mark.parametrize(
     ("error", "seconds", "code", "calls"),
     [
-        (HELD, 60, 0, 2),
+        (LOCKED, 60, 0, 2),
         ("Unable to lock directory /var/lib/apt/lists/", 60, 0, 2),
-        (HELD, 0, 1, 1),
+        (LOCKED, 0, 1, 1),
         ("Unable to locate package jq", 60, 1, 1),
     ],
 )
@@ -30,7 +30,7 @@ def test_apt_lock_is_retried_and_other_errors_are_reported(
     program.write_text(APT_GET.format(folder=tmp_path, failures=1, error=error))
     program.chmod(0o755)
 
-    ended = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-c", f"source {SCRIPT}; apt_get install -y jq"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "APT_SECONDS": str(seconds)},
         capture_output=True,
@@ -38,6 +38,6 @@ def test_apt_lock_is_retried_and_other_errors_are_reported(
         check=False,
     )
 
-    assert ended.returncode == code
-    assert (error in ended.stderr) == (code != 0)
+    assert completed.returncode == code
+    assert (error in completed.stderr) == (code != 0)
     assert len((tmp_path / "calls").read_text().splitlines()) == calls

@@ -1,4 +1,4 @@
-"""Inputs of a build are pinned, and hosted CI runs every step of `.ci/run`."""
+"""Build inputs are pinned, and hosted CI runs every target of `.ci/run`."""
 
 import re
 import subprocess

@@ -14,21 +14,21 @@ SAMPLE = Path(__file__).parents[3] / "crds/samples/quickstart.yaml"
 
 
 @pytest.fixture(scope="module")
-def result() -> list[records.Record]:
+def corpus() -> list[records.Record]:
     return records.load_records()
 
 
 @pytest.fixture(scope="module")
-def questions(result: list[records.Record]) -> records.Questions:
-    return records.select_questions(result, seed=0)
+def questions(corpus: list[records.Record]) -> records.Questions:
+    return records.select_questions(corpus, seed=0)
 
 
-def test_corpus_has_languages_and_questions_one_answer(
-    result: list[records.Record],
+def test_corpus_records_are_complete_and_unique(
+    corpus: list[records.Record],
 ) -> None:
-    assert len(result) > 7500
-    assert all(record.name and record.code for record in result)
-    assert len({record.question for record in result}) == len(result)
+    assert len(corpus) > 7500
+    assert all(record.name and record.code for record in corpus)
+    assert len({record.question for record in corpus}) == len(corpus)
 
 
 def test_questions_have_three_similar_hits(
@@ -42,40 +42,40 @@ def test_questions_have_three_similar_hits(
 
 @pytest.mark.row("B32")
 def test_token_next_to_code_is_unique_among_hits(
-    result: list[records.Record], questions: records.Questions
+    corpus: list[records.Record], questions: records.Questions
 ) -> None:
-    """Two layers match the question's last token with the one before a code: more is hard."""
-    tokenizer = model.make_tokenizer(result)
+    """A two-layer model matches the last token of a question with the token before a code."""
+    tokenizer = model.make_tokenizer(corpus)
 
     def last_token(record: records.Record) -> int:
         return int(tokenizer(record.question, add_special_tokens=False)["input_ids"][-1])
 
-    for asked in (questions.train, questions.validation):
-        reported = sum(
+    for split in (questions.train, questions.validation):
+        unique = sum(
             [last_token(record) for record in q.hits].count(last_token(q.record)) == 1
-            for q in asked
+            for q in split
         )
-        assert reported / len(asked) > 0.9
+        assert unique / len(split) > 0.9
 
 
-def test_passages_are_within_token_limit(result: list[records.Record]) -> None:
-    """The code stands at a passage's end."""
+def test_passages_are_within_token_limit(corpus: list[records.Record]) -> None:
+    """The code is at the end of a passage."""
     retrieval = yaml.safe_load(SAMPLE.read_text())["spec"]["retrieval"]
-    tokenizer = model.make_tokenizer(result)
-    tokens = tokenizer([record.passage() for record in result], add_special_tokens=False)
+    tokenizer = model.make_tokenizer(corpus)
+    tokens = tokenizer([record.passage() for record in corpus], add_special_tokens=False)
     assert max(map(len, tokens["input_ids"])) <= retrieval["maxPassageTokens"]
 
 
 def test_accuracy_without_question_is_one_third(questions: records.Questions) -> None:
-    """The best guess from training, by the passage alone, is not better than chance."""
+    """Guessing the most frequent passage of the training data is no better than chance."""
     shown = Counter(record for q in questions.train for record in q.hits)
-    right = Counter(q.record for q in questions.train)
+    correct = Counter(q.record for q in questions.train)
     guessed = [
-        max(sorted(q.hits, key=lambda r: r.question), key=lambda r: right[r] / max(1, shown[r]))
+        max(sorted(q.hits, key=lambda r: r.question), key=lambda r: correct[r] / max(1, shown[r]))
         for q in questions.validation
     ]
-    hits = sum(g == q.record for g, q in zip(guessed, questions.validation, strict=True))
-    assert hits / len(guessed) < 0.4
+    num_correct = sum(g == q.record for g, q in zip(guessed, questions.validation, strict=True))
+    assert num_correct / len(guessed) < 0.4
 
 
 def test_validation_names_are_not_in_training(questions: records.Questions) -> None:
@@ -85,25 +85,25 @@ def test_validation_names_are_not_in_training(questions: records.Questions) -> N
 
 
 def test_answers_are_single_tokens_after_save_and_load(
-    result: list[records.Record], tmp_path: Path
+    corpus: list[records.Record], tmp_path: Path
 ) -> None:
-    model.make_tokenizer(result).save_pretrained(tmp_path)
+    model.make_tokenizer(corpus).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(str(tmp_path))
-    for record in result[::97]:
+    for record in corpus[::97]:
         text = f"{record.passage()}\n"
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
         assert len(tokenizer(record.answer, add_special_tokens=False)["input_ids"]) == 1
 
 
 def test_warm_up_lowers_the_loss(
-    result: list[records.Record], questions: records.Questions
+    corpus: list[records.Record], questions: records.Questions
 ) -> None:
-    tokenizer = model.make_tokenizer(result)
-    made = model.make_model(tokenizer, seed=0)
+    tokenizer = model.make_tokenizer(corpus)
+    network = model.make_model(tokenizer, seed=0)
     losses: list[float] = []
-    codes = sorted({record.code for record in result})
+    codes = sorted({record.code for record in corpus})
     model.warm_up(
-        made,
+        network,
         tokenizer,
         questions.train,
         codes,
@@ -116,14 +116,14 @@ def test_warm_up_lowers_the_loss(
 
 def prepare(folder: Path) -> str:
     command = [sys.executable, "-m", "raggrpo_quickstart", "--dir", str(folder), "--steps", "1"]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    return done.stdout
+    return completed.stdout
 
 
 def test_incomplete_folder_is_rebuilt_and_complete_one_reused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is kept is whole or not there, however builds end and however many run at once."""
+"""Cached folders are complete or absent, even if builds fail or run concurrently."""
 
 import multiprocessing
 import threading
@@ -9,40 +9,42 @@ import pytest
 from raggrpo_retriever.build_cache import COMPLETE, get_or_build, is_complete, write_atomically
 
 
-def writing(text: str = "whole") -> object:
+def make_builder(text: str = "whole") -> object:
     return lambda folder, _: (folder / "data").write_text(text)
 
 
-def never(folder: Path, parts: Path) -> None:
+def fail_build(folder: Path, parts: Path) -> None:
     raise AssertionError("built again")
 
 
 def test_complete_index_is_reused(tmp_path: Path) -> None:
-    folder = get_or_build(tmp_path, "key", writing())
+    folder = get_or_build(tmp_path, "key", make_builder())
     assert (folder, (folder / "data").read_text()) == (tmp_path / "key", "whole")
-    assert get_or_build(tmp_path, "key", never) == folder
+    assert get_or_build(tmp_path, "key", fail_build) == folder
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
 def test_failed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
-    def failing(folder: Path, parts: Path) -> None:
+    def fail(folder: Path, parts: Path) -> None:
         (folder / "data").write_text("half")
-        (parts / "0").write_text("kept for the next")
+        (parts / "0").write_text("saved by the first build")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        get_or_build(tmp_path, "key", failing)
+        get_or_build(tmp_path, "key", fail)
     assert not (tmp_path / "key").exists()
 
-    def continuing(folder: Path, parts: Path) -> None:
+    def resume(folder: Path, parts: Path) -> None:
         (folder / "data").write_text((parts / "0").read_text())
 
-    assert (get_or_build(tmp_path, "key", continuing) / "data").read_text() == "kept for the next"
+    assert (
+        get_or_build(tmp_path, "key", resume) / "data"
+    ).read_text() == "saved by the first build"
 
 
 @pytest.mark.parametrize("damage", ["marker", "missing", "short", "foreign"])
 def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
-    folder = get_or_build(tmp_path, "key", writing())
+    folder = get_or_build(tmp_path, "key", make_builder())
     match damage:
         case "marker":
             (folder / COMPLETE).unlink()
@@ -53,21 +55,25 @@ def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
         case "foreign":
             (folder / COMPLETE).write_text("[]")
     assert not is_complete(folder)
-    assert (get_or_build(tmp_path, "key", writing("anew")) / "data").read_text() == "anew"
+    assert (
+        get_or_build(tmp_path, "key", make_builder("rebuilt")) / "data"
+    ).read_text() == "rebuilt"
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
 @pytest.mark.row("D8")
 def test_concurrent_builds_use_first_published_folder(tmp_path: Path) -> None:
-    both = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
-    def meeting(folder: Path, parts: Path) -> None:
+    def build_concurrently(folder: Path, parts: Path) -> None:
         (folder / "data").write_text("whole")
-        both.wait(10)
+        barrier.wait(10)
 
     result: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: result.append(get_or_build(tmp_path, "key", meeting)))
+        threading.Thread(
+            target=lambda: result.append(get_or_build(tmp_path, "key", build_concurrently))
+        )
         for _ in range(2)
     ]
     for thread in threads:
@@ -79,42 +85,42 @@ def test_concurrent_builds_use_first_published_folder(tmp_path: Path) -> None:
 
 
 def test_slower_build_uses_published_folder(tmp_path: Path) -> None:
-    def overtaken(folder: Path, parts: Path) -> None:
-        get_or_build(tmp_path, "key", writing("the other's"))  # which clears up behind itself
+    def build_slowly(folder: Path, parts: Path) -> None:
+        get_or_build(tmp_path, "key", make_builder("the other's"))  # removes its temporary folder
         (folder / "data").write_text("late")
 
-    assert (get_or_build(tmp_path, "key", overtaken) / "data").read_text() == "the other's"
+    assert (get_or_build(tmp_path, "key", build_slowly) / "data").read_text() == "the other's"
     assert is_complete(tmp_path / "key")
 
 
-def _killed_while_building(root: str) -> None:
-    def dying(folder: Path, parts: Path) -> None:
+def _build_and_die(root: str) -> None:
+    def die(folder: Path, parts: Path) -> None:
         (folder / "data").write_text("half")
         import os
 
         os._exit(9)
 
-    get_or_build(Path(root), "key", dying)
+    get_or_build(Path(root), "key", die)
 
 
 def test_killed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(
-        target=_killed_while_building, args=(str(tmp_path),)
+        target=_build_and_die, args=(str(tmp_path),)
     )
     process.start()
     process.join(20)
     assert process.exitcode == 9
     assert not (tmp_path / "key").exists()
-    assert (get_or_build(tmp_path, "key", writing()) / "data").read_text() == "whole"
+    assert (get_or_build(tmp_path, "key", make_builder()) / "data").read_text() == "whole"
 
 
 def test_atomic_write_is_complete_or_absent(tmp_path: Path) -> None:
-    def failing(path: Path) -> None:
+    def fail(path: Path) -> None:
         path.write_text("half")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        write_atomically(tmp_path / "part", failing)
+        write_atomically(tmp_path / "part", fail)
     assert not (tmp_path / "part").exists()
     write_atomically(tmp_path / "part", lambda path: path.write_text("whole") and None)
     assert (tmp_path / "part").read_text() == "whole"

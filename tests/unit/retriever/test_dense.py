@@ -1,4 +1,4 @@
-"""The managed retriever's dense and hybrid search with a tiny real model, against brute force."""
+"""Dense and hybrid search of the managed retriever, compared with brute force on a tiny model."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,28 +36,29 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
 
 
 def make_retriever(
-    folder: Path, model: Path, texts: Sequence[str], **given: Any
+    folder: Path, model: Path, texts: Sequence[str], **changes: Any
 ) -> ManagedRetriever:
     folder.mkdir(exist_ok=True)
     corpus = folder / "corpus.jsonl"
     write_rows(corpus, [{"id": str(n), "contents": text} for n, text in enumerate(texts)])
-    spec = {"path": str(model), **given.pop("embedding", {})}
+    spec = {"path": str(model), **changes.pop("embedding", {})}
     return ManagedRetriever(
         **{
             "corpus": str(corpus),
             "index": IndexKind.DENSE,
             "embedding": EmbeddingModel(**spec),
             "index_path": str(folder / "indexes"),
-            **given,
+            **changes,
         }
     )
 
 
-def one_by_one(
+def embed_individually(
     path: Path, texts: Sequence[str], *, pooling: Pooling, normalize: bool, prefix: str
 ) -> np.ndarray:
-    """Embed without batches and padding: what the vectors ought to be."""
-    model, tokenizer = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
+    """Embed without batches and padding, as a reference."""
+    model = AutoModel.from_pretrained(path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(path)
     result = []
     for text in texts:
         inputs = tokenizer(prefix + text, truncation=True, return_tensors="pt")
@@ -87,9 +88,9 @@ def test_dense_search_equals_brute_force(
     prefixes = {"query_prefix": "w1 ", "passage_prefix": "w2 w3 "}
     index = load_index(make_retriever(tmp_path, model, texts, embedding={**fields, **prefixes}))
 
-    passages = one_by_one(model, texts, prefix="w2 w3 ", **fields)
-    asked = one_by_one(model, queries, prefix="w1 ", **fields)
-    scores = asked @ passages.T  # [Q, N]
+    passages = embed_individually(model, texts, prefix="w2 w3 ", **fields)
+    query_vectors = embed_individually(model, queries, prefix="w1 ", **fields)
+    scores = query_vectors @ passages.T  # [Q, N]
     for row, hits in zip(scores, index.search(queries, top_k=5), strict=True):
         best = np.sort(row)[::-1][:5]
         assert [hit.score for hit in hits] == pytest.approx(best.tolist(), abs=1e-4)
@@ -102,13 +103,14 @@ def test_long_texts_are_truncated_and_blank_queries_have_no_hits(
     tmp_path: Path, model: Path
 ) -> None:
     long = " ".join(["w5"] * 3 * CONTEXT)
-    desired = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
-    result = load_index(desired).search([" ", long, ""], top_k=9)
+    retriever = make_retriever(tmp_path, model, [long, "w1"], embedding={"max_tokens": 512})
+    result = load_index(retriever).search([" ", long, ""], top_k=9)
     assert [ids(hits) for hits in result] == [[], ["0", "1"], []]
 
 
 def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder, texts = Embedder(EmbeddingModel(path=str(model))), make_texts(50)
+    embedder = Embedder(EmbeddingModel(path=str(model)))
+    texts = make_texts(50)
     together = embedder.passages(texts)
     monkeypatch.setattr(embedding, "MAX_BATCH_TOKENS", 1)
     np.testing.assert_allclose(embedder.passages(texts), together, atol=1e-5)
@@ -135,28 +137,28 @@ def test_equal_passages_are_in_corpus_order(tmp_path: Path, model: Path) -> None
 def test_approximate_search_has_high_recall(tmp_path: Path, model: Path) -> None:
     texts, queries = make_texts(2000), make_texts(50, seed=1)
     exact = load_index(make_retriever(tmp_path, model, texts))
-    near = load_index(make_retriever(tmp_path, model, texts, hnsw_above=1999))
-    pairs = list(zip(exact.search(queries, 10), near.search(queries, 10), strict=True))
+    approximate = load_index(make_retriever(tmp_path, model, texts, hnsw_above=1999))
+    pairs = list(zip(exact.search(queries, 10), approximate.search(queries, 10), strict=True))
     shared = [len(set(ids(a)) & set(ids(b))) for a, b in pairs]
     assert sum(shared) / (10 * len(queries)) > 0.95
-    assert len(list((tmp_path / "indexes").iterdir())) == 2  # neither takes the other's
+    assert len(list((tmp_path / "indexes").iterdir())) == 2  # one folder per index
 
 
 def test_precomputed_vectors_are_searched(tmp_path: Path, model: Path) -> None:
     texts = make_texts(30)
-    vectors = one_by_one(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
-    # Told apart from computed ones by their order; their lengths must not count.
+    vectors = embed_individually(model, texts, pooling=Pooling.MEAN, normalize=True, prefix="")
+    # Reversed to distinguish them from computed vectors; their lengths must be ignored.
     lengths = np.linspace(9, 1, 30, dtype=np.float32)[:, None]
     np.save(tmp_path / "v.npy", lengths * vectors[::-1])
-    desired = make_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
-    assert load_index(desired).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
+    retriever = make_retriever(tmp_path, model, texts, vectors=str(tmp_path / "v.npy"))
+    assert load_index(retriever).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
 def test_vectors_of_other_model_are_rejected(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
-    desired = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
+    retriever = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
     with pytest.raises(CorpusError, match=r"v\.npy: vectors have dimension 3, .* 16; embed"):
-        load_index(desired)
+        load_index(retriever)
 
 
 @pytest.mark.row("D8")
@@ -194,18 +196,18 @@ def test_index_is_rebuilt_only_when_inputs_change(
     embedded: list[int] = []
     compute = Embedder.passages
 
-    def counting(self: Embedder, texts: Sequence[str]) -> np.ndarray:
+    def count(self: Embedder, texts: Sequence[str]) -> np.ndarray:
         embedded.append(len(texts))
         return compute(self, texts)
 
-    monkeypatch.setattr(Embedder, "passages", counting)
+    monkeypatch.setattr(Embedder, "passages", count)
     texts = make_texts(20)
     first = load_index(make_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
     again = load_index(make_retriever(tmp_path, model, texts)).search(["w1 w2"], 3)
     assert (embedded, again) == ([20], first)
 
-    of_queries = {"query_prefix": "w3 "}
-    load_index(make_retriever(tmp_path, model, texts, embedding=of_queries))
+    query_prefix = {"query_prefix": "w3 "}
+    load_index(make_retriever(tmp_path, model, texts, embedding=query_prefix))
     load_index(make_retriever(tmp_path, model, texts, index=IndexKind.HYBRID))
     assert embedded == [20]
     for changed in ({"passage_prefix": "w3 "}, {"pooling": "Cls"}, {"normalize": False}):
@@ -222,39 +224,41 @@ def test_interrupted_build_resumes(
     embedded: list[int] = []
     compute = Embedder.passages
 
-    def dying(self: Embedder, texts: Sequence[str]) -> np.ndarray:
+    def interrupt(self: Embedder, texts: Sequence[str]) -> np.ndarray:
         if len(embedded) == 2:
             raise KeyboardInterrupt
         embedded.append(len(texts))
         return compute(self, texts)
 
     texts = make_texts(30)
-    desired = make_retriever(tmp_path, model, texts)
+    retriever = make_retriever(tmp_path, model, texts)
     with monkeypatch.context() as broken:
-        broken.setattr(Embedder, "passages", dying)
+        broken.setattr(Embedder, "passages", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            load_index(desired)
+            load_index(retriever)
     assert not list((tmp_path / "indexes").glob("*/COMPLETE"))
 
     reported: list[str] = []
-    index = load_index(desired, reported.append)
+    index = load_index(retriever, reported.append)
     assert [line for line in reported if line.startswith("embedding")] == [
         "embedding passages: 16 of 30",
         "embedding passages: 24 of 30",
     ]
-    whole = load_index(make_retriever(tmp_path / "other", model, texts))
-    assert index.search(texts, 5) == whole.search(texts, 5)
+    uninterrupted = load_index(make_retriever(tmp_path / "other", model, texts))
+    assert index.search(texts, 5) == uninterrupted.search(texts, 5)
     assert len(list((tmp_path / "indexes").iterdir())) == 1
 
 
 def test_unwritable_index_folder_is_rejected_with_remedy(tmp_path: Path, model: Path) -> None:
     (tmp_path / "file").write_text("")
-    desired = make_retriever(tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes"))
+    retriever = make_retriever(
+        tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes")
+    )
     with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); use a"):
-        load_index(desired)
+        load_index(retriever)
 
 
-def _with_tensors(name: Callable[[str], str]) -> Any:
+def _rename_tensors(name: Callable[[str], str]) -> Any:
     def write(path: Path) -> None:
         file = path / "model.safetensors"
         tensors = {name(old): tensor for old, tensor in load_file(file).items()}
@@ -265,7 +269,7 @@ def _with_tensors(name: Callable[[str], str]) -> Any:
 
 def test_embedding_model_without_pooler_is_accepted(tmp_path: Path) -> None:
     path = write_embedding_model(tmp_path / "model", WORDS)
-    _with_tensors(lambda name: "" if name.startswith("pooler.") else name)(path)
+    _rename_tensors(lambda name: "" if name.startswith("pooler.") else name)(path)
     assert load_index(make_retriever(tmp_path, path, ["w1", "w2"])).search(["w2"], 1)
 
 
@@ -275,7 +279,7 @@ def test_embedding_model_without_pooler_is_accepted(tmp_path: Path) -> None:
         (lambda path: (path / "config.json").unlink(), "cannot load the embedding model"),
         (lambda path: (path / "tokenizer.json").write_text("{"), "cannot load the embedding"),
         (lambda path: (path / "model.safetensors").write_bytes(b""), "cannot load the embedding"),
-        (_with_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ tensors of the model"),
+        (_rename_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ tensors of the model"),
     ],
 )
 def test_broken_embedding_model_is_rejected_in_one_line(
@@ -283,6 +287,6 @@ def test_broken_embedding_model_is_rejected_in_one_line(
 ) -> None:
     path = write_embedding_model(tmp_path / "model", WORDS)
     change(path)
-    with pytest.raises(CorpusError, match=expected) as refusal:
+    with pytest.raises(CorpusError, match=expected) as raised:
         load_index(make_retriever(tmp_path, path, ["w1"]))
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)

@@ -64,12 +64,12 @@ def test_invalid_corpus_is_rejected_with_place_and_remedy(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(CorpusError) as refusal:
+    with pytest.raises(CorpusError) as raised:
         load_corpus(path)
 
-    assert str(refusal.value).startswith(str(path))
-    assert expected in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert str(raised.value).startswith(str(path))
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_missing_corpus_is_named(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def test_bm25_scores_equal_hand_computed_values() -> None:
     index = Bm25Index(make_passages("red apple", "green apple tree", "blue sky"))
     [hits] = index.search(["apple"], top_k=3)
 
-    # idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)); mean length 7/3; tf part 1 / (1 + k1 (1 - b + b l/m))
+    # idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)); mean length 7/3
+    # tf factor 1 / (1 + k1 (1 - b + b l/m))
     idf = math.log(1 + 1.5 / 2.5)
     short = idf / (1 + 1.5 * (0.25 + 0.75 * 2 / (7 / 3)))
     long = idf / (1 + 1.5 * (0.25 + 0.75 * 3 / (7 / 3)))

@@ -68,8 +68,9 @@ def test_server_responds_on_port_of_file_and_exits_on_sigterm(tmp_path: Path) ->
 
 @pytest.mark.row("B21")
 def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
-    corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
-    os.mkfifo(corpus)  # can be read to its end only once somebody has written it
+    corpus = tmp_path / "corpus.jsonl"
+    port_file = tmp_path / "port"
+    os.mkfifo(corpus)  # reads block until the FIFO is written
     with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
         port = port_of(port_file)
         early = httpx.get(f"http://127.0.0.1:{port}/healthz")
@@ -80,7 +81,8 @@ def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
 
 
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
-    corpus, port_file = tmp_path / "corpus.jsonl", tmp_path / "port"
+    corpus = tmp_path / "corpus.jsonl"
+    port_file = tmp_path / "port"
     os.mkfifo(corpus)
     with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
         assert not is_healthy(port_of(port_file))
@@ -121,9 +123,9 @@ def test_invalid_port_exits_with_2(tmp_path: Path) -> None:
 
 
 def test_unknown_index_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ending:
+    with pytest.raises(SystemExit) as raised:
         main(["--corpus", "corpus.jsonl", "--index", "FAISS"])
-    assert ending.value.code == 2
+    assert raised.value.code == 2
     assert "invalid IndexKind value: 'FAISS'" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ def make_client(index: Index | None) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-async def words() -> AsyncIterator[httpx.AsyncClient]:
+async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with make_client(Bm25Index(PASSAGES)) as client:
         yield client
 
@@ -34,22 +34,22 @@ async def test_requests_get_503_until_index_is_loaded() -> None:
     assert answer.status_code == 503
 
 
-async def test_health_is_ok_when_index_is_loaded(words: httpx.AsyncClient) -> None:
-    assert (await words.get("/healthz")).status_code == 200
+async def test_health_is_ok_when_index_is_loaded(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_search_r1_request_gets_search_r1_response(words: httpx.AsyncClient) -> None:
+async def test_search_r1_request_gets_search_r1_response(client: httpx.AsyncClient) -> None:
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
-    first, second = (await words.post("/retrieve", json=body)).json()["result"]
-    assert [actual["document"]["id"] for actual in first] == ["c1", "c2"]
+    first, second = (await client.post("/retrieve", json=body)).json()["result"]
+    assert [hit["document"]["id"] for hit in first] == ["c1", "c2"]
     assert first[0]["document"] == {"id": "c1", "contents": PASSAGES[0].contents}
     assert first[0]["score"] > first[1]["score"] > 0
-    assert [actual["document"]["id"] for actual in second] == ["c3"]
+    assert [hit["document"]["id"] for hit in second] == ["c3"]
 
 
-async def test_single_query_without_scores_gets_bare_documents(words: httpx.AsyncClient) -> None:
-    answer = await words.post("/retrieve", json={"query": "tea", "topk": 1, "own": "field"})
+async def test_single_query_without_scores_gets_bare_documents(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/retrieve", json={"query": "tea", "topk": 1, "own": "field"})
     assert answer.json() == {"result": [[{"id": "c3", "contents": "Tea is a drink"}]]}
 
 
@@ -68,9 +68,9 @@ async def test_single_query_without_scores_gets_bare_documents(words: httpx.Asyn
     ],
 )
 async def test_invalid_retrieve_request_is_rejected_naming_field(
-    words: httpx.AsyncClient, body: bytes, field: str
+    client: httpx.AsyncClient, body: bytes, field: str
 ) -> None:
-    answer = await words.post("/retrieve", content=body)
+    answer = await client.post("/retrieve", content=body)
     assert answer.status_code == 400
     assert answer.json()["field"] == field
     assert answer.json()["error"].startswith(f"{field}: ")
@@ -78,12 +78,12 @@ async def test_invalid_retrieve_request_is_rejected_naming_field(
 
 @pytest.mark.row("D9")
 async def test_large_search_r1_request_succeeds(
-    words: httpx.AsyncClient,
+    client: httpx.AsyncClient,
 ) -> None:
     body = {"queries": ["tea", "capital"] * 1280, "topk": 1}
-    actual = (await words.post("/retrieve", json=body)).json()["result"]
-    assert len(actual) == 2560
-    assert {hits[0]["id"] for hits in actual[::2]} != {hits[0]["id"] for hits in actual[1::2]}
+    results = (await client.post("/retrieve", json=body)).json()["result"]
+    assert len(results) == 2560
+    assert {hits[0]["id"] for hits in results[::2]} != {hits[0]["id"] for hits in results[1::2]}
 
 
 @pytest.mark.row("D9")
@@ -91,33 +91,33 @@ async def test_large_search_r1_request_succeeds(
     ("limit", "field"), [("MAX_BODY_BYTES", "body"), ("MAX_RESPONSE_BYTES", "topk")]
 )
 async def test_request_above_memory_limit_is_rejected_with_remedy(
-    words: httpx.AsyncClient, limit: str, field: str, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, limit: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, limit, 2000)
     small = {"queries": ["tea"] * 70}
-    assert (await words.post("/retrieve", json=small)).is_success
+    assert (await client.post("/retrieve", json=small)).is_success
 
-    answer = await words.post("/retrieve", json={"queries": ["tea"] * 400})
+    answer = await client.post("/retrieve", json={"queries": ["tea"] * 400})
     assert answer.status_code == 413
     assert answer.json()["field"] == field
     assert "fewer queries" in answer.json()["error"]
 
 
-async def test_reference_chat_searches_for_context_only(words: httpx.AsyncClient) -> None:
+async def test_reference_chat_searches_for_context_only(client: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.0, "top_k": 3, "tenant_id": "acme"}
-    results = (await words.post("/chat", json=body)).json()["results"]
+    results = (await client.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1", "c2"]
     assert results[0] == {"id": "c1", "text": PASSAGES[0].contents, "score": 1.0}
     assert 0 < results[1]["score"] < 1
 
 
-async def test_chat_threshold_is_relative_to_best_score(words: httpx.AsyncClient) -> None:
+async def test_chat_threshold_is_relative_to_best_score(client: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.95, "top_k": 3}
-    results = (await words.post("/chat", json=body)).json()["results"]
+    results = (await client.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1"]
 
 
-async def test_actor_chat_searches_for_all_fields(words: httpx.AsyncClient) -> None:
+async def test_actor_chat_searches_for_all_fields(client: httpx.AsyncClient) -> None:
     body = {
         "context": "hello",
         "rewritten_query": "Lyon",
@@ -126,13 +126,13 @@ async def test_actor_chat_searches_for_all_fields(words: httpx.AsyncClient) -> N
         "score_threshold": 0.0,
         "top_k": 3,
     }
-    results = (await words.post("/chat", json=body)).json()["results"]
+    results = (await client.post("/chat", json=body)).json()["results"]
 
     assert {result["id"] for result in results} == {"c1", "c2", "c3"}
 
 
-async def test_chat_without_match_returns_no_results(words: httpx.AsyncClient) -> None:
-    answer = await words.post("/chat", json={"context": "zebra"})
+async def test_chat_without_match_returns_no_results(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/chat", json={"context": "zebra"})
     assert (answer.status_code, answer.json()) == (200, {"results": []})
 
 
@@ -145,21 +145,21 @@ async def test_chat_without_match_returns_no_results(words: httpx.AsyncClient) -
     ],
 )
 async def test_invalid_chat_request_is_rejected_naming_field(
-    words: httpx.AsyncClient, body: dict[str, object], field: str
+    client: httpx.AsyncClient, body: dict[str, object], field: str
 ) -> None:
-    answer = await words.post("/chat", json=body)
+    answer = await client.post("/chat", json=body)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
-class Scored:
-    """Scores as inner products give them, negative ones too."""
+class FixedScoreIndex:
+    """Index that returns `PASSAGES` with fixed scores, which may be negative."""
 
     def __init__(self, *scores: float) -> None:
         self._scores = scores
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        actual = zip(PASSAGES, self._scores, strict=False)
-        hits = [Hit(position, passage, score) for position, (passage, score) in enumerate(actual)]
+        scored = zip(PASSAGES, self._scores, strict=False)
+        hits = [Hit(position, passage, score) for position, (passage, score) in enumerate(scored)]
         return [hits[:top_k] for _ in queries]
 
 
@@ -170,6 +170,6 @@ class Scored:
 async def test_chat_scores_are_relative_for_any_index(
     scores: tuple[float, ...], shares: list[float]
 ) -> None:
-    async with make_client(Scored(*scores)) as client:
+    async with make_client(FixedScoreIndex(*scores)) as client:
         answer = await client.post("/chat", json={"context": "tea", "score_threshold": 0.0})
     assert [result["score"] for result in answer.json()["results"]] == shares

@@ -31,5 +31,7 @@ try:
 finally:
     print({"pandas", "fastapi"} & set(sys.modules))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[1:] == ["set()"], ran.stdout
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout.splitlines()[1:] == ["set()"], completed.stdout

@@ -1,4 +1,4 @@
-"""Files as verl and TRL write them are read unchanged; what does not fit is told by row."""
+"""Files in the formats of verl and TRL are read unchanged; invalid rows are reported by number."""
 
 import json
 from pathlib import Path
@@ -49,11 +49,11 @@ def test_verl_search_file_has_system_prompt_and_several_answers(tmp_path: Path) 
 
 @pytest.mark.row("D4")
 def test_trl_conversations_have_completion_as_answer(tmp_path: Path) -> None:
-    file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which colour?", "Blue.")])
+    file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which color?", "Blue.")])
 
     [prompt] = read(file, {"answer": "completion"})
 
-    assert (prompt.text, prompt.answer, prompt.earlier) == ("Which colour?", ("Blue.",), SYSTEM)
+    assert (prompt.text, prompt.answer, prompt.earlier) == ("Which color?", ("Blue.",), SYSTEM)
 
 
 def test_column_name_with_dots_takes_precedence_over_path(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_invalid_row_is_reported_with_number_reason_and_remedy(
 ) -> None:
     good = {"prompt": "x", "answer": "y"}
     file = write_jsonl(tmp_path / "a.jsonl", [good, good | row])
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         read(file)
-    assert str(refusal.value).startswith(f"{file}, line 2: ")
-    assert expected in str(refusal.value)
+    assert str(raised.value).startswith(f"{file}, line 2: ")
+    assert expected in str(raised.value)
 
 
 def test_missing_path_lists_nested_columns(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_missing_path_lists_nested_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D4")
-def test_invalid_rows_are_reported_first_ones_by_number(tmp_path: Path) -> None:
+def test_first_invalid_rows_are_reported_by_number(tmp_path: Path) -> None:
     good, bad = {"prompt": "x", "answer": "y"}, {"prompt": " ", "answer": "y"}
     file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         read(file)
-    reported = str(refusal.value)
+    reported = str(raised.value)
     assert all(f"line {number}: column 'prompt' is blank" in reported for number in (1, 3, 4))
     assert reported.endswith("; and 2 more rows")

@@ -84,11 +84,11 @@ def test_unneeded_columns_may_be_missing_or_null(tmp_path: Path) -> None:
     assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
 
 
-def bad(name: str, content: bytes, expected: str, **changes: Any) -> Any:
+def case(name: str, content: bytes, expected: str, **changes: Any) -> Any:
     return pytest.param(name, content, expected, changes, id=expected[:40])
 
 
-def make_judge_named(column: str) -> RewardSpec:
+def make_judge_spec(column: str) -> RewardSpec:
     judge = {"model": "m", "prompt": f"{{{column}}} {{completion}}"}
     term = {"name": "Judge", "url": "http://grader/v1/chat/completions", "judge": judge}
     return RewardSpec.model_validate({"functions": [term]})
@@ -103,13 +103,13 @@ def test_templates_name_nested_columns_by_path(tmp_path: Path, kind: str) -> Non
     else:
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
-    prompts = read([str(file)], reward=make_judge_named("extra_info.level"))
+    prompts = read([str(file)], reward=make_judge_spec("extra_info.level"))
     assert [prompt.columns for prompt in prompts] == [
         {"extra_info.level": 3},
         {"extra_info.level": 4},
     ]
     with pytest.raises(TrainerError, match=r"does not exist, but reward.*of: .*extra_info\.rubric"):
-        read([str(file)], reward=make_judge_named("extra_info.grade"))
+        read([str(file)], reward=make_judge_spec("extra_info.grade"))
 
 
 GOOD = b'{"prompt": "x", "answer": "y"}\n'
@@ -119,34 +119,34 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
 @pytest.mark.parametrize(
     ("name", "content", "expected", "changes"),
     [
-        bad("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
-        bad("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
-        bad("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
-        bad("a.jsonl", b"\n", ": no rows; add one line per prompt"),
-        bad("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
+        case("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
+        case("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
+        case("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
+        case("a.jsonl", b"\n", ": no rows; add one line per prompt"),
+        case("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
             "data.columns.prompt to one of: id, text"),
-        bad("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "
+        case("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "
             "data.columns.answer to one of: prompt"),
-        bad("a.jsonl", GOOD, ", line 1: there is no column 'context'; set data.columns.context to "
+        case("a.jsonl", GOOD, ", line 1: there is no column 'context'; set data.columns.context to "
             "one of: answer, prompt", retrieval=IN_REWARD),
-        bad("a.jsonl", GOOD, ", line 1: there is no column 'q'; set data.columns.query to one of: "
+        case("a.jsonl", GOOD, ", line 1: there is no column 'q'; set data.columns.query to one of: "
             "answer, prompt", columns={"query": "q"}),
-        bad("a.jsonl", b'{"prompt": "x", "answer": null}\n', ", line 1: column 'answer' is null; "
+        case("a.jsonl", b'{"prompt": "x", "answer": null}\n', ", line 1: column 'answer' is null; "
             "fill it in, or drop the row"),
-        bad("a.jsonl", b'{"prompt": " ", "answer": "y"}\n', ", line 1: column 'prompt' is blank; "
+        case("a.jsonl", b'{"prompt": " ", "answer": "y"}\n', ", line 1: column 'prompt' is blank; "
             "drop the row"),
-        bad("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is a list "
-            "whose item 1 is str 'x' instead of a string or a message; write a text, or {role, "),
-        bad("a.jsonl", b'{"prompt": "x", "answer": 72}\n', ", line 1: column 'answer' is int 72 "
+        case("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is a "
+            "list whose item 1 is str 'x' instead of a string or a message; write a text, or "),
+        case("a.jsonl", b'{"prompt": "x", "answer": 72}\n', ", line 1: column 'answer' is int 72 "
             "instead of a string or a list of strings; convert it"),
-        bad("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list [] "),
-        bad("a.jsonl", b'{"prompt": "x", "answer": ["y", 1]}\n', ", line 1: column 'answer' is "),
-        bad("a.jsonl", b'{"prompt": "x", "answer": " "}\n', ", line 1: column 'answer' is blank; "),
-        bad("a.jsonl", GOOD + b'{"prompt": "x\\ud83d", "answer": "y"}\n', ", line 2: "
+        case("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list []"),
+        case("a.jsonl", b'{"prompt": "x", "answer": ["y", 1]}\n', ", line 1: column 'answer' is "),
+        case("a.jsonl", b'{"prompt": "x", "answer": " "}\n', ", line 1: column 'answer' is blank;"),
+        case("a.jsonl", GOOD + b'{"prompt": "x\\ud83d", "answer": "y"}\n', ", line 2: "
             "contains a lone surrogate (\\ud…); write the text as UTF-8"),
-        bad("a.jsonl", b'{"prompt": ' + b"[" * 99_999 + b"\n", ", line 1: nested too deeply; "),
-        bad("a.csv", GOOD, ": unsupported file type; use .parquet or .jsonl"),
-        bad("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
+        case("a.jsonl", b'{"prompt": ' + b"[" * 99_999 + b"\n", ", line 1: nested too deeply; "),
+        case("a.csv", GOOD, ": unsupported file type; use .parquet or .jsonl"),
+        case("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
     ],
 )  # fmt: skip
 def test_invalid_data_is_rejected_with_file_row_column_and_remedy(
@@ -154,12 +154,12 @@ def test_invalid_data_is_rejected_with_file_row_column_and_remedy(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         read([str(file)], **changes)
 
-    assert refusal.value.exit_code is ExitCode.DATA_ERROR
-    assert str(refusal.value).startswith(f"{file}{expected}")
-    assert "\n" not in str(refusal.value)
+    assert raised.value.exit_code is ExitCode.DATA_ERROR
+    assert str(raised.value).startswith(f"{file}{expected}")
+    assert "\n" not in str(raised.value)
 
 
 def test_folder_is_rejected_as_data_file(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ CHAT = (
 )
 
 
-def byte_tokenizer(chat_template: str | None = None) -> Tokenizer:
+def make_byte_tokenizer(chat_template: str | None = None) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     table = RustTokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     table.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,14 +41,14 @@ def byte_tokenizer(chat_template: str | None = None) -> Tokenizer:
     return tokenizer
 
 
-BYTES = byte_tokenizer()
+BYTES = make_byte_tokenizer()
 
 
 def make_prompt(text: str = "Who?", index: int = 3) -> Prompt:
     return Prompt(index, text, text, ("me",), "")
 
 
-def spec(**changes: Any) -> RetrievalSpec:
+def make_spec(**changes: Any) -> RetrievalSpec:
     return RetrievalSpec.model_validate(
         {
             "mode": "Prompt",
@@ -59,7 +59,7 @@ def spec(**changes: Any) -> RetrievalSpec:
     )
 
 
-def composed(
+def compose_prompt(
     prompt: Prompt,
     passages: tuple[str, ...],
     retrieval: RetrievalSpec,
@@ -83,7 +83,7 @@ def composed(
 
 
 def test_templates_keep_braces_of_texts() -> None:
-    result = composed(make_prompt("{prompt}?"), ("{text}", "b{"), spec())
+    result = compose_prompt(make_prompt("{prompt}?"), ("{text}", "b{"), make_spec())
 
     assert result.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
     assert result.passages == ("{text}", "b{")
@@ -94,11 +94,11 @@ def test_templates_keep_braces_of_texts() -> None:
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
 def test_other_modes_use_prompt_unchanged(mode: str) -> None:
-    assert composed(make_prompt("Who?"), (), spec(mode=mode)).text == "Who?"
+    assert compose_prompt(make_prompt("Who?"), (), make_spec(mode=mode)).text == "Who?"
 
 
 def test_chat_template_gets_filled_text_as_user_message() -> None:
-    result = composed(make_prompt(), ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    result = compose_prompt(make_prompt(), ("p",), make_spec(), tokenizer=make_byte_tokenizer(CHAT))
     assert result.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(result.token_ids) == len(result.text)
 
@@ -109,14 +109,16 @@ CONVERSATION = Prompt(
 
 
 def test_earlier_messages_are_rendered_by_template() -> None:
-    result = composed(CONVERSATION, ("p",), spec(), tokenizer=byte_tokenizer(CHAT))
+    result = compose_prompt(CONVERSATION, ("p",), make_spec(), tokenizer=make_byte_tokenizer(CHAT))
     assert result.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
 
 
 def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
-    own = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
-    for tokenizer in (BYTES, byte_tokenizer(CHAT)):
-        result = composed(CONVERSATION, (), spec(mode="None"), tokenizer=tokenizer, template=own)
+    job_template = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
+    for tokenizer in (BYTES, make_byte_tokenizer(CHAT)):
+        result = compose_prompt(
+            CONVERSATION, (), make_spec(mode="None"), tokenizer=tokenizer, template=job_template
+        )
         assert result.text == "f|Be brief.|Who?|"
 
 
@@ -131,30 +133,31 @@ def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
     ],
 )  # fmt: skip
 def test_unrenderable_conversation_is_rejected_by_number(template: str, expected: str) -> None:
-    with pytest.raises(TrainerError) as refusal:
-        composed(CONVERSATION, (), spec(mode="None"), template=template)
-    assert str(refusal.value).startswith("prompt 3 ")
-    assert expected in str(refusal.value)
+    with pytest.raises(TrainerError) as raised:
+        compose_prompt(CONVERSATION, (), make_spec(mode="None"), template=template)
+    assert str(raised.value).startswith("prompt 3 ")
+    assert expected in str(raised.value)
 
 
 def test_passages_are_cut_to_max_passage_tokens() -> None:
-    result = composed(make_prompt(), ("abcdef", "xy"), spec(maxPassageTokens=4))
+    result = compose_prompt(make_prompt(), ("abcdef", "xy"), make_spec(maxPassageTokens=4))
     assert result.passages == ("abcd", "xy")
     assert not result.truncated
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, ByT5Tokenizer()], ids=["fast", "slow"])
 @pytest.mark.parametrize(
-    ("limit", "kept"), [(0, ""), (2, ""), (3, "成"), (7, "成都"), (99, "成都市")]
+    ("limit", "expected"), [(0, ""), (2, ""), (3, "成"), (7, "成都"), (99, "成都市")]
 )
-def test_cutting_keeps_characters_whole(tokenizer: Any, limit: int, kept: str) -> None:
-    assert cut_to_tokens("成都市", limit, tokenizer) == kept
+def test_cutting_keeps_characters_whole(tokenizer: Any, limit: int, expected: str) -> None:
+    assert cut_to_tokens("成都市", limit, tokenizer) == expected
 
 
 def test_shuffled_passages_depend_only_on_seed() -> None:
     passages = tuple("abcdefgh")
     orders = [
-        composed(make_prompt(), passages, spec(shufflePassages=True), seed=s) for s in (1, 1, 2)
+        compose_prompt(make_prompt(), passages, make_spec(shufflePassages=True), seed=s)
+        for s in (1, 1, 2)
     ]
 
     assert orders[0] == orders[1] != orders[2]
@@ -167,8 +170,10 @@ def test_too_long_prompt_is_rejected_with_token_counts() -> None:
     with pytest.raises(
         PromptTooLong, match=r"has 26 tokens with its 2 passages .*maxPromptLength 25"
     ):
-        composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=25)
-    assert len(composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=26).token_ids) == 26
+        compose_prompt(make_prompt(), ("aaaa", "bbbb"), make_spec(), limit=25)
+    assert (
+        len(compose_prompt(make_prompt(), ("aaaa", "bbbb"), make_spec(), limit=26).token_ids) == 26
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,21 +187,23 @@ def test_too_long_prompt_is_rejected_with_token_counts() -> None:
     ],
 )
 def test_truncation_drops_last_passages_then_end_of_question(limit: int, text: str) -> None:
-    result = composed(make_prompt(), ("aaaa", "bbbb"), spec(), limit=limit, truncate=True)
+    result = compose_prompt(
+        make_prompt(), ("aaaa", "bbbb"), make_spec(), limit=limit, truncate=True
+    )
     assert result.text == text
     assert len(result.token_ids) <= limit
     assert result.truncated
 
 
 def test_truncated_question_is_reported_without_dropped_passages() -> None:
-    result = composed(make_prompt("Who?"), (), spec(mode="None"), limit=3, truncate=True)
+    result = compose_prompt(make_prompt("Who?"), (), make_spec(mode="None"), limit=3, truncate=True)
     assert (result.text, result.truncated) == ("Who", True)
 
 
 def test_shuffling_does_not_change_dropped_passages() -> None:
-    retrieval = spec(shufflePassages=True)
+    retrieval = make_spec(shufflePassages=True)
     for seed in range(8):
-        result = composed(
+        result = compose_prompt(
             make_prompt(), tuple("abcd"), retrieval, limit=20, truncate=True, seed=seed
         )
         assert sorted(result.passages) == ["a", "b"]
@@ -204,24 +211,24 @@ def test_shuffling_does_not_change_dropped_passages() -> None:
 
 def test_truncation_is_rejected_when_template_leaves_no_room() -> None:
     with pytest.raises(PromptTooLong):
-        composed(make_prompt(), (), spec(), limit=6, truncate=True)
+        compose_prompt(make_prompt(), (), make_spec(), limit=6, truncate=True)
 
 
-# --- ahead of the step ------------------------------------------------------------------------
+# --- prefetching ------------------------------------------------------------------------------
 
 
 class CountingTokenizer:
-    """The real tokenizer, with a record of what it was asked; fault injection only."""
+    """Real tokenizer that records its inputs."""
 
     chat_template = None
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.asked = threading.Semaphore(0)
+        self.calls = threading.Semaphore(0)
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
         self.texts.append(text)
-        self.asked.release()
+        self.calls.release()
         return BYTES(text, add_special_tokens=add_special_tokens)
 
     def apply_chat_template(self, conversation: Any, **_: Any) -> str:
@@ -265,12 +272,13 @@ async def test_prefetching_changes_neither_cursor_nor_batch(composer: Composer) 
 
     assert cursor == Sampler(10, 9).next_batch(Cursor(), 4)[1] == Cursor(0, 4)
     assert [[p.index for p in first], *await batches(ahead, cursor, 5)] == plain
-    assert await batches(ahead, cursor, 5) == plain[1:]  # back to a saved cursor
+    assert await batches(ahead, cursor, 5) == plain[1:]  # resumes from a saved cursor
 
 
 async def test_skipped_step_trains_on_next_batch() -> None:
     config = make_config().model_copy(update={"skipped_steps": [7]})
-    source, cursor = PromptSource(config, PROMPTS), Cursor(0, 3)
+    source = PromptSource(config, PROMPTS)
+    cursor = Cursor(0, 3)
     assert source.batch_start(6, cursor, 3) == cursor
     assert source.batch_start(7, cursor, 3) == Cursor(0, 6)
 
@@ -284,10 +292,10 @@ async def test_upcoming_batches_are_composed_ahead(
     plain = PromptSource(make_config(), PROMPTS)
     upcoming = [i for b in await batches(plain, cursor, 2, size=3) for i in b]
 
-    desired = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
-    for _ in desired:
-        assert await asyncio.to_thread(tokenizer.asked.acquire, timeout=20)
-    assert set(tokenizer.texts) == desired
+    expected = {f"text {p.index}" for p in batch} | {f"text {i}" for i in upcoming}
+    for _ in expected:
+        assert await asyncio.to_thread(tokenizer.calls.acquire, timeout=20)
+    assert set(tokenizer.texts) == expected
 
 
 async def test_prefetched_prompt_is_composed_once(
@@ -298,7 +306,7 @@ async def test_prefetched_prompt_is_composed_once(
     for _ in range(2):
         batch, cursor = await source.next_batch(cursor, 3)
         for prompt in batch:
-            assert await composer.compose(prompt, (), seed=1) == composed(
+            assert await composer.compose(prompt, (), seed=1) == compose_prompt(
                 prompt, (), make_config().retrieval
             )
 

@@ -11,7 +11,7 @@ EXPECTED_ORDER = [2, 5, 3, 1, 6, 4, 0, 7]
 EXPECTED_SEED = 5360290506206950015
 
 
-def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, ...]]:
+def draw_batches(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, ...]]:
     batches = []
     for size in sizes:
         indices, cursor = sampler.next_batch(cursor, size)
@@ -23,21 +23,23 @@ def run(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tuple[int, .
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_pass_has_each_prompt_once_for_any_batch_size(num_prompts: int, sizes: list[int]) -> None:
     sampler = Sampler(num_prompts, seed=5)
-    stream = [index for batch in run(sampler, Cursor(), sizes) for index in batch]
+    stream = [index for batch in draw_batches(sampler, Cursor(), sizes) for index in batch]
 
     assert len(stream) == sum(sizes)
     for start in range(0, len(stream) - num_prompts + 1, num_prompts):
         assert sorted(stream[start : start + num_prompts]) == list(range(num_prompts))
-    assert stream == list(run(sampler, Cursor(), [sum(sizes)])[0])
+    assert stream == list(draw_batches(sampler, Cursor(), [sum(sizes)])[0])
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
 def test_cursor_resume_is_exact_across_pass_boundary(stop: int) -> None:
-    uninterrupted = run(Sampler(10, seed=1), Cursor(), [4] * 9)
+    uninterrupted = draw_batches(Sampler(10, seed=1), Cursor(), [4] * 9)
     cursor = Cursor()
     for _ in range(stop):
         _, cursor = Sampler(10, seed=1).next_batch(cursor, 4)
-    resumed = run(Sampler(10, seed=1), Cursor(cursor.epoch, cursor.position), [4] * (9 - stop))
+    resumed = draw_batches(
+        Sampler(10, seed=1), Cursor(cursor.epoch, cursor.position), [4] * (9 - stop)
+    )
 
     assert resumed == uninterrupted[stop:]
 
@@ -48,23 +50,23 @@ def test_cursor_moves_to_next_pass_after_full_pass() -> None:
 
 
 def test_passes_and_seeds_have_different_orders() -> None:
-    first, second = run(Sampler(50, seed=0), Cursor(), [50, 50])
-    [other] = run(Sampler(50, seed=1), Cursor(), [50])
+    first, second = draw_batches(Sampler(50, seed=0), Cursor(), [50, 50])
+    [other] = draw_batches(Sampler(50, seed=1), Cursor(), [50])
     assert len({first, second, other, tuple(range(50))}) == 4
 
 
 def test_order_and_seeds_are_stable_across_releases_and_processes() -> None:
-    # A checkpoint of an older image must continue with the same data: these values are a format.
+    # Checkpoints written by older images depend on these values.
     assert permutation(8, 0, 0).tolist() == EXPECTED_ORDER
     assert sample_seed(0, 7, 3, 1) == EXPECTED_SEED
     code = (
         "from raggrpo_trainer.data.sampler import *; "
         "print(permutation(8, 0, 0).tolist(), sample_seed(0, 7, 3, 1))"
     )
-    answer = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert answer.strip() == f"{EXPECTED_ORDER} {EXPECTED_SEED}"
+    assert output.strip() == f"{EXPECTED_ORDER} {EXPECTED_SEED}"
 
 
 def test_sample_seeds_depend_on_whole_key_and_have_63_bits() -> None:

@@ -9,49 +9,49 @@ from raggrpo_trainer.drills import faults as grammar
 from raggrpo_trainer.drills.faults import PHASES, TRIGGERS, Faults
 
 
-def faults(text: str, attempt: int = 1) -> Faults:
+def make_faults(text: str, attempt: int = 1) -> Faults:
     return Faults.from_env({"RAGGRPO_FAULT": text}, attempt)
 
 
 def test_fault_is_due_once_at_its_step() -> None:
-    result = faults("kill-rank@step=5; nan@step=5")
+    faults = make_faults("kill-rank@step=5; nan@step=5")
 
-    assert result.take_due("kill-rank", step=4) == ""
-    assert result.take_due("kill-driver", step=5) == ""
-    assert result.take_due("kill-rank", step=5) == "kill-rank"
-    assert result.take_due("kill-rank", step=5) == ""
-    assert result.take_due("nan", step=5) == "nan"
+    assert faults.take_due("kill-rank", step=4) == ""
+    assert faults.take_due("kill-driver", step=5) == ""
+    assert faults.take_due("kill-rank", step=5) == "kill-rank"
+    assert faults.take_due("kill-rank", step=5) == ""
+    assert faults.take_due("nan", step=5) == "nan"
 
 
 def test_save_fault_is_due_at_its_phase() -> None:
-    result = faults("kill-driver@save=10:complete,kill-rank@save=10")
-    assert result.take_due("kill-driver", step=10) == ""
-    assert result.take_due("kill-driver", save=10, phase="shards") == ""
-    assert result.take_due("kill-driver", save=10, phase="complete") == "kill-driver"
-    assert result.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
+    faults = make_faults("kill-driver@save=10:complete,kill-rank@save=10")
+    assert faults.take_due("kill-driver", step=10) == ""
+    assert faults.take_due("kill-driver", save=10, phase="shards") == ""
+    assert faults.take_due("kill-driver", save=10, phase="complete") == "kill-driver"
+    assert faults.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
 
 
 def test_fault_argument_follows_trigger() -> None:
-    result = faults("slow-step@step=9:2.5,pause@save=6:complete:4")
-    assert result.take_due("slow-step", step=9) == "2.5"
-    assert result.take_due("pause", save=6, phase="complete") == "4"
+    faults = make_faults("slow-step@step=9:2.5,pause@save=6:complete:4")
+    assert faults.take_due("slow-step", step=9) == "2.5"
+    assert faults.take_due("pause", save=6, phase="complete") == "4"
 
 
 @pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
 def test_fault_is_due_in_its_attempt(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
-    result = faults(text, attempt)
-    assert "".join(result.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
+    faults = make_faults(text, attempt)
+    assert "".join(faults.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
 def test_start_fault_takes_no_step() -> None:
-    assert faults("wrong-resume@attempt=2", 2).take_due("wrong-resume") == "wrong-resume"
-    assert faults("wrong-resume@attempt=2", 1).take_due("wrong-resume") == ""
+    assert make_faults("wrong-resume@attempt=2", 2).take_due("wrong-resume") == "wrong-resume"
+    assert make_faults("wrong-resume@attempt=2", 1).take_due("wrong-resume") == ""
 
 
 def test_faults_are_empty_without_variable() -> None:
     assert Faults.from_env({}, 1).take_due("nan", step=1) == ""
-    assert faults(" , ;").take_due("nan", step=1) == ""
+    assert make_faults(" , ;").take_due("nan", step=1) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_faults_are_empty_without_variable() -> None:
 )
 def test_invalid_fault_is_rejected_with_expected_format(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=f"^RAGGRPO_FAULT: .*{words}"):
-        faults(text)
+        make_faults(text)
 
 
 def test_fault_phases_match_save_phases() -> None:
@@ -86,7 +86,7 @@ def test_faults_are_all_documented() -> None:
 @pytest.mark.row("B29")
 def test_faults_are_all_injected_by_drill() -> None:
     code = inspect.getsource(drill)
-    asked = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
+    names = set(re.findall(r'due\(f?"([\w{}-]+)"', code))
     victims = {"driver", "rank", "engine"}
-    struck = {each.replace("{victim}", victim) for each in asked for victim in victims}
-    assert set(TRIGGERS) <= struck
+    injected = {each.replace("{victim}", victim) for each in names for victim in victims}
+    assert set(TRIGGERS) <= injected

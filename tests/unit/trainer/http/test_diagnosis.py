@@ -1,4 +1,4 @@
-"""What a service's odd statuses and broken connections are told as, and whether they may pass."""
+"""Messages for unusual statuses and broken connections, and whether a call is retried."""
 
 import asyncio
 import socket
@@ -36,10 +36,10 @@ async def failure_at(url: str) -> CallFailed:
     return caught.value
 
 
-def answering(status: int, **headers: str) -> Respond:
+def make_responder(status: int, **headers: str) -> Respond:
     async def respond(_: Received) -> Response:
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return Response(b"", status, headers=given)
+        response_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Response(b"", status, headers=response_headers)
 
     return respond
 
@@ -56,38 +56,40 @@ def answering(status: int, **headers: str) -> Respond:
 async def test_redirect_error_names_target_and_remedy_without_secret(
     location: str, shown: str
 ) -> None:
-    failure = await failure_of(answering(307, location=location))
+    failure = await failure_of(make_responder(307, location=location))
     assert failure.detail == f"307: the service has moved to {shown}; set its url to that"
     assert not failure.transient
 
 
 async def test_redirect_without_target_is_reported_by_status() -> None:
-    failure = await failure_of(answering(307, location="http://[nowhere"))
+    failure = await failure_of(make_responder(307, location="http://[nowhere"))
     assert failure.detail == "307 ''"
 
 
 @pytest.mark.parametrize("status", [200, 204])
 async def test_empty_response_is_reported(status: int) -> None:
-    failure = await failure_of(answering(status))
+    failure = await failure_of(make_responder(status))
     assert failure.cause is FailureCause.BAD_JSON
     assert failure.detail == f"{status}: empty response body"
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
 async def test_transient_statuses_are_retried(status: int) -> None:
-    assert (await failure_of(answering(status))).transient
+    assert (await failure_of(make_responder(status))).transient
 
 
 @pytest.mark.parametrize("end", ["reset", "end of file"])
 async def test_interrupted_tls_handshake_is_outage(end: str) -> None:
-    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def close_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         if end == "reset":
-            at_once = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            no_linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, no_linger
+            )
         writer.close()
 
-    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    server = await asyncio.start_server(close_connection, "127.0.0.1", 0)
     async with server:
         failure = await failure_at(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     assert failure.cause is FailureCause.CONNECTION_LOST
@@ -96,13 +98,13 @@ async def test_interrupted_tls_handshake_is_outage(end: str) -> None:
 
 
 async def test_html_response_is_outage_after_earlier_success() -> None:
-    async def maintained(received: Received) -> Response:
+    async def respond(received: Received) -> Response:
         if received.number == 1:
             return JSONResponse({"ok": True})
         return HTMLResponse("<html>Maintenance</html>")
 
     http = HttpPool()
-    async with serving(maintained) as server:
+    async with serving(respond) as server:
         service = make_service(http, server.url)
         outcomes = []
         for _ in range(3):
@@ -110,26 +112,27 @@ async def test_html_response_is_outage_after_earlier_success() -> None:
                 await service.post(Request({}), lambda answer: answer)
                 outcomes.append("answered")
             except CallFailed as failure:
-                outcomes.append("transient" if failure.transient else "wrong")
+                outcomes.append("transient" if failure.transient else "permanent")
     await http.close()
-    assert outcomes == ["wrong", "answered", "transient"]
+    assert outcomes == ["permanent", "answered", "transient"]
 
 
-class Busy(HttpPool):
-    """Asks for a pause once, then answers."""
+class BusyPool(HttpPool):
+    """HTTP pool whose first response is 429 with a Retry-After header."""
 
     def __init__(self, retry_after: str) -> None:
-        self.retry_after, self.asked_at = retry_after, list[float]()
+        self.retry_after = retry_after
+        self.sent_at: list[float] = []
 
     async def send(self, *_: object) -> HttpResponse:
-        self.asked_at.append(asyncio.get_running_loop().time())
-        if len(self.asked_at) == 1:
+        self.sent_at.append(asyncio.get_running_loop().time())
+        if len(self.sent_at) == 1:
             return HttpResponse(429, b"", "utf-8", retry_after=self.retry_after)
         return HttpResponse(200, b"{}", "utf-8")
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "least", "most"),
+    ("retry_after", "minimum", "maximum"),
     [
         ("7", 7.0, 7.1),
         ("3600", 30.0, 30.1),
@@ -139,14 +142,14 @@ class Busy(HttpPool):
     ],
 )
 def test_retry_waits_for_retry_after_up_to_timeout(
-    retry_after: str, least: float, most: float
+    retry_after: str, minimum: float, maximum: float
 ) -> None:
-    http = Busy(retry_after)
+    http = BusyPool(retry_after)
 
     async def call() -> None:
         service = make_service(http, "http://kb/", RetryPolicy(1, 0.01))
         await service.post(Request({}), lambda answer: answer)
 
     run_simulated(call())
-    first, second = http.asked_at
-    assert least <= second - first <= most
+    first, second = http.sent_at
+    assert minimum <= second - first <= maximum

@@ -31,8 +31,8 @@ def test_proxy_of_environment_is_used_unless_host_is_excluded(
     assert proxy_for(url) == proxy
 
 
-async def served(answer: bytes) -> tuple[asyncio.Server, str, list[bytes]]:
-    """A server that answers every request with these bytes, and the heads it received."""
+async def start_server(answer: bytes) -> tuple[asyncio.Server, str, list[bytes]]:
+    """Start a server that always sends `answer`; return it, its URL and received heads."""
     heads: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ async def test_malformed_response_is_reported_in_one_line_without_url(
     answer: bytes, cause: FailureCause, detail: str
 ) -> None:
     http = HttpPool()
-    server, url, _ = await served(answer)
+    server, url, _ = await start_server(answer)
     with pytest.raises(CallFailed, match=detail) as failed:
         await make_service(http, url).post_once(Request({}), 5)
     await http.close()
@@ -87,7 +87,7 @@ async def test_malformed_response_is_reported_in_one_line_without_url(
 
 async def test_closed_connections_are_replaced() -> None:
     http = HttpPool()
-    server, url, heads = await served(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    server, url, heads = await start_server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):
         assert await make_service(http, url).post_once(Request({}), 5) == {}
     await http.close()
@@ -98,10 +98,10 @@ async def test_closed_connections_are_replaced() -> None:
 
 async def test_cookies_are_ignored() -> None:
     http = HttpPool()
-    server, url, heads = await served(
+    server, url, heads = await start_server(
         b"HTTP/1.1 200 OK\r\nSet-Cookie: server=1\r\nContent-Length: 2\r\n\r\n{}"
     )
-    url = url.replace("127.0.0.1", "localhost")  # to an IP address no cookie is sent anyway
+    url = url.replace("127.0.0.1", "localhost")  # clients never send cookies to IP addresses
     for _ in range(2):
         await make_service(http, url).post_once(Request({}), 5)
     await http.close()
@@ -110,6 +110,6 @@ async def test_cookies_are_ignored() -> None:
     assert [b"ookie" in head for head in heads] == [False, False]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "nobody-knows"])
+@pytest.mark.parametrize("encoding", ["utf-8", "no-such-encoding"])
 def test_response_text_is_decoded_with_unknown_encoding(encoding: str) -> None:
     assert HttpResponse(500, b"down \xff", encoding).text == "down \ufffd"

@@ -21,12 +21,12 @@ EXACT = {"is_exact": True, "nats": 1e-6, "gradient_error": 1e-6, "problem": ""}
 OFF = {"is_exact": False, "nats": 3.8, "gradient_error": 1.7, "problem": ""}
 
 
-def ordinary(architecture: str, **config: Any) -> dict[str, Any]:
+def make_model_config(architecture: str, **config: Any) -> dict[str, Any]:
     kind = architecture.removesuffix("ForCausalLM").lower()
     return {"architectures": [architecture], "model_type": kind, **config}
 
 
-def written(folder: Path, **config: Any) -> Path:
+def write_config(folder: Path, **config: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -51,7 +51,7 @@ def test_best_exact_layout_is_chosen(
 def test_window_of_row_length_is_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
-    family = model_family(ordinary("MistralForCausalLM", sliding_window=window))
+    family = model_family(make_model_config("MistralForCausalLM", sliding_window=window))
     assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
@@ -64,11 +64,11 @@ def test_unused_window_of_qwen_is_ignored() -> None:
 @pytest.mark.parametrize("kind", ["longrope", "su", "dynamic"])
 def test_batch_dependent_positions_are_rejected_for_long_rows(kind: str, tmp_path: Path) -> None:
     rope = {"rope_type": kind, "original_max_position_embeddings": 64}
-    family = model_family(ordinary("LlamaForCausalLM", rope_parameters=rope))
+    family = model_family(make_model_config("LlamaForCausalLM", rope_parameters=rope))
     assert best_layout(family, tmp_path, 64).row_layout is SHARED
-    refused = best_layout(family, tmp_path, 65)
-    assert refused.row_layout is None
-    assert "decrease data.maxPromptLength" in refused.reason
+    rejected = best_layout(family, tmp_path, 65)
+    assert rejected.row_layout is None
+    assert "decrease data.maxPromptLength" in rejected.reason
 
 
 def test_family_without_engine_support_is_rejected() -> None:
@@ -90,7 +90,9 @@ def test_unmeasured_variant_of_known_family_runs_experiment(
     config: dict[str, Any], reported: str, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
-    folder = written(tmp_path, **ordinary("LlamaForCausalLM", **shape, vocab_size=99, **config))
+    folder = write_config(
+        tmp_path, **make_model_config("LlamaForCausalLM", **shape, vocab_size=99, **config)
+    )
     finding = check_family(make_fit_config(tmp_path, {"model.path": str(folder)})).finding
     assert finding.state is CheckState.FAILED
     assert reported in finding.evidence
@@ -119,9 +121,9 @@ def test_model_without_cpu_engine_support_is_rejected(shape: dict[str, Any], rep
 
 @pytest.mark.row("D1")
 def test_family_with_padded_rows_is_measured_and_reported(tmp_path: Path) -> None:
-    """The real experiment, in a process of its own."""
+    """Run the real experiment in a separate process."""
     config = make_fit_config(tmp_path, {"resources.device": "GPU"})
-    written(
+    write_config(
         tmp_path / "model",
         architectures=["Qwen3NextForCausalLM"],
         model_type="qwen3_next",
@@ -140,7 +142,7 @@ def test_family_with_padded_rows_is_measured_and_reported(tmp_path: Path) -> Non
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])
 def test_model_without_architecture_is_rejected(named: object, tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
-    written(tmp_path / "model", architectures=named, model_type="qwen3")
+    write_config(tmp_path / "model", architectures=named, model_type="qwen3")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED
     assert "has no architectures" in finding.evidence
@@ -149,7 +151,7 @@ def test_model_without_architecture_is_rejected(named: object, tmp_path: Path) -
 @pytest.mark.row("D1")
 def test_unknown_family_is_rejected_with_reasons(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
-    written(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
+    write_config(tmp_path / "model", architectures=["NewForCausalLM"], model_type="new_model")
     finding = check_family(config).finding
     assert finding.state is CheckState.FAILED
     assert "NewForCausalLM cannot be trained: transformers in this image" in finding.evidence

@@ -48,11 +48,13 @@ from support.servers.faulty_server import (
 FAILED, PASSED = CheckState.FAILED, CheckState.PASSED
 
 
-async def checked(config: TrainerConfig, env: Mapping[str, str] | None = None) -> PreflightResult:
+async def check_config(
+    config: TrainerConfig, env: Mapping[str, str] | None = None
+) -> PreflightResult:
     return await run_checks(config, env or {})
 
 
-def preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess[bytes]":
+def run_preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
         [sys.executable, "-m", "raggrpo_trainer.preflight"],
         env={**os.environ, **seal(config.to_json()), **env},
@@ -62,7 +64,7 @@ def preflight(config: TrainerConfig, **env: str) -> "subprocess.CompletedProcess
     )
 
 
-def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any]:
+def make_retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any]:
     return {"retrieval.mode": mode, "retrieval.endpoints": list(endpoints)}
 
 
@@ -70,9 +72,9 @@ def retrieval(*endpoints: dict[str, Any], mode: str = "Prompt") -> dict[str, Any
 def test_valid_job_passes_all_checks_and_yields_facts(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
 
-    ended = preflight(make_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
+    completed = run_preflight(make_fit_config(tmp_path), RAGGRPO_PREFLIGHT_OUTPUT=str(output))
 
-    assert ended.returncode == 0, ended.stderr.decode()
+    assert completed.returncode == 0, completed.stderr.decode()
     result = PreflightResult.model_validate_json(output.read_bytes())
     assert output.stat().st_mode & 0o777 == 0o600
     assert {c.id for c in result.checks} == set(CheckId) - {CheckId.RULES_ON_FACTS}
@@ -98,17 +100,17 @@ def test_valid_job_passes_all_checks_and_yields_facts(tmp_path: Path) -> None:
 
 def test_result_is_written_to_stdout_without_output_file(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path, {"data.trainFiles": [str(tmp_path / "none.jsonl")]})
-    ended = preflight(config)
-    result = PreflightResult.model_validate_json(ended.stdout)
-    assert (ended.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
+    completed = run_preflight(config)
+    result = PreflightResult.model_validate_json(completed.stdout)
+    assert (completed.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
 def test_configuration_of_other_version_is_rejected(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
-    ended = preflight(config)
-    assert (ended.returncode, ended.stdout) == (ExitCode.CONFIG_ERROR, b"")
-    assert b"schema other" in ended.stderr
-    assert b"Traceback" not in ended.stderr
+    completed = run_preflight(config)
+    assert (completed.returncode, completed.stdout) == (ExitCode.CONFIG_ERROR, b"")
+    assert b"schema other" in completed.stderr
+    assert b"Traceback" not in completed.stderr
 
 
 def test_preflight_does_not_import_torch_ray_or_vllm() -> None:
@@ -118,9 +120,9 @@ def test_preflight_does_not_import_torch_ray_or_vllm() -> None:
         "print(sorted({'torch', 'ray', 'vllm'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
 
-    assert ended.stdout.decode().strip() == "[]", ended.stderr.decode()
+    assert completed.stdout.decode().strip() == "[]", completed.stderr.decode()
 
 
 async def test_problems_are_all_reported_at_once(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ async def test_problems_are_all_reported_at_once(tmp_path: Path) -> None:
         },
     )
 
-    result = await checked(config)
+    result = await check_config(config)
 
     paths = check_of(result, CheckId.PATHS).evidence
     for path in ("/nowhere/model", "/nowhere/train.jsonl", "/nowhere/more.parquet"):
@@ -152,7 +154,7 @@ async def test_problems_are_all_reported_at_once(tmp_path: Path) -> None:
 # --- model
 
 
-def truncated_weights(model: Path) -> None:
+def truncate_weights(model: Path) -> None:
     weights = model / "b.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
 
@@ -160,7 +162,7 @@ def truncated_weights(model: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (truncated_weights, ["b.safetensors has", "copy it again"]),
+        (truncate_weights, ["b.safetensors has", "copy it again"]),
         (lambda m: (m / "b.safetensors").write_bytes(b"x" * 100), ["is not a safetensors file"]),
         (lambda m: (m / "b.safetensors").write_bytes(b""), ["is not a safetensors file"]),
         (lambda m: (m / "a.safetensors").unlink(), ["a.safetensors cannot be read"]),
@@ -173,7 +175,7 @@ def truncated_weights(model: Path) -> None:
 async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
     config = make_fit_config(tmp_path)
     damage(tmp_path / "model")
-    result = await checked(config)
+    result = await check_config(config)
 
     check = check_of(result, CheckId.MODEL_READABLE)
     assert check.state is FAILED
@@ -181,7 +183,7 @@ async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: 
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-def changed_config(**change: Any) -> Any:
+def change_config(**change: Any) -> Any:
     def write(model: Path) -> None:
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps({**config, **change}))
@@ -189,11 +191,11 @@ def changed_config(**change: Any) -> Any:
     return write
 
 
-def broken_index(model: Path) -> None:
+def break_index(model: Path) -> None:
     (model / "model.safetensors.index.json").write_text('{"weight_map": ["a.safetensors"]}')
 
 
-def renamed_tensors(prefix: str) -> Any:
+def prefix_tensors(prefix: str) -> Any:
     def write(model: Path) -> None:
         (model / "model.safetensors.index.json").unlink()
         for file in model.glob("*.safetensors"):
@@ -207,30 +209,30 @@ def renamed_tensors(prefix: str) -> Any:
     ("change", "words"),
     [
         (
-            changed_config(quantization_config={"quant_method": "gptq"}),
+            change_config(quantization_config={"quant_method": "gptq"}),
             ["quantized (gptq)", "full"],
         ),
         (lambda m: (m / "adapter_config.json").write_text("{}"), ["is an adapter: merge it"]),
-        (renamed_tensors("_orig_mod."), ["lacks model.embed_tokens.weight and 21 more", "prefix"]),
-        (changed_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
-        (changed_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
-        (changed_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
-        (changed_config(vocab_size=32), ["the tokenizer has 256 tokens, the model 32"]),
-        (changed_config(num_attention_heads=0), ["has no num_attention_heads"]),
-        (broken_index, ["has no weight_map of file names"]),
-        (changed_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
+        (prefix_tensors("_orig_mod."), ["lacks model.embed_tokens.weight and 21 more", "prefix"]),
+        (change_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
+        (change_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
+        (change_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
+        (change_config(vocab_size=32), ["the tokenizer has 256 tokens, the model 32"]),
+        (change_config(num_attention_heads=0), ["has no num_attention_heads"]),
+        (break_index, ["has no weight_map of file names"]),
+        (change_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
     ],
     ids=[
-        "quantised",
+        "quantized",
         "adapter",
-        "wrapped",
-        "a layer short",
-        "sizes",
-        "head",
-        "tokens",
-        "0 heads",
+        "wrapper prefix",
+        "missing layer",
+        "hidden size",
+        "missing head",
+        "vocabulary",
+        "zero heads",
         "index",
-        "null",
+        "null field",
     ],
 )
 async def test_incomplete_weights_are_rejected(
@@ -238,7 +240,7 @@ async def test_incomplete_weights_are_rejected(
 ) -> None:
     config = make_fit_config(tmp_path)
     change(tmp_path / "model")
-    check = check_of(await checked(config), CheckId.MODEL_READABLE)
+    check = check_of(await check_config(config), CheckId.MODEL_READABLE)
     assert check.state is FAILED
     assert all(word in check.evidence for word in words), check.evidence
 
@@ -249,7 +251,7 @@ async def test_model_without_tied_head_is_accepted(tmp_path: Path) -> None:
     (model / "model.safetensors.index.json").unlink()
     for file in model.glob("*.safetensors"):
         save_file({n.removeprefix("model."): t for n, t in load_file(file).items()}, file)
-    assert check_of(await checked(config), CheckId.MODEL_READABLE).state is PASSED
+    assert check_of(await check_config(config), CheckId.MODEL_READABLE).state is PASSED
 
 
 async def test_model_without_safetensors_is_rejected_with_remedy(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ async def test_model_without_safetensors_is_rejected_with_remedy(tmp_path: Path)
     for file in (tmp_path / "model").glob("*.safetensors*"):
         file.unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"")
-    check = check_of(await checked(config), CheckId.MODEL_READABLE)
+    check = check_of(await check_config(config), CheckId.MODEL_READABLE)
 
     assert check.state is FAILED
     assert "save_pretrained" in check.evidence
@@ -269,7 +271,7 @@ async def test_facts_are_read_without_index_and_from_older_names(tmp_path: Path)
         (model / name).unlink()
     old = {"n_embd": 8, "n_layer": 5, "n_head": 2, "n_positions": 64, "vocab_size": 9}
     (model / "config.json").write_text(json.dumps(old))
-    facts = (await checked(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
+    facts = (await check_config(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert (facts.layers, facts.kv_heads) == (5, 2)
     assert 0 < facts.parameters < PARAMETERS
@@ -282,8 +284,7 @@ async def test_facts_are_read_without_index_and_from_older_names(tmp_path: Path)
         ({"intermediate_size": 9}, 9),
         ({"n_inner": 7}, 7),
         ({"n_inner": None}, 0),
-        # Qwen3-MoE, DeepSeek-V3, Mixtral, Hunyuan and Llama 4: what one token of 8 hidden units
-        # passes, not what there is
+        # Qwen3-MoE, DeepSeek-V3, Mixtral, Hunyuan and Llama 4: units that one token uses
         ({"intermediate_size": 64, "moe_intermediate_size": 4, "num_experts_per_tok": 8}, 64),
         (
             {"moe_intermediate_size": 4, "num_experts_per_tok": 8, "n_shared_experts": 1,
@@ -307,7 +308,7 @@ async def test_mlp_size_is_that_of_one_token(
     known.pop("intermediate_size", None)
     (model / "config.json").write_text(json.dumps(known | config))
 
-    facts = (await checked(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
+    facts = (await check_config(make_fit_config(tmp_path, {"model.path": str(model)}))).facts
 
     assert facts.mlp_size == units
 
@@ -318,7 +319,7 @@ async def test_mlp_size_is_that_of_one_token(
 async def test_missing_column_is_named_with_available_columns(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
-    result = await checked(make_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
+    result = await check_config(make_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
 
     check = check_of(result, CheckId.DATA_COLUMNS)
     assert check.state is FAILED
@@ -335,15 +336,15 @@ async def test_nested_columns_are_listed_by_path(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "verl.jsonl", rows),
     ):
         changes = {"data.trainFiles": [file], "data.columns.answer": "reward_model.ground_truth"}
-        fit = await checked(make_fit_config(tmp_path, changes))
+        fit = await check_config(make_fit_config(tmp_path, changes))
         assert check_of(fit, CheckId.DATA_COLUMNS).state is CheckState.PASSED
         assert check_of(fit, CheckId.DATA_READABLE).state is CheckState.PASSED
 
-        wrong = await checked(make_fit_config(tmp_path, {"data.trainFiles": [file]}))
-        actual = check_of(wrong, CheckId.DATA_COLUMNS)
-        assert actual.state is FAILED
-        assert "has no column 'answer'" in actual.evidence
-        assert "reward_model.ground_truth" in actual.evidence
+        wrong = await check_config(make_fit_config(tmp_path, {"data.trainFiles": [file]}))
+        check = check_of(wrong, CheckId.DATA_COLUMNS)
+        assert check.state is FAILED
+        assert "has no column 'answer'" in check.evidence
+        assert "reward_model.ground_truth" in check.evidence
 
 
 @pytest.mark.row("D4")
@@ -355,15 +356,15 @@ async def test_unrenderable_conversation_fails_sample_lengths(
     answer = {"data.columns.answer": "reward_model.ground_truth.target"}
     changes = {"data.trainFiles": [file], **answer}
 
-    refused = await checked(make_fit_config(tmp_path, changes))
-    actual = check_of(refused, CheckId.SAMPLE_LENGTHS)
-    assert actual.state is FAILED
-    assert "prompt 1 has a system prompt" in actual.evidence
-    assert "data.chatTemplate" in actual.evidence
-    assert refused.exit_code == ExitCode.DATA_ERROR
+    rejected = await check_config(make_fit_config(tmp_path, changes))
+    check = check_of(rejected, CheckId.SAMPLE_LENGTHS)
+    assert check.state is FAILED
+    assert "prompt 1 has a system prompt" in check.evidence
+    assert "data.chatTemplate" in check.evidence
+    assert rejected.exit_code == ExitCode.DATA_ERROR
 
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
-    fit = await checked(make_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
+    fit = await check_config(make_fit_config(tmp_path, {**changes, "data.chatTemplate": template}))
     assert check_of(fit, CheckId.SAMPLE_LENGTHS).state is CheckState.PASSED
 
 
@@ -383,7 +384,7 @@ ONE_ROW = "{% if messages[0].content == 'question 7' %}{{ 1 // 0 }}{% endif %}"
 async def test_invalid_chat_template_fails_sample_lengths(
     tmp_path: Path, template: str, reported: str
 ) -> None:
-    result = await checked(make_fit_config(tmp_path, {"data.chatTemplate": template}))
+    result = await check_config(make_fit_config(tmp_path, {"data.chatTemplate": template}))
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is FAILED
     assert reported in check.evidence
@@ -392,10 +393,10 @@ async def test_invalid_chat_template_fails_sample_lengths(
 
 async def test_unexpected_file_format_fails_only_its_check(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
-    changed_config(num_hidden_layers=[3])(tmp_path / "model")
+    change_config(num_hidden_layers=[3])(tmp_path / "model")
     tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps([tokenizer]))
-    result = await checked(config)
+    result = await check_config(config)
     assert check_of(result, CheckId.MODEL_READABLE).state is FAILED
     assert check_of(result, CheckId.DATA_READABLE).state is PASSED
 
@@ -407,8 +408,8 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
         {"name": "ref", "role": "Reference", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
     ]
     reward = {"reward.functions": [{"name": "RagScore"}]}
-    config = make_fit_config(tmp_path, retrieval(*endpoints, mode="Reward") | reward)
-    check = check_of(await checked(config), CheckId.DATA_COLUMNS)
+    config = make_fit_config(tmp_path, make_retrieval(*endpoints, mode="Reward") | reward)
+    check = check_of(await check_config(config), CheckId.DATA_COLUMNS)
 
     assert check.state is FAILED
     assert "'context'" in check.evidence
@@ -416,11 +417,11 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
 
 
 async def test_unreadable_files_are_all_named() -> None:
-    with TemporaryDirectory() as folder:  # evidence is short, so its paths have to be
-        await unreadable_files_are_named(Path(folder))
+    with TemporaryDirectory() as folder:  # evidence is truncated: use short paths
+        await check_unreadable_files(Path(folder))
 
 
-async def unreadable_files_are_named(tmp_path: Path) -> None:
+async def check_unreadable_files(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 not really")
     torn = tmp_path / "torn.jsonl"
@@ -430,7 +431,7 @@ async def unreadable_files_are_named(tmp_path: Path) -> None:
     good = tmp_path / "train.jsonl"
     files = [str(file) for file in (broken, torn, good, empty)]
 
-    result = await checked(make_fit_config(tmp_path, {"data.trainFiles": files}))
+    result = await check_config(make_fit_config(tmp_path, {"data.trainFiles": files}))
 
     evidence = check_of(result, CheckId.DATA_READABLE).evidence
     assert check_of(result, CheckId.DATA_READABLE).state is FAILED
@@ -444,13 +445,13 @@ async def test_validation_files_are_read_and_rows_limited(tmp_path: Path) -> Non
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
     changes = {"data.validationFiles": [str(held_out)], "data.maxSamples": 7}
-    result = await checked(make_fit_config(tmp_path, changes))
+    result = await check_config(make_fit_config(tmp_path, changes))
 
     assert "held-out.jsonl, line 1" in check_of(result, CheckId.DATA_READABLE).evidence
     assert result.facts.rows == 7
 
 
-@pytest.mark.parametrize("longest", ["x" * 60, "率" * 20], ids=["ASCII", "three tokens a letter"])
+@pytest.mark.parametrize("longest", ["x" * 60, "率" * 20], ids=["ASCII", "3 tokens per character"])
 @pytest.mark.parametrize(("limit", "state"), [(59, FAILED), (60, PASSED)])
 async def test_longest_prompt_is_checked_at_any_position(
     tmp_path: Path, limit: int, state: CheckState, longest: str
@@ -462,7 +463,7 @@ async def test_longest_prompt_is_checked_at_any_position(
     config = make_fit_config(
         tmp_path, {"data.trainFiles": [str(data)], "data.maxPromptLength": limit}
     )
-    result = await checked(config)
+    result = await check_config(config)
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is state
@@ -480,7 +481,9 @@ async def test_sample_lengths_include_passages_and_templates(
 ) -> None:
     changes = {
         # 2 passages × (60 + 1 for the line end), 10 around them, 11 for the longest question
-        **retrieval({"name": "kb", "topK": 2, "managed": {"corpus": str(tmp_path / "c.jsonl")}}),
+        **make_retrieval(
+            {"name": "kb", "topK": 2, "managed": {"corpus": str(tmp_path / "c.jsonl")}}
+        ),
         "retrieval.maxPassageTokens": 60,
         "retrieval.passageTemplate": "{text}\n",
         "retrieval.promptTemplate": "P:{passages} Q:{prompt} A:xx",
@@ -488,7 +491,7 @@ async def test_sample_lengths_include_passages_and_templates(
         "data.allowTruncation": truncation,
     }
 
-    check = check_of(await checked(make_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
+    check = check_of(await check_config(make_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
 
     assert check.state is state, check.evidence
     assert "passages up to 120" in check.evidence
@@ -500,7 +503,7 @@ async def test_sample_lengths_include_passages_and_templates(
 async def test_unwritable_checkpoint_folder_is_named(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
-    result = await checked(config)
+    result = await check_config(config)
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
     assert check.state is FAILED
@@ -515,7 +518,7 @@ async def test_volume_without_hard_links_fails_checkpoint_writable(
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr("raggrpo_trainer.preflight.storage.os.link", refuse)
-    result = await checked(make_fit_config(tmp_path))
+    result = await check_config(make_fit_config(tmp_path))
 
     check = check_of(result, CheckId.CHECKPOINT_WRITABLE)
     assert check.state is FAILED
@@ -525,12 +528,12 @@ async def test_volume_without_hard_links_fails_checkpoint_writable(
 
 async def test_write_probe_leaves_no_files(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    await checked(make_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
+    await check_config(make_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert list(logs.iterdir()) == []
 
 
-def keeping_more_than_fits(folder: Path) -> TrainerConfig:
+def make_oversized_config(folder: Path) -> TrainerConfig:
     keep = shutil.disk_usage(folder).free // (16 * PARAMETERS) + 1000
     config = make_fit_config(folder)
     checkpoint = config.checkpoint.model_copy(update={"keep_last": keep})
@@ -538,22 +541,22 @@ def keeping_more_than_fits(folder: Path) -> TrainerConfig:
 
 
 async def test_insufficient_space_is_reported_in_gib(tmp_path: Path) -> None:
-    check = check_of(await checked(keeping_more_than_fits(tmp_path)), CheckId.CHECKPOINT_SPACE)
+    check = check_of(await check_config(make_oversized_config(tmp_path)), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is FAILED
     assert "GiB free" in check.evidence
     assert "checkpoint.keepLast" in check.evidence
-    fit = await checked(make_fit_config(tmp_path))
+    fit = await check_config(make_fit_config(tmp_path))
     assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
 
 
 async def test_existing_checkpoints_need_no_more_space(tmp_path: Path) -> None:
-    config = keeping_more_than_fits(tmp_path)
+    config = make_oversized_config(tmp_path)
     shard = Path(config.checkpoint.path) / "step_00000001.e1" / "shard"
     os.makedirs(shard.parent)
     os.close(os.open(shard, os.O_CREAT))
     os.truncate(shard, shutil.disk_usage(tmp_path).free)  # sparse: it takes no space
-    check = check_of(await checked(config), CheckId.CHECKPOINT_SPACE)
+    check = check_of(await check_config(config), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is PASSED, check.evidence
 
@@ -564,7 +567,7 @@ async def test_checkpoint_folder_of_running_job_is_rejected_by_name(tmp_path: Pa
     os.makedirs(path)
     fence = Fence.claim(path, "other-uid", "other-job", 1, beat_seconds=0.1)
     try:
-        result = await checked(config)
+        result = await check_config(config)
     finally:
         fence.release()
 
@@ -590,20 +593,25 @@ async def test_endpoints_are_called_once_with_their_fields(tmp_path: Path) -> No
             make_endpoint(actor, "actor", "Actor", headers=headers),
             make_endpoint(reference, "reference", "Reference"),
         ]
-        config = make_fit_config(tmp_path, retrieval(*endpoints, mode="Reward"))
+        config = make_fit_config(tmp_path, make_retrieval(*endpoints, mode="Reward"))
         rows = [{"prompt": "q", "answer": "A", "context": f"dialogue {n}"} for n in range(20)]
         write_rows(tmp_path / "train.jsonl", rows)
 
-        result = await checked(config, {"RAGGRPO_SECRET_RAG_TOKEN": "s3cret-token"})
+        result = await check_config(config, {"RAGGRPO_SECRET_RAG_TOKEN": "s3cret-token"})
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is PASSED, check.evidence
     assert check.evidence.startswith("actor: 1 passages in 0.")
-    [asked], [asked_too] = actor.requests, reference.requests
-    assert {"context", "user_profile", "rewritten_query"} <= set(asked.body)
-    assert (asked.headers["x-team"], asked.headers["x-key"]) == ("sales", "s3cret-token")
-    assert "user_profile" not in asked_too.body
-    assert asked.body["context"] == asked_too.body["context"] == "dialogue 0"
+    [actor_request] = actor.requests
+    [reference_request] = reference.requests
+    assert {"context", "user_profile", "rewritten_query"} <= set(actor_request.body)
+    assert (actor_request.headers["x-team"], actor_request.headers["x-key"]) == (
+        "sales",
+        "s3cret-token",
+    )
+    assert "user_profile" not in reference_request.body
+    contexts = [actor_request.body["context"], reference_request.body["context"]]
+    assert contexts == ["dialogue 0", "dialogue 0"]
     assert b"s3cret" not in to_bytes(result)
 
 
@@ -615,20 +623,20 @@ def make_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> di
 async def test_unreachable_endpoint_fails_within_seconds_and_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
+    config = make_fit_config(tmp_path, make_retrieval({"name": "kb", "url": url}))
     async with asyncio.timeout(30):
-        result = await checked(config)
+        result = await check_config(config)
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
     assert f"endpoint kb ({url}): ConnectionRefused" in check.evidence
-    assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # it may be waited for
+    assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # preflight is retried
 
 
 async def test_unknown_host_name_is_not_an_outage(tmp_path: Path) -> None:
     url = "http://kb.nowhere.invalid/retrieve"
-    config = make_fit_config(tmp_path, retrieval({"name": "kb", "url": url}))
-    result = await checked(config)
+    config = make_fit_config(tmp_path, make_retrieval({"name": "kb", "url": url}))
+    result = await check_config(config)
     assert "DnsFailure" in check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
@@ -649,7 +657,7 @@ async def test_failing_endpoint_is_reported_with_status_and_body(tmp_path: Path)
 
     async with serving(respond) as failing, serving(search_r1()) as fine:
         endpoints = [{"name": "bad", "url": failing.url}, {"name": "good", "url": fine.url}]
-        result = await checked(make_fit_config(tmp_path, retrieval(*endpoints)))
+        result = await check_config(make_fit_config(tmp_path, make_retrieval(*endpoints)))
 
     evidence = check_of(result, CheckId.RETRIEVAL_REACHABLE).evidence
     assert "endpoint bad" in evidence
@@ -664,18 +672,20 @@ async def test_unmapped_response_suggests_mapping_without_values(
     answer = {"payload": {"hits": [{"ref": 7, "body": "Savings pay 2 %.", "rel": 0.9}]}}
     async with serving(always(answer)) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
-        reported = check_of(
-            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        unmapped = check_of(
+            await check_config(make_fit_config(tmp_path, make_retrieval(kb))),
+            CheckId.RETRIEVAL_REACHABLE,
         )
         kb["response"] = {"items": "payload.hits", "id": "ref", "text": "body", "score": "rel"}
-        followed = check_of(
-            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+        mapped = check_of(
+            await check_config(make_fit_config(tmp_path, make_retrieval(kb))),
+            CheckId.RETRIEVAL_REACHABLE,
         )
-    assert reported.state is FAILED
-    assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in reported.evidence
-    assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in reported.evidence
-    assert "Savings" not in reported.evidence
-    assert followed.state is CheckState.PASSED
+    assert unmapped.state is FAILED
+    assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in unmapped.evidence
+    assert "{payload: {hits: [1 × {ref: number, body: text, rel: number}]}}" in unmapped.evidence
+    assert "Savings" not in unmapped.evidence
+    assert mapped.state is CheckState.PASSED
 
 
 @pytest.mark.row("A12")
@@ -685,7 +695,8 @@ async def test_endpoint_without_passages_for_first_row_is_warned_about(
     async with serving(always({"results": []})) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
         check = check_of(
-            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await check_config(make_fit_config(tmp_path, make_retrieval(kb))),
+            CheckId.RETRIEVAL_REACHABLE,
         )
     assert [received.body["q"] for received in server.requests] == ["question 0"]
     assert check.state is CheckState.WARNED
@@ -698,7 +709,8 @@ async def test_endpoint_error_with_status_200_fails_check(
     async with serving(always({"code": 401, "message": "token expired", "data": []})) as server:
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
         check = check_of(
-            await checked(make_fit_config(tmp_path, retrieval(kb))), CheckId.RETRIEVAL_REACHABLE
+            await check_config(make_fit_config(tmp_path, make_retrieval(kb))),
+            CheckId.RETRIEVAL_REACHABLE,
         )
     assert check.state is FAILED
     assert "ServiceError: the service reports an error: 401 token expired" in check.evidence
@@ -708,8 +720,8 @@ async def test_endpoint_error_with_status_200_fails_check(
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_endpoint_rejection_is_reported_with_its_message(tmp_path: Path, status: int) -> None:
     async with serving(always({"detail": "this key is not known"}, status)) as server:
-        result = await checked(
-            make_fit_config(tmp_path, retrieval({"name": "kb", "url": server.url}))
+        result = await check_config(
+            make_fit_config(tmp_path, make_retrieval({"name": "kb", "url": server.url}))
         )
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
@@ -723,28 +735,28 @@ async def test_placeholder_without_column_is_rejected_naming_both(tmp_path: Path
     async with serving(always([])) as server:
         body = {"q": "{question}", "where": "{tenant}"}
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": body}
-        result = await checked(make_fit_config(tmp_path, retrieval(kb)))
-        asked = len(server.requests)
+        result = await check_config(make_fit_config(tmp_path, make_retrieval(kb)))
+        num_requests = len(server.requests)
     check = check_of(result, CheckId.DATA_READABLE)
     assert check.state is FAILED
     assert "column 'tenant' does not exist" in check.evidence
     assert "retrieval.endpoints[0].body names {tenant}" in check.evidence
     assert result.exit_code == ExitCode.DATA_ERROR
-    assert asked == 0
+    assert num_requests == 0
 
 
 async def test_judge_is_called_once_and_rejection_reported(tmp_path: Path) -> None:
     async with serving(always({"error": "no such model"}, 404)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
-        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
-        asked = len(server.requests)
+        result = await check_config(make_fit_config(tmp_path, {"reward.functions": [term]}))
+        num_requests = len(server.requests)
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is FAILED
     assert "reward.functions[0] (judge grader at" in check.evidence
     assert "404" in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
-    assert asked == 1
+    assert num_requests == 1
 
 
 @pytest.mark.row("D14")
@@ -755,10 +767,10 @@ async def test_judge_without_grade_for_reference_answer_is_rejected(
     async with serving(always(reply)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
-        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
-        asked = server.requests[0].body["messages"][0]["content"]
+        result = await check_config(make_fit_config(tmp_path, {"reward.functions": [term]}))
+        completion = server.requests[0].body["messages"][0]["content"]
     check = check_of(result, CheckId.REWARD_CODE)
-    assert asked == "A"
+    assert completion == "A"
     assert check.state is FAILED
     assert "several numbers" in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
@@ -771,8 +783,8 @@ async def test_judge_outage_is_transient_but_import_error_is_not(
         judge = {"model": "grader", "prompt": "{completion}", "retries": 0}
         down = {"name": "Judge", "url": server.url, "judge": judge}
         wrong = {"name": "Python", "python": "no_such_module:score"}
-        alone = await checked(make_fit_config(tmp_path, {"reward.functions": [down]}))
-        both = await checked(make_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
+        alone = await check_config(make_fit_config(tmp_path, {"reward.functions": [down]}))
+        both = await check_config(make_fit_config(tmp_path, {"reward.functions": [down, wrong]}))
     assert alone.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
     assert both.exit_code == ExitCode.REWARD_CODE_ERROR
 
@@ -787,28 +799,28 @@ async def test_judge_outage_is_transient_but_import_error_is_not(
         ("no such page", 404, FAILED, "404", ExitCode.PREFLIGHT_FAILED),
         ("loading", 503, FAILED, "503", ExitCode.RETRIEVAL_UNAVAILABLE),
     ],
-    ids=["fine", "another field", "no number", "not found", "down"],
+    ids=["valid", "missing field", "not a number", "not found", "unavailable"],
 )
 async def test_reward_service_scores_first_row(
     answer: Any, status: int, state: CheckState, reported: str, code: ExitCode, tmp_path: Path
 ) -> None:
     async with serving(always(answer, status)) as server:
         term = {"name": "Http", "url": server.url}
-        result = await checked(make_fit_config(tmp_path, {"reward.functions": [term]}))
-        asked = [request.body for request in server.requests]
+        result = await check_config(make_fit_config(tmp_path, {"reward.functions": [term]}))
+        bodies = [request.body for request in server.requests]
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is state
     assert "reward.functions[0] (service at" in check.evidence
     assert reported in check.evidence
     assert result.exit_code == code
-    assert asked[0]["prompt"] == "question 0"
-    assert asked[0]["answer"] == ["A"]
+    assert bodies[0]["prompt"] == "question 0"
+    assert bodies[0]["answer"] == ["A"]
 
 
 async def test_missing_secret_is_named_by_variable(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
-    result = await checked(make_fit_config(tmp_path, retrieval(endpoint)))
+    result = await check_config(make_fit_config(tmp_path, make_retrieval(endpoint)))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert check.state is FAILED
@@ -819,8 +831,8 @@ async def test_missing_secret_is_named_by_variable(tmp_path: Path) -> None:
 async def test_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
-    changes = retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
-    result = await checked(make_fit_config(tmp_path, changes))
+    changes = make_retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
+    result = await check_config(make_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert (check.state, check.evidence) == (
@@ -833,29 +845,29 @@ async def test_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> N
 
 
 def make_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **managed: Any) -> Any:
-    """Return a fit configuration with a managed retriever whose model folder is there."""
+    """Return a fit configuration with a managed dense retriever."""
     if not (folder / "e5").exists():
         make_model_folder(folder / "e5")
     corpus = write_rows(folder / "corpus.jsonl", [{"id": n, "contents": "x"} for n in range(7)])
-    given = {
+    fields = {
         "corpus": str(corpus),
         "index": "Dense",
         "embedding": {"path": str(folder / "e5"), **(embedding or {})},
         "indexPath": str(folder / "indexes"),
         **managed,
     }
-    return make_fit_config(folder, retrieval({"name": "kb", "managed": given}))
+    return make_fit_config(folder, make_retrieval({"name": "kb", "managed": fields}))
 
 
 async def test_embedding_model_is_measured(tmp_path: Path) -> None:
-    result = await checked(make_dense_config(tmp_path))
+    result = await check_config(make_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
     assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS:,} parameters, 7 × 8")
     facts = result.facts
     assert (facts.corpus_passages, facts.embedding_parameters) == (7, PARAMETERS)
     assert facts.embedding_dimension == 8
-    assert (tmp_path / "indexes").is_dir()  # which a pod's mount needs
+    assert (tmp_path / "indexes").is_dir()  # required by the pod's mount
     assert result.exit_code == 0
 
 
@@ -863,11 +875,11 @@ async def test_embedding_model_is_measured(tmp_path: Path) -> None:
 async def test_parquet_passages_are_counted(tmp_path: Path, rows: int) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["a"] * rows, "text": ["x"] * rows}), corpus)
-    result = await checked(make_dense_config(tmp_path, corpus=str(corpus)))
+    result = await check_config(make_dense_config(tmp_path, corpus=str(corpus)))
     assert result.facts.corpus_passages == rows
 
 
-def _declares(pooling: str) -> Any:
+def _declare_pooling(pooling: str) -> Any:
     def write(model: Path) -> None:
         (model / "1_Pooling").mkdir()
         (model / "1_Pooling" / "config.json").write_text(json.dumps({pooling: True}))
@@ -875,7 +887,7 @@ def _declares(pooling: str) -> Any:
     return write
 
 
-def _has_module(kind: str) -> Any:
+def _declare_module(kind: str) -> Any:
     modules = [{"type": f"sentence_transformers.models.{kind}"}]
     return lambda model: (model / "modules.json").write_text(json.dumps(modules))
 
@@ -894,9 +906,9 @@ def _has_module(kind: str) -> Any:
             ),
             "is an encoder-decoder model",
         ),
-        (_declares("pooling_mode_cls_token"), "Mean differs from Cls in"),
-        (_declares("pooling_mode_max_tokens"), "has pooling_mode_max_tokens, which is not"),
-        (_has_module("Dense"), "modules.json has Dense, which the retriever does not"),
+        (_declare_pooling("pooling_mode_cls_token"), "Mean differs from Cls in"),
+        (_declare_pooling("pooling_mode_max_tokens"), "has pooling_mode_max_tokens, which is not"),
+        (_declare_module("Dense"), "modules.json has Dense, which the retriever does not"),
     ],
 )
 async def test_unsuitable_embedding_model_fails_check(
@@ -904,7 +916,7 @@ async def test_unsuitable_embedding_model_fails_check(
 ) -> None:
     config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
-    result = await checked(config)
+    result = await check_config(config)
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
     assert check.state is FAILED
@@ -915,24 +927,28 @@ async def test_unsuitable_embedding_model_fails_check(
 
 @pytest.mark.parametrize(
     "change",
-    [_declares("pooling_mode_mean_tokens"), _has_module("Normalize"), _has_module("Pooling")],
+    [
+        _declare_pooling("pooling_mode_mean_tokens"),
+        _declare_module("Normalize"),
+        _declare_module("Pooling"),
+    ],
 )
 async def test_embedding_model_with_matching_pooling_passes(tmp_path: Path, change: Any) -> None:
     config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
-    assert check_of(await checked(config), CheckId.EMBEDDING_READABLE).state is PASSED
+    assert check_of(await check_config(config), CheckId.EMBEDDING_READABLE).state is PASSED
 
 
 async def test_vectors_of_other_dimension_fail_check(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
-    result = await checked(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
+    result = await check_config(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
     evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
     assert "v.npy has shape [7, 3], but the dimension of the model is 8" in evidence
 
 
 async def test_unwritable_index_path_fails_check(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = await checked(make_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
+    result = await check_config(make_dense_config(tmp_path, indexPath=str(tmp_path / "file" / "i")))
     evidence = check_of(result, CheckId.CHECKPOINT_WRITABLE).evidence
     assert "retrieval.endpoints[0].managed.indexPath" in evidence
 
@@ -940,8 +956,8 @@ async def test_unwritable_index_path_fails_check(tmp_path: Path) -> None:
 CODE = {
     "fine": "def score(sample):\n    return 1.0\n",
     "wrong_name": "def other(sample):\n    return 1.0\n",
-    "raising": "raise RuntimeError('needs a licence')\n",
-    "leaving": "import os\nos._exit(3)\n",
+    "raising": "raise RuntimeError('needs a license')\n",
+    "exiting": "import os\nos._exit(3)\n",
 }
 
 
@@ -950,8 +966,8 @@ CODE = {
     [
         ("fine", ""),
         ("wrong_name", "has no function score"),
-        ("raising", "RuntimeError: needs a licence"),
-        ("leaving", "exited with code 3"),
+        ("raising", "RuntimeError: needs a license"),
+        ("exiting", "exited with code 3"),
         ("missing", "No module named 'missing'"),
     ],
 )
@@ -965,7 +981,7 @@ async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, 
         "reward.codeFrom": {"path": str(code)},
     }
 
-    result = await checked(make_fit_config(tmp_path, changes))
+    result = await check_config(make_fit_config(tmp_path, changes))
 
     check = check_of(result, CheckId.REWARD_CODE)
     assert check.state is (FAILED if words else PASSED), check.evidence

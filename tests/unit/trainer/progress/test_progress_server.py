@@ -70,17 +70,17 @@ def test_metrics_are_served_as_prometheus_text() -> None:
 def test_token_guards_all_paths_but_metrics(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    asked: list[str] = []
+    dumped: list[str] = []
 
     def dump() -> list[int]:
-        asked.append(path)
+        dumped.append(path)
         return []
 
     with serving(token="secret", dump_stacks=dump) as (server, http):
         server.update(b"{}", b"")
 
         assert http.request(method, path, headers=headers).status_code == status
-        assert bool(asked) == (status == 200 and path == "/stacks")
+        assert bool(dumped) == (status == 200 and path == "/stacks")
 
 
 @pytest.mark.parametrize(

@@ -31,24 +31,24 @@ from support.builders.trainer.checkpoints import make_meta
 from support.builders.trainer.reports import Published, make_config, make_step
 
 
-def board(log_dir: Path) -> EventAccumulator:
+def load_tensorboard(log_dir: Path) -> EventAccumulator:
     accumulator = EventAccumulator(str(log_dir / "tensorboard"))
     accumulator.Reload()
     return accumulator
 
 
 def steps_of(log_dir: Path, tag: str) -> list[int]:
-    return [event.step for event in board(log_dir).Scalars(tag)]
+    return [event.step for event in load_tensorboard(log_dir).Scalars(tag)]
 
 
 @pytest.mark.row("A23")
 def test_seconds_per_step_uses_history_window(tmp_path: Path) -> None:
-    lasted = [1.0] * 30 + [5.0] * 11
+    durations = [1.0] * 30 + [5.0] * 11
     for window, pace in ((None, 5.0), (50, 1.0), (1, 5.0)):
         published = Published()
         changes = {} if window is None else {"monitoring.historyWindow": window}
         reporter = Reporter(make_config(tmp_path, changes), 3, publish=published)
-        for step, seconds in enumerate(lasted, 1):
+        for step, seconds in enumerate(durations, 1):
             reporter.report_step(make_step(step, step_seconds=seconds))
         reporter.close()
         assert published.progresses[-1].seconds_per_step == pace
@@ -124,7 +124,8 @@ def test_seconds_by_stage_are_medians(tmp_path: Path) -> None:
 
 @pytest.mark.row("A10")
 def test_stage_seconds_grow_without_reports(tmp_path: Path) -> None:
-    published, now = Published(), [100.0]
+    published = Published()
+    now = [100.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.LOADING_MODEL)
     published.wait_for(lambda p: p.stage is Stage.LOADING_MODEL)
@@ -135,7 +136,8 @@ def test_stage_seconds_grow_without_reports(tmp_path: Path) -> None:
 
 
 def test_repeated_stage_keeps_its_time(tmp_path: Path) -> None:
-    published, now = Published(), [0.0]
+    published = Published()
+    now = [0.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
     reporter.report_stage(Stage.TRAINING)
     now[0] = 5.0
@@ -148,7 +150,8 @@ def test_repeated_stage_keeps_its_time(tmp_path: Path) -> None:
 def test_outage_is_separate_stage_within_interrupted_stage(
     tmp_path: Path,
 ) -> None:
-    published, now = Published(), [0.0]
+    published = Published()
+    now = [0.0]
     config = make_config(tmp_path)
     log_dir = Path(config.monitoring.log_dir)
     reporter = Reporter(config, 1, publish=published, clock=lambda: now[0])
@@ -167,8 +170,8 @@ def test_outage_is_separate_stage_within_interrupted_stage(
     assert (after.stage, after.waiting_for, after.waited_seconds) == (Stage.TRAINING, [], 600.0)
     assert after.stage_seconds == 2.0
     assert 'raggrpo_waited_seconds{job="small"} 600.0' in published.metrics[-1]
-    left = [(e["left"], e["seconds"]) for e in read_events(log_dir) if e["event"] == "stage"]
-    assert left == [("Connecting", 0.0), ("Training", 5.0), ("WaitingForEndpoint", 600.0)]
+    stages = [(e["left"], e["seconds"]) for e in read_events(log_dir) if e["event"] == "stage"]
+    assert stages == [("Connecting", 0.0), ("Training", 5.0), ("WaitingForEndpoint", 600.0)]
 
 
 def test_checkpoints_pins_and_failure_are_published(tmp_path: Path) -> None:
@@ -192,26 +195,27 @@ def test_checkpoints_pins_and_failure_are_published(tmp_path: Path) -> None:
 
 
 def test_replacements_are_logged_once_and_newest_shown(tmp_path: Path) -> None:
-    config, published = make_config(tmp_path), Published()
+    config = make_config(tmp_path)
+    published = Published()
     reporter = Reporter(config, 1, publish=published)
-    happened = [f"engine {number} was lost" for number in range(20)]
+    messages = [f"engine {number} was lost" for number in range(20)]
 
-    reporter.report_replacements(happened[:1])
-    reporter.report_replacements(happened[:1])
-    reporter.report_replacements(happened)
-    reporter.report_replacements(happened)
+    reporter.report_replacements(messages[:1])
+    reporter.report_replacements(messages[:1])
+    reporter.report_replacements(messages)
+    reporter.report_replacements(messages)
     reporter.close()
 
     events = read_events(Path(config.monitoring.log_dir))
-    assert [r["message"] for r in events if r["event"] == "in_place"] == happened
-    assert published.progresses[-1].in_place == happened[-16:]
+    assert [r["message"] for r in events if r["event"] == "in_place"] == messages
+    assert published.progresses[-1].in_place == messages[-16:]
 
 
 def test_progress_size_is_bounded_for_any_report(tmp_path: Path) -> None:
     sizes: list[int] = []
     reporter = Reporter(make_config(tmp_path), 1, publish=lambda p, _: sizes.append(len(p)))
-    many = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
-    reporter.report_resume(0, skipped=many)
+    skipped = [SkippedCheckpoint(path="/c" * 500, reason="r" * 200)] * 100
+    reporter.report_resume(0, skipped=skipped)
     reporter.report_step(make_step(1))
     reporter.close(Failure(exit_code=1, message="m" * 1000))
 
@@ -236,7 +240,8 @@ def test_history_has_all_steps_with_consistent_seconds(tmp_path: Path) -> None:
 
 
 def test_history_has_events_of_attempt(tmp_path: Path) -> None:
-    config, now = make_config(tmp_path), [0.0]
+    config = make_config(tmp_path)
+    now = [0.0]
     reporter = Reporter(config, 1, publish=Published(), clock=lambda: now[0])
 
     reporter.report_stage(Stage.LOADING_MODEL)
@@ -276,7 +281,7 @@ def test_light_mode_writes_event_files_at_intervals(tmp_path: Path) -> None:
 
     assert steps_of(log_dir, "reward_mean") == [10, 20]
     assert steps_of(log_dir, "seconds/train") == [4, 8, 12, 16, 20]
-    assert board(log_dir).Scalars("reward/ExactMatch")[0].value == 0.25
+    assert load_tensorboard(log_dir).Scalars("reward/ExactMatch")[0].value == 0.25
 
 
 def test_full_mode_writes_event_files_at_each_step(tmp_path: Path) -> None:
@@ -292,7 +297,8 @@ def test_full_mode_writes_event_files_at_each_step(tmp_path: Path) -> None:
 @pytest.mark.row("A23")
 def test_off_mode_keeps_progress_and_events(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.mode": "Off"})
-    log_dir, published = Path(config.monitoring.log_dir), Published()
+    log_dir = Path(config.monitoring.log_dir)
+    published = Published()
     reporter = Reporter(config, 1, publish=published)
     reporter.report_step(make_step(1))
     reporter.close()
@@ -309,7 +315,7 @@ def test_probes_are_read_only_when_due(tmp_path: Path) -> None:
 
     def read(record: Any) -> dict[str, float]:
         measured.append(record.step)
-        return {"weighed": 1.0}
+        return {"probe_value": 1.0}
 
     config = make_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
@@ -320,12 +326,13 @@ def test_probes_are_read_only_when_due(tmp_path: Path) -> None:
 
     history = read_history(Path(config.monitoring.log_dir))
     assert measured == [5, 10]
-    assert [r["step"] for r in history if "weighed" in r] == [5, 10]
+    assert [r["step"] for r in history if "probe_value" in r] == [5, 10]
 
 
 def test_device_memory_is_reported_at_interval_on_gpus(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"monitoring.gpuEverySteps": 2})
-    log_dir, published = Path(config.monitoring.log_dir), Published()
+    log_dir = Path(config.monitoring.log_dir)
+    published = Published()
     reporter = Reporter(config, 1, publish=published)
 
     for step in range(1, 5):
@@ -400,7 +407,6 @@ from pathlib import Path
 from support.builders.trainer.reports import make_config, make_step
 from raggrpo_trainer.progress.reporter import Reporter
 
-seen = []
 def publish(progress, metrics):
     if b'"step":3' in progress:
         print("published", flush=True)
@@ -436,9 +442,9 @@ def test_history_grows_ten_times_slower_after_limit(tmp_path: Path) -> None:
         lines.write_event("", {"event": "checkpoint", "step": step})
     lines.write_event("", {"event": "end", "step": 1001})
 
-    kept = [r["step"] for r in read_history(tmp_path)]
-    assert kept[:3] == [1, 2, 3]
-    assert kept[-1] == 1000
+    steps = [r["step"] for r in read_history(tmp_path)]
+    assert steps[:3] == [1, 2, 3]
+    assert steps[-1] == 1000
     assert (tmp_path / "metrics.e1.jsonl").stat().st_size < 4 * 5000
     assert read_events(tmp_path)[-1]["event"] == "end"
 

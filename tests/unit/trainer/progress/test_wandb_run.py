@@ -37,7 +37,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert warden.sweep(mark) == []
 
 
-def with_wandb(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
+def make_wandb_config(folder: Path, changes: dict[str, Any] | None = None) -> TrainerConfig:
     return make_config(folder, {"monitoring.wandb.project": "sales", **(changes or {})})
 
 
@@ -45,7 +45,7 @@ def log_dir_of(config: TrainerConfig) -> Path:
     return Path(config.monitoring.log_dir)
 
 
-def runs(config: TrainerConfig) -> int:
+def num_runs(config: TrainerConfig) -> int:
     return len(list(log_dir_of(config).glob("wandb/offline-run-*/*.wandb")))
 
 
@@ -55,8 +55,8 @@ def write_many(run: WandbRun) -> None:
 
 
 @contextmanager
-def refusing_server() -> Iterator[str]:
-    class Refuse(BaseHTTPRequestHandler):
+def rejecting_server() -> Iterator[str]:
+    class RejectingHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_error(401)
@@ -64,7 +64,7 @@ def refusing_server() -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), RejectingHandler) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -75,11 +75,11 @@ def refusing_server() -> Iterator[str]:
 @pytest.mark.row("A23")
 @pytest.mark.usefixtures("mark")
 def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
-    config = with_wandb(
+    config = make_wandb_config(
         tmp_path, {"monitoring.logEverySteps": 3, "monitoring.performanceEverySteps": 2}
     )
     reporter = Reporter(config, 1, publish=Published())
-    wait_for(lambda: runs(config) == 1)
+    wait_for(lambda: num_runs(config) == 1)
 
     for step in range(1, 7):
         reporter.report_step(make_step(step, device_memory_bytes=7))
@@ -92,17 +92,19 @@ def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
     assert [step for step, _ in points] == [2, 3, 4, 6]
     assert {name for _, numbers in points for name in numbers} == set(tags)
     for tag in tags:
-        here = {step: numbers[tag] for step, numbers in points if tag in numbers}
-        assert here == pytest.approx({event.step: event.value for event in board.Scalars(tag)})
+        points_of_tag = {step: numbers[tag] for step, numbers in points if tag in numbers}
+        assert points_of_tag == pytest.approx(
+            {event.step: event.value for event in board.Scalars(tag)}
+        )
 
 
 @pytest.mark.usefixtures("mark")
 def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
-    config = with_wandb(tmp_path)
+    config = make_wandb_config(tmp_path)
     result = []
     for attempt, steps in enumerate([(1, 2, 3), (2, 3)], start=1):
         run = WandbRun(config)
-        wait_for(lambda n=attempt: runs(config) == n)  # type: ignore[misc]
+        wait_for(lambda n=attempt: num_runs(config) == n)  # type: ignore[misc]
         for step in steps:
             run.write(step, {"loss": step / attempt})
         run.close()
@@ -121,7 +123,7 @@ def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
 def test_process_is_not_started_without_project(
     changes: dict[str, Any], tmp_path: Path, mark: str
 ) -> None:
-    config = with_wandb(tmp_path, changes)
+    config = make_wandb_config(tmp_path, changes)
     reporter = Reporter(config, 1, publish=Published())
     reporter.report_step(make_step(1))
     reporter.close()
@@ -131,9 +133,9 @@ def test_process_is_not_started_without_project(
 
 
 def test_close_leaves_no_process(tmp_path: Path, mark: str) -> None:
-    config = with_wandb(tmp_path)
+    config = make_wandb_config(tmp_path)
     run = WandbRun(config)
-    wait_for(lambda: runs(config) == 1)
+    wait_for(lambda: num_runs(config) == 1)
     assert len(warden.marked_processes(mark)) == 2
     run.close()
 
@@ -148,7 +150,7 @@ def test_hanging_server_does_not_delay_exit(
         monkeypatch.setenv("WANDB_MODE", "online")
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{hanging.getsockname()[1]}")
-        run = WandbRun(with_wandb(tmp_path))
+        run = WandbRun(make_wandb_config(tmp_path))
         hanging.settimeout(DEADLINE_SECONDS)
         connection, _ = hanging.accept()
 
@@ -177,7 +179,7 @@ def test_wandb_process_exits_with_killed_trainer(tmp_path: Path, mark: str) -> N
         stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
-    wait_for(lambda: runs(with_wandb(tmp_path)) == 1)
+    wait_for(lambda: num_runs(make_wandb_config(tmp_path)) == 1)
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
 
@@ -191,25 +193,26 @@ def test_rejected_key_is_logged_once_and_training_continues(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    published, said = Published(), ""
-    with refusing_server() as url:
+    published = Published()
+    stderr = ""
+    with rejecting_server() as url:
         monkeypatch.setenv("WANDB_MODE", "online")
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", url)
-        config = with_wandb(tmp_path, {"monitoring.mode": "Full"})
+        config = make_wandb_config(tmp_path, {"monitoring.mode": "Full"})
         reporter = Reporter(config, 1, publish=published)
-        while "training continues" not in said:
-            said += capfd.readouterr().err
+        while "training continues" not in stderr:
+            stderr += capfd.readouterr().err
 
         for step in (1, 2, 3):
             reporter.report_step(make_step(step))
         reporter.close()
 
     last = published.progresses[-1]
-    assert "W&B project sales gets no metrics" in said
-    assert "check WANDB_API_KEY in spec.env" in said
-    assert url in said
-    assert KEY not in said
+    assert "W&B project sales gets no metrics" in stderr
+    assert "check WANDB_API_KEY in spec.env" in stderr
+    assert url in stderr
+    assert KEY not in stderr
     assert last.step == 3
     assert int({m.name: m.value for m in last.metrics}["lost_log_records"]) >= 2
     assert [r.message for r in caplog.records if "W&B project sales" in r.message] == [

@@ -38,14 +38,14 @@ def make_config(folder: Path, mode: str, *endpoints: dict[str, Any]) -> TrainerC
     return make_trainer_config(make_spec(folder, mode, *endpoints))
 
 
-def level(in_flight: int, per_second: float) -> LoadLevel:
+def make_level(in_flight: int, per_second: float) -> LoadLevel:
     seconds = {"p50": None, "p95": None, "p99": None}
     return LoadLevel(in_flight=in_flight, answered=1, per_second=per_second, failures={}, **seconds)
 
 
 @pytest.mark.row("A15")
 @pytest.mark.parametrize(
-    ("rates", "at"),
+    ("rates", "expected"),
     [
         ([10, 20, 40], 0),
         ([10, 20, 21, 20], 2),
@@ -55,20 +55,22 @@ def level(in_flight: int, per_second: float) -> LoadLevel:
         ([], 0),
     ],
 )
-def test_saturation_is_first_level_without_ten_percent_gain(rates: list[float], at: int) -> None:
-    assert saturation([level(2**i, rate) for i, rate in enumerate(rates)]) == at
+def test_saturation_is_first_level_without_ten_percent_gain(
+    rates: list[float], expected: int
+) -> None:
+    assert saturation([make_level(2**i, rate) for i, rate in enumerate(rates)]) == expected
 
 
 @pytest.mark.row("A15")
 async def test_load_doubles_up_to_max_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is saturated is judged by all levels; how, the test above tells without a clock."""
+    """`saturation` gets all levels; its rule has its own test."""
 
-    def judged(levels: Sequence[LoadLevel]) -> int:
+    def total_in_flight(levels: Sequence[LoadLevel]) -> int:
         return sum(each.in_flight for each in levels)
 
-    monkeypatch.setattr("raggrpo_trainer.retrieval.rag_test.saturation", judged)
+    monkeypatch.setattr("raggrpo_trainer.retrieval.rag_test.saturation", total_in_flight)
 
     async def slow(received: Received) -> Response:
         await asyncio.sleep(0.02)
@@ -87,9 +89,9 @@ async def test_load_doubles_up_to_max_in_flight(
         assert each.p50 is not None
         assert each.p99 is not None
         assert 0.02 <= each.p50 <= each.p99
-    of_load = sum(each.answered for each in result.levels)
-    # Beside the load: the first call, two variants, and one call with the step's four questions.
-    assert len(server.requests) == of_load + 4
+    load_calls = sum(each.answered for each in result.levels)
+    # Other calls: the first call, two variants, and one call with the step's four questions.
+    assert len(server.requests) == load_calls + 4
     assert server.requests[-1].body["queries"] == [f"p{i}" for i in range(PROMPTS)]
     assert result.step is not None
     assert (result.step.questions, result.step.failures) == (PROMPTS, {})
@@ -97,13 +99,13 @@ async def test_load_doubles_up_to_max_in_flight(
 
 @pytest.mark.row("A15")
 async def test_variants_change_one_setting(tmp_path: Path) -> None:
-    async def thorough(received: Received) -> Response:
-        # Finds something only without a threshold, as a service with other scores would.
+    async def respond(received: Received) -> Response:
+        # Returns passages only without a threshold, like a service with a different score range.
         if received.body["score_threshold"]:
             return JSONResponse({"results": []})
         return rag_chat(received)
 
-    async with serving(thorough) as server:
+    async with serving(respond) as server:
         actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": server.url}
         reference = {**actor, "name": "reference", "role": "Reference"}
         config = make_config(tmp_path, "Reward", actor, reference)
@@ -117,33 +119,34 @@ async def test_variants_change_one_setting(tmp_path: Path) -> None:
         "context only": 0,
     }
     assert reported[1] == {"as configured": 0, "topK 1": 0, "scoreThreshold 0": 1}
-    # A step scores n samples of each prompt; their contexts are equal, the actor's fields are not.
+    # A step scores n samples of each prompt; their contexts are equal, the actor's fields differ.
     assert [each.step.questions for each in result if each.step] == [PROMPTS * N] * 2
-    of_actor = [r.body for r in server.requests if "rewritten_query" in r.body]
-    assert len({json.dumps(body) for body in of_actor[-PROMPTS * N :]}) == PROMPTS * N
+    actor_bodies = [r.body for r in server.requests if "rewritten_query" in r.body]
+    assert len({json.dumps(body) for body in actor_bodies[-PROMPTS * N :]}) == PROMPTS * N
     assert [r.body["context"] for r in server.requests[-PROMPTS:]] == ["c0", "c1", "c2", "c3"]
 
 
 async def test_failures_are_counted_by_cause_and_stop_load_increase(tmp_path: Path) -> None:
-    async def weak(received: Received) -> Response:
+    async def fail_after_first(received: Received) -> Response:
         is_first = received.number == 0
         return await (search_r1() if is_first else always({"detail": "busy"}, 503))(received)
 
-    async with serving(weak) as server:
+    async with serving(fail_after_first) as server:
         config = make_config(tmp_path, "Prompt", {"name": "kb", "url": server.url})
         [result] = (await rag_test(config, {}, seconds=0.05, max_in_flight=8)).endpoints
 
-    [only] = result.levels
-    assert (only.answered, only.p50, [*only.failures]) == (0, None, ["HttpStatus"])
+    [level] = result.levels
+    assert (level.answered, level.p50, [*level.failures]) == (0, None, ["HttpStatus"])
     assert all("503" in each.failure for each in result.variants)
     assert result.step is not None
     assert sum(result.step.failures.values()) == PROMPTS
 
 
 async def test_unreachable_service_is_named_with_cause(tmp_path: Path) -> None:
-    there, gone = {"name": "kb"}, {"name": "old", "url": "http://nowhere.invalid/retrieve"}
+    reachable = {"name": "kb"}
+    unreachable = {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
-        config = make_config(tmp_path, "Prompt", {**there, "url": server.url}, gone)
+        config = make_config(tmp_path, "Prompt", {**reachable, "url": server.url}, unreachable)
         result = (await rag_test(config, {}, seconds=0.05, max_in_flight=1)).endpoints
 
     assert [each.failure.partition(":")[0] for each in result] == ["", "DnsFailure"]
@@ -171,7 +174,8 @@ async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
         spec = make_spec(tmp_path, "Prompt", {"name": "kb", "url": server.url})
         spec = {f"spec.{name}": value for name, value in spec.items()}
         file.write_text(json.dumps(make_raw_job(spec | {"spec.resources": {"device": "CPU"}})))
-        shown, as_json = await run(), await run("--json")
+        shown = await run()
+        as_json = await run("--json")
 
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
@@ -183,10 +187,10 @@ async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
     [result] = RagTest.model_validate_json(as_json.stdout).endpoints
     assert [each.in_flight for each in result.levels] == [1, 2]
 
-    refused = await run()
+    failed = await run()
 
-    assert refused.returncode == 15
-    assert "  FAILED ConnectionRefused: " in refused.stdout
-    assert refused.stdout.splitlines()[1].endswith(
+    assert failed.returncode == 15
+    assert "  FAILED ConnectionRefused: " in failed.stdout
+    assert failed.stdout.splitlines()[1].endswith(
         "check that the service is running and that its url and headers are correct"
     )

@@ -1,4 +1,4 @@
-"""Other people's RAG services: requests as they want them, answers as they give them."""
+"""Request templates and response mappings for RAG services with other formats."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ _HITS = [
     {"ref": 8, "body": "Loans cost 5 %.", "rel": 0.4},
 ]
 BANK = {"code": 0, "payload": {"hits": _HITS}}
-"""Results two levels down, under names of their own, with numeric ids."""
+"""Results two levels down, with other field names and numeric ids."""
 LIBRARY = [{"node": {"id": "a", "text": "Tea is a drink."}, "score": "1.5"}]
 """A bare list of nodes, with scores as text."""
 SHOP = {"groups": [{"docs": [{"sku": "s1", "meta": {"copy": "Red shoes"}}]},
@@ -28,14 +28,14 @@ SHOP = {"groups": [{"docs": [{"sku": "s1", "meta": {"copy": "Red shoes"}}]},
 """Results in groups, without scores."""
 
 
-async def asked(
+async def fetch(
     respond: Respond, query: str = "tea", **values: Any
 ) -> tuple[FaultyServer, tuple[Passage, ...]]:
     columns = values.pop("columns", {})
     async with serving(respond) as server:
-        given = {"name": "kb", "role": "Reference", "protocol": "RagChat"}
+        fields = {"name": "kb", "role": "Reference", "protocol": "RagChat"}
         url = server.url + values.pop("url_end", "")
-        endpoint = RetrievalEndpoint.model_validate({**given, "url": url, **values})
+        endpoint = RetrievalEndpoint.model_validate({**fields, "url": url, **values})
         spec = RetrievalSpec(endpoints=[endpoint])
         async with RetrievalClient(spec, {}, retry=RetryPolicy(retries=0)) as client:
             result = await client.retrieve("kb", query, sample="1", columns=columns)
@@ -66,7 +66,7 @@ async def asked(
 async def test_responses_of_any_shape_are_mapped(
     answer: Any, response: dict[str, str], expected: tuple[Passage, ...]
 ) -> None:
-    _, result = await asked(always(answer), response=response, role="Retriever", protocol="Http",
+    _, result = await fetch(always(answer), response=response, role="Retriever", protocol="Http",
                            body={"q": "{question}"})  # fmt: skip
     assert result == expected
 
@@ -81,13 +81,13 @@ async def test_responses_of_any_shape_are_mapped(
     ],
 )
 async def test_default_shapes_need_no_mapping(answer: Any) -> None:
-    _, result = await asked(always(answer))
+    _, result = await fetch(always(answer))
     assert result == (Passage("1", "Tea", 0.5),)
 
 
 async def test_mismatch_shows_shape_and_suggested_mapping() -> None:
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(always(BANK))
+        await fetch(always(BANK))
     assert caught.value.cause is FailureCause.MISSING_FIELD
     assert "response: {items: payload.hits, id: ref, text: body, score: rel}" in str(caught.value)
     assert (
@@ -105,7 +105,7 @@ async def test_body_template_takes_json_values_and_sample_fields() -> None:
         "filter": "{price}",
         "literal": "{{question}} { text }",
     }
-    server, _ = await asked(
+    server, _ = await fetch(
         always({"results": []}), extraBody=body, columns={"region": "EU", "price": {"max": 3}}
     )
     sent = server.requests[0].body
@@ -119,7 +119,7 @@ async def test_body_template_takes_json_values_and_sample_fields() -> None:
 async def test_calls_have_unique_message_ids() -> None:
     ids = set()
     for query in ("tea", "coffee"):
-        server, _ = await asked(always([]), query, extraBody={"message_id": "{message_id}"})
+        server, _ = await fetch(always([]), query, extraBody={"message_id": "{message_id}"})
         ids |= {each.body["message_id"] for each in server.requests}
     assert len(ids) == 2
     assert all(len(each) == 32 for each in ids)
@@ -133,7 +133,7 @@ async def test_streamed_response_is_read_to_end() -> None:
     async def respond(_: Received) -> Response:
         return PlainTextResponse(text + "data: [DONE]\n\n", media_type="text/event-stream")
 
-    _, result = await asked(respond)
+    _, result = await fetch(respond)
     assert result == (Passage("1", "T", 1.0),)
 
 
@@ -144,7 +144,7 @@ async def test_stream_with_one_passage_per_event_is_read() -> None:
         return PlainTextResponse(text, media_type="text/event-stream; charset=utf-8")
 
     response = {"items": "events[*].doc", "text": "text"}
-    _, result = await asked(respond, role="Retriever", protocol="Http",
+    _, result = await fetch(respond, role="Retriever", protocol="Http",
                            body="{question}", response=response)  # fmt: skip
     assert [each.text for each in result] == ["a", "b"]
 
@@ -156,7 +156,7 @@ async def test_too_deep_response_fails_only_its_sample(text: str) -> None:
         return PlainTextResponse(text, media_type="application/json")
 
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(respond)
+        await fetch(respond)
     assert caught.value.cause is FailureCause.BAD_JSON
 
 
@@ -166,13 +166,13 @@ async def test_too_large_response_is_not_read_to_end() -> None:
         return JSONResponse({"results": [], "noise": "x" * (17 * 2**20)})
 
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(respond)
+        await fetch(respond)
     assert caught.value.cause is FailureCause.BAD_JSON
     assert "16 MiB" in str(caught.value)
 
 
 async def test_get_request_has_query_in_url() -> None:
-    server, result = await asked(
+    server, result = await fetch(
         always([{"text": "Tea"}]),
         "tea & cake",
         role="Retriever",
@@ -196,33 +196,33 @@ async def test_unavailable_search_server_is_probed_with_earlier_request(
         return JSONResponse({} if is_down else [{"text": "Tea"}], 503 if is_down else 200)
 
     reported: list[list[str]] = []
-    outages = Outages(lambda result: reported.append([each.name for each in result]))
+    outages = Outages(lambda down: reported.append([each.name for each in down]))
     async with serving(down_for_three_calls) as server:
-        given = {"name": "kb", "protocol": "Http", "method": method, "cache": False}
-        given |= {"url": server.url + "?q={question}", "body": {"q": "{question}"}}
-        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(given)])
+        fields = {"name": "kb", "protocol": "Http", "method": method, "cache": False}
+        fields |= {"url": server.url + "?q={question}", "body": {"q": "{question}"}}
+        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(fields)])
         async with RetrievalClient(spec, {}, retry=ONE_TRY, outages=outages) as client:
             with outages.reporting():
                 for query in ("first", "second"):
                     [result] = await client.retrieve("kb", query, sample="1")
                     assert result.text == "Tea"
 
-    asked = [received.query["q"] for received in server.requests]
-    assert asked == ["first", "second", "first", "first", "first", "second"]
+    queries = [received.query["q"] for received in server.requests]
+    assert queries == ["first", "second", "first", "first", "first", "second"]
     assert {received.method for received in server.requests} == {method}
     bodies = [received.body for received in server.requests]
-    assert bodies == [None if method == "GET" else {"q": query} for query in asked]
+    assert bodies == [None if method == "GET" else {"q": query} for query in queries]
     assert ["endpoint kb"] in reported
 
 
-def streamed(text: str, kind: str = "text/event-stream") -> Respond:
+def make_stream(text: str, kind: str = "text/event-stream") -> Respond:
     async def respond(_: Received) -> Response:
         return Response(text, media_type=kind)
 
     return respond
 
 
-def events(*values: Any) -> str:
+def make_events(*values: Any) -> str:
     return "".join(f"data: {json.dumps(value)}\n\n" for value in values)
 
 
@@ -233,48 +233,49 @@ HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{quest
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (events({"documents": [A]}, {"documents": [B]}), ["A", "B"]),
-        (events({"documents": [A]}, {"documents": [A, B]}), ["A", "B"]),
+        (make_events({"documents": [A]}, {"documents": [B]}), ["A", "B"]),
+        (make_events({"documents": [A]}, {"documents": [A, B]}), ["A", "B"]),
         (
-            events({"documents": [A]}, {"documents": [{**A, "text": "A whole"}, B]}),
+            make_events({"documents": [A]}, {"documents": [{**A, "text": "A whole"}, B]}),
             ["A whole", "B"],
         ),
-        (events({"documents": [A, B]}, {"documents": [B]}), ["A", "B"]),
-        (events({"documents": [A]}, {"answer": "done"}, {"documents": []}), ["A"]),
-        (events({"documents": []}), []),
+        (make_events({"documents": [A, B]}, {"documents": [B]}), ["A", "B"]),
+        (make_events({"documents": [A]}, {"answer": "done"}, {"documents": []}), ["A"]),
+        (make_events({"documents": []}), []),
     ],
 )
 async def test_results_of_events_are_merged(text: str, expected: list[str]) -> None:
-    _, result = await asked(streamed(text), **HTTP)
+    _, result = await fetch(make_stream(text), **HTTP)
     assert [each.text for each in result] == expected
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        events({"results": [A]}, {"error": "the reranker failed"}),
-        events({"results": []}, {"error": {"message": "the reranker failed"}}),
-        events({"results": [A]}) + 'event: error\ndata: {"message": "the reranker failed"}\n\n',
+        make_events({"results": [A]}, {"error": "the reranker failed"}),
+        make_events({"results": []}, {"error": {"message": "the reranker failed"}}),
+        make_events({"results": [A]})
+        + 'event: error\ndata: {"message": "the reranker failed"}\n\n',
         "event: error\ndata: the reranker failed\n\n",
     ],
 )
 async def test_error_event_fails_call(text: str) -> None:
     with pytest.raises(RetrievalFailed, match="the reranker failed") as caught:
-        await asked(streamed(text), **HTTP)
+        await fetch(make_stream(text), **HTTP)
     assert caught.value.cause is FailureCause.SERVICE_ERROR
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("event: ping\ndata: ping\n\n" + events({"results": [A]}), "text/event-stream"),
-        ("data:\n\n" + events({"results": [A]}) + "data: [DONE] \n\n", "text/event-stream"),
-        (events({"results": [A]}), "text/plain"),
+        ("event: ping\ndata: ping\n\n" + make_events({"results": [A]}), "text/event-stream"),
+        ("data:\n\n" + make_events({"results": [A]}) + "data: [DONE] \n\n", "text/event-stream"),
+        (make_events({"results": [A]}), "text/plain"),
         ('{"results": [{"id": "1", "text": "A"}]}\n{"results": []}\n', "application/json"),
     ],
 )
 async def test_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: str) -> None:
-    _, result = await asked(streamed(text, kind), **HTTP)
+    _, result = await fetch(make_stream(text, kind), **HTTP)
     assert [each.text for each in result] == ["A"]
 
 
@@ -282,15 +283,15 @@ async def test_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: 
 @pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
 async def test_json_lines_are_split_at_newlines_only(separator: str) -> None:
     answer = json.dumps({"results": [{"text": f"A{separator}B"}]}, ensure_ascii=False)
-    _, result = await asked(streamed(answer + "\r\n", "application/x-ndjson"), **HTTP)
+    _, result = await fetch(make_stream(answer + "\r\n", "application/x-ndjson"), **HTTP)
     assert [each.text for each in result] == [f"A{separator}B"]
 
 
 @pytest.mark.parametrize("text", ['data: {"resu', "data: ping\n\n"])
 async def test_truncated_stream_is_rejected(text: str) -> None:
-    before = events({"results": [A]}) if "{" in text else ""
+    before = make_events({"results": [A]}) if "{" in text else ""
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(streamed(before + text), **HTTP)
+        await fetch(make_stream(before + text), **HTTP)
     assert caught.value.cause is FailureCause.BAD_JSON
 
 
@@ -308,7 +309,7 @@ async def test_empty_response_with_error_fails_call(
     answer: Any, reported: str, transient: bool
 ) -> None:
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(always(answer))
+        await fetch(always(answer))
     failure = caught.value
     assert (failure.cause, failure.transient) == (FailureCause.SERVICE_ERROR, transient)
     assert reported in failure.detail
@@ -316,15 +317,15 @@ async def test_empty_response_with_error_fails_call(
 
 async def test_batch_error_without_passages_fails_call() -> None:
     with pytest.raises(RetrievalFailed, match="token expired"):
-        await asked(always({"result": [[]], "error": "token expired"}), protocol="SearchR1",
+        await fetch(always({"result": [[]], "error": "token expired"}), protocol="SearchR1",
                     role="Retriever")  # fmt: skip
 
 
 async def test_service_error_masks_secrets() -> None:
     answer = {"code": 401, "message": "no such key: s3cret-token", "data": []}
     async with serving(always(answer)) as server:
-        given = {"name": "kb", "protocol": "RagChat", "role": "Reference", "url": server.url}
-        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(given)])
+        fields = {"name": "kb", "protocol": "RagChat", "role": "Reference", "url": server.url}
+        spec = RetrievalSpec(endpoints=[RetrievalEndpoint.model_validate(fields)])
         headers = {"kb": {"Authorization": "Bearer s3cret-token"}}
         async with RetrievalClient(spec, headers, retry=ONE_TRY) as client:
             with pytest.raises(RetrievalFailed) as caught:
@@ -341,7 +342,7 @@ async def test_service_error_masks_secrets() -> None:
     ],
 )
 async def test_empty_response_without_error_is_success(answer: Any) -> None:
-    _, result = await asked(always(answer))
+    _, result = await fetch(always(answer))
     assert result == ()
 
 
@@ -369,31 +370,31 @@ async def test_empty_response_without_error_is_success(answer: Any) -> None:
 )  # fmt: skip
 async def test_ids_types_and_addresses_are_not_suggested_as_text(answer: Any, mapping: str) -> None:
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(always(answer), role="Retriever", protocol="Http", body="{question}")
+        await fetch(always(answer), role="Retriever", protocol="Http", body="{question}")
     assert f"set {mapping};" in caught.value.detail
 
 
 async def test_mapping_is_not_suggested_without_texts() -> None:
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(always({"found": {"ids": ["doc-1"], "chunk": [{"docId": "a b c"}]}}), **HTTP)
+        await fetch(always({"found": {"ids": ["doc-1"], "chunk": [{"docId": "a b c"}]}}), **HTTP)
     assert "set response" not in caught.value.detail
 
 
 async def test_null_results_are_skipped() -> None:
-    _, result = await asked(always({"results": [None, A, None]}), **HTTP)
+    _, result = await fetch(always({"results": [None, A, None]}), **HTTP)
     assert [each.text for each in result] == ["A"]
-    _, result = await asked(always({"result": [[None, {"document": A}]]}), role="Retriever",
+    _, result = await fetch(always({"result": [[None, {"document": A}]]}), role="Retriever",
                            protocol="SearchR1")  # fmt: skip
     assert [each.text for each in result] == ["A"]
 
 
 async def test_result_without_text_is_reported_with_number_and_shape() -> None:
     with pytest.raises(RetrievalFailed) as caught:
-        await asked(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
+        await fetch(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
     assert "results: result 2 of 2 has no text at a default path" in caught.value.detail
     assert "received {id: number, title: text} as result 2" in caught.value.detail
 
 
 async def test_single_item_list_is_text() -> None:
-    _, result = await asked(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
+    _, result = await fetch(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
     assert result == (Passage("1", "A", 1.0),)

@@ -34,7 +34,7 @@ from support.servers.faulty_server import (
     silent,
 )
 
-AT_ONCE = RetryPolicy(retries=2, first_delay_seconds=0.0)
+NO_DELAY = RetryPolicy(retries=2, first_delay_seconds=0.0)
 FIELDS = {"user_profile": "young", "rewritten_query": "loan rate", "history_summary": "asked"}
 
 
@@ -51,25 +51,25 @@ Make = Callable[..., RetrievalEndpoint]
 
 
 def make_client(
-    *endpoints: RetrievalEndpoint, retry: RetryPolicy = AT_ONCE, **options: Any
+    *endpoints: RetrievalEndpoint, retry: RetryPolicy = NO_DELAY, **options: Any
 ) -> RetrievalClient:
     spec = RetrievalSpec(mode=RetrievalMode.REWARD, endpoints=list(endpoints))
     return RetrievalClient(spec, options.pop("headers", {}), retry=retry, **options)
 
 
 @asynccontextmanager
-async def asking(
+async def make_served_client(
     respond: Respond,
     make: Make = make_rag_chat,
     *,
     client: dict[str, Any] | None = None,
     **values: Any,
 ) -> AsyncIterator[tuple[FaultyServer, RetrievalClient]]:
-    """A client with one endpoint of these `values`, and the server that it asks."""
+    """Yield a server, and a client whose only endpoint is that server with these `values`."""
     async with serving(respond) as server:
         options = client or {}
-        async with make_client(make(server.url, **values), **options) as asker:
-            yield server, asker
+        async with make_client(make(server.url, **values), **options) as retrieval_client:
+            yield server, retrieval_client
 
 
 async def chat(received: Received) -> Response:
@@ -83,7 +83,7 @@ async def test_actor_request_has_fields_extra_body_and_headers() -> None:
         "topK": 5,
         "extraBody": {"tenant_id": "acme", "top_k": "9"},
     }
-    async with asking(chat, client={"headers": headers}, **values) as (server, client):
+    async with make_served_client(chat, client={"headers": headers}, **values) as (server, client):
         passages = await client.retrieve("actor-8b", "hello", FIELDS, sample="1")
 
     [received] = server.requests
@@ -100,7 +100,7 @@ async def test_actor_request_has_fields_extra_body_and_headers() -> None:
 
 
 async def test_reference_request_has_only_context() -> None:
-    async with asking(chat, name="reference-32b", role="Reference") as (server, client):
+    async with make_served_client(chat, name="reference-32b", role="Reference") as (server, client):
         await client.retrieve("reference-32b", "hello", sample="1")
     assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
 
@@ -158,7 +158,7 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
 async def test_invalid_response_fails_with_cause_and_retries_if_transient(
     respond: Respond, cause: FailureCause, detail: str, tries: int
 ) -> None:
-    async with asking(respond, timeoutSeconds=0.2) as (server, client):
+    async with make_served_client(respond, timeoutSeconds=0.2) as (server, client):
         with pytest.raises(RetrievalFailed) as failed:
             await client.retrieve("actor-8b", "hello", FIELDS, sample="1")
         summary = client.summaries()["actor-8b"]
@@ -177,7 +177,7 @@ async def test_invalid_response_fails_with_cause_and_retries_if_transient(
     [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
 )
 async def test_invalid_search_r1_response_is_missing_field(results: list[Any]) -> None:
-    async with asking(always({"result": results}), make_endpoint) as (_, client):
+    async with make_served_client(always({"result": results}), make_endpoint) as (_, client):
         with pytest.raises(RetrievalFailed, match="MissingField: result"):
             await client.retrieve("kb", "tea", sample="1")
 
@@ -236,10 +236,10 @@ async def test_broken_connections_have_cause(scheme: str, cause: FailureCause, t
 
 
 async def test_service_recovery_within_retries_is_success() -> None:
-    async def twice_busy(received: Received) -> Response:
+    async def busy_twice(received: Received) -> Response:
         return rag_chat(received) if received.number == 2 else JSONResponse("busy", 503)
 
-    async with serving(twice_busy) as server, make_client(make_rag_chat(server.url)) as client:
+    async with serving(busy_twice) as server, make_client(make_rag_chat(server.url)) as client:
         passages = await client.retrieve("actor-8b", "hello", sample="1")
         summary = client.summaries()["actor-8b"]
 
@@ -260,7 +260,7 @@ async def test_concurrent_queries_are_batched() -> None:
 
 
 async def test_sequential_queries_are_not_batched() -> None:
-    async with asking(search_r1(), make_endpoint) as (server, client):
+    async with make_served_client(search_r1(), make_endpoint) as (server, client):
         answers = [await client.retrieve("kb", query, sample=query) for query in "abc"]
     assert [request.body["queries"] for request in server.requests] == [["a"], ["b"], ["c"]]
     assert [passages[0].id for passages in answers] == ["a", "b", "c"]
@@ -269,11 +269,11 @@ async def test_sequential_queries_are_not_batched() -> None:
 async def test_failing_query_does_not_fail_its_batch() -> None:
     healthy = search_r1()
 
-    async def allergic(received: Received) -> Response:
+    async def fail_on_poison(received: Received) -> Response:
         bad = "poison" in received.body["queries"]
         return JSONResponse("boom", 500) if bad else await healthy(received)
 
-    async with serving(allergic) as server, make_client(make_endpoint(server.url)) as client:
+    async with serving(fail_on_poison) as server, make_client(make_endpoint(server.url)) as client:
         tea, poison, milk = await asyncio.gather(
             *(client.retrieve("kb", q, sample=q) for q in ("tea", "poison", "milk")),
             return_exceptions=True,
@@ -290,7 +290,7 @@ async def test_equal_queries_share_one_cached_call(make: Make) -> None:
     async def either(received: Received) -> Response:
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 
-    async with asking(either, make, name="kb") as (server, client):
+    async with make_served_client(either, make, name="kb") as (server, client):
         together = await asyncio.gather(
             *(client.retrieve("kb", "tea", sample=str(i)) for i in range(5))
         )
@@ -311,17 +311,17 @@ async def test_equal_queries_are_repeated_without_cache() -> None:
 
 
 async def test_cache_evicts_least_recently_used() -> None:
-    async with asking(chat, client={"cached_queries": 2}) as (server, client):
+    async with make_served_client(chat, client={"cached_queries": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
     assert [request.body["context"] for request in server.requests] == ["a", "b", "c", "b"]
 
 
 async def test_failed_call_is_not_cached() -> None:
-    async def first_bad(received: Received) -> Response:
+    async def fail_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("bad", 400)
 
-    async with serving(first_bad) as server, make_client(make_rag_chat(server.url)) as client:
+    async with serving(fail_first) as server, make_client(make_rag_chat(server.url)) as client:
         with pytest.raises(RetrievalFailed):
             await client.retrieve("actor-8b", "tea", sample="1")
         passages = await client.retrieve("actor-8b", "tea", sample="2")
@@ -336,18 +336,19 @@ async def test_failed_call_is_not_cached() -> None:
 async def test_canceled_caller_does_not_cancel_shared_call(
     make: Make, cache: bool, queries: str
 ) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
+    called = asyncio.Event()
+    answer = asyncio.Event()
 
-    async def when_told(received: Received) -> Response:
-        asked.set()
+    async def respond_later(received: Received) -> Response:
+        called.set()
         await answer.wait()
         return await search_r1()(received) if "queries" in received.body else rag_chat(received)
 
-    async with asking(when_told, make, name="kb", cache=cache) as (server, client):
+    async with make_served_client(respond_later, make, name="kb", cache=cache) as (server, client):
         impatient, patient = (
             asyncio.create_task(client.retrieve("kb", query, sample=query)) for query in queries
         )
-        await asked.wait()
+        await called.wait()
         impatient.cancel()
         await asyncio.wait([impatient])
         answer.set()
@@ -360,13 +361,13 @@ async def test_canceled_caller_does_not_cancel_shared_call(
 async def test_calls_in_flight_are_limited_by_endpoint() -> None:
     full, go = asyncio.Event(), asyncio.Event()
 
-    async def when_full(received: Received) -> Response:
+    async def respond_when_full(received: Received) -> Response:
         if received.number == 2:
             full.set()
         await go.wait()
         return rag_chat(received)
 
-    async with asking(when_full, maxConcurrency=3) as (server, client):
+    async with make_served_client(respond_when_full, maxConcurrency=3) as (server, client):
         calls = asyncio.gather(
             *(client.retrieve("actor-8b", str(n), sample=str(n)) for n in range(9))
         )
@@ -391,7 +392,7 @@ async def test_warm_up_allows_slow_first_response() -> None:
         await asyncio.sleep(0.0 if received.number else 0.3)
         return rag_chat(received)
 
-    async with asking(slow_first, timeoutSeconds=0.2) as (server, client):
+    async with make_served_client(slow_first, timeoutSeconds=0.2) as (server, client):
         warm_up = await client.warm_up("actor-8b", limit_seconds=20)
 
     assert warm_up.first_seconds >= 0.3
@@ -417,15 +418,13 @@ async def test_warm_up_failure_names_endpoint_url_status_and_body() -> None:
         serving(always({"error": "bad token"}, 401)) as server,
         make_client(make_rag_chat(f"{server.url}?key=hidden")) as client,
     ):
-        with pytest.raises(TrainerError) as refusal:
+        with pytest.raises(TrainerError) as raised:
             await client.warm_up("actor-8b", limit_seconds=20)
 
-    assert refusal.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
-    assert str(refusal.value).startswith(
-        f"endpoint actor-8b ({server.url}) sent no usable response"
-    )
-    assert 'HttpStatus: 401 \'{"error":"bad token"}\'; check' in str(refusal.value)
-    assert "hidden" not in str(refusal.value)
+    assert raised.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
+    assert str(raised.value).startswith(f"endpoint actor-8b ({server.url}) sent no usable response")
+    assert 'HttpStatus: 401 \'{"error":"bad token"}\'; check' in str(raised.value)
+    assert "hidden" not in str(raised.value)
     assert len(server.requests) == 1
 
 
@@ -441,8 +440,8 @@ async def test_warm_up_continues_beyond_limit_during_outage() -> None:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
     reported: list[list[str]] = []
-    outages = Outages(lambda actual: reported.append([each.name for each in actual]))
-    async with asking(loading_first, client={"outages": outages}) as (server, client):
+    outages = Outages(lambda down: reported.append([each.name for each in down]))
+    async with make_served_client(loading_first, client={"outages": outages}) as (server, client):
         with outages.reporting():
             await client.warm_up("actor-8b", limit_seconds=0.5)
 
@@ -463,7 +462,7 @@ async def test_calls_are_logged_with_sample_and_status_without_secret(
     caplog.set_level(logging.DEBUG)
     headers = {"actor-8b": {"Authorization": "Bearer secret-token"}}
     options = {"headers": headers, "log_calls": True}
-    async with asking(repeats_headers, client=options) as (_, client):
+    async with make_served_client(repeats_headers, client=options) as (_, client):
         await client.retrieve("actor-8b", "hello", sample="17/0")
         await client.retrieve("actor-8b", "hello", sample="17/1")
         failure = await outcome(client, "17/2")
@@ -489,22 +488,22 @@ async def test_calls_are_not_logged_by_default(caplog: pytest.LogCaptureFixture)
 
 async def test_invalid_header_secret_is_not_in_message() -> None:
     headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
-    async with asking(chat, client={"headers": headers}) as (_, client):
+    async with make_served_client(chat, client={"headers": headers}) as (_, client):
         failure = await outcome(client, "hello")
     assert isinstance(failure, RetrievalFailed)
     assert "token-of-mine" not in str(failure)
 
 
 async def test_close_cancels_calls_in_flight() -> None:
-    asked = asyncio.Event()
+    called = asyncio.Event()
 
-    async def never(received: Received) -> Response:
-        asked.set()
+    async def never_respond(received: Received) -> Response:
+        called.set()
         return await silent(received)
 
-    async with serving(never) as server, make_client(make_endpoint(server.url)) as client:
+    async with serving(never_respond) as server, make_client(make_endpoint(server.url)) as client:
         call = asyncio.create_task(client.retrieve("kb", "tea", sample="1"))
-        await asked.wait()
+        await called.wait()
 
     await asyncio.wait([call], timeout=10)
     assert call.cancelled()

@@ -1,4 +1,4 @@
-"""A language model as judge: what it is asked, how its grade is read, what its failures cost."""
+"""Language models as judges: requests, parsed grades and failures."""
 
 from typing import Any
 
@@ -18,19 +18,19 @@ SAMPLE = RewardSample("1/0", "Capital?", "It is Paris.", ("Paris", "paris"), col
 PROMPT = "{lang}: {prompt} {answer} -> {completion} {{completion}}"
 
 
-def replies(text: Any) -> Respond:
+def reply_with(text: Any) -> Respond:
     async def respond(_: Received) -> Response:
         return JSONResponse({"choices": [{"message": {"role": "assistant", "content": text}}]})
 
     return respond
 
 
-async def graded(
+async def grade_samples(
     respond: Respond, *samples: RewardSample, **judge: Any
 ) -> tuple[FaultyServer, list[float]]:
     async with serving(respond) as server:
-        given = {"model": "grader", "prompt": PROMPT, **judge}
-        term = {"name": "Judge", "url": server.url, "timeoutSeconds": 5, "judge": given}
+        fields = {"model": "grader", "prompt": PROMPT, **judge}
+        term = {"name": "Judge", "url": server.url, "timeoutSeconds": 5, "judge": fields}
         spec = RewardSpec.model_validate({"functions": [term]})
         headers = {0: {"Authorization": "Bearer s3cr3t-token"}}
         async with Rewards(spec, RetrievalSpec(), headers=headers) as rewards:
@@ -39,8 +39,8 @@ async def graded(
 
 @pytest.mark.row("D14")
 async def test_judge_gets_sample_fields_and_grade_is_scaled() -> None:
-    server, [score] = await graded(
-        replies("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
+    server, [score] = await grade_samples(
+        reply_with("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
     )
     assert score == 0.75
     [received] = server.requests
@@ -63,7 +63,7 @@ def make_reply(text: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}}]}
 
 
-def cut_off(text: str) -> dict[str, Any]:
+def cut_reply(text: str) -> dict[str, Any]:
     return {"choices": [{"message": {"content": text}, "finish_reason": "length"}]}
 
 
@@ -104,8 +104,8 @@ def test_grades_are_read_by_pattern_or_path(
         ({}, make_reply("No idea."), FailureCause.NOT_A_NUMBER, "no grade"),
         ({}, make_reply("Between 2 and 4, so 3"), FailureCause.NOT_A_NUMBER, "several numbers"),
         ({}, make_reply("gpt4 says fine"), FailureCause.NOT_A_NUMBER, "no grade"),
-        ({}, cut_off("<think>the student wrote 5"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
-        ({}, cut_off("7 because of 3"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
+        ({}, cut_reply("<think>the student wrote 5"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
+        ({}, cut_reply("7 because of 3"), FailureCause.NOT_A_NUMBER, "judge.maxTokens"),
         ({"scorePattern": r"\d"}, make_reply("<think>4"), FailureCause.NOT_A_NUMBER,
             "scorePattern"),
         ({}, {"error": {"message": "no model g"}}, FailureCause.SERVICE_ERROR, "error: no model g"),
@@ -134,37 +134,37 @@ def test_reply_without_grade_fails_sample(
 @pytest.mark.row("D14")
 async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
     other = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
-    server, scores = await graded(replies("5"), SAMPLE, SAMPLE, other)
+    server, scores = await grade_samples(reply_with("5"), SAMPLE, SAMPLE, other)
     assert (len(server.requests), scores) == (2, [0.5, 0.5, 0.5])
-    server, _ = await graded(replies("5"), SAMPLE, SAMPLE, cache=False)
+    server, _ = await grade_samples(reply_with("5"), SAMPLE, SAMPLE, cache=False)
     assert len(server.requests) == 2
 
 
 @pytest.mark.row("D14")
 async def test_busy_judge_is_retried_but_rejection_is_not() -> None:
     async def busy(received: Received) -> Response:
-        return await replies("8")(received) if received.number else JSONResponse({}, 503)
+        return await reply_with("8")(received) if received.number else JSONResponse({}, 503)
 
-    server, scores = await graded(busy, retries=1)
+    server, scores = await grade_samples(busy, retries=1)
     assert (len(server.requests), scores) == (2, [0.8])
 
-    async def refuses(_: Received) -> Response:
+    async def reject(_: Received) -> Response:
         return JSONResponse({"error": "model not found"}, 404)
 
     with pytest.raises(RewardFailed, match="reward Judge grader: HttpStatus: 404"):
-        await graded(refuses)
+        await grade_samples(reject)
 
 
 async def test_reply_excerpt_masks_key() -> None:
     with pytest.raises(RewardFailed, match=r"has no grade: 'I was asked with \*\*\*'"):
-        await graded(replies("I was asked with s3cr3t-token"))
+        await grade_samples(reply_with("I was asked with s3cr3t-token"))
 
 
 async def test_failed_grade_is_not_cached() -> None:
-    async def one_bad(received: Received) -> Response:
-        return await replies("bad" if received.number == 0 else "6")(received)
+    async def fail_first(received: Received) -> Response:
+        return await reply_with("bad" if received.number == 0 else "6")(received)
 
-    async with serving(one_bad) as server:
+    async with serving(fail_first) as server:
         judge = {"model": "m", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
         spec = RewardSpec.model_validate({"functions": [term]})
@@ -179,14 +179,15 @@ async def test_failed_grade_is_not_cached() -> None:
 async def test_unavailable_judge_is_probed_with_earlier_request(
     cache: bool,
 ) -> None:
-    first, lost = SAMPLE, RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
+    first = SAMPLE
+    lost = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
 
     async def down_for_three_calls(received: Received) -> Response:
         is_down = 1 <= received.number <= 3
-        return JSONResponse("loading", 503) if is_down else await replies("6")(received)
+        return JSONResponse("loading", 503) if is_down else await reply_with("6")(received)
 
     reported: list[list[str]] = []
-    outages = Outages(lambda result: reported.append([each.name for each in result]))
+    outages = Outages(lambda down: reported.append([each.name for each in down]))
     async with serving(down_for_three_calls) as server:
         judge = {"model": "m", "prompt": "{completion}", "retries": 0, "cache": cache}
         term = {"name": "Judge", "url": server.url, "judge": judge}
@@ -196,9 +197,9 @@ async def test_unavailable_judge_is_probed_with_earlier_request(
                 scores = [(await rewards.score(sample)).total for sample in (first, lost)]
 
     assert scores == [0.6, 0.6]
-    asked = [received.body["messages"][0]["content"] for received in server.requests]
+    prompts = [received.body["messages"][0]["content"] for received in server.requests]
     own, probe = lost.completion, first.completion
-    assert asked == [probe, own, probe, probe, probe, own]
+    assert prompts == [probe, own, probe, probe, probe, own]
     assert [f"reward Judge m at {server.url}"] in reported
     assert reported[-1] == []
 
@@ -209,13 +210,13 @@ async def test_judges_of_same_model_have_unique_names() -> None:
         text = received.body["messages"][0]["content"]
         if "kind" in text:
             return JSONResponse("no such model", 404)
-        return await replies("8" if "true" in text else "4")(received)
+        return await reply_with("8" if "true" in text else "4")(received)
 
     async with serving(by_prompt) as server:
-        asked = ("Is {completion} true?", "Is {completion} short?", "Is {completion} kind?")
+        prompts = ("Is {completion} true?", "Is {completion} short?", "Is {completion} kind?")
         terms = [
             {"name": "Judge", "url": server.url, "judge": {"model": "m", "prompt": prompt}}
-            for prompt in asked
+            for prompt in prompts
         ]
         two = RewardSpec.model_validate({"functions": terms[:2]})
         async with Rewards(two, RetrievalSpec()) as rewards:

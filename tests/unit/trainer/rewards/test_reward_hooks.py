@@ -45,7 +45,7 @@ def obey(sample):
 async def obey_async(sample):
     return obey(sample)
 
-async def wait_for_ever(sample):
+async def wait_forever(sample):
     import asyncio
     await asyncio.Event().wait()
 
@@ -125,7 +125,7 @@ async def test_function_that_exits_or_hangs_fails_one_sample(
 
 
 async def test_slow_coroutine_fails_one_sample(code: str) -> None:
-    async with make_hook(f"{code}:wait_for_ever", timeout_seconds=0.05) as hook:
+    async with make_hook(f"{code}:wait_forever", timeout_seconds=0.05) as hook:
         with pytest.raises(CallFailed) as failed:
             await hook.score(make_sample("any"))
 
@@ -143,24 +143,24 @@ async def test_reward_processes_are_shared_and_exit_with_hook(code: str) -> None
 
     assert len(processes) == 2
     assert os.getpid() not in processes
-    assert not any(exists(process) for process in processes)
+    assert not any(is_running(process) for process in processes)
 
 
-def exists(process: int) -> bool:
+def is_running(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
 async def test_canceled_call_does_not_reply_to_next_one(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
     await hook.score(make_sample("length"))
-    given_up = asyncio.create_task(hook.score(make_sample("hang")))
+    canceled = asyncio.create_task(hook.score(make_sample("hang")))
     await asyncio.sleep(0)  # let it start
-    given_up.cancel()
-    await asyncio.wait([given_up])
+    canceled.cancel()
+    await asyncio.wait([canceled])
     after = await hook.score(make_sample("length"))
     await hook.close()
 
-    assert given_up.cancelled()
+    assert canceled.cancelled()
     assert after == len("Capital?")
 
 
@@ -173,10 +173,10 @@ async def test_canceled_call_does_not_reply_to_next_one(code: str) -> None:
     ],
 )
 def test_import_error_names_function(code: str, target: str, expected: str) -> None:
-    with pytest.raises(TrainerError) as refusal:
+    with pytest.raises(TrainerError) as raised:
         python_reward(target.format(code=code), 30.0)
-    assert refusal.value.exit_code is ExitCode.REWARD_CODE_ERROR
-    assert expected.format(code=code) in str(refusal.value)
+    assert raised.value.exit_code is ExitCode.REWARD_CODE_ERROR
+    assert expected.format(code=code) in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["1 / 0", "import sys; sys.exit(4)", "def f(:"])
@@ -209,7 +209,7 @@ async def test_code_is_imported_from_code_from_path(tmp_path: Path) -> None:
             await rewards.score(RewardSample("17/1", "Capital?", "raise"))
         process = (await rewards.score(RewardSample("17/2", "Capital?", "process"))).parts
 
-    assert not exists(int(process["in_the_folder:obey"]))
+    assert not is_running(int(process["in_the_folder:obey"]))
     assert score.parts == {"in_the_folder:obey": 8.0}
     assert score.total == 4.0
 
@@ -260,9 +260,9 @@ async def test_http_reward_failures_have_causes(
 
 
 def test_hooks_get_sample_as_json() -> None:
-    seen = make_sample("x")
+    fields = make_sample("x")
 
-    assert set(seen) == {
+    assert set(fields) == {
         "name",
         "prompt",
         "completion",

@@ -21,7 +21,7 @@ from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import Received, serving
 
 
-def passages(**scores: float) -> list[Passage]:
+def make_passages(**scores: float) -> list[Passage]:
     return [Passage(key, f"text of {key}", score) for key, score in scores.items()]
 
 
@@ -49,7 +49,7 @@ SALES = RetrievalSpec.model_validate(
 )
 
 
-async def scored(
+async def score_sample(
     sample: RewardSample, *functions: dict[str, Any], retrieval: RetrievalSpec = RetrievalSpec()
 ) -> Score:
     async with Rewards(make_reward_spec(*functions), retrieval) as rewards:
@@ -60,17 +60,17 @@ async def scored(
     ("actor", "reference", "threshold", "expected"),
     [
         # (0.9 + 0.5) of 0.9 + 0.6 + 0.5
-        (passages(a=0.8, c=0.7), passages(a=0.9, b=0.6, c=0.5), 0.5, 1.4 / 2.0),
-        # c was found below the threshold only: 0.9 of 2.0
-        (passages(a=0.8, c=0.7), passages(a=0.9, b=0.6, c=0.5), 0.75, 0.9 / 2.0),
-        # at the threshold is enough
-        (passages(a=0.75), passages(a=0.3), 0.75, 1.0),
-        (passages(x=1.0), passages(a=0.9), 0.0, 0.0),
-        (passages(), passages(a=0.9), 0.0, 0.0),
-        (passages(a=1.0), passages(), 0.0, 0.0),
-        # a score below zero is no weight: 0.5 of 0.5
-        (passages(a=1.0), passages(a=0.5, b=-2.0), 0.0, 1.0),
-        (passages(a=1.0), passages(a=-1.0), 0.0, 0.0),
+        (make_passages(a=0.8, c=0.7), make_passages(a=0.9, b=0.6, c=0.5), 0.5, 1.4 / 2.0),
+        # the score of c is below the threshold: 0.9 of 2.0
+        (make_passages(a=0.8, c=0.7), make_passages(a=0.9, b=0.6, c=0.5), 0.75, 0.9 / 2.0),
+        # a score equal to the threshold counts
+        (make_passages(a=0.75), make_passages(a=0.3), 0.75, 1.0),
+        (make_passages(x=1.0), make_passages(a=0.9), 0.0, 0.0),
+        (make_passages(), make_passages(a=0.9), 0.0, 0.0),
+        (make_passages(a=1.0), make_passages(), 0.0, 0.0),
+        # negative scores have zero weight: 0.5 of 0.5
+        (make_passages(a=1.0), make_passages(a=0.5, b=-2.0), 0.0, 1.0),
+        (make_passages(a=1.0), make_passages(a=-1.0), 0.0, 0.0),
     ],
 )
 def test_rag_score_equals_hand_computed_values(
@@ -132,7 +132,7 @@ def test_format_depends_on_mode(mode: RetrievalMode, sample: RewardSample, expec
 
 async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
     sample = make_sample("It is <answer>Paris, France</answer>")
-    score = await scored(
+    score = await score_sample(
         sample,
         {"name": "F1", "weight": 2.0},
         {"name": "Contains", "weight": 0.5},
@@ -145,14 +145,17 @@ async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
 
 
 async def test_exact_match_is_reported_when_not_a_term() -> None:
-    score = await scored(make_sample("paris."), {"name": "Format"})
+    score = await score_sample(make_sample("paris."), {"name": "Format"})
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
 
 
 async def test_rag_score_uses_actor_threshold() -> None:
-    retrieved = {"Actor": passages(a=0.9, b=0.5, c=0.6), "Reference": passages(a=0.5, b=0.3, c=0.2)}
+    retrieved = {
+        "Actor": make_passages(a=0.9, b=0.5, c=0.6),
+        "Reference": make_passages(a=0.5, b=0.3, c=0.2),
+    }
     sample = make_sample("{...}", fields={"rewritten_query": "x"}, retrieved=retrieved)
-    score = await scored(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
+    score = await score_sample(sample, {"name": "RagScore"}, {"name": "Format"}, retrieval=SALES)
     assert score.parts == pytest.approx({"RagScore": 0.7, "Format": 1.0})
 
 
@@ -167,7 +170,7 @@ async def test_unparsable_output_scores_zero_without_call() -> None:
 
 
 async def test_empty_reference_scores_zero_and_is_counted() -> None:
-    retrieved = {"Actor": passages(a=0.9), "Reference": passages()}
+    retrieved = {"Actor": make_passages(a=0.9), "Reference": make_passages()}
     sample = make_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
     async with Rewards(make_reward_spec({"name": "RagScore"}), SALES) as rewards:
         score = await rewards.score(sample)
@@ -177,12 +180,12 @@ async def test_empty_reference_scores_zero_and_is_counted() -> None:
 
 
 async def test_failed_term_fails_sample_after_other_terms_finish() -> None:
-    ended = asyncio.Event()
+    finished = asyncio.Event()
 
     async def respond(received: Received) -> Response:
         if received.body["prompt"] == "Capital of France?":
             await asyncio.sleep(0.05)  # longer than the other term takes to raise
-            ended.set()
+            finished.set()
         return JSONResponse({"score": 1})
 
     async with serving(respond) as judge:
@@ -195,7 +198,7 @@ async def test_failed_term_fails_sample_after_other_terms_finish() -> None:
 
     assert failed.value.name == "asyncio:sleep"
     assert failed.value.cause is FailureCause.RAISED
-    assert ended.is_set()
+    assert finished.is_set()
 
 
 def make_judge(model: str, prompt: str) -> dict[str, Any]:
@@ -228,6 +231,6 @@ def test_term_names_are_unique(functions: list[dict[str, Any]], expected: list[s
 
 async def test_terms_of_same_kind_are_reported_separately() -> None:
     f1 = {"name": "F1"}
-    score = await scored(make_sample("Paris, France"), f1, f1 | {"weight": 2.0})
+    score = await score_sample(make_sample("Paris, France"), f1, f1 | {"weight": 2.0})
     assert score.parts == pytest.approx({"F1": 2 / 3, "F1 [1]": 2 / 3})
     assert score.total == pytest.approx(2.0)

@@ -38,7 +38,7 @@ from support.servers.faulty_server import (
 
 
 @asynccontextmanager
-async def collecting(
+async def make_collector(
     config: TrainerConfig,
     pool: FakeEnginePool,
     env: Mapping[str, str] | None = None,
@@ -55,14 +55,14 @@ async def collecting(
     composer.close()
 
 
-async def collected(
+async def collect_rollouts(
     config: TrainerConfig,
     pool: FakeEnginePool,
     prompts: Sequence[Prompt],
     n: int,
     env: Mapping[str, str] | None = None,
 ) -> tuple[Collector, Rollouts]:
-    async with collecting(config, pool, env) as collector:
+    async with make_collector(config, pool, env) as collector:
         batch = await collector.prepare(1, prompts, Sampling(n, temperature=1.0, top_p=1.0))
         return collector, await collector.collect(batch)
 
@@ -76,7 +76,7 @@ def make_prompt(index: int, text: str, context: str = "") -> Prompt:
 CONTEXT = "customer: what does a loan cost?"
 
 
-def fields(query: str) -> str:
+def make_fields(query: str) -> str:
     values = {"user_profile": "a buyer", "rewritten_query": query, "history_summary": "asks"}
     return f"Here it is:\n```json\n{json.dumps(values)}\n```"
 
@@ -119,7 +119,7 @@ REFERENCE = always(
 )
 
 
-async def finds_what_was_asked(received: Received) -> Response:
+async def find_query(received: Received) -> Response:
     query = received.body["rewritten_query"]
     if query == "broken":
         return JSONResponse({"error": "out of luck"}, 500)
@@ -128,24 +128,24 @@ async def finds_what_was_asked(received: Received) -> Response:
     return JSONResponse({"results": [{"id": query, "text": query, "score": 0.8}]})
 
 
-async def make_sales_step(
+async def run_sales_step(
     folder: Path, *outputs: str, **retrieval: Any
 ) -> tuple[Collector, Rollouts, FaultyServer, FaultyServer]:
-    async with serving(finds_what_was_asked) as actor, serving(REFERENCE) as reference:
+    async with serving(find_query) as actor, serving(REFERENCE) as reference:
         config = make_sales_config(folder, actor.url, reference.url, **retrieval)
         pool = FakeEnginePool(in_turn(*outputs))
         prompts = [make_prompt(7, "write the fields", CONTEXT)]
-        collector, rollouts = await collected(config, pool, prompts, len(outputs), SECRETS)
+        collector, rollouts = await collect_rollouts(config, pool, prompts, len(outputs), SECRETS)
         return collector, rollouts, actor, reference
 
 
 async def test_actor_gets_fields_and_reference_only_context(
     tmp_path: Path,
 ) -> None:
-    _, _, actor, reference = await make_sales_step(tmp_path, fields("rates"))
+    _, _, actor, reference = await run_sales_step(tmp_path, make_fields("rates"))
 
-    [asked] = actor.requests
-    assert asked.body == {
+    [actor_request] = actor.requests
+    assert actor_request.body == {
         "context": CONTEXT,
         "user_profile": "a buyer",
         "rewritten_query": "rates",
@@ -154,9 +154,9 @@ async def test_actor_gets_fields_and_reference_only_context(
         "top_k": 2,
         "tenant_id": "acme",
     }
-    [compared] = reference.requests
-    assert compared.body == {"context": CONTEXT, "score_threshold": 0.95, "top_k": 3}
-    for received in (asked, compared):
+    [reference_request] = reference.requests
+    assert reference_request.body == {"context": CONTEXT, "score_threshold": 0.95, "top_k": 3}
+    for received in (actor_request, reference_request):
         assert received.headers["authorization"] == "Bearer xyz"
         assert received.headers["x-team"] == "sales"
 
@@ -164,24 +164,32 @@ async def test_actor_gets_fields_and_reference_only_context(
 async def test_rag_score_is_recall_and_unparsable_output_scores_zero(
     tmp_path: Path,
 ) -> None:
-    collector, rollouts, actor, reference = await make_sales_step(
-        tmp_path, fields("rates"), fields("terms"), fields("weather"), "no fields at all"
+    collector, rollouts, actor, reference = await run_sales_step(
+        tmp_path,
+        make_fields("rates"),
+        make_fields("terms"),
+        make_fields("weather"),
+        "no fields at all",
     )
 
-    # 0.9 of 0.9 + 0.6; 0.6 of it; nothing of it; each with 0.1 for the format
+    # recall 0.9 / 1.5, 0.6 / 1.5 and 0, each plus 0.1 for the format
     assert [s.reward for s in rollouts.samples] == pytest.approx([0.7, 0.5, 0.1, 0.0])
     assert [s.parts["Format"] for s in rollouts.samples] == [1.0, 1.0, 1.0, 0.0]
     queries = sorted(r.body["rewritten_query"] for r in actor.requests)
     assert queries == ["rates", "terms", "weather"]
-    assert len(reference.requests) == 1  # one context is asked for once
+    assert len(reference.requests) == 1  # one request per context
     [group] = collector.groups(rollouts)
     assert sum(group.advantages) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.row("A13")
 async def test_failed_call_drops_only_its_sample(tmp_path: Path) -> None:
-    collector, rollouts, _, _ = await make_sales_step(
-        tmp_path, fields("rates"), fields("broken"), fields("weather"), maxFailureRatio=0.5
+    collector, rollouts, _, _ = await run_sales_step(
+        tmp_path,
+        make_fields("rates"),
+        make_fields("broken"),
+        make_fields("weather"),
+        maxFailureRatio=0.5,
     )
 
     kept, lost, other = rollouts.samples
@@ -195,8 +203,8 @@ async def test_failed_call_drops_only_its_sample(tmp_path: Path) -> None:
 
 
 async def test_zero_reward_keeps_failed_sample(tmp_path: Path) -> None:
-    collector, rollouts, _, _ = await make_sales_step(
-        tmp_path, fields("rates"), fields("broken"), onFailure="ZeroReward"
+    collector, rollouts, _, _ = await run_sales_step(
+        tmp_path, make_fields("rates"), make_fields("broken"), onFailure="ZeroReward"
     )
 
     [group] = collector.groups(rollouts)
@@ -206,8 +214,8 @@ async def test_zero_reward_keeps_failed_sample(tmp_path: Path) -> None:
 
 @pytest.mark.row("A13")
 async def test_too_many_failures_fail_attempt_with_counts_and_example(tmp_path: Path) -> None:
-    outputs = [fields(query) for query in ("rates", "broken", "broken", "odd")]
-    collector, rollouts, _, _ = await make_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
+    outputs = [make_fields(query) for query in ("rates", "broken", "broken", "odd")]
+    collector, rollouts, _, _ = await run_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
 
     with pytest.raises(TrainerError) as raised:
         collector.check_failures(rollouts)
@@ -247,22 +255,22 @@ def make_search_config(folder: Path, url: str, length: int, **retrieval: Any) ->
     )
 
 
-async def one_search(
+async def run_search(
     config: TrainerConfig, write: Write, carried: str = ""
 ) -> tuple[Sample, list[GenerationRequest]]:
     pool = FakeEnginePool(write, carried=carried)
-    _, rollouts = await collected(config, pool, [make_prompt(0, "question ")], n=1)
+    _, rollouts = await collect_rollouts(config, pool, [make_prompt(0, "question ")], n=1)
     [sample] = rollouts.samples
     return sample, pool.requests
 
 
-def asks_once(text: str) -> str:
+def search_once(text: str) -> str:
     return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
 
 
 async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
-        sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), asks_once)
+        sample, requests = await run_search(make_search_config(tmp_path, kb.url, 256), search_once)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
     assert text_of(sample.token_ids) == f"I look it up {SEARCH}{RESULT}<answer>right</answer>"
@@ -283,7 +291,7 @@ async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
 async def test_stop_text_within_longer_token_triggers_search(carried: str, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
-        sample, _ = await one_search(config, asks_once, carried)
+        sample, _ = await run_search(config, search_once, carried)
 
     assert [r.body["queries"] for r in kb.requests] == [["loans"]]
     own = f"I look it up {SEARCH}{carried}"
@@ -297,18 +305,18 @@ async def test_turn_without_query_continues_with_hint(stray: str, tmp_path: Path
         return "<answer>right</answer>" if "<information>" in text else stray
 
     async with serving(search_r1()) as kb:
-        sample, requests = await one_search(make_search_config(tmp_path, kb.url, 256), write)
+        sample, requests = await run_search(make_search_config(tmp_path, kb.url, 256), write)
 
     assert not kb.requests
     assert text_of(sample.token_ids) == f"{stray}{NO_QUERY}<answer>right</answer>"
     assert len(requests) == 2
-    assert sample.text == f"{stray}<answer>right</answer>"  # what it was told is not its own
+    assert sample.text == f"{stray}<answer>right</answer>"  # the hint is not part of the completion
 
 
 async def test_answer_before_search_ends_sample(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
-        sample, _ = await one_search(config, lambda _: f"<answer>right</answer> {SEARCH}")
+        sample, _ = await run_search(config, lambda _: f"<answer>right</answer> {SEARCH}")
 
     assert not kb.requests
     assert sample.reward == 1.0
@@ -317,7 +325,7 @@ async def test_answer_before_search_ends_sample(tmp_path: Path) -> None:
 async def test_stop_text_is_removed_after_max_turns(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 1000, maxTurns=2)
-        sample, requests = await one_search(config, lambda _: SEARCH)
+        sample, requests = await run_search(config, lambda _: SEARCH)
 
     assert len(kb.requests) == 2
     assert text_of(sample.token_ids) == f"{SEARCH}{RESULT}" * 2 + SEARCH
@@ -330,10 +338,10 @@ async def test_stop_text_is_removed_after_max_turns(tmp_path: Path) -> None:
 async def test_search_results_stay_within_token_budget(length: int, tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, length, maxTurns=8)
-        sample, requests = await one_search(config, lambda _: SEARCH)
+        sample, requests = await run_search(config, lambda _: SEARCH)
 
     assert length - 1 <= len(sample.token_ids) <= length
-    assert sample.sampled[-1]  # what was found always leaves room for an answer
+    assert sample.sampled[-1]  # passages always leave room for an answer
     assert all(request.max_tokens >= 1 for request in requests)
     assert all(len(r.prompt_ids) - len("question ") + r.max_tokens == length for r in requests)
 
@@ -343,7 +351,7 @@ async def test_failed_search_drops_its_sample(tmp_path: Path) -> None:
         config = make_search_config(tmp_path, kb.url, 256)
         pool = FakeEnginePool(lambda text: SEARCH if "ask" in text else "<answer>right</answer>")
         prompts = [make_prompt(0, "ask "), make_prompt(1, "know ")]
-        _, rollouts = await collected(config, pool, prompts, n=1)
+        _, rollouts = await collect_rollouts(config, pool, prompts, n=1)
 
     lost, kept = rollouts.samples
     assert lost.failure.startswith("endpoint kb: HttpStatus")
@@ -354,14 +362,14 @@ async def test_failed_search_drops_its_sample(tmp_path: Path) -> None:
 # --- mode Prompt: retrieval before generation
 
 
-async def fails_for_broken(received: Received) -> Response:
+async def fail_on_broken(received: Received) -> Response:
     if "broken" in received.body["queries"]:
         return JSONResponse({"error": "out of luck"}, 500)
     return await search_r1()(received)
 
 
 async def test_failed_retrieval_drops_samples_of_its_prompt(tmp_path: Path) -> None:
-    async with serving(fails_for_broken) as kb:
+    async with serving(fail_on_broken) as kb:
         retrieval = {
             "mode": "Prompt",
             "endpoints": [{"name": "kb", "url": kb.url}],
@@ -370,7 +378,7 @@ async def test_failed_retrieval_drops_samples_of_its_prompt(tmp_path: Path) -> N
         config = make_config(tmp_path, {"retrieval": retrieval})
         pool = FakeEnginePool(in_turn("right", "wrong", "right", "wrong"))
         prompts = [make_prompt(i, text) for i, text in enumerate(["loans", "broken", "cars"])]
-        collector, rollouts = await collected(config, pool, prompts, n=2)
+        collector, rollouts = await collect_rollouts(config, pool, prompts, n=2)
 
     assert [s.name for s in rollouts.samples if s.failure] == ["1/0", "1/1"]
     assert [s.reward for s in rollouts.samples] == [1.0, 0.0, None, None, 1.0, 0.0]
@@ -380,15 +388,15 @@ async def test_failed_retrieval_drops_samples_of_its_prompt(tmp_path: Path) -> N
     collector.check_failures(rollouts)
 
 
-# --- services that are down
+# --- service outages
 
 
 def down_at_first(calls: int, answer: Respond) -> Respond:
-    """Refuse so many calls, then answer."""
+    """Reject the first `calls` requests, then answer."""
 
     async def respond(received: Received) -> Response:
-        refused = received.number < calls
-        return JSONResponse("restarting", 503) if refused else await answer(received)
+        rejected = received.number < calls
+        return JSONResponse("restarting", 503) if rejected else await answer(received)
 
     return respond
 
@@ -397,21 +405,21 @@ def down_at_first(calls: int, answer: Respond) -> Respond:
 async def test_step_with_outage_equals_undisturbed_step(
     tmp_path: Path,
 ) -> None:
-    """Retrieval before generation, and a judge after it."""
+    """Outages of retrieval before generation, and of a reward service after it."""
 
-    async def judged(received: Received) -> Response:
+    async def score(received: Received) -> Response:
         return JSONResponse({"score": len(received.body["completion"]) / 10})
 
     async def step(
-        reported: list[list[str]], *, refused: int = 0, unjudged: int = 0
+        reported: list[list[str]], *, rejected: int = 0, unscored: int = 0
     ) -> list[tuple[Any, ...]]:
-        def tell(outages: Sequence[EndpointOutage]) -> None:
+        def record(outages: Sequence[EndpointOutage]) -> None:
             reported.append([each.name for each in outages])
 
-        outages = Outages(tell)
+        outages = Outages(record)
         async with (
-            serving(down_at_first(refused, search_r1())) as kb,
-            serving(down_at_first(unjudged, judged)) as judge,
+            serving(down_at_first(rejected, search_r1())) as kb,
+            serving(down_at_first(unscored, score)) as judge,
         ):
             config = make_config(
                 tmp_path,
@@ -423,16 +431,17 @@ async def test_step_with_outage_equals_undisturbed_step(
             )
             pool = FakeEnginePool(in_turn("right", "wrong again", "right", "no"))
             prompts = [make_prompt(1, "tea"), make_prompt(2, "milk")]
-            async with collecting(config, pool, outages=outages) as collector:
+            async with make_collector(config, pool, outages=outages) as collector:
                 with outages.reporting():
                     batch = await collector.prepare(1, prompts, Sampling(2, 1.0, 1.0))
                     rollouts = await collector.collect(batch)
         assert rollouts.ledger.message() == ""
         return [(s.prompt_ids, s.token_ids, s.reward, s.failure) for s in rollouts.samples]
 
-    undisturbed, disturbed = list[list[str]](), list[list[str]]()
+    undisturbed: list[list[str]] = []
+    disturbed: list[list[str]] = []
     # Two prompts in one call and a probe; four samples and a probe.
-    assert await step(disturbed, refused=2, unjudged=5) == await step(undisturbed)
+    assert await step(disturbed, rejected=2, unscored=5) == await step(undisturbed)
     assert not any(undisturbed)
     names = [name for reported in disturbed for name in reported]
     assert names[0] == "endpoint kb"
@@ -447,11 +456,11 @@ async def test_repeated_prompt_in_batch_has_two_groups_with_different_seeds(
     pool = FakeEnginePool(in_turn("right", "wrong", "right", "wrong", "wrong", "wrong"))
 
     config = make_config(tmp_path, {})
-    collector, rollouts = await collected(config, pool, [twice, once, twice], n=2)
+    collector, rollouts = await collect_rollouts(config, pool, [twice, once, twice], n=2)
 
     groups = collector.groups(rollouts)
     assert [len(group.completions) for group in groups] == [2, 2, 2]
-    assert groups[2].advantages == (0.0, 0.0)  # a baseline of its own
+    assert groups[2].advantages == (0.0, 0.0)  # separate baseline
     assert len({request.seed for request in pool.requests}) == 6
     assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
 
@@ -461,6 +470,6 @@ async def test_first_group_of_prompt_keeps_its_seeds(
 ) -> None:
     pool = FakeEnginePool(in_turn("right", "wrong"))
     config = make_config(tmp_path, {})
-    await collected(config, pool, [make_prompt(4, "once")], n=2)
+    await collect_rollouts(config, pool, [make_prompt(4, "once")], n=2)
     seed = config.training.seed
     assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]
