@@ -67,7 +67,10 @@ def lines(test: EndpointTest) -> Iterator[str]:
     """Yield the output lines for one endpoint."""
     yield f"endpoint {test.name} ({test.url})"
     if test.failure:
-        yield f"  FAILED {test.failure}; check that the service is running, its url and headers"
+        yield (
+            f"  FAILED {test.failure}; check that the service is running "
+            "and that its url and headers are correct"
+        )
         return
     yield f"  first call {test.first_seconds:.3f} s"
     yield from map(_variant, test.variants)

@@ -200,7 +200,7 @@ async def _call(
         )
         if failure.cause is FailureCause.MISSING_FIELD:  # its detail has a remedy
             return _EndpointOutcome(problem, failure)
-        remedy = "check that the service is running, its url and headers"
+        remedy = "check that the service is running and that its url and headers are correct"
         return _EndpointOutcome(f"{problem}; {remedy}", failure)
     seconds = time.monotonic() - started
     evidence = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
