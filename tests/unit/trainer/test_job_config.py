@@ -13,7 +13,7 @@ from raggrpo_trainer.job_config import read_config
 from support.builders.operator.jobs import make_trainer_config
 
 
-def test_sealed_configuration_is_read_unchanged() -> None:
+def test_sealed_job_config_is_read_unchanged() -> None:
     config = make_trainer_config(
         {"retrieval.promptTemplate": "{passages} {prompt} $HOME $(HOME) $$"}
     )
@@ -21,7 +21,7 @@ def test_sealed_configuration_is_read_unchanged() -> None:
 
 
 @pytest.mark.parametrize("altered", [{names.ENV_CONFIG_SHA256: "0" * 64}, {names.ENV_CONFIG: "{}"}])
-def test_altered_configuration_is_rejected(altered: dict[str, str]) -> None:
+def test_altered_job_config_is_rejected(altered: dict[str, str]) -> None:
     with pytest.raises(TrainerError, match="RAGGRPO_CONFIG") as raised:
         read_config(seal(make_trainer_config().to_json()) | altered)
     assert raised.value.exit_code == ExitCode.CONFIG_ERROR

@@ -51,7 +51,7 @@ def make_driver() -> Iterator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-def test_hook_waits_until_driver_has_exited() -> None:
+def test_pre_stop_hook_waits_until_driver_exits() -> None:
     answers = [True, True, False]
     waits: list[float] = []
     with serving(lambda: answers.pop(0), token="secret") as env:
@@ -62,7 +62,7 @@ def test_hook_waits_until_driver_has_exited() -> None:
     assert len(waits) == 2
 
 
-def test_hook_waits_at_most_the_given_seconds() -> None:
+def test_pre_stop_hook_waits_at_most_configured_seconds() -> None:
     waits: list[float] = []
     with serving(lambda: True) as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "3"]
@@ -71,7 +71,7 @@ def test_hook_waits_at_most_the_given_seconds() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_missing_token_stops_nothing_and_does_not_wait(token: str, tmp_path: Path) -> None:
+def test_pre_stop_hook_returns_immediately_without_valid_token(token: str, tmp_path: Path) -> None:
     requests: list[bool] = []
     with serving(lambda: bool(requests.append(True)), token="secret") as env:
         arguments = ["--head", "127.0.0.1", "--seconds", "30"]
@@ -79,7 +79,7 @@ def test_missing_token_stops_nothing_and_does_not_wait(token: str, tmp_path: Pat
     assert not requests
 
 
-def test_living_rank_means_unreachable_driver(tmp_path: Path) -> None:
+def test_pre_stop_hook_waits_for_live_rank_when_driver_is_unreachable(tmp_path: Path) -> None:
     rank = tmp_path / "815"
     waits: list[float] = []
     rank.mkdir()
@@ -114,7 +114,7 @@ def waits_with_living_rank(processes: Path, pid: int) -> list[float]:
     return waits
 
 
-def test_waiting_rank_is_no_sign_of_a_driver(
+def test_pre_stop_hook_ignores_rank_waiting_for_next_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -123,11 +123,11 @@ def test_waiting_rank_is_no_sign_of_a_driver(
     assert waits_with_living_rank(tmp_path, 815) == []
 
 
-def test_living_rank_is_waited_for_only_30_seconds(tmp_path: Path) -> None:
+def test_pre_stop_hook_waits_for_live_rank_at_most_30_seconds(tmp_path: Path) -> None:
     assert sum(waits_with_living_rank(tmp_path, 815)) == pytest.approx(30, abs=0.5)
 
 
-def test_hook_returns_at_once_without_server_and_ranks(
+def test_pre_stop_hook_returns_immediately_without_server_and_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(lambda: True) as env:
@@ -143,7 +143,7 @@ def request_stop(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> N
     assert process.stdout.readline() == b"requested\n"
 
 
-def test_driver_gets_one_signal_and_is_watched_until_exit() -> None:
+def test_pre_stop_hook_signals_driver_once_and_waits_for_exit() -> None:
     driver = DriverProcess()
     assert not driver.stop()  # none has registered
     with make_driver() as process:
@@ -156,7 +156,7 @@ def test_driver_gets_one_signal_and_is_watched_until_exit() -> None:
         assert not driver.stop()
 
 
-def test_driver_of_next_attempt_gets_a_signal() -> None:
+def test_pre_stop_hook_also_signals_driver_of_next_attempt() -> None:
     driver = DriverProcess()
     for _ in range(2):
         with make_driver() as process:
@@ -177,7 +177,7 @@ HANGING = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {TERMI
     ],
     ids=["raylet", "hanging raylet", "log monitor", "other process"],
 )
-def test_raylet_is_terminated_first_and_killed_if_it_hangs(
+def test_raylet_is_terminated_and_killed_only_if_it_hangs(
     command: list[str], signal_number: signal.Signals | None, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE)

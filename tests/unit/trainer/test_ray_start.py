@@ -8,7 +8,7 @@ from ray.experimental import internal_kv
 from raggrpo_trainer.ray_start import skip_dashboard_wait
 
 
-def test_dashboard_address_is_empty_and_other_keys_come_from_gcs(
+def test_dashboard_address_lookup_is_empty_and_other_keys_come_from_gcs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def gcs_get(key: str, *, namespace: str) -> bytes | None:
@@ -21,7 +21,7 @@ def test_dashboard_address_is_empty_and_other_keys_come_from_gcs(
     assert get("limit", namespace="ray") == b"ray limit"
 
 
-def test_node_starts_without_libraries_of_other_commands() -> None:
+def test_ray_start_does_not_import_libraries_of_other_commands() -> None:
     code = """
 import sys
 from raggrpo_trainer import ray_start

@@ -67,7 +67,7 @@ def test_restore_without_backups_returns_none(tmp_path: Path) -> None:
     assert make_store(make_claim(tmp_path), backup=tmp_path / "empty").restore() is None
 
 
-def test_superseded_attempt_completes_no_backup(tmp_path: Path) -> None:
+def test_superseded_attempt_does_not_complete_backup(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
     saved = store.save(make_meta(10), shards(10))
     make_claim(tmp_path / "volume", attempt=2)
@@ -107,7 +107,7 @@ def test_retention_keeps_checkpoint_during_backup(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "volume").glob("step*")] == ["step_00000030.e1"]
 
 
-def test_failed_backup_names_url(tmp_path: Path) -> None:
+def test_backup_error_names_url(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "file" / "below")
     saved = store.save(make_meta(10), shards(10))
@@ -117,7 +117,7 @@ def test_failed_backup_names_url(tmp_path: Path) -> None:
     assert failure.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_missing_protocol_package_is_named() -> None:
+def test_missing_fsspec_protocol_package_is_named_in_error() -> None:
     with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as raised:
         checkpoint_backup.newest_backup("dropbox://x")
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR

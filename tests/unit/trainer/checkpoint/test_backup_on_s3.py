@@ -38,9 +38,7 @@ def url_in(server: S3Server, folder: str = "demo") -> str:
     return f"s3://{server.bucket}/{folder}"
 
 
-def test_empty_volume_is_restored_from_s3_and_holds_only_checkpoints(
-    server: S3Server, tmp_path: Path
-) -> None:
+def test_empty_volume_is_restored_from_s3_checkpoints(server: S3Server, tmp_path: Path) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
     for step in (10, 20):
         store.back_up(store.save(make_meta(step), shards(step)))
@@ -70,7 +68,7 @@ def test_s3_backup_without_marker_is_ignored(server: S3Server, tmp_path: Path) -
 
 
 @pytest.mark.row("A27")
-def test_unavailable_server_is_reported_until_backup_succeeds(
+def test_unavailable_s3_server_is_reported_until_backup_succeeds(
     server: S3Server, tmp_path: Path
 ) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
@@ -89,13 +87,13 @@ def test_unavailable_server_is_reported_until_backup_succeeds(
     assert backups.outcomes() == []
 
 
-def test_unreadable_backups_fail_the_start(server: S3Server, tmp_path: Path) -> None:
+def test_unreadable_backups_fail_attempt_start(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
         make_store(tmp_path, url_in(server)).restore()
 
 
-def test_missing_bucket_is_named(server: S3Server) -> None:
+def test_missing_s3_bucket_is_named_in_error(server: S3Server) -> None:
     checkpoint_backup.check_readable(url_in(server))
     with pytest.raises(TrainerError, match="bucket typo does not exist") as raised:
         checkpoint_backup.check_readable("s3://typo/demo")
@@ -114,7 +112,9 @@ def test_preflight_rejects_unwritable_backup_url(server: S3Server, tmp_path: Pat
     assert "checkpoint.backup.url s3://typo/demo: " in result.evidence
 
 
-def test_outdated_backup_is_skipped_and_retention_waits(server: S3Server, tmp_path: Path) -> None:
+def test_outdated_backups_are_skipped_and_retention_waits_for_running_backup(
+    server: S3Server, tmp_path: Path
+) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
     backups = BackupThread(store)
     for step in range(10, 80, 10):

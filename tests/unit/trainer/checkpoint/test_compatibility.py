@@ -17,7 +17,7 @@ def test_checkpoint_is_compatible_with_its_own_configuration() -> None:
     assert check_compatible(make_meta_of(make_trainer_config()), make_trainer_config()) == []
 
 
-def test_targets_logging_memory_and_intervals_may_change() -> None:
+def test_target_logging_memory_and_interval_changes_are_compatible() -> None:
     changed = make_trainer_config(
         {
             "training.totalSteps": 5000,
@@ -33,7 +33,7 @@ def test_targets_logging_memory_and_intervals_may_change() -> None:
 
 
 @pytest.mark.row("B20")
-def test_differing_values_are_named_with_old_and_new() -> None:
+def test_incompatible_values_are_reported_with_old_and_new() -> None:
     meta = make_meta_of(make_trainer_config({"rollout.temperature": 0.6}))
     changed = make_trainer_config(
         {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
@@ -63,7 +63,7 @@ def test_changed_judge_prompt_is_incompatible() -> None:
     assert 'reward.functions[0].judge.prompt: "Old." → "New."' in str(raised.value)
 
 
-def test_identity_is_compared() -> None:
+def test_changed_data_row_count_is_incompatible() -> None:
     config = make_trainer_config()
     meta = meta_of(config, 40, Cursor(1, 2), {}, identity={"data rows": 10})
     assert check_compatible(meta, config, identity={"data rows": 10}) == []
@@ -71,14 +71,14 @@ def test_identity_is_compared() -> None:
         check_compatible(meta, config, identity={"data rows": 11})
 
 
-def test_different_resume_hash_is_rejected_without_differing_values() -> None:
+def test_different_resume_hash_is_rejected_even_with_equal_values() -> None:
     config = make_trainer_config()
     attempt = config.attempt.model_copy(update={"resume_hash": "f00"})
     with pytest.raises(TrainerError, match=r"resumeHash: \w+ → f00"):
         check_compatible(make_meta_of(config), config.model_copy(update={"attempt": attempt}))
 
 
-def test_different_world_size_is_compatible_and_noted() -> None:
+def test_different_world_size_is_compatible_and_logged() -> None:
     config = make_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
     assert check_compatible(make_meta_of(config), wider) == ["saved by 1 ranks, resharded to 3"]

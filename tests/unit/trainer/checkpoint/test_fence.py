@@ -80,7 +80,7 @@ def test_claim_gets_next_epoch_and_supersedes_previous_attempt(tmp_path: Path) -
     assert raised.value.exit_code is ExitCode.SUPERSEDED
 
 
-def test_claim_names_its_holder(tmp_path: Path) -> None:
+def test_claim_contains_holder_name(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="u", job="j", attempt=4)
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
@@ -122,7 +122,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
     barrier.wait(60)  # alive until everybody has an answer
 
 
-def test_concurrent_jobs_on_one_path_have_one_winner(tmp_path: Path) -> None:
+def test_concurrent_jobs_on_one_checkpoint_path_have_one_winner(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # killed by SIGKILL
     _run_at_once(4, _claim_as, tmp_path)
@@ -130,7 +130,7 @@ def test_concurrent_jobs_on_one_path_have_one_winner(tmp_path: Path) -> None:
     assert results == [ExitCode.CHECKPOINT_PATH_IN_USE.name] * 3 + ["won"]
 
 
-def test_path_of_live_job_is_in_use(tmp_path: Path) -> None:
+def test_checkpoint_path_of_live_job_is_rejected_as_in_use(tmp_path: Path) -> None:
     with another_job(tmp_path):
         assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
         assert live_job(tmp_path, "other", beat_seconds=PATIENT) is None
@@ -141,7 +141,7 @@ def test_path_of_live_job_is_in_use(tmp_path: Path) -> None:
     assert not (tmp_path / "fence" / "00000002").exists()
 
 
-def test_path_claimed_by_later_live_job_is_in_use(tmp_path: Path) -> None:
+def test_checkpoint_path_claimed_later_by_live_job_is_rejected_as_in_use(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="mine").release()
     with another_job(tmp_path):
         assert live_job(tmp_path, "mine", beat_seconds=PATIENT) == "other-job"
@@ -149,7 +149,7 @@ def test_path_claimed_by_later_live_job_is_in_use(tmp_path: Path) -> None:
             make_claim(tmp_path, uid="mine", beat_seconds=PATIENT)
 
 
-def test_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
+def test_checkpoint_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
     with another_job(tmp_path):
         pass  # killed by SIGKILL
 
@@ -159,7 +159,7 @@ def test_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
     assert fence.epoch == 2
 
 
-def test_heartbeat_is_watched_for_watched_beats(
+def test_heartbeat_is_watched_for_configured_number_of_beats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_claim(tmp_path, uid="silent")
@@ -172,13 +172,13 @@ def test_heartbeat_is_watched_for_watched_beats(
     assert len(slept) >= 5  # so that a living one is noticed soon after its beat
 
 
-def test_released_path_is_claimed_without_watching(tmp_path: Path) -> None:
+def test_released_path_is_claimed_without_heartbeat_wait(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="former").release()
     assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
     assert make_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
-def test_release_ignores_emptied_folder(tmp_path: Path) -> None:
+def test_release_ignores_missing_fence_files(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, beat_seconds=NO_BEAT)
     for file in (tmp_path / "fence").iterdir():
         file.unlink()
@@ -197,7 +197,7 @@ def test_release_stops_heartbeat_thread(tmp_path: Path) -> None:
     assert not beating.is_alive()
 
 
-def test_check_fails_after_claim_of_another_job(tmp_path: Path) -> None:
+def test_fence_check_fails_after_claim_by_another_job(tmp_path: Path) -> None:
     former = make_claim(tmp_path, uid="former")
     former.release()
     make_claim(tmp_path, uid="new", job="newcomer")
@@ -207,7 +207,7 @@ def test_check_fails_after_claim_of_another_job(tmp_path: Path) -> None:
     assert raised.value.exit_code is ExitCode.CHECKPOINT_PATH_IN_USE
 
 
-def test_recreated_job_accepts_checkpoints_of_deleted_job(tmp_path: Path) -> None:
+def test_recreated_job_accepts_checkpoints_of_its_deleted_predecessor(tmp_path: Path) -> None:
     deleted = make_claim(tmp_path, uid="deleted")
     make_store(deleted).save(make_meta(10), shards(10))
     deleted.release()
@@ -261,7 +261,7 @@ def test_checkpoint_completed_by_frozen_attempt_is_ignored(tmp_path: Path, where
     assert skipped == (["step_00000020.e1"] if where == "marker" else [])
 
 
-def test_claim_without_accepts_list_changes_nothing(tmp_path: Path) -> None:
+def test_claim_without_accepts_list_does_not_change_validity(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     make_claim(tmp_path, attempt=2)
     (tmp_path / "fence" / "00000002.accepts").unlink()
@@ -269,14 +269,14 @@ def test_claim_without_accepts_list_changes_nothing(tmp_path: Path) -> None:
     assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000010.e1"}
 
 
-def test_checkpoint_is_valid_only_by_latest_accepts_list(tmp_path: Path) -> None:
+def test_checkpoint_validity_follows_latest_accepts_list(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     make_store(make_claim(tmp_path, attempt=2)).save(make_meta(20), shards(20))
     (tmp_path / "step_00000010.e1").rename(tmp_path / "step_00000030.e1")
     assert make_claim(tmp_path, attempt=3).validity.accepted == {"step_00000020.e2"}
 
 
-def test_copied_checkpoints_are_valid_and_older_than_next_epoch(tmp_path: Path) -> None:
+def test_copied_checkpoints_are_valid_and_precede_next_epoch(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path / "a")).save(make_meta(10), shards(10))
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "step_00000010.e1").rename(tmp_path / "b" / "step_00000010.e7")
@@ -292,7 +292,7 @@ def test_checkpoints_without_claims_are_valid(tmp_path: Path) -> None:
     assert validity(tmp_path) == Validity(0, frozenset({"step_00000010.e1"}))
 
 
-def test_deleted_claim_fails_check(tmp_path: Path) -> None:
+def test_fence_check_fails_when_claim_is_deleted(tmp_path: Path) -> None:
     fence = make_claim(tmp_path)
     (tmp_path / "fence" / "00000001").unlink()
     with pytest.raises(TrainerError, match="was deleted") as raised:
@@ -300,7 +300,7 @@ def test_deleted_claim_fails_check(tmp_path: Path) -> None:
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_heartbeat_error_fails_check_until_next_heartbeat(tmp_path: Path) -> None:
+def test_fence_check_fails_after_heartbeat_error_until_next_heartbeat(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, beat_seconds=FAST)
     beat = tmp_path / "fence" / "00000001.beat"
     beat.unlink()
@@ -320,12 +320,12 @@ def test_heartbeat_error_fails_check_until_next_heartbeat(tmp_path: Path) -> Non
     assert not beat.exists()
 
 
-def test_unwritable_folder_is_named(tmp_path: Path) -> None:
+def test_unwritable_checkpoint_path_is_named_in_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainerError, match=r"file/ckpt: .*make it writable") as raised:
         make_claim(tmp_path / "file" / "ckpt")
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
-def test_missing_path_has_no_live_job(tmp_path: Path) -> None:
+def test_live_job_is_none_for_missing_path(tmp_path: Path) -> None:
     assert live_job(tmp_path / "new", "uid-1") is None

@@ -56,7 +56,7 @@ def newest(path: Path) -> Checkpoint:
     return discover(path, validity(path))[0][0]
 
 
-def test_power_cut_during_export_leaves_none_or_all_of_it(
+def test_power_loss_during_export_leaves_complete_model_or_none(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cut = make_store(make_claim(tmp_path)), cuts(tmp_path)
@@ -79,7 +79,7 @@ def test_power_cut_during_export_leaves_none_or_all_of_it(
     assert set(observed) == {"whole"}
 
 
-def test_power_cut_during_save_leaves_a_complete_checkpoint(
+def test_power_loss_during_save_leaves_complete_checkpoint(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1, keep_best=False)
@@ -103,7 +103,7 @@ def test_power_cut_during_save_leaves_a_complete_checkpoint(
         assert is_whole(newest(folder))
 
 
-def test_files_are_synced_before_last_fence_check(
+def test_checkpoint_files_are_synced_before_last_fence_check(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes: list[dict[str, int]] = []
@@ -121,7 +121,7 @@ def test_files_are_synced_before_last_fence_check(
     assert outcomes == [saved.marker.files]
 
 
-def test_marker_is_written_after_all_files_are_synced(
+def test_complete_marker_is_written_after_all_files_are_synced(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = cuts(tmp_path)
@@ -138,7 +138,7 @@ def test_marker_is_written_after_all_files_are_synced(
         assert file_sizes(outcome) == file_sizes(tmp_path)
 
 
-def test_atomic_write_replaces_file_completely_or_not_at_all(
+def test_atomic_write_replaces_file_fully_or_not_at_all(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "accepts"
@@ -154,7 +154,7 @@ def test_atomic_write_replaces_file_completely_or_not_at_all(
     assert {(f / "accepts").read_text() for f in left(cut)} == {"after"}
 
 
-def test_power_cut_during_claim_allows_next_claim(
+def test_power_loss_during_claim_does_not_block_next_claim(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))

@@ -67,7 +67,7 @@ def test_newest_checkpoint_has_highest_step_then_epoch(tmp_path: Path) -> None:
     assert names == ["step_00000010.e1", "step_00000009.e2", "step_00000009.e1"]
 
 
-def test_step_is_saved_once_per_attempt(tmp_path: Path) -> None:
+def test_checkpoint_step_is_saved_once_per_attempt(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     saved = store.save(make_meta(10), shards(10))
     assert store.save(make_meta(10), lambda folder: pytest.fail("was written again")) is saved
@@ -140,7 +140,7 @@ def test_damaged_checkpoint_is_skipped_with_reason(
     assert "None" not in skipped.reason
 
 
-def test_synced_files_are_closed(tmp_path: Path) -> None:
+def test_file_descriptors_are_closed_after_sync(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         sync(tmp_path)
@@ -205,7 +205,7 @@ def _full_disk_at_a_rank(folder: Path) -> None:
         (_io_error, ExitCode.CHECKPOINT_WRITE_FAILED, r"step_00000020.e1 \(EIO\): .*__0_0.dist"),
     ],
 )
-def test_failed_save_names_cause_and_keeps_older_checkpoints(
+def test_failed_save_reports_cause_and_keeps_older_checkpoints(
     tmp_path: Path, failing: Callable[[Path], None], code: ExitCode, words: str
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
@@ -219,7 +219,7 @@ def test_failed_save_names_cause_and_keeps_older_checkpoints(
     assert is_whole(store.save(make_meta(30), shards(30)))
 
 
-def test_other_errors_of_save_propagate(tmp_path: Path) -> None:
+def test_unexpected_save_errors_propagate(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
     def rank_lost(folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_other_errors_of_save_propagate(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("B19")
-def test_save_without_space_is_rejected_before_writing(tmp_path: Path) -> None:
+def test_save_without_disk_space_fails_before_writing(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
     def sparse(folder: Path) -> None:
@@ -248,7 +248,7 @@ def test_save_without_space_is_rejected_before_writing(tmp_path: Path) -> None:
     assert raised.value.exit_code is ExitCode.VOLUME_FULL
 
 
-def test_superseded_attempt_saves_and_removes_nothing(tmp_path: Path) -> None:
+def test_superseded_attempt_does_not_save_or_remove_checkpoints(tmp_path: Path) -> None:
     def next_attempt_claims(phase: SavePhase, step: int) -> None:
         if (phase, step) == (SavePhase.SHARDS, 20):
             make_claim(tmp_path, attempt=2)
@@ -265,7 +265,7 @@ def test_superseded_attempt_saves_and_removes_nothing(tmp_path: Path) -> None:
     assert folders(tmp_path) == ["step_00000010.e1"]
 
 
-def test_remains_of_failed_save_are_not_in_next_one(tmp_path: Path) -> None:
+def test_leftovers_of_failed_save_are_not_in_next_save(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     (tmp_path / "step_00000010.e1").mkdir()
     (tmp_path / "step_00000010.e1" / "remains").write_text("x")
@@ -334,7 +334,9 @@ def test_scores_of_other_metrics_are_not_compared(tmp_path: Path) -> None:
     st.lists(st.tuples(st.sampled_from(["save", "fail", "restart"]), st.integers(0, 9))),
     st.integers(1, 3),
 )
-def test_retention_holds_for_any_history(history: list[tuple[str, int]], keep_last: int) -> None:
+def test_retention_invariants_hold_for_any_history(
+    history: list[tuple[str, int]], keep_last: int
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         store = make_store(make_claim(path), keep_last=keep_last)
@@ -356,7 +358,7 @@ def test_retention_holds_for_any_history(history: list[tuple[str, int]], keep_la
             assert steps(store) == sorted(expected, reverse=True)
 
 
-def test_unusable_folders_are_removed_when_enough_newer_exist(
+def test_unusable_checkpoints_are_removed_when_enough_newer_ones_exist(
     tmp_path: Path,
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=2)
@@ -382,7 +384,7 @@ def exported(text: str) -> Callable[[Path], None]:
     return write
 
 
-def test_export_replaces_previous_one_atomically(
+def test_export_replaces_previous_export_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(make_claim(tmp_path))
@@ -418,7 +420,7 @@ def test_export_replaces_previous_one_atomically(
     assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "three"
 
 
-def test_reject_all_keeps_last_usable_checkpoint(tmp_path: Path) -> None:
+def test_last_usable_checkpoint_is_kept_when_all_are_rejected(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     saved = [store.save(make_meta(step), shards(step)) for step in (10, 20)]
     store.reject_all([str(each.folder) for each in saved], "NaN")
@@ -426,7 +428,7 @@ def test_reject_all_keeps_last_usable_checkpoint(tmp_path: Path) -> None:
     assert [each.reason for each in store.skipped] == ["rejected: NaN"]
 
 
-def test_rejected_checkpoint_remains_until_newer_ones_exist(tmp_path: Path) -> None:
+def test_rejected_checkpoint_is_kept_until_newer_ones_exist(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
     store.save(make_meta(10), shards(10))
     store.reject(store.save(make_meta(20), shards(20)), "NaN")
@@ -510,7 +512,7 @@ def save_for_ever(path: Path, attempt: int, told: Connection) -> None:
         told.send_bytes(b"saved")
 
 
-def test_random_kills_keep_complete_checkpoints(tmp_path: Path) -> None:
+def test_complete_checkpoints_survive_random_kills(tmp_path: Path) -> None:
     chance = random.Random(0)
     reached = 0
     for attempt in range(1, KILL_POINTS + 1):

@@ -48,7 +48,7 @@ def test_verl_search_file_has_system_prompt_and_several_answers(tmp_path: Path) 
 
 
 @pytest.mark.row("D4")
-def test_trl_conversations_have_completion_as_answer(tmp_path: Path) -> None:
+def test_trl_completion_is_used_as_answer(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "train.jsonl", [trl_row("Which color?", "Blue.")])
 
     [prompt] = read(file, {"answer": "completion"})
@@ -66,7 +66,7 @@ def test_column_name_with_dots_takes_precedence_over_path(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("D4")
-def test_system_prompt_of_job_replaces_that_of_row(tmp_path: Path) -> None:
+def test_job_system_prompt_replaces_row_system_prompt(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [search_row("Who?", ["Ada"]), gsm8k_row("1?", "1")])
 
     prompts = read(file, {"answer": "data_source"}, systemPrompt="Be brief.")
@@ -78,7 +78,7 @@ def test_system_prompt_of_job_replaces_that_of_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D4")
-def test_tools_of_row_take_precedence_over_job(tmp_path: Path) -> None:
+def test_row_tools_take_precedence_over_job_tools(tmp_path: Path) -> None:
     rows = [
         {"prompt": "x", "answer": "y", "tools": [{"name": "search", "extra": None}]},
         {"prompt": "x", "answer": "y", "tools": '[{"name": "sum"}]'},

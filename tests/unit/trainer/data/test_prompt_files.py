@@ -57,7 +57,7 @@ def test_prompts_are_equal_from_jsonl_and_parquet(tmp_path: Path) -> None:
     assert read([make_parquet(tmp_path / "a.parquet", ROWS)]) == expected
 
 
-def test_columns_can_be_renamed_with_separate_query(tmp_path: Path) -> None:
+def test_column_mapping_supports_renaming_and_separate_query(tmp_path: Path) -> None:
     file = make_jsonl(tmp_path / "a.jsonl", [{"Frage": "Wie?", "Antwort": "So", "q": "wie"}])
     [prompt] = read([file], columns={"prompt": "Frage", "answer": "Antwort", "query": "q"})
     assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
@@ -75,11 +75,11 @@ def test_rows_after_max_samples_are_not_read(tmp_path: Path) -> None:
     assert len(read([str(file), "/missing.jsonl"], maxSamples=1)) == 1
 
 
-def test_prompts_are_empty_without_files() -> None:
+def test_prompts_are_empty_without_data_files() -> None:
     assert read([]) == []
 
 
-def test_unneeded_columns_may_be_missing_or_null(tmp_path: Path) -> None:
+def test_unused_columns_may_be_missing_or_null(tmp_path: Path) -> None:
     file = make_jsonl(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b", "answer": None}])
     assert [p.answer for p in read([file], reward=FORMAT)] == [(), ()]
 
@@ -182,7 +182,7 @@ def test_missing_parquet_column_lists_all_columns(tmp_path: Path) -> None:
         read([str(tmp_path / "a.parquet")])
 
 
-def test_parquet_with_damaged_page_is_named(tmp_path: Path) -> None:
+def test_corrupt_parquet_file_is_named_in_error(tmp_path: Path) -> None:
     file = Path(make_parquet(tmp_path / "a.parquet", ROWS))
     content = bytearray(file.read_bytes())
     metadata = pq.ParquetFile(file).metadata.row_group(1).column(0)
@@ -196,7 +196,7 @@ def test_parquet_with_damaged_page_is_named(tmp_path: Path) -> None:
         read([str(file)])
 
 
-def test_missing_data_file_is_named() -> None:
+def test_missing_data_file_is_named_in_error() -> None:
     with pytest.raises(TrainerError, match=r"^/no/a.jsonl: no such file; mount it, or"):
         read(["/no/a.jsonl"])
 

@@ -82,7 +82,7 @@ def compose_prompt(
     )
 
 
-def test_templates_keep_braces_of_texts() -> None:
+def test_template_rendering_keeps_braces_in_values() -> None:
     result = compose_prompt(make_prompt("{prompt}?"), ("{text}", "b{"), make_spec())
 
     assert result.text == "P:[1]{text};[2]b{;Q:{prompt}?A:"
@@ -93,11 +93,11 @@ def test_templates_keep_braces_of_texts() -> None:
 
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
-def test_other_modes_use_prompt_unchanged(mode: str) -> None:
+def test_prompt_is_unchanged_in_modes_other_than_prompt(mode: str) -> None:
     assert compose_prompt(make_prompt("Who?"), (), make_spec(mode=mode)).text == "Who?"
 
 
-def test_chat_template_gets_filled_text_as_user_message() -> None:
+def test_chat_template_receives_rendered_text_as_user_message() -> None:
     result = compose_prompt(make_prompt(), ("p",), make_spec(), tokenizer=make_byte_tokenizer(CHAT))
     assert result.text == "<user>P:[1]p;Q:Who?A:</user><assistant>"
     assert len(result.token_ids) == len(result.text)
@@ -113,7 +113,7 @@ def test_earlier_messages_are_rendered_by_template() -> None:
     assert result.text == "<system>Be brief.</system><user>P:[1]p;Q:Who?A:</user><assistant>"
 
 
-def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
+def test_job_chat_template_takes_precedence_and_receives_tools() -> None:
     job_template = "{{ tools[0].name }}|{% for m in messages %}{{ m.content }}|{% endfor %}"
     for tokenizer in (BYTES, make_byte_tokenizer(CHAT)):
         result = compose_prompt(
@@ -132,14 +132,16 @@ def test_chat_template_of_job_takes_precedence_and_gets_tools() -> None:
         ("{% for %}", "rejected by the chat template (TemplateSyntaxError: "),
     ],
 )  # fmt: skip
-def test_unrenderable_conversation_is_rejected_by_number(template: str, expected: str) -> None:
+def test_unrenderable_conversation_is_rejected_with_row_number(
+    template: str, expected: str
+) -> None:
     with pytest.raises(TrainerError) as raised:
         compose_prompt(CONVERSATION, (), make_spec(mode="None"), template=template)
     assert str(raised.value).startswith("prompt 3 ")
     assert expected in str(raised.value)
 
 
-def test_passages_are_cut_to_max_passage_tokens() -> None:
+def test_passages_are_truncated_to_max_passage_tokens() -> None:
     result = compose_prompt(make_prompt(), ("abcdef", "xy"), make_spec(maxPassageTokens=4))
     assert result.passages == ("abcd", "xy")
     assert not result.truncated
@@ -149,11 +151,13 @@ def test_passages_are_cut_to_max_passage_tokens() -> None:
 @pytest.mark.parametrize(
     ("limit", "expected"), [(0, ""), (2, ""), (3, "成"), (7, "成都"), (99, "成都市")]
 )
-def test_cutting_keeps_characters_whole(tokenizer: Any, limit: int, expected: str) -> None:
+def test_passage_truncation_does_not_split_characters(
+    tokenizer: Any, limit: int, expected: str
+) -> None:
     assert cut_to_tokens("成都市", limit, tokenizer) == expected
 
 
-def test_shuffled_passages_depend_only_on_seed() -> None:
+def test_passage_shuffling_depends_only_on_seed() -> None:
     passages = tuple("abcdefgh")
     orders = [
         compose_prompt(make_prompt(), passages, make_spec(shufflePassages=True), seed=s)
@@ -195,7 +199,7 @@ def test_truncation_drops_last_passages_then_end_of_question(limit: int, text: s
     assert result.truncated
 
 
-def test_truncated_question_is_reported_without_dropped_passages() -> None:
+def test_truncated_question_is_reported_when_no_passage_was_dropped() -> None:
     result = compose_prompt(make_prompt("Who?"), (), make_spec(mode="None"), limit=3, truncate=True)
     assert (result.text, result.truncated) == ("Who", True)
 
@@ -209,7 +213,7 @@ def test_shuffling_does_not_change_dropped_passages() -> None:
         assert sorted(result.passages) == ["a", "b"]
 
 
-def test_truncation_is_rejected_when_template_leaves_no_room() -> None:
+def test_prompt_is_rejected_when_template_leaves_no_room_for_question() -> None:
     with pytest.raises(PromptTooLong):
         compose_prompt(make_prompt(), (), make_spec(), limit=6, truncate=True)
 
@@ -264,7 +268,7 @@ async def batches(
     return result
 
 
-async def test_prefetching_changes_neither_cursor_nor_batch(composer: Composer) -> None:
+async def test_prefetching_does_not_change_cursor_or_batch(composer: Composer) -> None:
     config = make_config(**{"training.seed": 9})
     plain = await batches(PromptSource(config, PROMPTS), Cursor(), 6)
     ahead = PromptSource(config, PROMPTS, composer)
@@ -284,7 +288,7 @@ async def test_skipped_step_trains_on_next_batch() -> None:
 
 
 @pytest.mark.row("A18")
-async def test_upcoming_batches_are_composed_ahead(
+async def test_upcoming_batches_are_composed_in_advance(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
     source = PromptSource(make_config(), PROMPTS, composer)
@@ -316,7 +320,7 @@ async def test_prefetched_prompt_is_composed_once(
 
 
 @pytest.mark.row("A8")
-async def test_validation_prompt_with_same_index_keeps_its_text(
+async def test_validation_prompt_is_not_confused_with_training_prompt_of_same_index(
     composer: Composer,
 ) -> None:
     batch, _ = await PromptSource(make_config(), PROMPTS, composer).next_batch(Cursor(), 3)
@@ -326,7 +330,7 @@ async def test_validation_prompt_with_same_index_keeps_its_text(
         assert prompt.text in (await composer.compose(prompt, (), seed=1)).text
 
 
-async def test_prefetched_prompt_fails_when_it_is_used(composer: Composer) -> None:
+async def test_prefetch_error_is_raised_when_prompt_is_used(composer: Composer) -> None:
     source = PromptSource(make_config(), [make_prompt("x" * 5000, 0)], composer)
     [prompt], _ = await source.next_batch(Cursor(), 1)
 

@@ -21,7 +21,9 @@ def draw_batches(sampler: Sampler, cursor: Cursor, sizes: list[int]) -> list[tup
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_pass_has_each_prompt_once_for_any_batch_size(num_prompts: int, sizes: list[int]) -> None:
+def test_epoch_contains_each_prompt_once_for_any_batch_size(
+    num_prompts: int, sizes: list[int]
+) -> None:
     sampler = Sampler(num_prompts, seed=5)
     stream = [index for batch in draw_batches(sampler, Cursor(), sizes) for index in batch]
 
@@ -32,7 +34,7 @@ def test_pass_has_each_prompt_once_for_any_batch_size(num_prompts: int, sizes: l
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
-def test_cursor_resume_is_exact_across_pass_boundary(stop: int) -> None:
+def test_sampler_resumes_exactly_across_epoch_boundary(stop: int) -> None:
     uninterrupted = draw_batches(Sampler(10, seed=1), Cursor(), [4] * 9)
     cursor = Cursor()
     for _ in range(stop):
@@ -44,18 +46,18 @@ def test_cursor_resume_is_exact_across_pass_boundary(stop: int) -> None:
     assert resumed == uninterrupted[stop:]
 
 
-def test_cursor_moves_to_next_pass_after_full_pass() -> None:
+def test_cursor_moves_to_next_epoch_after_last_prompt() -> None:
     _, cursor = Sampler(6, seed=0).next_batch(Cursor(0, 2), 4)
     assert cursor == Cursor(1, 0)
 
 
-def test_passes_and_seeds_have_different_orders() -> None:
+def test_sample_order_differs_between_epochs_and_seeds() -> None:
     first, second = draw_batches(Sampler(50, seed=0), Cursor(), [50, 50])
     [other] = draw_batches(Sampler(50, seed=1), Cursor(), [50])
     assert len({first, second, other, tuple(range(50))}) == 4
 
 
-def test_order_and_seeds_are_stable_across_releases_and_processes() -> None:
+def test_sample_order_and_seeds_are_stable_across_releases_and_processes() -> None:
     # Checkpoints written by older images depend on these values.
     assert permutation(8, 0, 0).tolist() == EXPECTED_ORDER
     assert sample_seed(0, 7, 3, 1) == EXPECTED_SEED
@@ -69,7 +71,7 @@ def test_order_and_seeds_are_stable_across_releases_and_processes() -> None:
     assert output.strip() == f"{EXPECTED_ORDER} {EXPECTED_SEED}"
 
 
-def test_sample_seeds_depend_on_whole_key_and_have_63_bits() -> None:
+def test_sample_seeds_depend_on_full_key_and_fit_63_bits() -> None:
     keys = {(s, t, p, i) for s in (0, 1) for t in range(9) for p in range(12) for i in range(5)}
     seeds = {sample_seed(*key) for key in keys}
     assert len(seeds) == len(keys)
@@ -82,6 +84,6 @@ def test_sampler_rejects_zero_prompts() -> None:
         Sampler(0, seed=0)
 
 
-def test_cursor_beyond_data_is_rejected() -> None:
+def test_cursor_beyond_dataset_end_is_rejected() -> None:
     with pytest.raises(ValueError, match="data was removed"):
         Sampler(5, seed=0).next_batch(Cursor(0, 5), 1)

@@ -13,7 +13,7 @@ def make_faults(text: str, attempt: int = 1) -> Faults:
     return Faults.from_env({"RAGGRPO_FAULT": text}, attempt)
 
 
-def test_fault_is_due_once_at_its_step() -> None:
+def test_fault_triggers_once_at_its_step() -> None:
     faults = make_faults("kill-rank@step=5; nan@step=5")
 
     assert faults.take_due("kill-rank", step=4) == ""
@@ -23,7 +23,7 @@ def test_fault_is_due_once_at_its_step() -> None:
     assert faults.take_due("nan", step=5) == "nan"
 
 
-def test_save_fault_is_due_at_its_phase() -> None:
+def test_save_fault_triggers_at_its_phase() -> None:
     faults = make_faults("kill-driver@save=10:complete,kill-rank@save=10")
     assert faults.take_due("kill-driver", step=10) == ""
     assert faults.take_due("kill-driver", save=10, phase="shards") == ""
@@ -31,25 +31,25 @@ def test_save_fault_is_due_at_its_phase() -> None:
     assert faults.take_due("kill-rank", save=10, phase="shards") == "kill-rank"
 
 
-def test_fault_argument_follows_trigger() -> None:
+def test_fault_argument_is_parsed_after_trigger() -> None:
     faults = make_faults("slow-step@step=9:2.5,pause@save=6:complete:4")
     assert faults.take_due("slow-step", step=9) == "2.5"
     assert faults.take_due("pause", save=6, phase="complete") == "4"
 
 
 @pytest.mark.parametrize(("attempt", "due"), [(1, "ac"), (2, "bc"), (3, "c")])
-def test_fault_is_due_in_its_attempt(attempt: int, due: str) -> None:
+def test_fault_triggers_only_in_its_attempt(attempt: int, due: str) -> None:
     text = "slow-step@step=1:a,slow-step@step=2:b@attempt=2,slow-step@step=3:c@attempt=0"
     faults = make_faults(text, attempt)
     assert "".join(faults.take_due("slow-step", step=step) for step in (1, 2, 3)) == due
 
 
-def test_start_fault_takes_no_step() -> None:
+def test_start_fault_does_not_need_step() -> None:
     assert make_faults("wrong-resume@attempt=2", 2).take_due("wrong-resume") == "wrong-resume"
     assert make_faults("wrong-resume@attempt=2", 1).take_due("wrong-resume") == ""
 
 
-def test_faults_are_empty_without_variable() -> None:
+def test_faults_are_empty_without_environment_variable() -> None:
     assert Faults.from_env({}, 1).take_due("nan", step=1) == ""
     assert make_faults(" , ;").take_due("nan", step=1) == ""
 

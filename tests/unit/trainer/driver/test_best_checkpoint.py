@@ -97,7 +97,7 @@ async def test_best_checkpoint_by_validation_survives_restart(
     assert third.best.meta.metrics["validation_exact_match"] == 0.75
 
 
-async def test_stop_during_validation_is_validated_after_resume(tmp_path: Path) -> None:
+async def test_interrupted_validation_is_repeated_after_resume(tmp_path: Path) -> None:
     stopped, progress, _ = await attempt(tmp_path, {1: 0.25}, to=3)
     assert [c.marker.step for c in stopped.checkpoints] == [2, 1]
     assert progress.best_step == 1
@@ -122,7 +122,7 @@ async def test_last_step_is_validated_once_before_its_checkpoint(tmp_path: Path)
     ]
 
 
-async def test_last_checkpoint_precedes_validation_when_best_is_by_reward(
+async def test_last_checkpoint_is_saved_before_validation_when_best_is_by_reward(
     tmp_path: Path,
 ) -> None:
     by_reward = {"checkpoint.bestBy": "Reward", "validation.afterTraining": True}
@@ -145,7 +145,7 @@ async def test_last_checkpoint_precedes_validation_when_best_is_by_reward(
         ({"checkpoint.bestBy": "Reward"}, ["", "during", "", ""]),
     ],
 )
-def test_due_validation_before_checkpoint(
+def test_validation_is_due_before_checkpoint_that_needs_its_score(
     changes: dict[str, Any], due: list[str], tmp_path: Path
 ) -> None:
     given = BY_MATCH | {"validation.everySteps": 2, "training.totalSteps": 4} | changes
@@ -153,7 +153,7 @@ def test_due_validation_before_checkpoint(
     assert [due_validation(config, step) for step in (1, 2, 3, 4)] == due
 
 
-def test_validation_without_samples_gives_no_score() -> None:
+def test_validation_score_is_none_without_samples() -> None:
     nothing = ValidationResult(0.0, 0.0, num_samples=0, num_failed=4)
     assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.VALIDATION_EXACT_MATCH) is None
     assert checkpoint_score(checkpoint_metrics(0.5, nothing), BestBy.REWARD) == 0.5

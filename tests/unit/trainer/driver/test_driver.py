@@ -32,7 +32,7 @@ def test_driver_starts_without_slow_imports() -> None:
         (ValueError("no"), ExitCode.PROGRAM_ERROR, ""),
     ],
 )
-def test_failure_names_out_of_memory(error: Exception, code: int, short_of: str) -> None:
+def test_failure_reports_out_of_memory_resource(error: Exception, code: int, short_of: str) -> None:
     failure = to_failure(error)
     assert (failure.exit_code, failure.short_of) == (code, short_of)
     assert failure.message

@@ -25,7 +25,7 @@ def wait_for_content(path: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-def test_log_copy_follows_growing_file_and_is_complete_after_close(tmp_path: Path) -> None:
+def test_log_copy_follows_growing_log_and_is_complete_after_close(tmp_path: Path) -> None:
     source, target = tmp_path / "ray.log", tmp_path / "attempts" / "1" / "driver.log"
     source.write_text("one\n")
     copy = LogCopy(source, target, every_seconds=0.01)
@@ -42,7 +42,7 @@ def test_log_copy_follows_growing_file_and_is_complete_after_close(tmp_path: Pat
     assert target.read_text() == "one\ntwo\nthree\n"
 
 
-def test_log_of_deleted_job_is_overwritten(tmp_path: Path) -> None:
+def test_driver_log_of_deleted_job_is_overwritten(tmp_path: Path) -> None:
     source, target = tmp_path / "ray.log", tmp_path / "driver.log"
     source.write_text("new\n")
     target.write_text("a much longer log of a deleted job\n")

@@ -117,7 +117,7 @@ async def trained(
 
 @pytest.mark.row("G2")
 @pytest.mark.parametrize("steps_off", [0, 1])
-async def test_next_step_is_retrieved_during_generation(tmp_path: Path, steps_off: int) -> None:
+async def test_next_step_retrieval_overlaps_with_generation(tmp_path: Path, steps_off: int) -> None:
     asked, numbers = Asked(), list[int]()
 
     async def next_ones_are_asked(step: int) -> None:
@@ -138,7 +138,7 @@ class SlowRanks(FakeRanks):
         return await super().step(groups, after)
 
 
-async def test_overlapped_generation_counts_once_in_step_seconds(
+async def test_overlapped_generation_is_counted_once_in_step_seconds(
     tmp_path: Path,
 ) -> None:
     async with serving(search_r1()) as kb:

@@ -25,7 +25,7 @@ def make_known_config(
     return make_config(folder, changes).model_copy(update={"facts": facts})
 
 
-def test_fitting_model_passes(tmp_path: Path) -> None:
+def test_memory_check_accepts_model_that_fits(tmp_path: Path) -> None:
     measured = check_memory(make_known_config(tmp_path, GPUS8), Precision.BF16, [H100] * 8)
     assert measured == "NVIDIA H100 with 79.0 GiB, 78.0 GiB free"
 
@@ -39,7 +39,7 @@ def test_fitting_model_passes(tmp_path: Path) -> None:
     ],
     ids=["70B", "one small device"],
 )
-def test_too_large_model_is_rejected_by_measured_memory(
+def test_memory_check_rejects_oversized_model_by_measured_memory(
     facts: Facts, devices: list[MeasuredDevice], words: str, tmp_path: Path
 ) -> None:
     changes = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 1024}}
@@ -54,7 +54,7 @@ def test_engine_share_too_small_for_one_sequence_is_rejected(tmp_path: Path) -> 
         check_memory(make_known_config(tmp_path, changes), Precision.BF16, [H100] * 8)
 
 
-def test_cpu_pod_is_measured_and_checked(tmp_path: Path) -> None:
+def test_memory_check_covers_cpu_pods(tmp_path: Path) -> None:
     here = measure_device("cpu")
     assert 0 < here.free_bytes < here.total_bytes
     on_cpu = {"resources": {"device": "CPU"}}
@@ -66,7 +66,7 @@ def test_cpu_pod_is_measured_and_checked(tmp_path: Path) -> None:
         check_memory(make_known_config(tmp_path, on_cpu, too_large), Precision.FP32, [here])
 
 
-def test_unknown_model_size_is_not_checked(tmp_path: Path) -> None:
+def test_memory_check_is_skipped_for_unknown_model_size(tmp_path: Path) -> None:
     measured = check_memory(make_known_config(tmp_path, GPUS8, Facts()), Precision.BF16, [L4])
     assert "not checked" in measured
 
@@ -75,7 +75,7 @@ def test_unknown_model_size_is_not_checked(tmp_path: Path) -> None:
     ("limit", "expected"),
     [("1073741824", (GIB, 2**20)), ("max", (4 * GIB, 2 * GIB)), (None, (4 * GIB, 2 * GIB))],
 )
-def test_pod_memory_is_its_limit_or_that_of_the_machine(
+def test_pod_memory_is_cgroup_limit_or_machine_memory(
     limit: str | None, expected: tuple[int, int], tmp_path: Path
 ) -> None:
     meminfo = tmp_path / "meminfo"

@@ -70,7 +70,7 @@ def with_info(inputs: Inputs, **changes: Any) -> Inputs:
         pytest.param(lambda i: with_info(i, precision="FP32"), id="precision"),
     ],
 )
-def test_state_key_changes_with_everything_the_state_depends_on(
+def test_state_key_depends_on_all_inputs_of_state(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
     inputs = Inputs(make_config(tmp_path))
@@ -86,7 +86,7 @@ def test_state_key_changes_with_everything_the_state_depends_on(
         pytest.param(lambda i: with_info(i, process=PodProcess("node-2", 1)), id="process"),
     ],
 )
-def test_state_key_is_the_same_in_the_next_attempt(
+def test_state_key_is_equal_in_next_attempt(
     changed: Callable[[Inputs], Inputs], tmp_path: Path
 ) -> None:
     inputs = Inputs(make_config(tmp_path))
@@ -153,7 +153,7 @@ async def resume_job(
 @pytest.mark.parametrize(
     "retained", [None, make_retained_state(3)], ids=["no state", "state of step 3"]
 )
-async def test_checkpoint_is_loaded_when_ranks_retain_no_newer_step(
+async def test_checkpoint_is_loaded_when_ranks_do_not_hold_newer_step(
     retained: RetainedState | None, tmp_path: Path
 ) -> None:
     resumed = await resume_job(tmp_path, retained)
@@ -168,7 +168,7 @@ async def test_checkpoint_is_loaded_when_ranks_retain_no_newer_step(
 
 
 @pytest.mark.parametrize("step", [SAVED, 6])
-async def test_retained_state_is_used_without_loading_when_no_checkpoint_is_newer(
+async def test_retained_state_is_used_when_checkpoints_are_not_newer(
     step: int, tmp_path: Path
 ) -> None:
     retained = make_retained_state(step)
@@ -183,7 +183,7 @@ async def test_retained_state_is_used_without_loading_when_no_checkpoint_is_newe
 
 
 @pytest.mark.parametrize(("reported_step", "steps"), [(5, [6]), (6, []), (7, [])])
-async def test_retained_step_is_reported_only_if_previous_driver_has_not(
+async def test_retained_step_is_reported_only_if_not_yet_reported(
     reported_step: int, steps: list[int], tmp_path: Path
 ) -> None:
     resumed = await resume_job(tmp_path, make_retained_state(6), reported_step=reported_step)

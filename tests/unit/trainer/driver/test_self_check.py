@@ -67,14 +67,14 @@ async def check(folder: Path, ranks: RanksOff, *, num_ranks: int = 1) -> None:
 
 
 @pytest.mark.row("D3")
-async def test_gap_between_trainer_and_plain_model_fails(tmp_path: Path) -> None:
+async def test_self_check_fails_on_gap_between_trainer_and_plain_model(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="the plain Hugging Face model differ by") as raised:
         await check(tmp_path, RanksOff(plain_off=OFF))
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
 @pytest.mark.row("D3")
-async def test_gap_between_trainer_and_engine_fails(
+async def test_self_check_fails_on_gap_between_trainer_and_engine(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(TrainerError, match=r"the rollout engine .* differ by") as raised:
@@ -103,7 +103,9 @@ async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> N
         ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],
 )
-def test_gap_above_limit_of_precision_fails(precision: str, gap: LogprobGap) -> None:
+def test_self_check_fails_when_gap_exceeds_limit_of_precision(
+    precision: str, gap: LogprobGap
+) -> None:
     with pytest.raises(TrainerError, match=r"plain model differ by up to .* nats") as raised:
         check_gap(gap, precision, "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
@@ -112,15 +114,15 @@ def test_gap_above_limit_of_precision_fails(precision: str, gap: LogprobGap) -> 
 @pytest.mark.parametrize(
     ("precision", "gap"), [("FP32", LogprobGap(9e-4, 5e-6)), ("BF16", LogprobGap(0.3, 0.02))]
 )
-def test_gap_within_limit_passes(precision: str, gap: LogprobGap) -> None:
+def test_self_check_passes_when_gap_is_within_limit(precision: str, gap: LogprobGap) -> None:
     check_gap(gap, precision, "the engine")
 
 
-def test_logprob_gap_is_over_all_tokens() -> None:
+def test_logprob_gap_covers_all_tokens() -> None:
     assert logprob_gap([[1.0, 2.0], [4.0]], [[1.0, 2.5], [4.25]]) == LogprobGap(0.5, 0.25)
 
 
-def test_step_mismatch_above_limit_fails() -> None:
+def test_policy_mismatch_above_limit_fails_step() -> None:
     metrics = make_step(7).trained
     check_mismatch(replace(metrics, mismatch_mean=0.9), 7)
     with pytest.raises(TrainerError, match=r"1\.5 nats per token at step 7") as raised:

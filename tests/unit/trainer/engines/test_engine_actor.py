@@ -59,13 +59,13 @@ async def test_engine_is_not_adopted_when_driver_exited_during_transfer(
         await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
 
-async def test_chunk_of_superseded_driver_is_rejected(actor: RolloutActor) -> None:
+async def test_chunk_from_superseded_driver_is_rejected(actor: RolloutActor) -> None:
     actor._epoch = 2
     with pytest.raises(StaleEpoch):
         await actor.load_chunk(1, {"names": ["a"]})
 
 
-async def test_transfer_continues_after_call_of_superseded_driver(actor: RolloutActor) -> None:
+async def test_transfer_continues_after_call_from_superseded_driver(actor: RolloutActor) -> None:
     actor._epoch = 2
     await actor.start_update(2, None)
     with pytest.raises(StaleEpoch):

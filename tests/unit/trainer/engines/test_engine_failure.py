@@ -31,7 +31,7 @@ for core in ("pass", sys.argv[1]):
 """
 
 
-def test_reason_is_read_from_output_of_engine_core(tmp_path: Path) -> None:
+def test_engine_failure_reason_is_read_from_engine_core_output(tmp_path: Path) -> None:
     with (tmp_path / "worker.out").open("wb") as out, (tmp_path / "worker.err").open("wb") as err:
         subprocess.run([sys.executable, "-c", ACTOR, CORE], stdout=out, stderr=err, check=True)
 
@@ -41,12 +41,12 @@ def test_reason_is_read_from_output_of_engine_core(tmp_path: Path) -> None:
     assert out_of_memory_in_text(after) is not None
 
 
-def test_reason_is_error_message_without_output(tmp_path: Path) -> None:
+def test_engine_failure_reason_falls_back_to_error_message(tmp_path: Path) -> None:
     gone = [Output(tmp_path / "gone", 0)]
     assert failure_reason(RuntimeError("x"), gone) == "RuntimeError: x"
 
 
-def test_other_errors_pass_through() -> None:
+def test_unrelated_errors_are_not_wrapped() -> None:
     with pytest.raises(KeyError), as_engine_dead([], ValueError):
         raise KeyError
     with pytest.raises(EngineDead, match=r"^first$"), as_engine_dead([], Exception):

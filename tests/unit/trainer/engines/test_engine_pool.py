@@ -220,7 +220,7 @@ async def test_engine_lost_after_chunk_transfer_is_replaced_from_file(
 
 
 @pytest.mark.row("D12")
-async def test_dead_engine_in_living_actor_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
+async def test_dead_engine_in_live_actor_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
     pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.started[0].die(as_raised_by_ray(EngineDead("EngineCore: illegal memory access")))
 
@@ -257,7 +257,9 @@ async def test_engine_out_of_memory_ends_attempt_with_memory_term(
         assert (raised.exit_code, raised.short_of) == (code, short_of)
 
 
-async def test_failed_engine_start_is_rollout_engine_lost(fake: FakeRay, tmp_path: Path) -> None:
+async def test_failed_engine_start_is_reported_as_rollout_engine_lost(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     fake.never_starts = creation_failed("ValueError: unknown architecture")
     with pytest.raises(
         TrainerError, match=r"(?s)engine-0 did not start.*unknown architecture"
@@ -282,7 +284,9 @@ async def test_replacement_serves_requests_after_loading_weights(
     assert len(fake.started) == 2
 
 
-async def test_weights_sent_during_replacement_reach_it(fake: FakeRay, tmp_path: Path) -> None:
+async def test_weights_sent_during_replacement_reach_new_engine(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     pool = await make_pool_with_lost_engine(fake, tmp_path)
     fake.may_load.clear()
     rollouts = asyncio.create_task(versions(pool))
@@ -296,13 +300,17 @@ async def test_weights_sent_during_replacement_reach_it(fake: FakeRay, tmp_path:
     assert await versions(pool) == [4, 4]
 
 
-async def test_engine_lost_between_steps_loads_weights_once(fake: FakeRay, tmp_path: Path) -> None:
+async def test_engine_replaced_between_steps_loads_weights_once(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     pool = await make_pool_with_lost_engine(fake, tmp_path)
     await pool.load_weights(weights(4))
     assert [(each.version, each.num_loads) for each in fake.started[1:]] == [(4, 1)]
 
 
-async def test_replacement_lost_while_loading_is_replaced(fake: FakeRay, tmp_path: Path) -> None:
+async def test_replacement_engine_lost_while_loading_is_replaced(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     fake.die_loading = (1,)
     pool = await make_pool_with_lost_engine(fake, tmp_path)
 
@@ -313,7 +321,9 @@ async def test_replacement_lost_while_loading_is_replaced(fake: FakeRay, tmp_pat
     assert len(fake.started) == 3
 
 
-async def test_repeated_loss_while_loading_ends_attempt(fake: FakeRay, tmp_path: Path) -> None:
+async def test_repeated_engine_loss_while_loading_ends_attempt(
+    fake: FakeRay, tmp_path: Path
+) -> None:
     fake.die_loading = range(10)
     pool = await make_pool(tmp_path)
 

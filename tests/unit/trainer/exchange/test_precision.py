@@ -10,13 +10,13 @@ from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_preci
 from support.builders.trainer.policies import write_model
 
 
-def test_bf16_is_selected_when_clearly_faster() -> None:
+def test_bf16_is_selected_on_cpu_when_clearly_faster() -> None:
     assert clearly_faster(fp32_seconds=1.3, bf16_seconds=1.0) is Precision.BF16
     assert clearly_faster(fp32_seconds=1.1, bf16_seconds=1.0) is Precision.FP32
     assert clearly_faster(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
 
 
-def test_bf16_is_rejected_on_cpu_that_kills_processes() -> None:
+def test_bf16_is_rejected_on_cpu_with_illegal_instruction() -> None:
     kills = MeasuredPrecision(Precision.FP32, bf16_works=False)
     works = MeasuredPrecision(Precision.BF16, bf16_works=True)
 
@@ -26,7 +26,7 @@ def test_bf16_is_rejected_on_cpu_that_kills_processes() -> None:
         cpu_precision(Precision.BF16, kills)
 
 
-def test_measurement_survives_cpu_with_forbidden_instructions(tmp_path: Path) -> None:
+def test_precision_measurement_survives_illegal_instruction(tmp_path: Path) -> None:
     # If AMX is advertised but forbidden, the child process is killed in its first BF16 product.
     measured = measure_precision(str(write_model(tmp_path)))
     assert measured.bf16_works or measured.faster is Precision.FP32
@@ -50,7 +50,7 @@ def test_gpu_precision_follows_compute_capability(
     assert gpu_precision(specified, "a GPU", major) is expected
 
 
-def test_bf16_is_rejected_on_gpu_without_it() -> None:
+def test_bf16_is_rejected_on_gpu_without_support() -> None:
     with pytest.raises(TrainerError, match=r"Tesla V100 has .* 7\.x.*FP16") as raised:
         gpu_precision(Precision.BF16, "Tesla V100", 7)
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR

@@ -20,7 +20,7 @@ def make_update(num_tokens: int = 1, grad_norm: float = 1.0, **totals: float) ->
     return Update(metrics, num_tokens, num_positions=0, grad_norm=grad_norm)
 
 
-def test_metrics_are_reduced_as_declared() -> None:
+def test_step_metrics_are_reduced_as_declared() -> None:
     updates = [
         make_update(3, loss=1.0, kl=0.6, mismatch_max=0.5),
         make_update(1, loss=4.0, kl=0.2, mismatch_max=0.1),
@@ -36,7 +36,7 @@ def test_mean_of_one_token_is_its_value() -> None:
     assert reduce_updates([make_update(1, kl=0.6)])["kl"] == 0.6
 
 
-def test_step_without_updates_has_zeros() -> None:
+def test_step_metrics_are_zero_without_updates() -> None:
     assert set(reduce_updates([]).values()) == {0.0}
 
 
@@ -49,7 +49,7 @@ def test_entropy_includes_all_sampled_tokens() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_update_is_finite_if_loss_and_norm_are(bad: float) -> None:
+def test_update_is_finite_if_loss_and_gradient_norm_are_finite(bad: float) -> None:
     assert make_update().is_finite
     assert not make_update(loss=bad).is_finite
     assert not make_update(grad_norm=bad).is_finite

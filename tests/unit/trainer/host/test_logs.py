@@ -34,7 +34,7 @@ def logged_records(*levels: str) -> set[tuple[str, str, int]]:
 
 
 @pytest.mark.row("A11")
-def test_level_applies_to_trainer_and_libraries_never_log_debug() -> None:
+def test_log_level_applies_to_trainer_and_libraries_do_not_log_debug() -> None:
     lowest: dict[tuple[str, str], int] = {}
     for level, name, number in logged_records(*LogLevel):
         lowest[level, name] = min(number, lowest.get((level, name), number))

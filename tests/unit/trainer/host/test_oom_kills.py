@@ -9,12 +9,12 @@ V2 = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\noom_group_kill 0\n"
 
 
 @pytest.mark.parametrize(("text", "kills"), [(V1, 3), (V2, 2), ("oom_kill_disable 0\n", 0)])
-def test_kernel_counter_is_read_for_both_cgroup_versions(
+def test_oom_kill_counter_is_read_for_both_cgroup_versions(
     text: str, kills: int, tmp_path: Path
 ) -> None:
     (tmp_path / "memory.events").write_text(text)
     assert oom_kills([tmp_path / "absent", tmp_path / "memory.events"]) == kills
 
 
-def test_missing_counter_means_no_kills(tmp_path: Path) -> None:
+def test_oom_kills_are_zero_without_counter(tmp_path: Path) -> None:
     assert oom_kills([tmp_path / "absent"]) == 0

@@ -50,7 +50,7 @@ NO_CACHE = (
         ("OSError: [Errno 12] Cannot allocate memory", Kind.HOST),
     ],
 )
-def test_known_wording_is_recognized(text: str, kind: Kind) -> None:
+def test_known_out_of_memory_messages_are_recognized(text: str, kind: Kind) -> None:
     error = RuntimeError(f"Traceback (most recent call last):\n  File x\n{text}\nmore")
     assert out_of_memory(error) == OutOfMemory(kind, text)
 
@@ -64,11 +64,11 @@ def test_known_wording_is_recognized(text: str, kind: Kind) -> None:
         "MemoryErrorLog is not a function",
     ],
 )
-def test_other_text_is_not_out_of_memory(text: str) -> None:
+def test_unrelated_messages_are_not_out_of_memory(text: str) -> None:
     assert out_of_memory(RuntimeError(text)) is None
 
 
-def test_causes_contexts_and_groups_are_searched() -> None:
+def test_exception_causes_contexts_and_groups_are_searched() -> None:
     try:
         try:
             try:
@@ -85,13 +85,13 @@ def test_causes_contexts_and_groups_are_searched() -> None:
 
 
 @pytest.mark.row("D12")
-def test_line_is_found_before_long_traceback() -> None:
+def test_out_of_memory_line_is_found_before_long_traceback() -> None:
     text = f"Traceback:\n{CUDA}\n" + "During handling of the above, frame after frame\n" * 500
     error = RayTaskError("step", text, RuntimeError("something else"))
     assert out_of_memory(error) == OutOfMemory(Kind.DEVICE, CUDA)
 
 
-def test_cyclic_chain_terminates() -> None:
+def test_cyclic_exception_chain_terminates() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__context__, second.__context__ = second, first
     assert out_of_memory(first) is None

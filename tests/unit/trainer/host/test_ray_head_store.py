@@ -5,7 +5,7 @@ import pytest
 from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 
-def test_state_of_earlier_clusters_is_removed(tmp_path: Path) -> None:
+def test_gcs_state_of_earlier_clusters_is_removed(tmp_path: Path) -> None:
     store = tmp_path / "heads/uid/small-c2"
     other_job = tmp_path / "heads/other/small-c1"
     for folder in (store.with_name("small-c1"), store, other_job):
@@ -21,7 +21,7 @@ def test_state_of_earlier_clusters_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.row("B17")
 @pytest.mark.parametrize("unsupported", ["mkdir", "fsync", "lockf", "replace"])
-def test_unsupported_volume_means_state_in_memory(
+def test_gcs_state_is_kept_in_memory_on_unsupported_volume(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -61,7 +61,7 @@ async def test_redirect_error_names_target_and_remedy_without_secret(
     assert not failure.transient
 
 
-async def test_redirect_without_target_is_reported_by_status() -> None:
+async def test_redirect_without_location_is_reported_with_status() -> None:
     failure = await failure_of(make_responder(307, location="http://[nowhere"))
     assert failure.detail == "307 ''"
 
@@ -141,7 +141,7 @@ class BusyPool(HttpPool):
         ("soon", 0.0, 0.1),
     ],
 )
-def test_retry_waits_for_retry_after_up_to_timeout(
+def test_retry_honors_retry_after_header_up_to_timeout(
     retry_after: str, minimum: float, maximum: float
 ) -> None:
     http = BusyPool(retry_after)

@@ -19,7 +19,7 @@ from raggrpo_trainer.http.pool import HttpPool, HttpResponse, proxy_for
         ({"http_proxy": "http://proxy:3128", "no_proxy": ".svc"}, "http://kb.team.svc/", None),
     ],
 )
-def test_proxy_of_environment_is_used_unless_host_is_excluded(
+def test_environment_proxy_is_used_unless_host_is_excluded(
     environment: dict[str, str], url: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
@@ -85,7 +85,7 @@ async def test_malformed_response_is_reported_in_one_line_without_url(
     assert "\n" not in failed.value.detail
 
 
-async def test_closed_connections_are_replaced() -> None:
+async def test_connections_closed_by_server_are_replaced() -> None:
     http = HttpPool()
     server, url, heads = await start_server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):

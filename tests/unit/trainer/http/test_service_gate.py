@@ -138,7 +138,7 @@ def test_outage_sends_only_probes() -> None:
 
 
 @pytest.mark.row("D10")
-def test_flapping_service_loses_no_call() -> None:
+def test_flapping_service_does_not_lose_calls() -> None:
     outage_intervals = [(3 * i + 1.0, 3 * i + 3.0) for i in range(200)]
     simulation = Simulation(down_between(*outage_intervals))
 
@@ -168,7 +168,7 @@ def test_failing_request_fails_alone_while_service_is_up() -> None:
     assert simulation.service.statistics.failures == {FailureCause.HTTP_STATUS: 1}
 
 
-def test_rejected_request_triggers_no_probe() -> None:
+def test_rejected_request_does_not_trigger_probe() -> None:
     simulation = Simulation(lambda _, content: 400 if "odd" in content else 0.01)
 
     async def scenario() -> list[Any]:

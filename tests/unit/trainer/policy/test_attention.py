@@ -137,7 +137,7 @@ def spans_of(*groups: Sequence[int]) -> tuple[Span, ...]:
     [[(6, 6, 6)], [(2, 9, 4)], [(6, 6), (2, 9, 4), (5,)], [(1, 1)], [(1, 4), (1,)], [(80, 3)]],
 )
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_attention_and_its_gradient_equal_the_dense_mask(
+def test_attention_values_and_gradients_match_dense_mask(
     attend: Attend, groups: list[tuple[int, ...]], kv_heads: int
 ) -> None:
     spans = spans_of(*groups)
@@ -159,7 +159,7 @@ def test_attention_and_its_gradient_equal_the_dense_mask(
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
-def test_attention_beyond_softmax_is_rejected() -> None:
+def test_sliding_window_attention_is_rejected_in_shared_prefix_rows() -> None:
     x = torch.zeros(1, 1, 7, 4)
 
     with pytest.raises(ValueError, match=r"Identity uses sliding_window.*rowLayout: Padded"):

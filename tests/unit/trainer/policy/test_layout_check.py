@@ -55,7 +55,7 @@ def test_full_attention_is_exact_in_both_layouts(model_type: str) -> None:
 
 @pytest.mark.row("D1")
 @pytest.mark.parametrize("model_type", STATE)
-def test_stateful_layers_are_exact_only_in_padded_rows(model_type: str) -> None:
+def test_models_with_stateful_layers_are_exact_only_in_padded_rows(model_type: str) -> None:
     measured = measure(model_type)
     assert measured.result.layouts is not None
     assert measured.result.layouts[SHARED].nats > 0.1
@@ -84,7 +84,7 @@ def test_lm_head_without_scale_or_cap_is_rejected(
     assert not measured[SHARED].is_exact
 
 
-def test_model_that_is_not_causal_is_rejected() -> None:
+def test_non_causal_model_is_rejected() -> None:
     measured = layout_check.check_family(CONFIG_MAPPING["bert"]())
     assert measured.layouts is None
     assert "not causal" in measured.problem
@@ -92,7 +92,7 @@ def test_model_that_is_not_causal_is_rejected() -> None:
 
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", [*MIXTURES, *SCALED_HEADS, *NESTED_LAYERS])
-def test_policy_computes_plain_model(model_type: str, tmp_path: Path) -> None:
+def test_policy_logprobs_match_plain_model_for_each_family(model_type: str, tmp_path: Path) -> None:
     layout = measure(model_type).layout.row_layout
     policy = make_policy(save_small(model_type, tmp_path), row_layout=layout)
     groups = make_groups()
@@ -115,7 +115,7 @@ def test_self_check_detects_state_leak_between_completions(tmp_path: Path) -> No
 @pytest.mark.row("D1")
 @pytest.mark.long
 @pytest.mark.timeout(0)
-def test_accepted_families_train_exactly(tmp_path: Path) -> None:
+def test_accepted_families_match_plain_model_in_training(tmp_path: Path) -> None:
     """Every family that preflight accepts has exact logprobs with real loading and FSDP."""
     off = {}
     for model_type, _ in families():

@@ -35,7 +35,7 @@ def test_cosine_schedule_is_halfway_in_the_middle() -> None:
     assert cosine == pytest.approx([1.0, quarter, 0.5, 1 - quarter, 0.0])
 
 
-def test_decay_starts_after_warm_up_and_ends_at_floor() -> None:
+def test_learning_rate_decay_starts_after_warm_up_and_ends_at_floor() -> None:
     given = {"warmup_steps": 3, "decay_steps": 6, "min_learning_rate_ratio": 0.2}
     linear = rates(1, 2, 3, 4, 5, 6, 7, 99, learning_rate_schedule="Linear", **given)
     assert linear == pytest.approx([1 / 3, 2 / 3, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
@@ -50,7 +50,7 @@ def test_decay_starts_after_warm_up_and_ends_at_floor() -> None:
     floor=st.floats(0, 1),
     step=st.integers(1, 100),
 )
-def test_decay_is_bounded_and_monotonic(
+def test_learning_rate_decay_is_bounded_and_monotonic(
     schedule: LearningRateSchedule, warmup: int, decay: int, floor: float, step: int
 ) -> None:
     given = {"warmup_steps": warmup, "decay_steps": decay, "min_learning_rate_ratio": floor}

@@ -27,7 +27,9 @@ def inputs(
 
 @pytest.mark.parametrize("chunk", [1, 5, 13, 100])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bias: bool) -> None:
+def test_chunked_logprobs_match_values_and_gradients_of_full_computation(
+    chunk: int, has_bias: bool
+) -> None:
     hidden, weight, given_bias, targets = inputs()
     bias = given_bias if has_bias else None
     leaves = [hidden, weight, *([bias] if bias is not None else [])]
@@ -46,7 +48,7 @@ def test_chunks_give_values_and_gradients_of_full_computation(chunk: int, has_bi
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("transform", [LogitTransform(0.25), LogitTransform(3.0, soft_cap=2.0)])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
+def test_chunked_logprobs_match_with_scaled_and_capped_logits(
     transform: LogitTransform, compiled: bool
 ) -> None:
     hidden, weight, bias, targets = inputs()
@@ -67,7 +69,7 @@ def test_scaled_and_capped_logits_have_values_and_gradients_of_full_computation(
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=atol)
 
 
-def test_gradients_are_zero_without_tokens() -> None:
+def test_logprob_gradients_are_zero_without_tokens() -> None:
     hidden, weight, _, targets = inputs(tokens=0)
     gradients = torch.autograd.grad(
         chunked_logprobs(hidden, weight, targets).sum(), [hidden, weight]
@@ -77,7 +79,7 @@ def test_gradients_are_zero_without_tokens() -> None:
     assert torch.equal(gradients[1], torch.zeros(29, 8))
 
 
-def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> None:
+def test_weight_gradient_is_accumulated_in_fp32_over_bf16_chunks() -> None:
     # 512 equal tokens: in bf16 a running sum would stop growing after 256 equal terms
     hidden = torch.ones(512, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
@@ -86,7 +88,7 @@ def test_gradient_of_the_weight_is_accumulated_in_fp32_over_bf16_chunks() -> Non
     assert gradient.flatten().tolist() == [256.0, -256.0]
 
 
-def test_logits_of_one_chunk_are_in_memory_at_a_time() -> None:
+def test_chunked_logprobs_hold_one_chunk_of_logits_in_memory() -> None:
     hidden, weight, _, targets = inputs(tokens=64, vocabulary=1000)
 
     with Sizes() as sizes:  # type: ignore[no-untyped-call]
@@ -117,7 +119,7 @@ class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-
         return result
 
 
-def test_second_backward_pass_has_same_gradients() -> None:
+def test_logprob_gradients_are_equal_in_second_backward_pass() -> None:
     hidden, weight, bias, targets = inputs()
     actual = chunked_logprobs(hidden, weight, targets, bias=bias, chunk=5).sum()
     first, second = (

@@ -44,7 +44,7 @@ def gradient_of(logprobs: list[float], **arguments: Any) -> list[float]:
     return [float(value) for value in gradient]
 
 
-def test_single_update_is_the_policy_gradient() -> None:
+def test_loss_is_policy_gradient_for_single_update() -> None:
     terms = loss_of([-1.0, -2.0], advantages=[0.5, -3.0])
     assert terms.loss.item() == pytest.approx(-0.5 + 3.0)
     assert gradient_of([-1.0, -2.0], advantages=[0.5, -3.0]) == [-0.5, 3.0]
@@ -62,7 +62,7 @@ def test_single_update_is_the_policy_gradient() -> None:
         (1.5, -2.0, 1.5 * 2.0, 1.5 * 2.0),  # a bad token that rose is always lowered again
     ],
 )
-def test_clip_takes_effect_on_each_side_with_its_own_distance(
+def test_clipping_uses_separate_bounds_for_each_side(
     ratio: float, advantage: float, expected_loss: float, expected_gradient: float
 ) -> None:
     new, old = [-1.0 + math.log(ratio)], [-1.0]
@@ -74,7 +74,7 @@ def test_clip_takes_effect_on_each_side_with_its_own_distance(
     assert terms.clip_fraction.sum().item() == (1 if expected_gradient == 0.0 else 0)
 
 
-def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None:
+def test_importance_weight_is_capped_ratio_of_old_policy_to_engine() -> None:
     # ratios 0.5, 1.5 and 5, the last capped at 2
     rollout = [-1.0 - math.log(ratio) for ratio in (0.5, 1.5, 5.0)]
     terms = loss_of([-1.0] * 3, advantages=[1.0] * 3, rollout=rollout)
@@ -88,7 +88,7 @@ def test_importance_weight_is_the_capped_ratio_of_old_policy_to_engine() -> None
     assert terms.mismatch_max.max().item() == pytest.approx(math.log(5))
 
 
-def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
+def test_engine_noise_does_not_change_loss_and_gradient() -> None:
     logprobs, noisy = [-1.0, -2.0], [-1.0009, -1.9995]
     exact = loss_of(logprobs, advantages=[0.3, -0.7])
     noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
@@ -98,7 +98,7 @@ def test_engine_noise_leaves_loss_and_gradient_bitwise_unchanged() -> None:
     assert noised.mismatch_max.max().item() == pytest.approx(9e-4, rel=1e-2)
 
 
-def test_mismatch_beyond_the_tolerance_counts() -> None:
+def test_importance_weight_applies_to_mismatch_beyond_tolerance() -> None:
     terms = loss_of([-1.0], advantages=[1.0], rollout=[-1.002])
     assert terms.importance_mean.sum().item() == pytest.approx(math.exp(0.002), rel=1e-6)
 
@@ -109,7 +109,7 @@ def exact_gradient(loss: Tensor, leaf: Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("rollout", [[-1.0, -2.0, -0.5], [-1.2, -1.7, -0.8]])
-def test_kl_gradient_is_that_of_the_importance_weighted_k3(rollout: list[float]) -> None:
+def test_kl_gradient_matches_importance_weighted_k3_estimator(rollout: list[float]) -> None:
     reference = torch.tensor([-0.4, -2.6, -0.9], dtype=torch.float64)
     sampled = torch.tensor(rollout, dtype=torch.float64)
     ours = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
@@ -122,7 +122,7 @@ def test_kl_gradient_is_that_of_the_importance_weighted_k3(rollout: list[float])
     assert exact_gradient(terms.loss, ours) == pytest.approx(expected, rel=1e-12)
 
 
-def test_expected_kl_gradient_is_that_of_kl_from_policy_to_reference() -> None:
+def test_expected_kl_gradient_matches_exact_kl_from_policy_to_reference() -> None:
     # all four tokens at once, each weighted by its probability: the expectation over samples
     logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([1.0, 0.2, -0.5, 0.0], dtype=torch.float64).log_softmax(0)
@@ -141,7 +141,7 @@ def test_expected_kl_gradient_is_that_of_kl_from_policy_to_reference() -> None:
     assert exact_gradient(terms.loss, logits) == pytest.approx(expected, abs=1e-12)
 
 
-def test_kl_weight_follows_the_policy_in_later_updates_and_is_capped() -> None:
+def test_kl_importance_weight_follows_policy_in_later_updates_and_is_capped() -> None:
     # sampled at -1, now at -1 + log 1.5 and -1 + log 8: weights 1.5 and, capped, 2
     new = [-1.0 + math.log(1.5), -1.0 + math.log(8.0)]
     gradient = gradient_of(
@@ -157,7 +157,7 @@ def test_kl_weight_follows_the_policy_in_later_updates_and_is_capped() -> None:
     )
 
 
-def test_kl_metric_is_k3_and_gradient_is_importance_weighted() -> None:
+def test_kl_metric_is_unweighted_k3_while_gradient_is_importance_weighted() -> None:
     # log ratio reference / policy is 0.5
     terms = loss_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
     gradient = gradient_of([-1.0], advantages=[0.0], ref=[-0.5], kl_coefficient=0.1)
@@ -178,7 +178,7 @@ def test_kl_metric_is_k3_and_gradient_is_importance_weighted() -> None:
         (-1.0, -500.0, -1.0, {"dual_clip": 3.0}),
     ],
 )
-def test_clipped_token_is_finite_for_any_ratio(
+def test_clipped_token_loss_is_finite_for_any_ratio(
     dtype: torch.dtype, new: float, old: float, advantage: float, changes: dict[str, Any]
 ) -> None:
     leaf = torch.tensor([new, -1.0], dtype=dtype, requires_grad=True)
@@ -202,7 +202,7 @@ def test_clipped_token_is_finite_for_any_ratio(
 
 
 @pytest.mark.parametrize("dual_clip", [0.0, 3.0])
-def test_surrogate_is_bitwise_the_plain_formula_when_finite(dual_clip: float) -> None:
+def test_surrogate_is_bitwise_equal_to_plain_formula_when_finite(dual_clip: float) -> None:
     generator = torch.Generator().manual_seed(3)
     new = torch.randn(4096, generator=generator).requires_grad_()
     old, advantages = torch.randn(2, 4096, generator=generator)
@@ -225,7 +225,7 @@ def test_surrogate_is_bitwise_the_plain_formula_when_finite(dual_clip: float) ->
     assert exact_gradient(terms.loss, new) == exact_gradient(-surrogate.sum(), plain)
 
 
-def test_dual_clip_bounds_tokens_with_negative_advantage() -> None:
+def test_dual_clip_bounds_loss_of_tokens_with_negative_advantage() -> None:
     # ratios 2 and 5, advantage -2; the bound is at ratio 3
     new, old = [-3.0 + math.log(2.0), -3.0 + math.log(5.0)], [-3.0] * 2
     terms = loss_of(new, advantages=[-2.0] * 2, old=old, rollout=old, dual_clip=3.0)
@@ -263,7 +263,7 @@ def test_token_weights_include_denominator_of_aggregation(
 
 
 @pytest.mark.parametrize("aggregation", LossAggregation)
-def test_token_weights_exist_without_sampled_tokens(aggregation: LossAggregation) -> None:
+def test_token_weights_are_defined_without_sampled_tokens(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], make_objective(loss_aggregation=aggregation))
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)
@@ -277,7 +277,9 @@ def test_token_weights_exist_without_sampled_tokens(aggregation: LossAggregation
         (LossAggregation.FIXED_LENGTH, -(1.0 * 1 - 2.0 * 3) / (2 * 16)),
     ],
 )
-def test_weighted_sum_is_the_aggregated_loss(aggregation: LossAggregation, expected: float) -> None:
+def test_weighted_token_sum_equals_aggregated_loss(
+    aggregation: LossAggregation, expected: float
+) -> None:
     # one sequence of 1 token with advantage 1, one of 3 tokens with advantage -2
     objective = make_objective(loss_aggregation=aggregation)
     short, long = token_weights([1, 3], objective)

@@ -38,7 +38,7 @@ def rank_results(
 
 
 @pytest.mark.row("D13")
-def test_overflow_is_skipped_and_halves_scale(rank_results: list[Any]) -> None:
+def test_fp16_overflow_skips_update_and_halves_loss_scale(rank_results: list[Any]) -> None:
     for result in rank_results:
         first, skipped, third, _ = result["metrics"]
         before, after, *_ = result["parameters"]
@@ -51,7 +51,7 @@ def test_overflow_is_skipped_and_halves_scale(rank_results: list[Any]) -> None:
 
 
 @pytest.mark.row("D13")
-def test_resumed_fp16_run_restores_scale_bitwise(rank_results: list[Any]) -> None:
+def test_resumed_fp16_run_restores_loss_scale_exactly(rank_results: list[Any]) -> None:
     for result in rank_results:
         *_, third, again = result["metrics"]
         *_, went_on, resumed_on = result["parameters"]
@@ -64,7 +64,7 @@ def test_exported_weights_have_forward_dtype(rank_results: list[Any]) -> None:
     assert {tensor.dtype for tensor in rank_results[0]["parameters"][0].values()} == {torch.float16}
 
 
-def test_fp16_agrees_with_fp32_to_its_precision(model: Path, rank_results: list[Any]) -> None:
+def test_fp16_step_matches_fp32_within_precision(model: Path, rank_results: list[Any]) -> None:
     with one_rank():
         exact = make_policy(model).step(uneven_groups(), step=1)
     first = rank_results[0]["metrics"][0]
@@ -72,7 +72,7 @@ def test_fp16_agrees_with_fp32_to_its_precision(model: Path, rank_results: list[
     assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
 
 
-def test_checkpoint_of_other_precision_starts_with_default_scale(
+def test_loss_scale_is_default_after_resume_from_other_precision(
     model: Path, tmp_path: Path
 ) -> None:
     with one_rank():
@@ -85,7 +85,7 @@ def test_checkpoint_of_other_precision_starts_with_default_scale(
         load_checkpoint(make_policy(model), str(tmp_path / "fp16"))
 
 
-def test_non_finite_at_minimum_scale_is_no_overflow() -> None:
+def test_non_finite_gradient_at_minimum_scale_is_not_overflow() -> None:
     scale = LossScale(Precision.FP16, torch.device("cpu"))
     assert scale.is_overflow(1.0, float("inf"))
     scale.load_state_dict(scale.state_dict() | {"scale": 1.0})

@@ -33,7 +33,7 @@ def small_group() -> Group:
 
 
 @pytest.mark.row("A19")
-def test_shared_prefix_row_has_prompt_once_without_useless_tokens() -> None:
+def test_shared_prefix_row_contains_prompt_once_without_padding() -> None:
     batch = build_micro_batch(items_of([small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
@@ -47,7 +47,7 @@ def test_shared_prefix_row_has_prompt_once_without_useless_tokens() -> None:
     assert batch.tokens.tolist() == [0, 1, 2]
 
 
-def test_padded_rows_repeat_the_prompt_and_predict_the_same_tokens() -> None:
+def test_padded_rows_repeat_prompt_and_predict_same_tokens() -> None:
     batch = build_micro_batch(
         plan_micro_batches(items_of([small_group()]), RowLayout.PADDED, 100)[0], RowLayout.PADDED
     )
@@ -59,7 +59,7 @@ def test_padded_rows_repeat_the_prompt_and_predict_the_same_tokens() -> None:
     assert batch.spans is None
 
 
-def test_several_prompts_share_a_row_and_positions_restart() -> None:
+def test_prompts_share_row_with_restarted_positions() -> None:
     batch = build_micro_batch(items_of([small_group(), small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 4, 5]]
@@ -69,7 +69,7 @@ def test_several_prompts_share_a_row_and_positions_restart() -> None:
     assert batch.spans == (Span(0, 3, ((1, 2),)), Span(5, 3, ((1, 2),)))
 
 
-def test_equally_long_completions_are_adjacent_and_keep_offsets() -> None:
+def test_completions_of_equal_length_are_adjacent_and_keep_offsets() -> None:
     batch = build_micro_batch(
         items_of([make_group((4, 1, 2, 4), prompt=6)]), RowLayout.SHARED_PREFIX
     )
@@ -78,7 +78,7 @@ def test_equally_long_completions_are_adjacent_and_keep_offsets() -> None:
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
 
 
-def test_completions_without_gradient_are_skipped_but_keep_offsets() -> None:
+def test_completions_without_gradient_are_skipped_and_offsets_kept() -> None:
     nothing_sampled = make_group((2,), inserted=slice(None), advantages=(1.0,))
     no_variance = make_group((4, 4), advantages=(0.0, 0.0))
     partly = make_group((3, 5), advantages=(0.0, 1.0))
@@ -88,13 +88,15 @@ def test_completions_without_gradient_are_skipped_but_keep_offsets() -> None:
     assert work[0].targets[0].weight == 4.0
 
 
-def test_zero_advantage_is_computed_if_not_skipped() -> None:
+def test_completions_with_zero_advantage_are_packed_if_skipping_is_off() -> None:
     assert len(items_of([make_group((4, 4), advantages=(0.0, 0.0))])) == 1
 
 
 @pytest.mark.parametrize("layout", RowLayout)
 @pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_micro_batches_cover_sampled_tokens_once_in_budget(layout: RowLayout, budget: int) -> None:
+def test_micro_batches_cover_sampled_tokens_once_within_budget(
+    layout: RowLayout, budget: int
+) -> None:
     work = items_of(uneven_groups())
     rows = plan_micro_batches(work, layout, budget)
     batches = [build_micro_batch(items, layout) for items in rows]
@@ -115,7 +117,7 @@ def test_group_above_budget_is_split_between_completions() -> None:
     assert [[len(item.targets) for item in items] for items in rows] == [[2], [2]]
 
 
-def test_padded_rows_fill_the_budget_to_the_last_token() -> None:
+def test_padded_rows_may_use_entire_token_budget() -> None:
     rows = plan_micro_batches(
         items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18
     )
@@ -128,7 +130,7 @@ def test_padded_rows_have_length_of_longest_in_micro_batch() -> None:
     assert [[item.num_tokens for item in items] for items in rows] == [[18, 18], [12] * 3, [12]]
 
 
-def test_balance_gives_even_loads_and_is_deterministic() -> None:
+def test_rank_balancing_is_even_and_deterministic() -> None:
     work = items_of([make_group((length,), prompt=10) for length in (40, 30, 30, 20, 10, 10, 1, 1)])
     shares = balance_over_ranks(work, 2)
 
@@ -138,7 +140,7 @@ def test_balance_gives_even_loads_and_is_deterministic() -> None:
     assert shares == balance_over_ranks(work, 2)
 
 
-def test_balance_leaves_ranks_without_work_when_there_is_too_little() -> None:
+def test_rank_balancing_leaves_ranks_idle_when_groups_are_too_few() -> None:
     assert [len(share) for share in balance_over_ranks(items_of([make_group()]), 3)] == [1, 0, 0]
 
 

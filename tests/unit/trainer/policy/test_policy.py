@@ -90,7 +90,9 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("budget", [10_000, 60])
-def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, budget: int) -> None:
+def test_shared_prefix_rows_match_padded_rows_in_loss_and_gradient(
+    model: Path, budget: int
+) -> None:
     groups = uneven_groups()
     expected_loss, expected = gradient(model, groups, RowLayout.PADDED, 10_000)
     loss, actual = gradient(model, groups, RowLayout.SHARED_PREFIX, budget)
@@ -98,7 +100,7 @@ def test_shared_prefix_rows_have_loss_and_gradient_of_padded_rows(model: Path, b
     assert relative_error(actual, expected) <= 1e-5
 
 
-def test_logprobs_are_those_of_the_plain_model_on_each_completion_alone(model: Path) -> None:
+def test_logprobs_match_plain_model_on_each_completion(model: Path) -> None:
     groups = uneven_groups()
     plain = AutoModelForCausalLM.from_pretrained(model).eval()
     actual = iter(make_policy(model).logprobs(groups))
@@ -127,7 +129,7 @@ def with_other_inserted_logprobs(completion: Completion) -> Completion:
     )
 
 
-def test_gradient_is_that_of_the_sampled_tokens_alone(untied_model: Path) -> None:
+def test_gradient_depends_on_sampled_tokens_only(untied_model: Path) -> None:
     group = make_group((8, 5), inserted=slice(2, 4))
     plain = AutoModelForCausalLM.from_pretrained(untied_model)
     loss = torch.zeros(())
@@ -166,7 +168,9 @@ def test_groups_without_variance_count_in_denominator_only(model: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", [[make_group(advantages=(0.0, 0.0, 0.0))], []])
-def test_batch_without_advantage_changes_nothing(model: Path, groups: list[Group]) -> None:
+def test_batch_without_advantage_does_not_change_parameters(
+    model: Path, groups: list[Group]
+) -> None:
     policy = make_policy(model)
     before = parameters(policy)
     metrics = policy.step(groups, step=1)
@@ -179,13 +183,13 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
     assert [name for name in actual if not torch.equal(actual[name], expected[name])] == []
 
 
-def test_same_inputs_give_bitwise_same_parameters(model: Path) -> None:
+def test_training_is_bitwise_deterministic(model: Path) -> None:
     runs = [run_steps(make_policy(model), steps=range(1, 4)) for _ in range(2)]
     assert runs[0][0] == runs[1][0]
     assert_equal(runs[0][1], runs[1][1])
 
 
-def test_engine_noise_below_the_tolerance_leaves_parameters_bitwise_equal(model: Path) -> None:
+def test_engine_noise_below_tolerance_does_not_change_parameters(model: Path) -> None:
     groups = uneven_groups()
     exact = iter(make_policy(model).logprobs(groups))
 
@@ -242,7 +246,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[str, Any]) -> None:
+def test_training_on_two_ranks_matches_one_rank(
+    model: Path, two_ranks: Ranks, changes: dict[str, Any]
+) -> None:
     metrics, expected = run_steps(make_policy(model, **changes), steps=range(1, 3))
 
     (actual_metrics, actual), (other_metrics, other) = two_ranks.run(
@@ -259,7 +265,7 @@ def test_two_ranks_train_like_one(model: Path, two_ranks: Ranks, changes: dict[s
     )  # two steps of Adam at 1e-2, which magnifies rounding of tiny gradients
 
 
-def test_ranks_of_pod_load_model_in_turns(model: Path, two_ranks: Ranks) -> None:
+def test_ranks_of_pod_load_model_one_at_a_time(model: Path, two_ranks: Ranks) -> None:
     (_, first_ended), (second_began, _) = two_ranks.run(policy_support.build_times, str(model))
     assert first_ended <= second_began
 
@@ -277,7 +283,7 @@ def test_checkpoint_of_two_ranks_continues_on_one(
     assert actual[0] == pytest.approx(expected[0], abs=1e-6)
 
 
-def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Path) -> None:
+def test_resumed_run_is_bitwise_equal_to_uninterrupted_run(model: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "checkpoint")
     first = make_policy(model)
     run_steps(first, steps=range(1, 3))
@@ -290,7 +296,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(model: Path, tmp_path: Pat
     assert_equal(actual, expected)
 
 
-def test_checkpoint_before_first_step_changes_nothing(model: Path, tmp_path: Path) -> None:
+def test_checkpoint_before_first_step_does_not_change_training(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(make_policy(model), steps=range(1, 3))
     policy = make_policy(model)
     save(policy.state_dict(), checkpoint_id=str(tmp_path / "checkpoint"))
@@ -298,7 +304,7 @@ def test_checkpoint_before_first_step_changes_nothing(model: Path, tmp_path: Pat
     assert_equal(actual, expected)
 
 
-def test_state_in_other_memory_is_loaded_completely(model: Path) -> None:
+def test_state_dict_copy_is_loaded_completely(model: Path) -> None:
     policy = make_policy(model)
     run_steps(policy, steps=range(1, 2))
     kept, before = deepcopy(policy.state_dict()), policy.checksum()
@@ -315,7 +321,7 @@ def resume(policy: Policy, folder: str) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_exported_folder_is_a_plain_model_with_the_trained_weights(
+def test_export_is_plain_model_with_trained_weights(
     model: Path, untied_model: Path, tmp_path: Path, *, tied: bool
 ) -> None:
     policy = make_policy(model if tied else untied_model)
@@ -359,7 +365,7 @@ def test_export_is_independent_of_ranks(model: Path, two_ranks: Ranks, tmp_path:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_gradients_change_nothing(model: Path, bad: float) -> None:
+def test_non_finite_gradients_do_not_change_parameters(model: Path, bad: float) -> None:
     policy, expected = make_policy(model), make_policy(model)
     before = parameters(policy)
     metrics = policy.step([make_group(), make_group(advantages=(bad, 0.5, 0.5))], step=1)
@@ -390,7 +396,7 @@ def test_kl_is_relative_to_initial_model(model: Path) -> None:
     assert divergences[1] > 1e-3
 
 
-def test_kl_needs_groups_without_variance_too(model: Path) -> None:
+def test_groups_without_variance_are_trained_when_kl_is_enabled(model: Path) -> None:
     policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
     metrics = policy.step([make_group(advantages=(0.0, 0.0, 0.0))], step=1)
     assert metrics.num_trained_tokens == metrics.num_sampled_tokens == 21
@@ -402,13 +408,13 @@ def test_parameters_are_counted_over_whole_model(model: Path, two_ranks: Ranks) 
     assert actual == [plain.num_parameters()] * 2
 
 
-def test_cpu_has_no_device_memory_and_name(model: Path) -> None:
+def test_device_memory_and_name_are_empty_on_cpu(model: Path) -> None:
     policy = make_policy(model)
     assert policy.step([make_group()], step=1).device_memory_bytes is None
     assert policy.device_name == ""
 
 
-def test_learning_rate_warms_up_linearly_and_stays(model: Path) -> None:
+def test_learning_rate_warms_up_linearly_then_stays_constant(model: Path) -> None:
     policy = make_policy(model, learning_rate=0.01, warmup_steps=4)
     rates = [policy.step([make_group()], step=step).learning_rate for step in (1, 2, 4, 9)]
     assert rates == pytest.approx([0.0025, 0.005, 0.01, 0.01])
@@ -430,7 +436,7 @@ def test_resumed_run_continues_learning_rate_schedule(model: Path, tmp_path: Pat
     assert_equal(parameters(second), expected)
 
 
-def test_gradients_are_clipped_to_the_norm(model: Path) -> None:
+def test_gradients_are_clipped_to_max_norm(model: Path) -> None:
     free = make_policy(model, max_grad_norm=1e6).step(uneven_groups(), step=1)
     clipped = make_policy(model, max_grad_norm=1e-3).step(uneven_groups(), step=1)
     assert clipped.grad_norm == free.grad_norm > 1e-3
@@ -446,7 +452,7 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
 
 
 @pytest.mark.row("A20")
-def test_bf16_agrees_with_fp32_to_its_precision(model: Path, two_ranks: Ranks) -> None:
+def test_bf16_step_matches_fp32_within_precision(model: Path, two_ranks: Ranks) -> None:
     changes = {"precision": Precision.BF16}
     (exact, *_), _ = run_steps(make_policy(model), steps=range(1, 2))
     (((loss, grad_norm), *_), trained), _ = two_ranks.run(

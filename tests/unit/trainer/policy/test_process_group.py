@@ -3,7 +3,7 @@ import psutil
 from support.builders.trainer.policies import one_rank
 
 
-def test_store_listens_on_address_of_rank_0_only() -> None:
+def test_torch_store_listens_only_on_address_of_rank_0() -> None:
     with one_rank():
         sockets = psutil.Process().net_connections("tcp")
 

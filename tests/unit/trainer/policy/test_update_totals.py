@@ -25,7 +25,7 @@ def work() -> list[Item]:
     return build_items([make_group((4, 2), prompt=3)], [1.0, 1.0], skip_zero_advantage=False)
 
 
-def test_totals_are_sums_in_double_precision_and_maxima() -> None:
+def test_update_totals_are_double_precision_sums_and_maxima() -> None:
     totals = UpdateTotals(torch.device("cpu"))
     batch = build_micro_batch(work(), RowLayout.SHARED_PREFIX)
     for values in ([2.0**24] * 3, [1.0, 0.0, 0.0]):  # in single precision the 1 would be lost
@@ -37,7 +37,7 @@ def test_totals_are_sums_in_double_precision_and_maxima() -> None:
     assert (update.num_tokens, update.num_positions, update.grad_norm) == (12, 14, 0.5)
 
 
-def test_empty_micro_batch_adds_only_a_position() -> None:
+def test_empty_micro_batch_adds_one_position_only() -> None:
     totals = UpdateTotals(torch.device("cpu"))
     totals.add(build_micro_batch([], RowLayout.SHARED_PREFIX), measured([]))
     update = totals.all_reduce(grad_norm=0.0)

@@ -40,7 +40,9 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
     [{}, {"weight_decay": 0.1}, {"mini_batch_prompts": 2, "weight_decay": 0.01}],
     ids=["plain", "decayed", "three updates"],
 )
-def test_ratio_is_relative_change_of_last_update(model: Path, changes: dict[str, Any]) -> None:
+def test_weight_update_ratio_is_relative_change_of_last_update(
+    model: Path, changes: dict[str, Any]
+) -> None:
     policy = make_policy(model, weight_update_every_steps=1, **changes)
     policy.step(uneven_groups(), step=1)
     before = parameters(policy)
@@ -52,7 +54,7 @@ def test_ratio_is_relative_change_of_last_update(model: Path, changes: dict[str,
     assert actual > 1e-3
 
 
-def test_ratio_changes_no_parameter_and_is_none_without_update(model: Path) -> None:
+def test_weight_update_ratio_does_not_change_parameters(model: Path) -> None:
     measured, plain = make_policy(model, weight_update_every_steps=1), make_policy(model)
     for step in (1, 2):
         measured.step(uneven_groups(), step=step)
@@ -66,7 +68,7 @@ def test_ratio_changes_no_parameter_and_is_none_without_update(model: Path) -> N
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
-def test_ratio_is_zero_for_zero_learning_rate_and_supports_bf16(model: Path) -> None:
+def test_weight_update_ratio_is_zero_for_zero_learning_rate(model: Path) -> None:
     schedule = {"learning_rate_schedule": "Linear", "decay_steps": 2}
     policy = make_policy(model, weight_update_every_steps=1, precision=Precision.BF16, **schedule)
     first = policy.step(uneven_groups(), step=1).weight_update_ratio

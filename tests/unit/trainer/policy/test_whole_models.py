@@ -32,7 +32,7 @@ def make_changed_model(folder: Path, change: Change, *, tied: bool = False) -> s
     ],
     ids=["a wrapper's prefix", "a missing layer", "no LM head"],
 )
-def test_missing_tensors_are_named(change: Change, message: str, tmp_path: Path) -> None:
+def test_missing_tensors_are_named_in_error(change: Change, message: str, tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, change)
     with pytest.raises(TrainerError, match=message) as raised:
         load_model(path, "sdpa")

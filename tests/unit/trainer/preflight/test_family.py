@@ -35,7 +35,7 @@ def write_config(folder: Path, **config: Any) -> Path:
     ("shared", "padded", "layout"),
     [(EXACT, EXACT, SHARED), (OFF, EXACT, PADDED), (OFF, OFF, None)],
 )
-def test_best_exact_layout_is_chosen(
+def test_best_exact_row_layout_is_selected(
     shared: dict[str, Any], padded: dict[str, Any], layout: RowLayout | None
 ) -> None:
     family = model_family({"architectures": ["X"], "layer_types": ["linear_attention"]})
@@ -48,21 +48,23 @@ def test_best_exact_layout_is_chosen(
     ("window", "longest", "layout"),
     [(4096, 4096, SHARED), (4096, 4097, PADDED), (None, 100_000, SHARED)],
 )
-def test_window_of_row_length_is_full_attention(
+def test_sliding_window_covering_row_is_treated_as_full_attention(
     window: int | None, longest: int, layout: RowLayout, tmp_path: Path
 ) -> None:
     family = model_family(make_model_config("MistralForCausalLM", sliding_window=window))
     assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
-def test_unused_window_of_qwen_is_ignored() -> None:
+def test_disabled_sliding_window_of_qwen_is_ignored() -> None:
     config = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "max_window_layers": 2}
     assert model_family(config | {"use_sliding_window": False}).window is None
     assert model_family(config | {"use_sliding_window": True}).window == 8
 
 
 @pytest.mark.parametrize("kind", ["longrope", "su", "dynamic"])
-def test_batch_dependent_positions_are_rejected_for_long_rows(kind: str, tmp_path: Path) -> None:
+def test_length_dependent_rope_is_rejected_beyond_original_length(
+    kind: str, tmp_path: Path
+) -> None:
     rope = {"rope_type": kind, "original_max_position_embeddings": 64}
     family = model_family(make_model_config("LlamaForCausalLM", rope_parameters=rope))
     assert best_layout(family, tmp_path, 64).row_layout is SHARED
@@ -86,7 +88,7 @@ def test_family_without_engine_support_is_rejected() -> None:
         ({"hidden_act": "gelu"}, "hidden_act gelu: vLLM"),
     ],
 )
-def test_unmeasured_variant_of_known_family_runs_experiment(
+def test_unmeasured_variant_of_known_family_is_measured(
     config: dict[str, Any], reported: str, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}

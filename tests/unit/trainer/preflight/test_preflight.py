@@ -105,7 +105,7 @@ def test_result_is_written_to_stdout_without_output_file(tmp_path: Path) -> None
     assert (completed.returncode, result.exit_code) == (0, ExitCode.DATA_ERROR)
 
 
-def test_configuration_of_other_version_is_rejected(tmp_path: Path) -> None:
+def test_configuration_of_other_schema_version_is_rejected(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path).model_copy(update={"schema_digest": "other"})
     completed = run_preflight(config)
     assert (completed.returncode, completed.stdout) == (ExitCode.CONFIG_ERROR, b"")
@@ -125,7 +125,7 @@ def test_preflight_does_not_import_torch_ray_or_vllm() -> None:
     assert completed.stdout.decode().strip() == "[]", completed.stderr.decode()
 
 
-async def test_problems_are_all_reported_at_once(tmp_path: Path) -> None:
+async def test_preflight_reports_all_problems_at_once(tmp_path: Path) -> None:
     config = make_fit_config(
         tmp_path,
         {
@@ -172,7 +172,9 @@ def truncate_weights(model: Path) -> None:
         (lambda m: (m / "tokenizer.json").write_text("{}"), ["tokenizer", "cannot be loaded"]),
     ],
 )
-async def test_damaged_model_names_its_file(tmp_path: Path, damage: Any, words: list[str]) -> None:
+async def test_damaged_model_file_is_named_in_evidence(
+    tmp_path: Path, damage: Any, words: list[str]
+) -> None:
     config = make_fit_config(tmp_path)
     damage(tmp_path / "model")
     result = await check_config(config)
@@ -265,7 +267,7 @@ async def test_model_without_safetensors_is_rejected_with_remedy(tmp_path: Path)
     assert "save_pretrained" in check.evidence
 
 
-async def test_facts_are_read_without_index_and_from_older_names(tmp_path: Path) -> None:
+async def test_model_facts_are_read_without_index_and_from_legacy_names(tmp_path: Path) -> None:
     model = make_model_folder(tmp_path / "gpt")
     for name in ("model.safetensors.index.json", "b.safetensors"):
         (model / name).unlink()
@@ -300,7 +302,7 @@ async def test_facts_are_read_without_index_and_from_older_names(tmp_path: Path)
         ({"intermediate_size": True}, 0),
     ],
 )  # fmt: skip
-async def test_mlp_size_is_that_of_one_token(
+async def test_mlp_size_counts_experts_active_per_token(
     tmp_path: Path, config: dict[str, Any], units: int
 ) -> None:
     model = make_model_folder(tmp_path / "other")
@@ -316,7 +318,7 @@ async def test_mlp_size_is_that_of_one_token(
 # --- data
 
 
-async def test_missing_column_is_named_with_available_columns(tmp_path: Path) -> None:
+async def test_missing_column_is_reported_with_available_columns(tmp_path: Path) -> None:
     table = tmp_path / "train.parquet"
     pq.write_table(pa.table({"question": ["q"], "solution": ["s"]}), table)
     result = await check_config(make_fit_config(tmp_path, {"data.trainFiles": [str(table)]}))
@@ -402,7 +404,7 @@ async def test_unexpected_file_format_fails_only_its_check(tmp_path: Path) -> No
 
 
 @pytest.mark.row("A14")
-async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
+async def test_context_column_is_required_by_rag_chat_endpoints(tmp_path: Path) -> None:
     endpoints = [
         {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
         {"name": "ref", "role": "Reference", "protocol": "RagChat", "url": "http://127.0.0.1:9/"},
@@ -416,7 +418,7 @@ async def test_rag_calls_need_the_context_column(tmp_path: Path) -> None:
     assert "'answer'" not in check.evidence
 
 
-async def test_unreadable_files_are_all_named() -> None:
+async def test_unreadable_data_files_are_all_reported() -> None:
     with TemporaryDirectory() as folder:  # evidence is truncated: use short paths
         await check_unreadable_files(Path(folder))
 
@@ -440,7 +442,7 @@ async def check_unreadable_files(tmp_path: Path) -> None:
     assert str(good) not in evidence
 
 
-async def test_validation_files_are_read_and_rows_limited(tmp_path: Path) -> None:
+async def test_validation_files_are_checked_and_rows_limited(tmp_path: Path) -> None:
     make_fit_config(tmp_path)
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
@@ -453,7 +455,7 @@ async def test_validation_files_are_read_and_rows_limited(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("longest", ["x" * 60, "率" * 20], ids=["ASCII", "3 tokens per character"])
 @pytest.mark.parametrize(("limit", "state"), [(59, FAILED), (60, PASSED)])
-async def test_longest_prompt_is_checked_at_any_position(
+async def test_longest_prompt_is_checked_anywhere_in_file(
     tmp_path: Path, limit: int, state: CheckState, longest: str
 ) -> None:
     rows = [{"prompt": "short", "answer": "A"} for _ in range(500)]
@@ -500,7 +502,7 @@ async def test_sample_lengths_include_passages_and_templates(
 # --- checkpoint folder
 
 
-async def test_unwritable_checkpoint_folder_is_named(tmp_path: Path) -> None:
+async def test_unwritable_checkpoint_folder_is_named_in_evidence(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     result = await check_config(config)
@@ -550,7 +552,7 @@ async def test_insufficient_space_is_reported_in_gib(tmp_path: Path) -> None:
     assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
 
 
-async def test_existing_checkpoints_need_no_more_space(tmp_path: Path) -> None:
+async def test_space_of_existing_checkpoints_counts_as_available(tmp_path: Path) -> None:
     config = make_oversized_config(tmp_path)
     shard = Path(config.checkpoint.path) / "step_00000001.e1" / "shard"
     os.makedirs(shard.parent)
@@ -561,7 +563,9 @@ async def test_existing_checkpoints_need_no_more_space(tmp_path: Path) -> None:
     assert check.state is PASSED, check.evidence
 
 
-async def test_checkpoint_folder_of_running_job_is_rejected_by_name(tmp_path: Path) -> None:
+async def test_checkpoint_folder_in_use_is_rejected_with_name_of_running_job(
+    tmp_path: Path,
+) -> None:
     config = make_fit_config(tmp_path)
     path = Path(config.checkpoint.path)
     os.makedirs(path)
@@ -620,7 +624,7 @@ def make_endpoint(server: FaultyServer, name: str, role: str, **more: Any) -> di
 
 
 @pytest.mark.row("A15")
-async def test_unreachable_endpoint_fails_within_seconds_and_is_named(tmp_path: Path) -> None:
+async def test_unreachable_endpoint_fails_within_seconds_with_name(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     config = make_fit_config(tmp_path, make_retrieval({"name": "kb", "url": url}))
@@ -642,7 +646,7 @@ async def test_unknown_host_name_is_not_an_outage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
-def test_outage_next_to_other_failure_is_not_waited_for(code: ExitCode) -> None:
+def test_outage_is_not_waited_for_when_another_check_fails(code: ExitCode) -> None:
     down = finding_for(
         CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE
     )
@@ -689,7 +693,7 @@ async def test_unmapped_response_suggests_mapping_without_values(
 
 
 @pytest.mark.row("A12")
-async def test_endpoint_without_passages_for_first_row_is_warned_about(
+async def test_warning_is_reported_when_endpoint_returns_empty_result_for_first_row(
     tmp_path: Path,
 ) -> None:
     async with serving(always({"results": []})) as server:
@@ -731,7 +735,7 @@ async def test_endpoint_rejection_is_reported_with_its_message(tmp_path: Path, s
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-async def test_placeholder_without_column_is_rejected_naming_both(tmp_path: Path) -> None:
+async def test_placeholder_without_column_is_rejected_with_both_names(tmp_path: Path) -> None:
     async with serving(always([])) as server:
         body = {"q": "{question}", "where": "{tenant}"}
         kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": body}
@@ -745,7 +749,7 @@ async def test_placeholder_without_column_is_rejected_naming_both(tmp_path: Path
     assert num_requests == 0
 
 
-async def test_judge_is_called_once_and_rejection_reported(tmp_path: Path) -> None:
+async def test_judge_is_called_once_and_rejection_is_reported(tmp_path: Path) -> None:
     async with serving(always({"error": "no such model"}, 404)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
@@ -817,7 +821,7 @@ async def test_reward_service_scores_first_row(
     assert bodies[0]["answer"] == ["A"]
 
 
-async def test_missing_secret_is_named_by_variable(tmp_path: Path) -> None:
+async def test_missing_secret_is_reported_with_variable_name(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     endpoint = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     result = await check_config(make_fit_config(tmp_path, make_retrieval(endpoint)))
@@ -828,7 +832,9 @@ async def test_missing_secret_is_named_by_variable(tmp_path: Path) -> None:
     assert result.exit_code == ExitCode.CONFIG_ERROR
 
 
-async def test_managed_retriever_is_measured_and_not_called(tmp_path: Path) -> None:
+async def test_managed_retriever_corpus_is_measured_without_calling_endpoint(
+    tmp_path: Path,
+) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("x" * 1234)
     changes = make_retrieval({"name": "kb", "managed": {"corpus": str(corpus)}})
@@ -859,7 +865,7 @@ def make_dense_config(folder: Path, embedding: dict[str, Any] | None = None, **m
     return make_fit_config(folder, make_retrieval({"name": "kb", "managed": fields}))
 
 
-async def test_embedding_model_is_measured(tmp_path: Path) -> None:
+async def test_embedding_model_facts_are_measured(tmp_path: Path) -> None:
     result = await check_config(make_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
@@ -872,7 +878,7 @@ async def test_embedding_model_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-async def test_parquet_passages_are_counted(tmp_path: Path, rows: int) -> None:
+async def test_parquet_corpus_passages_are_counted(tmp_path: Path, rows: int) -> None:
     corpus = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"id": ["a"] * rows, "text": ["x"] * rows}), corpus)
     result = await check_config(make_dense_config(tmp_path, corpus=str(corpus)))
@@ -939,7 +945,7 @@ async def test_embedding_model_with_matching_pooling_passes(tmp_path: Path, chan
     assert check_of(await check_config(config), CheckId.EMBEDDING_READABLE).state is PASSED
 
 
-async def test_vectors_of_other_dimension_fail_check(tmp_path: Path) -> None:
+async def test_vectors_of_wrong_dimension_fail_check(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.zeros((7, 3), np.float32))
     result = await check_config(make_dense_config(tmp_path, vectors=str(tmp_path / "v.npy")))
     evidence = check_of(result, CheckId.EMBEDDING_READABLE).evidence
@@ -971,7 +977,9 @@ CODE = {
         ("missing", "No module named 'missing'"),
     ],
 )
-async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, words: str) -> None:
+async def test_reward_code_is_imported_during_preflight(
+    tmp_path: Path, module: str, words: str
+) -> None:
     code = tmp_path / "code"
     code.mkdir()
     for name, text in CODE.items():
@@ -992,7 +1000,7 @@ async def test_reward_code_is_imported_before_gpus(tmp_path: Path, module: str, 
 # --- the result
 
 
-def test_long_evidence_is_truncated_less_for_failures() -> None:
+def test_failure_evidence_is_truncated_less_than_other_evidence() -> None:
     findings = [finding_for(check, [], "evidence " * 60) for check in list(CheckId)[:9]]
     findings.append(finding_for(CheckId.REWARD_CODE, ["reason " * 60], ""))
     facts = Facts(parameters=7_000_000_000, schema_digest="d" * 16)
@@ -1026,7 +1034,7 @@ def test_short_evidence_is_not_truncated() -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"), [([], 0), ([4], 4), ([4, 3], 3), ([4, 5], 5), ([3, 5], 3), ([4, 19], 19)]
 )
-def test_exit_code_is_that_of_most_specific_failure(codes: list[int], expected: int) -> None:
+def test_preflight_exit_code_matches_most_specific_failure(codes: list[int], expected: int) -> None:
     ids = list(CheckId)
     findings = [finding_for(ids[i], ["bad"], "", ExitCode(code)) for i, code in enumerate(codes)]
     assert result_of(Facts(), findings).exit_code == expected

@@ -67,7 +67,7 @@ def test_metrics_are_served_as_prometheus_text() -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/progress"), ("POST", "/stacks"), ("POST", "/stop")]
 )
-def test_token_guards_all_paths_but_metrics(
+def test_token_is_required_on_all_paths_except_metrics(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     dumped: list[str] = []
@@ -87,26 +87,26 @@ def test_token_guards_all_paths_but_metrics(
     ("node", "token", "host"),
     [("127.0.0.1", "t", "127.0.0.1"), ("10.0.0.7", "t", "0.0.0.0"), ("10.0.0.7", "", "127.0.0.1")],
 )
-def test_server_listens_on_all_addresses_only_in_cluster_with_token(
+def test_progress_server_listens_on_all_addresses_only_in_cluster_with_token(
     node: str, token: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: node)
     assert listen_host(token) == host
 
 
-def test_metrics_need_no_token() -> None:
+def test_metrics_endpoint_does_not_require_token() -> None:
     with serving(token="secret") as (server, http):
         server.update(b"{}", b"raggrpo_step 3.0\n")
         assert http.get("/metrics").status_code == 200
 
 
 @pytest.mark.row("B13")
-def test_stacks_returns_signaled_processes() -> None:
+def test_stacks_request_returns_signaled_processes() -> None:
     with serving(dump_stacks=lambda: [11, 12]) as (_, http):
         assert http.post("/stacks").json() == {"asked": [11, 12]}
 
 
-def test_port_in_use_raises_and_leaves_no_thread() -> None:
+def test_port_in_use_raises_and_stops_thread() -> None:
     with serving() as (server, _):
         before = threading.active_count()
         with pytest.raises(OSError, match=r"address already in use|Address already in use"):
@@ -114,7 +114,7 @@ def test_port_in_use_raises_and_leaves_no_thread() -> None:
         assert threading.active_count() == before
 
 
-def test_close_stops_thread_and_frees_port() -> None:
+def test_progress_server_close_stops_thread_and_frees_port() -> None:
     before = threading.active_count()
     with serving() as (server, _):
         port = server.port

@@ -135,7 +135,7 @@ def test_stage_seconds_grow_without_reports(tmp_path: Path) -> None:
     reporter.close()
 
 
-def test_repeated_stage_keeps_its_time(tmp_path: Path) -> None:
+def test_repeated_stage_report_does_not_reset_stage_time(tmp_path: Path) -> None:
     published = Published()
     now = [0.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])
@@ -147,7 +147,7 @@ def test_repeated_stage_keeps_its_time(tmp_path: Path) -> None:
     assert published.progresses[-1].stage_seconds == 5.0
 
 
-def test_outage_is_separate_stage_within_interrupted_stage(
+def test_outage_is_reported_as_stage_nested_in_interrupted_stage(
     tmp_path: Path,
 ) -> None:
     published = Published()
@@ -194,7 +194,7 @@ def test_checkpoints_pins_and_failure_are_published(tmp_path: Path) -> None:
     assert last.failure == Failure(exit_code=14, message="loss is NaN")
 
 
-def test_replacements_are_logged_once_and_newest_shown(tmp_path: Path) -> None:
+def test_engine_replacements_are_logged_once_and_newest_is_reported(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     published = Published()
     reporter = Reporter(config, 1, publish=published)
@@ -310,7 +310,7 @@ def test_off_mode_keeps_progress_and_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A23")
-def test_probes_are_read_only_when_due(tmp_path: Path) -> None:
+def test_metric_probes_run_only_when_due(tmp_path: Path) -> None:
     measured: list[int] = []
 
     def read(record: Any) -> dict[str, float]:
@@ -379,7 +379,7 @@ def test_unwritable_log_folder_does_not_stop_training(tmp_path: Path) -> None:
     assert "raggrpo_lost_log_records_total" in published.metrics[-1]
 
 
-def test_crash_of_reporting_thread_is_raised_in_loop(tmp_path: Path) -> None:
+def test_reporting_thread_crash_is_raised_in_training_loop(tmp_path: Path) -> None:
     def publish(progress: bytes, metrics: bytes) -> None:
         raise ZeroDivisionError
 
@@ -418,7 +418,7 @@ sys.stdin.read()
 """
 
 
-def test_published_steps_survive_kill(tmp_path: Path) -> None:
+def test_published_steps_are_in_history_after_kill(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -435,7 +435,7 @@ def test_published_steps_survive_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A26")
-def test_history_grows_ten_times_slower_after_limit(tmp_path: Path) -> None:
+def test_history_records_every_tenth_step_after_limit(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "metrics.e1.jsonl", {}, limit=5000)
     for step in range(1, 1001):
         lines.write_step("", make_step(step), {})
@@ -453,12 +453,12 @@ def test_history_grows_ten_times_slower_after_limit(tmp_path: Path) -> None:
     ("step", "written", "kept"),
     [(7, 99, True), (7, 100, False), (10, 100, True), (10, 200, False), (100, 299, True)],
 )
-def test_log_limit_multiplies_stride_by_ten(step: int, written: int, kept: bool) -> None:
+def test_log_stride_grows_tenfold_at_size_limit(step: int, written: int, kept: bool) -> None:
     assert is_logged(step, written, limit=100) is kept
 
 
 @pytest.mark.row("B26")
-def test_prometheus_page_has_stages_calls_and_metrics() -> None:
+def test_prometheus_text_contains_stages_calls_and_metrics() -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2})
     progress = Progress(attempt=2, stage=Stage.TRAINING, step=5, total_steps=9)
     text = PrometheusText("demo").render(progress, make_step(5, retrieval={"kb": calls}), {}, 0)
@@ -472,7 +472,7 @@ def test_prometheus_page_has_stages_calls_and_metrics() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
-def test_metrics_limit_covers_max_endpoints(tmp_path: Path) -> None:
+def test_metrics_limit_fits_maximum_number_of_endpoints(tmp_path: Path) -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
@@ -503,7 +503,7 @@ def test_flops_count_positions_and_training_time() -> None:
     assert result == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
-def test_utilization_is_absent_when_peak_is_unknown() -> None:
+def test_mfu_is_omitted_when_peak_flops_are_unknown() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
     assert result == pytest.approx({"train_tflops": 6.0})
@@ -524,7 +524,7 @@ def test_utilization_is_absent_when_peak_is_unknown() -> None:
         ("", 0.0),
     ],
 )
-def test_peaks_are_looked_up_by_device_name(name: str, peak: float) -> None:
+def test_peak_flops_are_looked_up_by_device_name(name: str, peak: float) -> None:
     assert peak_tflops(name) == peak
 
 
@@ -534,5 +534,5 @@ def test_pod_memory_excludes_inactive_page_cache(tmp_path: Path) -> None:
     assert host_memory_bytes(tmp_path) == 700
 
 
-def test_memory_outside_pod_is_that_of_process(tmp_path: Path) -> None:
+def test_host_memory_is_process_memory_outside_pod(tmp_path: Path) -> None:
     assert 10 * 2**20 < host_memory_bytes(tmp_path / "none") < 2**40

@@ -74,7 +74,7 @@ def rejecting_server() -> Iterator[str]:
 
 @pytest.mark.row("A23")
 @pytest.mark.usefixtures("mark")
-def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
+def test_wandb_receives_same_points_as_tensorboard(tmp_path: Path) -> None:
     config = make_wandb_config(
         tmp_path, {"monitoring.logEverySteps": 3, "monitoring.performanceEverySteps": 2}
     )
@@ -99,7 +99,7 @@ def test_wandb_gets_points_of_tensorboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mark")
-def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
+def test_attempts_share_wandb_run_and_may_repeat_steps(tmp_path: Path) -> None:
     config = make_wandb_config(tmp_path)
     result = []
     for attempt, steps in enumerate([(1, 2, 3), (2, 3)], start=1):
@@ -120,7 +120,7 @@ def test_attempts_share_one_run_and_may_repeat_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"monitoring.mode": MonitoringMode.OFF}, {"monitoring.wandb.project": ""}]
 )
-def test_process_is_not_started_without_project(
+def test_wandb_process_is_not_started_without_project(
     changes: dict[str, Any], tmp_path: Path, mark: str
 ) -> None:
     config = make_wandb_config(tmp_path, changes)
@@ -132,7 +132,7 @@ def test_process_is_not_started_without_project(
     assert not (log_dir_of(config) / "wandb").exists()
 
 
-def test_close_leaves_no_process(tmp_path: Path, mark: str) -> None:
+def test_wandb_close_ends_its_process(tmp_path: Path, mark: str) -> None:
     config = make_wandb_config(tmp_path)
     run = WandbRun(config)
     wait_for(lambda: num_runs(config) == 1)
@@ -143,7 +143,7 @@ def test_close_leaves_no_process(tmp_path: Path, mark: str) -> None:
 
 
 @pytest.mark.row("A23")
-def test_hanging_server_does_not_delay_exit(
+def test_hanging_wandb_server_does_not_delay_exit(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hanging:
@@ -187,7 +187,7 @@ def test_wandb_process_exits_with_killed_trainer(tmp_path: Path, mark: str) -> N
 
 
 @pytest.mark.usefixtures("mark")
-def test_rejected_key_is_logged_once_and_training_continues(
+def test_rejected_wandb_key_is_logged_once_and_training_continues(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

@@ -27,7 +27,7 @@ def translated(function: str, line: str) -> TrainerError:
         ("RankActor.save", "std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
     ],
 )
-def test_out_of_memory_names_the_line_and_the_memory_term(
+def test_rank_out_of_memory_error_names_line_and_memory_term(
     function: str, line: str, code: ExitCode, short_of: Shortage
 ) -> None:
     error = translated(function, line)
@@ -35,5 +35,5 @@ def test_out_of_memory_names_the_line_and_the_memory_term(
     assert (error.exit_code, error.short_of) == (code, short_of)
 
 
-def test_unknown_errors_are_program_errors() -> None:
+def test_unknown_rank_errors_are_program_errors() -> None:
     assert translated("RankActor.step", "KeyError: 'x'").exit_code is ExitCode.PROGRAM_ERROR

@@ -55,7 +55,7 @@ def make_level(in_flight: int, per_second: float) -> LoadLevel:
         ([], 0),
     ],
 )
-def test_saturation_is_first_level_without_ten_percent_gain(
+def test_saturation_is_first_load_level_without_ten_percent_gain(
     rates: list[float], expected: int
 ) -> None:
     assert saturation([make_level(2**i, rate) for i, rate in enumerate(rates)]) == expected
@@ -98,7 +98,7 @@ async def test_load_doubles_up_to_max_in_flight(
 
 
 @pytest.mark.row("A15")
-async def test_variants_change_one_setting(tmp_path: Path) -> None:
+async def test_load_test_variants_change_one_setting_each(tmp_path: Path) -> None:
     async def respond(received: Received) -> Response:
         # Returns passages only without a threshold, like a service with a different score range.
         if received.body["score_threshold"]:
@@ -126,7 +126,7 @@ async def test_variants_change_one_setting(tmp_path: Path) -> None:
     assert [r.body["context"] for r in server.requests[-PROMPTS:]] == ["c0", "c1", "c2", "c3"]
 
 
-async def test_failures_are_counted_by_cause_and_stop_load_increase(tmp_path: Path) -> None:
+async def test_failures_are_counted_by_cause_and_stop_load_ramp(tmp_path: Path) -> None:
     async def fail_after_first(received: Received) -> Response:
         is_first = received.number == 0
         return await (search_r1() if is_first else always({"detail": "busy"}, 503))(received)
@@ -142,7 +142,7 @@ async def test_failures_are_counted_by_cause_and_stop_load_increase(tmp_path: Pa
     assert sum(result.step.failures.values()) == PROMPTS
 
 
-async def test_unreachable_service_is_named_with_cause(tmp_path: Path) -> None:
+async def test_unreachable_service_is_reported_with_cause(tmp_path: Path) -> None:
     reachable = {"name": "kb"}
     unreachable = {"name": "old", "url": "http://nowhere.invalid/retrieve"}
     async with serving(search_r1()) as server:
@@ -153,7 +153,7 @@ async def test_unreachable_service_is_named_with_cause(tmp_path: Path) -> None:
     assert (result[1].levels, result[1].step) == ([], None)
 
 
-async def test_unset_secret_is_named(tmp_path: Path) -> None:
+async def test_unset_secret_is_reported_with_variable_name(tmp_path: Path) -> None:
     header = {"name": "Authorization", "secretKeyRef": {"name": "rag", "key": "token"}}
     kb = {"name": "kb", "url": "http://127.0.0.1:9/", "headers": [header]}
     with pytest.raises(TrainerError, match=r"header Authorization: .* is not set"):

@@ -80,12 +80,12 @@ async def test_responses_of_any_shape_are_mapped(
         [{"id": "1", "text": "Tea", "score": 0.5}],
     ],
 )
-async def test_default_shapes_need_no_mapping(answer: Any) -> None:
+async def test_default_response_shapes_do_not_need_mapping(answer: Any) -> None:
     _, result = await fetch(always(answer))
     assert result == (Passage("1", "Tea", 0.5),)
 
 
-async def test_mismatch_shows_shape_and_suggested_mapping() -> None:
+async def test_response_mismatch_error_shows_shape_and_suggested_mapping() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await fetch(always(BANK))
     assert caught.value.cause is FailureCause.MISSING_FIELD
@@ -98,7 +98,7 @@ async def test_mismatch_shows_shape_and_suggested_mapping() -> None:
 
 
 @pytest.mark.row("D6")
-async def test_body_template_takes_json_values_and_sample_fields() -> None:
+async def test_body_template_accepts_json_values_and_sample_fields() -> None:
     body = {
         "tenant": "acme-{region}",
         "limits": {"top": "{top_k}", "exact": True, "boost": [1, 2.5, None]},
@@ -116,7 +116,7 @@ async def test_body_template_takes_json_values_and_sample_fields() -> None:
 
 
 @pytest.mark.row("D6")
-async def test_calls_have_unique_message_ids() -> None:
+async def test_retrieval_calls_have_unique_message_ids() -> None:
     ids = set()
     for query in ("tea", "coffee"):
         server, _ = await fetch(always([]), query, extraBody={"message_id": "{message_id}"})
@@ -126,7 +126,7 @@ async def test_calls_have_unique_message_ids() -> None:
 
 
 @pytest.mark.row("D6")
-async def test_streamed_response_is_read_to_end() -> None:
+async def test_streamed_response_is_read_completely() -> None:
     events = [{"delta": "Te"}, {"delta": "a"}, {"results": [{"id": "1", "text": "T", "score": 1}]}]
     text = ": hello\n\n" + "".join(f"event: m\ndata: {json.dumps(e)}\n\n" for e in events)
 
@@ -151,7 +151,7 @@ async def test_stream_with_one_passage_per_event_is_read() -> None:
 
 @pytest.mark.row("D6")
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 100_000, "[" * 100 + "]" * 100])
-async def test_too_deep_response_fails_only_its_sample(text: str) -> None:
+async def test_deeply_nested_response_fails_only_its_sample(text: str) -> None:
     async def respond(_: Received) -> Response:
         return PlainTextResponse(text, media_type="application/json")
 
@@ -161,7 +161,7 @@ async def test_too_deep_response_fails_only_its_sample(text: str) -> None:
 
 
 @pytest.mark.row("D6")
-async def test_too_large_response_is_not_read_to_end() -> None:
+async def test_oversized_response_is_not_read_completely() -> None:
     async def respond(_: Received) -> Response:
         return JSONResponse({"results": [], "noise": "x" * (17 * 2**20)})
 
@@ -171,7 +171,7 @@ async def test_too_large_response_is_not_read_to_end() -> None:
     assert "16 MiB" in str(caught.value)
 
 
-async def test_get_request_has_query_in_url() -> None:
+async def test_get_request_sends_query_in_url() -> None:
     server, result = await fetch(
         always([{"text": "Tea"}]),
         "tea & cake",
@@ -244,7 +244,7 @@ HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{quest
         (make_events({"documents": []}), []),
     ],
 )
-async def test_results_of_events_are_merged(text: str, expected: list[str]) -> None:
+async def test_stream_event_results_are_merged(text: str, expected: list[str]) -> None:
     _, result = await fetch(make_stream(text), **HTTP)
     assert [each.text for each in result] == expected
 
@@ -274,7 +274,7 @@ async def test_error_event_fails_call(text: str) -> None:
         ('{"results": [{"id": "1", "text": "A"}]}\n{"results": []}\n', "application/json"),
     ],
 )
-async def test_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: str) -> None:
+async def test_stream_heartbeats_and_wrong_content_types_are_accepted(text: str, kind: str) -> None:
     _, result = await fetch(make_stream(text, kind), **HTTP)
     assert [each.text for each in result] == ["A"]
 
@@ -368,13 +368,15 @@ async def test_empty_response_without_error_is_success(answer: Any) -> None:
         ),
     ],
 )  # fmt: skip
-async def test_ids_types_and_addresses_are_not_suggested_as_text(answer: Any, mapping: str) -> None:
+async def test_text_mapping_suggestion_excludes_ids_types_and_urls(
+    answer: Any, mapping: str
+) -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await fetch(always(answer), role="Retriever", protocol="Http", body="{question}")
     assert f"set {mapping};" in caught.value.detail
 
 
-async def test_mapping_is_not_suggested_without_texts() -> None:
+async def test_mapping_is_not_suggested_without_text_values() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await fetch(always({"found": {"ids": ["doc-1"], "chunk": [{"docId": "a b c"}]}}), **HTTP)
     assert "set response" not in caught.value.detail
@@ -395,6 +397,6 @@ async def test_result_without_text_is_reported_with_number_and_shape() -> None:
     assert "received {id: number, title: text} as result 2" in caught.value.detail
 
 
-async def test_single_item_list_is_text() -> None:
+async def test_single_item_list_is_accepted_as_text() -> None:
     _, result = await fetch(always({"docs": [{"id": "1", "text": ["A"]}]}), **HTTP)
     assert result == (Passage("1", "A", 1.0),)

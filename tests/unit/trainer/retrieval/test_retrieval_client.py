@@ -76,7 +76,7 @@ async def chat(received: Received) -> Response:
     return rag_chat(received)
 
 
-async def test_actor_request_has_fields_extra_body_and_headers() -> None:
+async def test_actor_request_contains_fields_extra_body_and_headers() -> None:
     headers = {"actor-8b": {"Authorization": "Bearer secret-token\n"}}
     values: dict[str, Any] = {
         "scoreThreshold": 0.9,
@@ -99,13 +99,13 @@ async def test_actor_request_has_fields_extra_body_and_headers() -> None:
     assert passages == (Passage("hello", "about hello", 0.5),)
 
 
-async def test_reference_request_has_only_context() -> None:
+async def test_reference_request_contains_only_context() -> None:
     async with make_served_client(chat, name="reference-32b", role="Reference") as (server, client):
         await client.retrieve("reference-32b", "hello", sample="1")
     assert server.requests[0].body == {"context": "hello", "score_threshold": 0.95, "top_k": 3}
 
 
-async def test_search_r1_request_and_both_response_shapes() -> None:
+async def test_search_r1_protocol_accepts_scored_and_unscored_responses() -> None:
     async with serving(search_r1(scores=True)) as scored, serving(search_r1(scores=False)) as bare:
         endpoints = make_endpoint(scored.url, topK=2), make_endpoint(bare.url, name="bare")
         async with make_client(*endpoints) as client:
@@ -176,7 +176,7 @@ async def test_invalid_response_fails_with_cause_and_retries_if_transient(
     "results",
     [[], [[{"document": {"id": "1"}, "score": 1}]], [[{"document": {"contents": None}}]], [[], []]],
 )
-async def test_invalid_search_r1_response_is_missing_field(results: list[Any]) -> None:
+async def test_invalid_search_r1_response_is_reported_as_missing_field(results: list[Any]) -> None:
     async with make_served_client(always({"result": results}), make_endpoint) as (_, client):
         with pytest.raises(RetrievalFailed, match="MissingField: result"):
             await client.retrieve("kb", "tea", sample="1")
@@ -196,7 +196,9 @@ def closed_port() -> int:
         ("http://nowhere.invalid/", FailureCause.DNS_FAILURE),
     ],
 )
-async def test_unreachable_service_fails_with_cause(url: str, cause: FailureCause) -> None:
+async def test_unreachable_retrieval_service_fails_with_cause(
+    url: str, cause: FailureCause
+) -> None:
     url = url.format(port=closed_port())
     async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(RetrievalFailed) as failed:
@@ -211,7 +213,9 @@ async def test_unreachable_service_fails_with_cause(url: str, cause: FailureCaus
     ("scheme", "cause", "tries"),
     [("http", FailureCause.CONNECTION_LOST, 3), ("https", FailureCause.TLS_FAILURE, 1)],
 )
-async def test_broken_connections_have_cause(scheme: str, cause: FailureCause, tries: int) -> None:
+async def test_broken_connections_are_reported_with_cause(
+    scheme: str, cause: FailureCause, tries: int
+) -> None:
     connections = 0
 
     async def neither_http_nor_tls(
@@ -235,7 +239,7 @@ async def test_broken_connections_have_cause(scheme: str, cause: FailureCause, t
     assert connections == tries
 
 
-async def test_service_recovery_within_retries_is_success() -> None:
+async def test_call_succeeds_when_service_recovers_within_retries() -> None:
     async def busy_twice(received: Received) -> Response:
         return rag_chat(received) if received.number == 2 else JSONResponse("busy", 503)
 
@@ -300,7 +304,7 @@ async def test_equal_queries_share_one_cached_call(make: Make) -> None:
     assert {*together, later} == {(Passage("tea", "about tea", 0.5),)}
 
 
-async def test_equal_queries_are_repeated_without_cache() -> None:
+async def test_equal_queries_are_sent_again_without_cache() -> None:
     async with (
         serving(chat) as server,
         make_client(make_rag_chat(server.url, cache=False)) as client,
@@ -413,7 +417,7 @@ async def test_warm_up_waits_for_loading_service() -> None:
 
 
 @pytest.mark.row("A4")
-async def test_warm_up_failure_names_endpoint_url_status_and_body() -> None:
+async def test_warm_up_failure_message_has_endpoint_url_status_and_body() -> None:
     async with (
         serving(always({"error": "bad token"}, 401)) as server,
         make_client(make_rag_chat(f"{server.url}?key=hidden")) as client,
@@ -428,14 +432,14 @@ async def test_warm_up_failure_names_endpoint_url_status_and_body() -> None:
     assert len(server.requests) == 1
 
 
-async def test_warm_up_fails_at_limit() -> None:
+async def test_warm_up_fails_at_time_limit() -> None:
     url = f"http://127.0.0.1:{closed_port()}/"
     async with make_client(make_rag_chat(url)) as client:
         with pytest.raises(TrainerError, match="ConnectionRefused"):
             await client.warm_up("actor-8b", limit_seconds=0.1)
 
 
-async def test_warm_up_continues_beyond_limit_during_outage() -> None:
+async def test_warm_up_continues_beyond_time_limit_during_outage() -> None:
     async def loading_first(received: Received) -> Response:
         return rag_chat(received) if received.number else JSONResponse("loading", 503)
 
@@ -486,7 +490,7 @@ async def test_calls_are_not_logged_by_default(caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
 
 
-async def test_invalid_header_secret_is_not_in_message() -> None:
+async def test_invalid_header_secret_is_not_in_error_message() -> None:
     headers = {"actor-8b": {"Authorization": "Bearer secret\ntoken-of-mine"}}
     async with make_served_client(chat, client={"headers": headers}) as (_, client):
         failure = await outcome(client, "hello")

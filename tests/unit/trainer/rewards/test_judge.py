@@ -38,7 +38,7 @@ async def grade_samples(
 
 
 @pytest.mark.row("D14")
-async def test_judge_gets_sample_fields_and_grade_is_scaled() -> None:
+async def test_judge_receives_sample_fields_and_grade_is_scaled() -> None:
     server, [score] = await grade_samples(
         reply_with("Good. Grade: 7.5"), system="Be fair.", extraBody={"seed": 3, "stop": ["x"]}
     )
@@ -132,7 +132,7 @@ def test_reply_without_grade_fails_sample(
 
 
 @pytest.mark.row("D14")
-async def test_equal_samples_are_graded_once_unless_the_cache_is_off() -> None:
+async def test_equal_samples_are_graded_once_unless_cache_is_disabled() -> None:
     other = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
     server, scores = await grade_samples(reply_with("5"), SAMPLE, SAMPLE, other)
     assert (len(server.requests), scores) == (2, [0.5, 0.5, 0.5])
@@ -155,7 +155,7 @@ async def test_busy_judge_is_retried_but_rejection_is_not() -> None:
         await grade_samples(reject)
 
 
-async def test_reply_excerpt_masks_key() -> None:
+async def test_judge_reply_excerpt_masks_api_key() -> None:
     with pytest.raises(RewardFailed, match=r"has no grade: 'I was asked with \*\*\*'"):
         await grade_samples(reply_with("I was asked with s3cr3t-token"))
 

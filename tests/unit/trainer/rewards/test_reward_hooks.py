@@ -112,7 +112,7 @@ async def test_python_function_error_fails_one_sample(code: str, function: str) 
         ("hang", FailureCause.TIMEOUT, "no result within 1 s"),
     ],
 )
-async def test_function_that_exits_or_hangs_fails_one_sample(
+async def test_reward_function_that_exits_or_hangs_fails_one_sample(
     code: str, completion: str, cause: FailureCause, detail: str
 ) -> None:
     async with make_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
@@ -124,7 +124,7 @@ async def test_function_that_exits_or_hangs_fails_one_sample(
     assert after == len("Capital?")
 
 
-async def test_slow_coroutine_fails_one_sample(code: str) -> None:
+async def test_slow_reward_coroutine_fails_one_sample(code: str) -> None:
     async with make_hook(f"{code}:wait_forever", timeout_seconds=0.05) as hook:
         with pytest.raises(CallFailed) as failed:
             await hook.score(make_sample("any"))
@@ -150,7 +150,7 @@ def is_running(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-async def test_canceled_call_does_not_reply_to_next_one(code: str) -> None:
+async def test_reply_of_canceled_call_is_not_used_for_next_call(code: str) -> None:
     hook = ProcessReward(f"{code}:obey", 30.0, num_processes=1)
     await hook.score(make_sample("length"))
     canceled = asyncio.create_task(hook.score(make_sample("hang")))
@@ -172,7 +172,7 @@ async def test_canceled_call_does_not_reply_to_next_one(code: str) -> None:
         ("{code}:value", "module {code} has no function value"),
     ],
 )
-def test_import_error_names_function(code: str, target: str, expected: str) -> None:
+def test_reward_import_error_names_function(code: str, target: str, expected: str) -> None:
     with pytest.raises(TrainerError) as raised:
         python_reward(target.format(code=code), 30.0)
     assert raised.value.exit_code is ExitCode.REWARD_CODE_ERROR
@@ -180,7 +180,7 @@ def test_import_error_names_function(code: str, target: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("content", ["1 / 0", "import sys; sys.exit(4)", "def f(:"])
-def test_exception_on_import_names_function(tmp_path: Path, content: str) -> None:
+def test_exception_during_reward_import_names_function(tmp_path: Path, content: str) -> None:
     name = f"broken_{abs(hash(content))}"
     (tmp_path / f"{name}.py").write_text(content)
     spec = RewardSpec.model_validate(
@@ -194,7 +194,7 @@ def test_exception_on_import_names_function(tmp_path: Path, content: str) -> Non
         Rewards(spec, RetrievalSpec())
 
 
-async def test_code_is_imported_from_code_from_path(tmp_path: Path) -> None:
+async def test_reward_code_is_imported_from_code_from_path(tmp_path: Path) -> None:
     (tmp_path / "in_the_folder.py").write_text(CODE)
     spec = RewardSpec.model_validate(
         {
@@ -222,7 +222,7 @@ async def make_judge(respond: Respond) -> AsyncIterator[tuple[Any, HttpJudge]]:
     await http.close()
 
 
-async def test_http_reward_gets_sample_and_returns_score() -> None:
+async def test_http_reward_receives_sample_and_returns_score() -> None:
     sample = RewardSample(
         "17/0", "Capital?", "Paris", ("Paris",), passages=("p",), fields={"user_profile": "young"}
     )
@@ -249,7 +249,7 @@ async def test_http_reward_gets_sample_and_returns_score() -> None:
         (always({"score": "high"}), FailureCause.NOT_A_NUMBER, 1),
     ],
 )
-async def test_http_reward_failures_have_causes(
+async def test_http_reward_failures_are_reported_with_cause(
     respond: Respond, cause: FailureCause, tries: int
 ) -> None:
     async with make_judge(respond) as (server, judge):
@@ -259,7 +259,7 @@ async def test_http_reward_failures_have_causes(
     assert len(server.requests) == tries
 
 
-def test_hooks_get_sample_as_json() -> None:
+def test_reward_hooks_receive_sample_as_json() -> None:
     fields = make_sample("x")
 
     assert set(fields) == {

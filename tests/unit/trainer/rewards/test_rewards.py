@@ -87,7 +87,9 @@ def test_rag_score_equals_hand_computed_values(
         ("<answer>Paris", "<answer>Paris"),
     ],
 )
-def test_final_answer_is_last_tag_or_whole_completion(completion: str, expected: str) -> None:
+def test_final_answer_is_last_answer_tag_or_whole_completion(
+    completion: str, expected: str
+) -> None:
     assert final_answer(completion) == expected
 
 
@@ -105,7 +107,7 @@ def test_final_answer_follows_last_marker(completion: str, expected: str) -> Non
     assert final_answer(completion, "####") == expected
 
 
-async def test_answer_marker_of_job_is_used() -> None:
+async def test_custom_answer_marker_is_used() -> None:
     spec = RewardSpec.model_validate({"functions": [{"name": "ExactMatch"}], "answerMarker": "##"})
     async with Rewards(spec, RetrievalSpec()) as rewards:
         marked = await rewards.score(make_sample("I think so ## Paris"))
@@ -126,11 +128,13 @@ async def test_answer_marker_of_job_is_used() -> None:
         (RetrievalMode.NONE, make_sample(" \n"), 0.0),
     ],
 )
-def test_format_depends_on_mode(mode: RetrievalMode, sample: RewardSample, expected: float) -> None:
+def test_format_reward_depends_on_retrieval_mode(
+    mode: RetrievalMode, sample: RewardSample, expected: float
+) -> None:
     assert format_score(sample, mode) == expected
 
 
-async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
+async def test_reward_is_weighted_sum_of_unweighted_terms() -> None:
     sample = make_sample("It is <answer>Paris, France</answer>")
     score = await score_sample(
         sample,
@@ -144,7 +148,7 @@ async def test_reward_is_the_weighted_sum_and_parts_are_unweighted() -> None:
     assert score.exact_match == 0.0
 
 
-async def test_exact_match_is_reported_when_not_a_term() -> None:
+async def test_exact_match_is_reported_even_if_not_reward_term() -> None:
     score = await score_sample(make_sample("paris."), {"name": "Format"})
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
 
@@ -169,7 +173,7 @@ async def test_unparsable_output_scores_zero_without_call() -> None:
     assert rewards.empty_references == 0
 
 
-async def test_empty_reference_scores_zero_and_is_counted() -> None:
+async def test_empty_reference_answer_scores_zero_and_is_counted() -> None:
     retrieved = {"Actor": make_passages(a=0.9), "Reference": make_passages()}
     sample = make_sample(fields={"rewritten_query": "x"}, retrieved=retrieved)
     async with Rewards(make_reward_spec({"name": "RagScore"}), SALES) as rewards:
@@ -179,7 +183,7 @@ async def test_empty_reference_scores_zero_and_is_counted() -> None:
     assert rewards.empty_references == 1
 
 
-async def test_failed_term_fails_sample_after_other_terms_finish() -> None:
+async def test_failed_reward_term_fails_sample_after_other_terms_finish() -> None:
     finished = asyncio.Event()
 
     async def respond(received: Received) -> Response:
@@ -225,11 +229,11 @@ def make_judge(model: str, prompt: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_term_names_are_unique(functions: list[dict[str, Any]], expected: list[str]) -> None:
+def test_reward_term_names_are_unique(functions: list[dict[str, Any]], expected: list[str]) -> None:
     assert term_names(RewardSpec.model_validate({"functions": functions}).functions) == expected
 
 
-async def test_terms_of_same_kind_are_reported_separately() -> None:
+async def test_reward_terms_of_same_kind_are_reported_separately() -> None:
     f1 = {"name": "F1"}
     score = await score_sample(make_sample("Paris, France"), f1, f1 | {"weight": 2.0})
     assert score.parts == pytest.approx({"F1": 2 / 3, "F1 [1]": 2 / 3})

@@ -24,7 +24,7 @@ TAGS = "".join(f"<{name}>{value}</{name}>" for name, value in FIELDS.items())
         '{"a": ' * 3 + OBJECT,
     ],
 )
-def test_fields_are_read_from_first_json_object(text: str) -> None:
+def test_actor_fields_are_read_from_first_json_object(text: str) -> None:
     assert parse_actor_output(text, AS_JSON) == FIELDS
 
 
@@ -46,7 +46,7 @@ def test_fields_are_read_from_first_json_object(text: str) -> None:
         TAGS,
     ],
 )
-def test_json_output_without_field_is_none(text: str) -> None:
+def test_json_output_without_required_field_is_unparsable(text: str) -> None:
     assert parse_actor_output(text, AS_JSON) is None
 
 
@@ -58,7 +58,7 @@ def test_json_output_without_field_is_none(text: str) -> None:
         f"{TAGS}<user_profile>second</user_profile>",
     ],
 )
-def test_fields_are_read_from_first_tags(text: str) -> None:
+def test_actor_fields_are_read_from_first_tags(text: str) -> None:
     assert parse_actor_output(text, AS_TAGS) == FIELDS
 
 
@@ -66,10 +66,10 @@ def test_fields_are_read_from_first_tags(text: str) -> None:
     "text",
     ["", OBJECT, TAGS.replace("young", " \n"), TAGS[:-1], TAGS.replace("</user_profile>", "")],
 )
-def test_tag_output_without_field_is_none(text: str) -> None:
+def test_tag_output_without_required_field_is_unparsable(text: str) -> None:
     assert parse_actor_output(text, AS_TAGS) is None
 
 
-def test_fields_are_specified_by_job() -> None:
+def test_actor_fields_are_configured_in_job() -> None:
     spec = ActorOutput(fields=["query"], format=ActorFormat.TAGS)
     assert parse_actor_output("<query>tea</query>", spec) == {"query": "tea"}

@@ -25,7 +25,7 @@ def test_advantage_is_reward_minus_mean_of_valid_samples(
     assert group_advantages(rewards, normalize_by_std=False) == expected
 
 
-def test_normalized_advantages_are_divided_by_the_sample_standard_deviation() -> None:
+def test_normalized_advantages_are_divided_by_sample_standard_deviation() -> None:
     # mean 1, squared distances 9 + 1 + 1 + 1 = 12, variance 12 / 3 = 4; cubes would sum to 24
     result = group_advantages([4.0, None, 0.0, 0.0, 0.0], normalize_by_std=True)
 
@@ -35,7 +35,7 @@ def test_normalized_advantages_are_divided_by_the_sample_standard_deviation() ->
     assert valid == pytest.approx([3.0 / std] + [-1.0 / std] * 3, rel=1e-9)
 
 
-def test_equal_rewards_give_exact_zeros_with_normalization_too() -> None:
+def test_advantages_are_exactly_zero_for_equal_rewards() -> None:
     assert group_advantages([0.1] * 3, normalize_by_std=True) == [0.0, 0.0, 0.0]
 
 

@@ -139,7 +139,7 @@ async def run_sales_step(
         return collector, rollouts, actor, reference
 
 
-async def test_actor_gets_fields_and_reference_only_context(
+async def test_actor_receives_fields_and_reference_receives_only_context(
     tmp_path: Path,
 ) -> None:
     _, _, actor, reference = await run_sales_step(tmp_path, make_fields("rates"))
@@ -202,7 +202,7 @@ async def test_failed_call_drops_only_its_sample(tmp_path: Path) -> None:
     collector.check_failures(rollouts)
 
 
-async def test_zero_reward_keeps_failed_sample(tmp_path: Path) -> None:
+async def test_failed_sample_is_kept_with_zero_reward_policy(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await run_sales_step(
         tmp_path, make_fields("rates"), make_fields("broken"), onFailure="ZeroReward"
     )
@@ -213,7 +213,9 @@ async def test_zero_reward_keeps_failed_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A13")
-async def test_too_many_failures_fail_attempt_with_counts_and_example(tmp_path: Path) -> None:
+async def test_attempt_fails_with_counts_and_example_when_failures_exceed_limit(
+    tmp_path: Path,
+) -> None:
     outputs = [make_fields(query) for query in ("rates", "broken", "broken", "odd")]
     collector, rollouts, _, _ = await run_sales_step(tmp_path, *outputs, maxFailureRatio=0.7)
 
@@ -268,7 +270,7 @@ def search_once(text: str) -> str:
     return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
 
 
-async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
+async def test_retrieved_passages_are_marked_unsampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         sample, requests = await run_search(make_search_config(tmp_path, kb.url, 256), search_once)
 
@@ -288,7 +290,9 @@ async def test_inserted_passages_are_marked_unsampled(tmp_path: Path) -> None:
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("carried", [".", "<", "\n<"])
-async def test_stop_text_within_longer_token_triggers_search(carried: str, tmp_path: Path) -> None:
+async def test_search_is_triggered_by_stop_text_inside_longer_token(
+    carried: str, tmp_path: Path
+) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await run_search(config, search_once, carried)
@@ -322,7 +326,7 @@ async def test_answer_before_search_ends_sample(tmp_path: Path) -> None:
     assert sample.reward == 1.0
 
 
-async def test_stop_text_is_removed_after_max_turns(tmp_path: Path) -> None:
+async def test_search_stop_text_is_not_used_after_max_turns(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 1000, maxTurns=2)
         sample, requests = await run_search(config, lambda _: SEARCH)
@@ -402,7 +406,7 @@ def down_at_first(calls: int, answer: Respond) -> Respond:
 
 
 @pytest.mark.row("D10")
-async def test_step_with_outage_equals_undisturbed_step(
+async def test_step_with_outage_has_same_result_as_undisturbed_step(
     tmp_path: Path,
 ) -> None:
     """Outages of retrieval before generation, and of a reward service after it."""

@@ -40,7 +40,7 @@ def test_ledger_message_has_example_of_most_frequent_cause() -> None:
     )
 
 
-def test_ledger_message_has_clause_per_failing_source() -> None:
+def test_ledger_message_lists_each_failing_source() -> None:
     ledger = FailureLedger()
     ledger.record_success("1/0", "endpoint healthy")
     ledger.record_failure("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
@@ -52,7 +52,7 @@ def test_ledger_message_has_clause_per_failing_source() -> None:
     )
 
 
-def test_failure_ratio_counts_samples_once() -> None:
+def test_failure_ratio_counts_each_sample_once() -> None:
     ledger = FailureLedger()
     assert ledger.ratio == 0.0
     ledger.record_success("a", "endpoint kb")

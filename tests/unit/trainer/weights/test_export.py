@@ -25,7 +25,7 @@ def exported(path: Path) -> int:
     return version
 
 
-def test_export_replaces_previous_one(tmp_path: Path) -> None:
+def test_export_replaces_previous_export(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     store.export(make_model(1))
     assert store.export(make_model(2)) == tmp_path / "export"
@@ -33,7 +33,7 @@ def test_export_replaces_previous_one(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "fence"]
 
 
-def test_failed_or_superseded_export_keeps_old_one(tmp_path: Path) -> None:
+def test_previous_export_is_kept_when_export_fails_or_is_superseded(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     store.export(make_model(1))
 

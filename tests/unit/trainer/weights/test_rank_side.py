@@ -6,7 +6,7 @@ import torch
 from raggrpo_trainer.weights.rank_side import ChunkSender, NcclChunkSender
 
 
-def test_chunks_fill_their_size_and_contain_each_tensor_once() -> None:
+def test_weight_chunks_fill_target_size_and_contain_each_tensor_once() -> None:
     lengths = [4, 4, 4, 20, 1, 2]
     weights = [(str(i), torch.arange(n, dtype=torch.float32)) for i, n in enumerate(lengths)]
     sender = ChunkSender(iter(weights), size=40)
@@ -24,7 +24,7 @@ def test_chunks_fill_their_size_and_contain_each_tensor_once() -> None:
     assert sender.next() is None
 
 
-def test_broadcast_sends_tensors_of_chunk_in_order() -> None:
+def test_broadcast_sends_chunk_tensors_in_order() -> None:
     broadcasts: list[tuple[list[float], int]] = []
 
     class Group:
@@ -39,7 +39,7 @@ def test_broadcast_sends_tensors_of_chunk_in_order() -> None:
     assert broadcasts == [([0.0, 2.0, 1.0, 3.0], 0), ([1.0], 0)]
 
 
-def test_chunk_is_freed_before_next_is_gathered() -> None:
+def test_weight_chunk_is_freed_before_next_is_gathered() -> None:
     references: list[weakref.ref[torch.Tensor]] = []
 
     def weights() -> Iterator[tuple[str, torch.Tensor]]:

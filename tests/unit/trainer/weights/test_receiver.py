@@ -6,7 +6,7 @@ import pytest
 from raggrpo_trainer.weights.receiver import merge_handles
 
 
-def test_handles_of_all_gpus_are_merged_into_one_table() -> None:
+def test_ipc_handles_of_all_gpus_are_merged() -> None:
     handles = [pickle.dumps({"gpu-0": (1,)}), pickle.dumps({"gpu-1": (2,)})]
     update_info = merge_handles({"names": ["a"], "handles": handles})
 
@@ -15,7 +15,7 @@ def test_handles_of_all_gpus_are_merged_into_one_table() -> None:
     assert update_info == {"names": ["a"]}
 
 
-def test_chunk_without_handles_is_unchanged() -> None:
+def test_chunk_without_ipc_handles_is_unchanged() -> None:
     assert merge_handles({"names": ["a"]}) == {"names": ["a"]}
 
 

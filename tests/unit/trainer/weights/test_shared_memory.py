@@ -28,7 +28,7 @@ def files_in(folder: Path) -> list[str]:
     return [each for each in open_files if each.startswith(str(folder))]
 
 
-def test_rank_0_keeps_newest_two_versions_until_close(tmp_path: Path) -> None:
+def test_rank_0_keeps_two_newest_weight_versions_until_close(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
 
     paths = [sender.send(version, tensors(version)) for version in range(4)]
@@ -51,14 +51,14 @@ async def test_weights_files_are_private(tmp_path: Path) -> None:
     assert modes == [0o600, 0o600]
 
 
-def test_other_ranks_gather_and_write_nothing(tmp_path: Path) -> None:
+def test_other_ranks_gather_without_writing(tmp_path: Path) -> None:
     gathered = iter(tensors(1))
     assert SharedMemorySender("job", 1, tmp_path).send(1, gathered) == ""
     assert next(gathered, None) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_killed_rank_leaves_no_file(tmp_path: Path) -> None:
+def test_weights_file_is_removed_when_rank_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
@@ -74,7 +74,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not list(tmp_path.iterdir())
 
 
-def test_file_of_rank_killed_while_writing_is_removed(
+def test_partial_weights_file_is_removed_when_rank_is_killed_while_writing(
     tmp_path: Path,
 ) -> None:
     for job in ("job", "other-job"):
@@ -85,7 +85,7 @@ def test_file_of_rank_killed_while_writing_is_removed(
     assert [path.name for path in tmp_path.iterdir()] == ["other-job-weights-1-1.safetensors"]
 
 
-async def test_engine_reads_file_in_place_or_a_temporary_copy(
+async def test_engine_reads_weights_file_in_place_or_from_temporary_copy(
     tmp_path: Path,
 ) -> None:
     sender, receiver = SharedMemorySender("job", 0, tmp_path), SharedMemoryReceiver(tmp_path)
@@ -100,7 +100,7 @@ async def test_engine_reads_file_in_place_or_a_temporary_copy(
     assert not os.listdir(tmp_path)
 
 
-async def test_missing_file_raises_rank_lost(tmp_path: Path) -> None:
+async def test_missing_weights_file_raises_rank_lost(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
     sent = sender.send(7, tensors(7))
     sender.close()

@@ -84,7 +84,7 @@ class TwoRanks:
         ({"placement": "Disaggregated"}, WeightTransferBackend.NCCL),
     ],
 )
-def test_backend_follows_device_and_placement(
+def test_weight_transfer_backend_depends_on_device_and_placement(
     resources: dict[str, Any], backend: WeightTransferBackend
 ) -> None:
     assert weight_transfer_backend(ResourcesSpec.model_validate(resources)) is backend
@@ -96,7 +96,7 @@ def chunk_transfer(
     return ChunkTransfer(version, chunk_source(backend, ranks.call), ranks.write_file)
 
 
-async def test_ipc_engines_map_each_chunk() -> None:
+async def test_ipc_transfer_sends_each_chunk_to_all_engines() -> None:
     ranks = TwoRanks()
     engines = [FakeReceiver(1), FakeReceiver(2)]
     chunks: list[Mapping[str, Any]] = []
@@ -142,14 +142,14 @@ async def test_engine_loss_during_chunk_transfer_fails_without_hanging(
     assert engines[0].calls[-1] != 7
 
 
-async def test_replacement_engine_loads_a_file() -> None:
+async def test_replacement_engine_loads_weights_from_file() -> None:
     engine = FakeReceiver(3)
     transfer = chunk_transfer(TwoRanks(), WeightTransferBackend.NCCL)
     await transfer.load_into_replacement(engine)
     assert engine.calls == [(7, "/dev/shm/file", None)]
 
 
-async def test_nccl_group_is_formed_once_and_again_after_replacement() -> None:
+async def test_nccl_group_is_formed_once_and_rebuilt_after_engine_replacement() -> None:
     ranks = TwoRanks()
     source = NcclSource(ranks.call)
     engines: Sequence[FakeReceiver] = [
