@@ -12,7 +12,7 @@ class TransientError(OperatorError):
 
 
 class Unreachable(TransientError):
-    """A server of the job did not answer, or its answer is unreadable."""
+    """A server of the job did not respond, or its response is unreadable."""
 
 
 class PermanentError(OperatorError):
