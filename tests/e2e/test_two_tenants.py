@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 STEPS = 60
 SECONDS = 300
 SECRET = "6b1f-do-not-print"
-HOSTILE = r"""
+ADVERSARIAL_CODE = r"""
 import os, socket, threading, time
 words = open("/proc/self/cmdline", "rb").read().decode(errors="replace").split("\0")
 command = " ".join(words).strip()
@@ -74,7 +74,7 @@ class Attacker:
     def job(self, name: str, **changes: Any) -> dict[str, Any]:
         return make_small_job(name, self.trainer, {"spec.recovery.maxRestarts": 1, **changes})
 
-    def hostile(self, name: str, part: str) -> dict[str, Any]:
+    def make_adversarial_job(self, name: str, part: str) -> dict[str, Any]:
         changes = {
             "spec.reward.codeFrom": {"configMap": "hostile"},
             "spec.env": [{"name": "EVIL", "value": part}],
@@ -117,7 +117,7 @@ def attacker(
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": "hostile"},
-                "data": {"sitecustomize.py": HOSTILE},
+                "data": {"sitecustomize.py": ADVERSARIAL_CODE},
             },
             {
                 "apiVersion": "v1",
@@ -159,7 +159,7 @@ def test_job_named_like_policy_leaves_policy_unchanged(
 def test_adversarial_preflight_fails_own_job_with_escaped_text(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
-    assert attacker.create(attacker.hostile("flood", "preflight")) == ""
+    assert attacker.create(attacker.make_adversarial_job("flood", "preflight")) == ""
 
     status = wait_for_status(
         cluster,
@@ -180,7 +180,7 @@ def test_adversarial_preflight_fails_own_job_with_escaped_text(
 
 
 def test_slow_head_does_not_block_suspension(cluster: Kubernetes, attacker: Attacker) -> None:
-    assert attacker.create(attacker.hostile("drip", "head")) == ""
+    assert attacker.create(attacker.make_adversarial_job("drip", "head")) == ""
     job = TrainingJob(cluster, attacker.namespace, "drip")
     job.wait_until(lambda status: bool((status.get("attempts") or [{}])[0].get("started")), "start")
 

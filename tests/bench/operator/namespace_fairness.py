@@ -55,8 +55,8 @@ def main() -> None:
 
 
 async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]:
-    hostile = [f"hostile-{number}" for number in range(options.namespaces)]
-    for namespace in (*hostile, VICTIM_NAMESPACE):
+    flooding_namespaces = [f"flooding-{number}" for number in range(options.namespaces)]
+    for namespace in (*flooding_namespaces, VICTIM_NAMESPACE):
         server.kubectl("create", "namespace", namespace)
     api, heads = Api(server.kubeconfig), options.heads // options.namespaces
     async with fake_ray() as ray, asyncio.TaskGroup() as group:
@@ -64,11 +64,11 @@ async def measure(server: ApiServer, options: argparse.Namespace) -> list[float]
             ray.scripts[f"job-{number:04}-a1"] = Script(step_seconds=10)
         benches = [
             Bench(server, api, ray, FakeKubeRayWatch(api, namespace, ray), heads, namespace)
-            for namespace in hostile
+            for namespace in flooding_namespaces
         ]
         parts = [part for bench in benches for part in (bench.kuberay.run(), bench.watch_jobs())]
         tasks = [group.create_task(part) for part in parts]
-        async with running_operator(benches[0], ",".join((*hostile, VICTIM_NAMESPACE))):
+        async with running_operator(benches[0], ",".join((*flooding_namespaces, VICTIM_NAMESPACE))):
             for bench in benches:
                 await bench.apply()
             for bench in benches:

@@ -21,7 +21,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from support.fakes.fake_runtime import T0, make_scenario
 
 HTTP = ["200", "404", "silent"]
-"""Silent: no connection, a time-out, 5xx, nonsense, or a refused token (test_hostile_heads)."""
+"""Silent: no connection, a time-out, 5xx, nonsense, or a refused token (test_adversarial_heads)."""
 STATUS = [status.value for status in SubmissionStatus]
 EXITS: list[int | None] = [None, *map(int, ExitCode), 99, -9]
 HEAD = ["ready", "not ready", "lost", "gone"]

@@ -4,19 +4,19 @@ import pytest
 
 from raggrpo_api import limits, names
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
-from support.builders.operator.adversarial_text import HOSTILE
+from support.builders.operator.adversarial_text import ADVERSARIAL_JSON
 
 LONGEST_VARIABLE = 128 * 1024
 """Linux's limit for one `NAME=value` of an environment, including the terminating NUL."""
 
 
-@pytest.mark.parametrize("text", ["{}", HOSTILE, "x" * limits.MAX_CONFIG_BYTES])
+@pytest.mark.parametrize("text", ["{}", ADVERSARIAL_JSON, "x" * limits.MAX_CONFIG_BYTES])
 def test_sealed_config_is_unsealed_unchanged(text: str) -> None:
     assert open_sealed(seal(text)) == text
 
 
 def test_sealed_variables_avoid_dollar_signs_and_fit_linux_limit() -> None:
-    sealed = seal(HOSTILE) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
+    sealed = seal(ADVERSARIAL_JSON) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
     for name, value in sealed.items():
         assert set("$(){}%`\\ \n") & set(value) == set()
         assert len(f"{name}={value}") < LONGEST_VARIABLE

@@ -22,7 +22,7 @@ from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
 from support.builders.operator.jobs import make_job
 
-HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
+ADVERSARIAL_TEXT = "\x1b[2J\x1b]0;title\x07\x9b31mred\u202eder\x00\x08 \r\nnext\u2066 line\ud800"
 CLEAN = {"\n", "\t"}
 DOORS = {"terminal.py", "crd.py"}
 """Modules that print: the terminal module, and commands that print generated text."""
@@ -40,7 +40,7 @@ def raw(text: str) -> set[str]:
 
 def make_old_status() -> JobStatus:
     """Return a stored status with hostile texts, as written by an earlier release."""
-    message = HOSTILE.replace("\ud800", "")
+    message = ADVERSARIAL_TEXT.replace("\ud800", "")
     condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=message)
     record = AttemptRecord(number=1, cause=Cause.HEAD_LOST, message=message, in_place=[message])
     status = JobStatus(attempt=1, conditions=[condition], attempts=[record])
@@ -62,7 +62,7 @@ def test_cli_prints_only_through_terminal_module() -> None:
 @pytest.mark.parametrize("err", [False, True])
 def test_terminal_show_removes_control_characters(err: bool) -> None:
     app = typer.Typer()
-    app.command()(lambda: terminal.show(HOSTILE, err=err))
+    app.command()(lambda: terminal.show(ADVERSARIAL_TEXT, err=err))
 
     result = CliRunner().invoke(app)
 
@@ -114,7 +114,7 @@ def test_progress_display_removes_control_characters() -> None:
 
 @pytest.mark.row("E12")
 def test_operator_log_has_neither_control_nor_escape_sequences() -> None:
-    record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (HOSTILE,), None)
+    record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (ADVERSARIAL_TEXT,), None)
 
     line = JsonFormatter().format(record)
 

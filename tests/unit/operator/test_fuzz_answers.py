@@ -106,13 +106,13 @@ class AdversarialHead:
 
 @pytest_asyncio.fixture
 async def head() -> AsyncIterator[tuple[AdversarialHead, str]]:
-    hostile = AdversarialHead()
+    adversarial = AdversarialHead()
     app = web.Application()
-    app.add_routes([web.route("*", "/{anything:.*}", hostile.answer)])
+    app.add_routes([web.route("*", "/{anything:.*}", adversarial.answer)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield hostile, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield adversarial, f"http://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
 
 
@@ -196,12 +196,12 @@ async def test_round_survives_arbitrary_head_responses(
     validator: OAS30Validator,
     bounded_memory: None,
 ) -> None:
-    hostile, url = head
+    adversarial, url = head
     valid = DETAILS if kind == "details" else json.loads(PROGRESS.model_dump_json(by_alias=True))
     answers = adversarial_answers(valid, seed=14)
     for number in range(ANSWERS):
         answer = next(answers)
-        setattr(hostile, kind, answer)
+        setattr(adversarial, kind, answer)
         if number % 10 == 0:  # a new job after each 10 cases
             environment = ReconcilerEnvironment(
                 tmp_path, session, make_running_status(RESULT.facts), url
@@ -267,7 +267,7 @@ async def test_round_survives_arbitrary_pod_statuses(
 
 
 def adversarial_texts(valid: Manifest, chance: random.Random) -> Manifest:
-    """Return the object with texts replaced by hostile ones, times by none, numbers by others."""
+    """Return the object with adversarial texts, without times and with changed numbers."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, dict):

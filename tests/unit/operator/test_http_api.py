@@ -1,4 +1,4 @@
-"""`HttpApi` with hostile servers."""
+"""`HttpApi` with adversarial servers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ async def test_compression_bomb_fixture_is_small_and_expands() -> None:
     assert len(BOMB) < 2 * MIB
 
 
-async def test_many_hostile_heads_use_bounded_memory(
+async def test_many_adversarial_heads_use_bounded_memory(
     session: ClientSession,
 ) -> None:
     async def read(name: str) -> None:

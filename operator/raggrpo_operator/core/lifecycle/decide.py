@@ -16,7 +16,7 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import RestartState
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.rules import violations
-from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 
@@ -56,7 +56,8 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     spec_violations: tuple[Violation, ...] = ()
     if not _is_accepted(job):  # an accepted spec is not validated again, nor by a newer release
         spec_violations = violations(job, resolved, in_pods=observed.in_pods)
-        update_warnings(this, [*spec_violations, *_violations_with_facts(this)])
+        with_facts = _violations_with_facts(job, resolved, in_pods=observed.in_pods)
+        update_warnings(this, [*spec_violations, *with_facts])
     if fatal := errors(spec_violations):  # 1. an invalid spec starts nothing
         return _reject(this, fatal)
     this.set_condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
@@ -100,12 +101,14 @@ def _is_accepted(job: RagGrpoJob) -> bool:
     return accepted.status == "True" and accepted.observed_generation == job.metadata.generation
 
 
-def _violations_with_facts(this: Round) -> tuple[Violation, ...]:
+def _violations_with_facts(
+    job: RagGrpoJob, resolved: Resolved, *, in_pods: bool
+) -> tuple[Violation, ...]:
     """Return the violations that depend on facts, if preflight read them for this spec."""
-    last = this.status.preflight
-    if last.known_facts is None or last.spec_hash != preflight.spec_hash(this.job):
+    last = job.status.preflight
+    if last.known_facts is None or last.spec_hash != preflight.spec_hash(job):
         return ()
-    return violations(this.job, this.resolved, last.known_facts, in_pods=this.observed.in_pods)
+    return violations(job, resolved, last.known_facts, in_pods=in_pods)
 
 
 def _advance_deadline(this: Round, *, is_held_back: bool) -> None:

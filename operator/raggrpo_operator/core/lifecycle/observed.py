@@ -124,7 +124,7 @@ class Observed:
     """Image of jobs without `spec.image`; "" for the local installation."""
     in_pods: bool = True
     """False for local runs, where folders replace volumes."""
-    late_seconds: float = 0.0
+    delay_seconds: float = 0.0
     """How much later than requested the round starts, because of other jobs."""
     evidence_seconds: float = 0.0
     """How long to wait for the pod status to explain the exit of a driver."""

@@ -37,7 +37,7 @@ RELEASE_SECONDS = 1.0
 """Interval between checks whether released resources are gone."""
 
 PODS_NOT_READY = "its pods are not ready"
-"""Message for pods without a start problem of their own."""
+"""Message for pods without their own start problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Round:
     def record_observation(self) -> None:
         """Record that the job was observed; deadlines are paused while a queue holds it back."""
         if not self.observed.is_queued:
-            late = self.observed.late_seconds
-            self.store(observed_time.record_observation(self.state.watch, self.now, late))
+            delay = self.observed.delay_seconds
+            self.store(observed_time.record_observation(self.state.watch, self.now, delay))
 
     def elapsed(self, since: datetime | None) -> float:
         """Return the observed seconds since `since`; 0 if it is None."""

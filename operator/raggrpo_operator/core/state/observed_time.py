@@ -11,15 +11,15 @@ GAP_SECONDS = 150.0
 """Longer than any `requeue_after` while deadlines run: the operator was not running."""
 
 
-def record_observation(watch: WatchState, now: datetime, late_seconds: float = 0.0) -> WatchState:
+def record_observation(watch: WatchState, now: datetime, delay_seconds: float = 0.0) -> WatchState:
     """Return `watch` with this observation recorded.
 
     All deadlines restart after a gap, or if the clock was set back, because a stopped operator
-    cannot have observed a hang. `late_seconds` is how long the round was delayed by other jobs;
-    the gap may be longer by as much.
+    cannot have observed a hang. `delay_seconds` is how long other jobs delayed the round; it
+    extends the permitted gap.
     """
     last = (now - watch.looked).total_seconds() if watch.looked is not None else None
-    if last is None or not 0 <= last <= GAP_SECONDS + late_seconds:
+    if last is None or not 0 <= last <= GAP_SECONDS + delay_seconds:
         return replace(watch, looked=now, watched_since=now)
     return replace(watch, looked=now) if last >= RECORD_SECONDS else watch
 

@@ -35,7 +35,7 @@ BAD_WHEN_TRUE = frozenset(
     }
 )
 WARNING_REASONS = POD_START_REASONS | {ConditionReason.RESTARTING}
-"""Reasons of Warning Events, whatever the condition's status."""
+"""Reasons of Warning Events, for every status of the condition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Reconciler:
         with log_context(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             newest = self._store.newest(key)
             if newest is None:
-                self._forget(key)
+                self._drop(key)
                 return None
             try:
                 return await self._reconcile(key, *newest)
@@ -95,8 +95,8 @@ class Reconciler:
         if seconds_until_expiry(job, now) == 0:
             await self._remove(key, body)
             return None
-        late = self._lateness.of(key)
-        runtime = KubernetesRuntime(self._context, body, late_seconds=late)
+        delay_seconds = self._lateness.of(key)
+        runtime = KubernetesRuntime(self._context, body, delay_seconds=delay_seconds)
         try:
             decision = await reconcile(job, runtime, now)
             after = job.model_copy(update={"status": decision.status})
@@ -177,7 +177,7 @@ class Reconciler:
         except (NotFound, Conflict) as gone:
             log.info("the job is already gone: %s", gone)
 
-    def _forget(self, key: JobKey) -> None:
+    def _drop(self, key: JobKey) -> None:
         """Drop all state of a deleted job; its objects are deleted with it."""
         self._failed.pop(key, None)
         self._parsed.pop(key, None)
@@ -185,7 +185,7 @@ class Reconciler:
         self._lateness.remove(key)
         self._store.remove(key)
         self._context.evidence.remove(key)
-        self._context.writer.forget(key)
+        self._context.writer.remove(key)
         self._metrics.jobs.remove(key)
 
 

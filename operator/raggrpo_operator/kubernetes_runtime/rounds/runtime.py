@@ -72,7 +72,7 @@ ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
 """`exec` passes Ray's signals to the driver without a shell."""
 EVIDENCE_SECONDS = 5.0
 """How long to wait for the pod status; the kubelet reports an exit within two seconds."""
-BEGINNING = datetime.min.replace(tzinfo=UTC)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class KubernetesRuntime:
     """One round of one job, based on the version of the job at its start."""
 
     def __init__(
-        self, context: ReconcilerContext, body: Manifest, *, late_seconds: float = 0.0
+        self, context: ReconcilerContext, body: Manifest, *, delay_seconds: float = 0.0
     ) -> None:
-        self._context, self._body, self._late_seconds = context, body, late_seconds
+        self._context, self._body, self._delay_seconds = context, body, delay_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
         self.error: OperatorError | None = None
-        """What is worth a condition though decisions go on: a refused token, a taken name."""
+        """Error to report although the round continues: a rejected token or a name conflict."""
 
     @property
     def body(self) -> Manifest:
@@ -117,7 +117,7 @@ class KubernetesRuntime:
             preflight=observed_preflight(preflights, problem, is_final),
             retrievers=observed_retrievers(self._deployments(), pods),
             default_image=context.children.settings.trainer_image,
-            late_seconds=self._late_seconds,
+            delay_seconds=self._delay_seconds,
         )
         has_result = observed.preflight is not None and observed.preflight.result is not None
         if has_result and context.reads_nodes:
@@ -183,7 +183,7 @@ class KubernetesRuntime:
         try:
             head = await self._running_head(job)
             environment = await head.jobs.environment(_submission(job, number))
-            if not environment:  # the head has forgotten it: the next round deals with that
+            if not environment:  # the head lost the submission: handled by the next round
                 return
             config = TrainerConfig.model_validate_json(open_sealed(environment))
             if config.attempt.config_hash != job.status.config_hash:
@@ -201,11 +201,11 @@ class KubernetesRuntime:
             log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
-        """Return the job's Ray cluster; what the cache lacks is read from the API server.
+        """Return the job's Ray cluster, from the API server if it is not in the cache.
 
-        Several can exist for a moment while an old one is being deleted; that one comes first,
-        since nothing new begins before it is gone. One that is gone from the cache between two
-        attempts may live on as well.
+        While an old cluster terminates, two may exist. The old one is returned, because nothing
+        starts before it is gone. A cluster missing from the cache between two attempts may still
+        exist, too.
         """
         current = job.status.cluster
         if (cached := oldest_cluster(self._cached_clusters(), current)) is not None:
@@ -281,14 +281,14 @@ class KubernetesRuntime:
         return replace(cluster, may_save=saves, image_ids=image_ids(pods))
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
-        """Return what the cluster has lost since the newest attempt began to run.
+        """Return the cluster's losses since the newest attempt started.
 
-        What failed while the pods came up was replaced, or the attempt would not have begun.
-        Status keeps whole seconds: what was lost in the very second in which the attempt was
-        recorded, as when a queue took the pods, belongs to the attempt before.
+        Pods that failed during provisioning were replaced, or the attempt would not have started.
+        Times in the status have whole seconds: losses in the second in which the attempt was
+        recorded (for example pods preempted by a queue) belong to the previous attempt.
         """
         attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
-        since = recorded + timedelta(seconds=1) if recorded else BEGINNING
+        since = recorded + timedelta(seconds=1) if recorded else EARLIEST
         if attempts and attempts[0].started and attempts[0].cause is None:
             since = max(since, attempts[0].started)
         return self._context.evidence.losses(self._key, ray_cluster["metadata"]["uid"], since)

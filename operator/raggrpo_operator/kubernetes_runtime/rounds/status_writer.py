@@ -98,8 +98,8 @@ class StatusWriter:
         self._store.put(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
         await self._post(render_event(body, error_event(condition), now, self._instance))
 
-    def forget(self, key: JobKey) -> None:
-        """Drop what is known about a job that is gone."""
+    def remove(self, key: JobKey) -> None:
+        """Drop the last written status of a deleted job."""
         self._written.pop(key, None)
 
     async def _post(self, event: Manifest) -> None:

@@ -13,4 +13,4 @@ LETTERS = (
     "\u200b\u200f\u202e\u2028\u2029\ufeff\ufffd \x7f\x85\xa0"
 )
 ADVERSARIAL_TEXT = "\n".join((REFERENCES, QUOTES, LETTERS, CONTROL))
-HOSTILE = json.dumps({"text": ADVERSARIAL_TEXT}, ensure_ascii=False)
+ADVERSARIAL_JSON = json.dumps({"text": ADVERSARIAL_TEXT}, ensure_ascii=False)

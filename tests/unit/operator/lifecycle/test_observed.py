@@ -38,6 +38,6 @@ def test_nothing_is_claimed_that_nobody_saw() -> None:
 
 def test_observed_defaults() -> None:
     look = Observed()
-    assert (look.late_seconds, look.evidence_seconds) == (0.0, 0.0)
+    assert (look.delay_seconds, look.evidence_seconds) == (0.0, 0.0)
     assert look.in_pods
     assert look.is_head_reachable

@@ -1,5 +1,6 @@
 """Launch an attempt: record it, create its Ray cluster, wait for it, submit the driver. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
@@ -150,8 +151,8 @@ def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     was_reported = (
         get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
     )
-    is_due = this.elapsed(this.state.launch.cluster_since) >= START_REPORT_SECONDS
-    message = cluster.message if was_reported or is_due else ""
+    waited = this.elapsed(this.state.launch.cluster_since)
+    message = cluster.message if was_reported or waited >= START_REPORT_SECONDS else ""
     reason = cluster.waiting_reason if message else ConditionReason.PROVISIONING
     this.set_condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
@@ -160,9 +161,10 @@ def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
         return wait_in_queue(this, cluster)
     if cluster.cause is not None:
         return recovery.settle(this, cluster.cause, cluster.message, cluster.short_of)
-    if _is_head_overdue(this):
+    if not this.observed.is_head_reachable and _is_head_overdue(this.status.attempts, waited):
         return _replace_cluster(this, cluster)
-    if limit := _exceeded_deadline(this):
+    limit = this.spec.recovery.deadlines.provisioning_seconds
+    if waited > limit:
         why = cluster.message or PODS_NOT_READY
         message = f"the cluster was not ready within {limit} s: {why}; {REMEDY}"
         return recovery.settle(this, Cause.UNSCHEDULABLE, message)
@@ -173,7 +175,8 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     """Submit the recorded attempt to its ready cluster."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
-    if limit := _exceeded_deadline(this):
+    limit = this.spec.recovery.deadlines.provisioning_seconds
+    if this.elapsed(this.state.launch.cluster_since) > limit:
         message = f"the head accepted no submission for {limit} s; {REMEDY}"
         return recovery.settle(this, Cause.HEAD_LOST, message)
     is_by_digest = this.pod_image != this.image
@@ -208,12 +211,11 @@ def pin_image(this: Round, cluster: ClusterObserved) -> None:
     this.status = replace(this.status, pinned=pinned)
 
 
-def _is_head_overdue(this: Round) -> bool:
-    """Return whether a retained cluster's head has not returned in HEAD_RETURN_SECONDS."""
-    if this.record.tier is not Tier.WARM_CLUSTER or this.observed.is_head_reachable:
-        return False
-    was_lost = any(each.cause is Cause.HEAD_LOST for each in this.status.attempts[1:2])
-    return was_lost and this.elapsed(this.state.launch.cluster_since) > HEAD_RETURN_SECONDS
+def _is_head_overdue(attempts: Sequence[AttemptRecord], waited: float) -> bool:
+    """Return whether the lost head of a retained cluster has exceeded HEAD_RETURN_SECONDS."""
+    is_warm = attempts[0].tier is Tier.WARM_CLUSTER
+    was_lost = any(each.cause is Cause.HEAD_LOST for each in attempts[1:2])
+    return is_warm and was_lost and waited > HEAD_RETURN_SECONDS
 
 
 def _replace_cluster(this: Round, cluster: ClusterObserved) -> Decision:
@@ -229,9 +231,3 @@ def _replace_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     this.store(replace(this.state.retry, warm_failures_in_a_row=0))
     this.actions.append(DeleteCluster(cluster.number))
     return this.decision(requeue_after=0.5)
-
-
-def _exceeded_deadline(this: Round) -> int:
-    """Return provisioningSeconds if it has passed since the attempt was recorded, else 0."""
-    limit = this.spec.recovery.deadlines.provisioning_seconds
-    return limit if this.elapsed(this.state.launch.cluster_since) > limit else 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
@@ -11,7 +12,7 @@ from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_api.status.job_status import PreflightStatus
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -29,6 +30,7 @@ from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.observed_time import elapsed
 
 GPU_MEMORY_REASONS = frozenset(
     {
@@ -80,7 +82,7 @@ def run_preflight(this: Round) -> Decision | None:
     if observed is not None and observed.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _fail_without_result(this, observed.problem)
     is_outdated = observed is not None and observed.spec_hash != expected
-    if (observed is None and not _was_just_started(this)) or is_outdated:
+    if (observed is None and not _was_just_started(this.status, this.now)) or is_outdated:
         this.store(replace(this.state.launch, waiting_since=this.now))
     problem = observed.problem if observed is not None else ""
     waiting_for = observed.waiting_for if observed is not None else ""
@@ -107,12 +109,14 @@ def run_preflight(this: Round) -> Decision | None:
     return _evaluate(this, observed.result, expected)
 
 
-def _was_just_started(this: Round) -> bool:
+def _was_just_started(status: JobStatus, now: datetime) -> bool:
     """Return whether preflight was started too recently to be observed."""
-    since = this.state.launch.waiting_since
-    reason = get_condition(this.status, ConditionType.PREFLIGHT_PASSED).reason
-    is_running = reason == ConditionReason.RUNNING
-    return is_running and since is not None and this.elapsed(since) < OBSERVATION_LAG_SECONDS
+    state = status.restart_state
+    since = state.launch.waiting_since
+    reason = get_condition(status, ConditionType.PREFLIGHT_PASSED).reason
+    if reason != ConditionReason.RUNNING or since is None:
+        return False
+    return elapsed(since, state.watch, now) < OBSERVATION_LAG_SECONDS
 
 
 def _fail_without_result(this: Round, message: str) -> Decision:

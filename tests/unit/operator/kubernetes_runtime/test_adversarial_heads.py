@@ -66,7 +66,7 @@ def make_environment(
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 60}])
-async def test_job_of_hostile_head_is_suspended_and_meets_deadline(
+async def test_job_of_adversarial_head_is_suspended_and_meets_deadline(
     what: str, spec: dict[str, Any], tmp_path: Path, session: ClientSession
 ) -> None:
     key = NOT_MOUNTED if what == "an unknown key" else ""
