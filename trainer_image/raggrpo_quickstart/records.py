@@ -1,10 +1,10 @@
 """Corpus and questions from pycountry's table of languages (ISO 639-3). Downloads nothing.
 
 Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name of the standard.
-Its question, "Tamang, Western", is for the code in brackets, which occurs only in the retrieved
-passages. A question is used only if all its hits share a word with it, so that the right one cannot
-be chosen without reading, and if its last word occurs in no other hit: that word is next to the
-code, where a model of two layers can use both.
+The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
+retrieved passages. A question is used only if all its hits share a word with it, so that the right
+hit cannot be chosen without reading, and if its last word occurs in no other hit: that word is next
+to the code, where a model of two layers can use both.
 """
 
 import json
@@ -62,7 +62,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A record to ask for, and the hits of BM25 for its question."""
+    """The record that a question is about, and BM25's hits for the question."""
 
     record: Record
     hits: tuple[Record, ...]

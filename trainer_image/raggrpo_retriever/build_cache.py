@@ -22,11 +22,11 @@ Build = Callable[[Path, Path], None]
 def get_or_build(root: Path, key: str, build: Build) -> Path:
     """Return the complete folder `root/key`; build it if necessary. Raises OSError."""
     target = root / key
-    workshop = root / f"{key}.building"
+    workspace = root / f"{key}.building"
     if is_complete(target):
         return target
-    partial = workshop / "parts"
-    draft = workshop / uuid.uuid4().hex
+    partial = workspace / "parts"
+    draft = workspace / uuid.uuid4().hex
     try:
         partial.mkdir(parents=True, exist_ok=True)
         draft.mkdir()
@@ -34,9 +34,9 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
         _mark_complete(draft)
         _publish(draft, target)
     except FileNotFoundError:
-        if not is_complete(target):  # otherwise another process has removed the workshop
+        if not is_complete(target):  # otherwise another process has removed the workspace
             raise
-    shutil.rmtree(workshop, ignore_errors=True)
+    shutil.rmtree(workspace, ignore_errors=True)
     return target
 
 

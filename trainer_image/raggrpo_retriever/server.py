@@ -50,7 +50,7 @@ class TooLarge(BadRequest):
 
 
 class RetrieveRequest(BaseModel):
-    """A Search-R1 request; `query` is the form for a single query."""
+    """A Search-R1 request; `query` may replace `queries` for a single query."""
 
     model_config = ConfigDict(strict=True)
 

@@ -1,13 +1,13 @@
 """`python -m raggrpo_trainer.pre_stop`: makes the driver save and exit before this pod terminates.
 
 The preStop hook of Ray head and workers. Must import only the standard library and must not fail:
-without a driver there is nothing to save. After the driver's exit it can kill Ray, as nothing in
-the pod is worth saving then: a regular shutdown takes half a minute, during which the pods still
-use GPUs and quota.
+without a driver there is nothing to save. After the driver's exit it can kill Ray, since nothing in
+the pod is worth saving then, and a regular shutdown takes half a minute, during which the pods
+still use GPUs and quota.
 
 If the RayCluster was deleted, a worker may be unable to reach the Ray head although the driver is
-still saving. A driver kills its ranks or marks them as waiting before it exits. So living ranks
-without that marker mean that the driver is alive, or was killed.
+still saving. A driver kills its ranks or marks them as waiting before it exits. So live ranks
+without that marker mean that the driver is alive or was killed.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 POLL_SECONDS = 0.2
 CALL_SECONDS = 5.0
 UNREACHABLE_SECONDS = 30.0
-"""How long living ranks count as a living driver that cannot be reached. If the Ray head was lost,
-its ranks outlive it by more than this."""
+"""How long live ranks without a marker indicate a live driver that is unreachable. Ranks outlive a
+lost Ray head by more than this."""
 RANK_TITLE = "ray::RankActor"
 """Prefix of a rank's process title; Ray appends the running method."""
-END_SECONDS = 5.0
+RAY_EXIT_SECONDS = 5.0
 """Time for `ray start` to exit and terminate the container, and this hook with it."""
 RAYLET, LOG_MONITOR = "/raylet/raylet", "/log_monitor.py"
 """Path suffixes of processes of every Ray node; `ray start --block` exits once one is killed."""
-LEAVE_SECONDS = 1.0
+RAYLET_EXIT_SECONDS = 1.0
 """How long a raylet may take to unregister its node from the Ray head and exit."""
-LEAVE_POLL_SECONDS = 0.1
+RAYLET_POLL_SECONDS = 0.1
 
 
 def main(
@@ -74,22 +74,22 @@ def main(
         end_ray(processes, sleep)
         # `ray start` polls every second and then terminates the container. If the hook returned
         # first, `ray start` would get SIGTERM and shut down its processes one by one.
-        sleep(END_SECONDS)
+        sleep(RAY_EXIT_SECONDS)
     return 0
 
 
 def end_ray(processes: Path, sleep: Callable[[float], None]) -> None:
     """Terminate the Ray node of these processes.
 
-    The Ray head misses a killed raylet only after several health checks and would schedule the next
-    attempt on its node until then. On SIGTERM a raylet unregisters, but `ray start` does not exit.
-    So SIGTERM comes first, then SIGKILL.
+    The Ray head detects that a raylet was killed only after several health checks, and until then
+    would schedule the next attempt on its node. On SIGTERM a raylet unregisters, but `ray start`
+    does not exit. So SIGTERM comes first, then SIGKILL.
     """
     _send(signal.SIGTERM, _running(processes, RAYLET))
-    for _ in range(round(LEAVE_SECONDS / LEAVE_POLL_SECONDS)):
+    for _ in range(round(RAYLET_EXIT_SECONDS / RAYLET_POLL_SECONDS)):
         if not _running(processes, RAYLET):
             break
-        sleep(LEAVE_POLL_SECONDS)
+        sleep(RAYLET_POLL_SECONDS)
     _send(signal.SIGKILL, _running(processes, RAYLET, LOG_MONITOR))
 
 

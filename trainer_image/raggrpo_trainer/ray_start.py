@@ -5,9 +5,9 @@ It differs from `ray start` as follows:
 - Without Ray's other commands, which import pandas and FastAPI: three quarters of its imports.
 - Without the Ray Client server, which no job uses. It waits 30 s for the node of the Ray head and
   fails if a busy machine takes longer; `ray start --block` then terminates the whole Ray head. Ray
-  has no option against it and starts it wherever Ray Client's requirements are installed.
-- Without the dashboard process, with `--include-dashboard=false`. Ray would start it all the same,
-  to report usage statistics, which are disabled.
+  has no option to disable it and starts it wherever Ray Client's requirements are installed.
+- Without the dashboard process, with `--include-dashboard=false`. Ray would start it anyway, to
+  report usage statistics, which are disabled.
 - Without waiting for the dashboard, if there is one. Ray would start the head's own node only after
   the dashboard responds, which that node does not need. A dashboard that fails to start terminates
   the Ray head.
@@ -32,7 +32,7 @@ OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.jo
 
 
 def skip_dashboard_wait() -> None:
-    """Make Ray find an empty dashboard address, for which it waits otherwise."""
+    """Make Ray read an empty dashboard address, for which it would otherwise wait."""
     get = internal_kv._internal_kv_get
 
     def get_or_empty(key: str | bytes, **options: Any) -> bytes | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raggrpo_trainer.pre_stop import LEAVE_SECONDS, end_ray, main
+from raggrpo_trainer.pre_stop import RAYLET_EXIT_SECONDS, end_ray, main
 from raggrpo_trainer.progress.driver_process import DriverProcess
 from raggrpo_trainer.progress.progress_server import ProgressServer
 from raggrpo_trainer.ranks.waiting_marker import waiting_marker
@@ -196,7 +196,7 @@ def test_raylet_is_terminated_and_killed_only_if_it_hangs(
         end_ray(tmp_path, sleep)
 
         is_hanging = HANGING in command
-        assert (sum(slept) > LEAVE_SECONDS / 2) == is_hanging, slept
+        assert (sum(slept) > RAYLET_EXIT_SECONDS / 2) == is_hanging, slept
         if signal_number is not None:
             assert process.wait(10) == -signal_number
         else:

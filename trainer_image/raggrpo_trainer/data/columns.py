@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Missing(Enum):
-    """Type of the value of a path that does not exist, as opposed to one that is null."""
+    """Type of MISSING, the value of a path that does not exist; an existing one may be null."""
 
     MISSING = "missing"
 

@@ -142,9 +142,9 @@ def render(
     return text
 
 
-def invalid_value_error(place: str, error: InvalidValue, otherwise: str = "") -> TrainerError:
+def invalid_value_error(place: str, error: InvalidValue, default_remedy: str = "") -> TrainerError:
     """Return a TrainerError with place, reason and remedy."""
-    message = f"{place} {error}; {error.remedy or otherwise}"
+    message = f"{place} {error}; {error.remedy or default_remedy}"
     return TrainerError(ExitCode.DATA_ERROR, message)
 
 

@@ -190,14 +190,14 @@ def _template_value(row: Row, path: str, place: str) -> Any:
     value = value_at(row.values, path)
     if value is None or value is MISSING:
         state = "is null" if value is None else "does not exist"
-        what = f"column {path!r} {state}, but {place} names {{{path}}}"
+        problem = f"column {path!r} {state}, but {place} names {{{path}}}"
         remedy = f"fill it in, or name one of: {_available_columns(row)}"
-        raise data_error(row.place, what, remedy)
+        raise data_error(row.place, problem, remedy)
     try:
         json.dumps(value)
     except TypeError as error:
-        what = f"column {path!r} is {type(value).__name__}, but {place} names {{{path}}}"
-        raise data_error(row.place, what, "convert it to text, numbers or lists") from error
+        problem = f"column {path!r} is {type(value).__name__}, but {place} names {{{path}}}"
+        raise data_error(row.place, problem, "convert it to text, numbers or lists") from error
     return value
 
 
@@ -217,8 +217,8 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     if not answers or len(answers) < len(values):
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
     if "answer" in needed and not any(answer.strip() for answer in answers):
-        what = f"column {data.columns.answer!r} is blank"
-        raise data_error(row.place, what, "fill it in, or drop the row")
+        problem = f"column {data.columns.answer!r} is blank"
+        raise data_error(row.place, problem, "fill it in, or drop the row")
     return tuple(answers)
 
 
@@ -257,10 +257,10 @@ def _available_columns(row: Row) -> str:
 def _wrong_type(row: Row, data: DataSpec, field: str, value: object, expected: str) -> TrainerError:
     column = getattr(data.columns, field)
     shown = repr(value)[:60]
-    what = f"column {column!r} is {type(value).__name__} {shown} instead of {expected}"
+    problem = f"column {column!r} is {type(value).__name__} {shown} instead of {expected}"
     others = ", ".join(leaf_paths(value, column)) if isinstance(value, Mapping) and value else ""
     remedy = f"set data.columns.{field} to {others or 'another column'}"
-    return data_error(row.place, what, remedy if others else f"convert it, or {remedy}")
+    return data_error(row.place, problem, remedy if others else f"convert it, or {remedy}")
 
 
 def _copy(source: Path, target: Path) -> None:

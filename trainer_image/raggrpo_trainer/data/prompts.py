@@ -35,7 +35,7 @@ class Tokenizer(ChatTokenizer, Protocol):
 
 
 class PromptTooLong(Exception):
-    """A prompt exceeds maxPromptLength and cannot be truncated, or must not be."""
+    """A prompt exceeds maxPromptLength and cannot or must not be truncated."""
 
     def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
         super().__init__(
@@ -160,7 +160,7 @@ class Composer:
         """By index, which a validation prompt may share with a training prompt."""
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
-        """Return the prompt prefetched or composed in a thread."""
+        """Return the composed prompt, from the prefetched ones if it is among them."""
         started = self._started.get(prompt.index)  # only prompts without passages are prefetched
         if started is None or started[0] is not prompt:
             return await asyncio.wrap_future(self._submit(prompt, passages, seed))

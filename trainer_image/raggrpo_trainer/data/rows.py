@@ -57,8 +57,8 @@ def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{path}, row {number}", values, names)
     except (OSError, pa.ArrowException) as error:
-        what = f"not readable as parquet ({' '.join(str(error).split())})"
-        raise data_error(str(path), what, "write the file again") from error
+        problem = f"not readable as parquet ({' '.join(str(error).split())})"
+        raise data_error(str(path), problem, "write the file again") from error
 
 
 def _jsonl_rows(path: Path) -> Iterator[Row]:
@@ -72,8 +72,10 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
                 if _SURROGATE_ESCAPE in line.lower():
                     json.dumps(values, ensure_ascii=False).encode()
             except UnicodeEncodeError as error:
-                what = "contains a lone surrogate (\\ud…)"
-                raise data_error(place, what, "write the text as UTF-8, or drop the row") from error
+                problem = "contains a lone surrogate (\\ud…)"
+                raise data_error(
+                    place, problem, "write the text as UTF-8, or drop the row"
+                ) from error
             except ValueError as error:
                 raise data_error(
                     place, f"not JSON ({error})", "write one object per line"
@@ -85,6 +87,6 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
             yield Row(place, values, values)
 
 
-def data_error(place: str, what: str, remedy: str) -> TrainerError:
-    """Return the TrainerError for a row or file, with what is wrong and its remedy."""
-    return TrainerError(ExitCode.DATA_ERROR, f"{place}: {what}; {remedy}")
+def data_error(place: str, problem: str, remedy: str) -> TrainerError:
+    """Return the TrainerError for a row or file: its place, the problem and the remedy."""
+    return TrainerError(ExitCode.DATA_ERROR, f"{place}: {problem}; {remedy}")

@@ -9,7 +9,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     corrupt-checkpoint@save=10:retention   truncate a shard of the newest complete checkpoint
     hang-driver@step=4            the driver's event loop blocks forever
     hang-rank@step=4              the rank blocks in a call that never returns; also hang-engine
-    use-memory@step=4:2           a rank allocates 2 GiB, to exceed its limit or like a leak
+    use-memory@step=4:2           a rank allocates 2 GiB, to simulate a leak or exceed its limit
     freeze@step=4                 the driver stops itself (SIGSTOP)
     nan@step=6                    the step's advantages are NaN
     oom@step=6                    the step fails as with a GPU out of memory

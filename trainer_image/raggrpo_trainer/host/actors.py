@@ -1,4 +1,4 @@
-"""How the driver kills Ray actors."""
+"""Kill a Ray actor and wait for its exit."""
 
 import asyncio
 import time

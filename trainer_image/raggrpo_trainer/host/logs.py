@@ -24,7 +24,7 @@ def configure_logs(level: LogLevel) -> None:
     logging.getLogger(TRAINER_LOGGER).setLevel(level.upper())
     vllm = logging.getLogger("vllm")
     vllm.setLevel(_vllm_level(level))
-    for handler in vllm.handlers:  # with their own levels
+    for handler in vllm.handlers:  # they have their own levels
         handler.setLevel(_vllm_level(level))
 
 
@@ -34,5 +34,5 @@ def vllm_log_variables(level: LogLevel) -> dict[str, str]:
 
 
 def _vllm_level(level: LogLevel) -> str:
-    """Return vLLM's level; never above ERROR, as its core logs there why it exits."""
+    """Return vLLM's level; never above ERROR, the level at which its core logs why it exits."""
     return "INFO" if level is LogLevel.DEBUG else "ERROR"

@@ -1,4 +1,4 @@
-"""Recognizes from an error, or from its chain of causes, that memory ran out, and which.
+"""Detect from an error or its chain of causes which memory ran out, if any.
 
 Errors cross processes as text, so text is searched line by line. Only the wordings of torch, CUDA,
 vLLM, Python and the C++ runtime match, not the mere words "out of memory", which may be in a prompt
@@ -23,7 +23,7 @@ class Kind(Enum):
 
     DEVICE = auto()
     KV_CACHE = auto()
-    """Memory of a GPU: the engine's share has no room for its KV cache."""
+    """GPU memory: the engine's share is too small for the KV cache."""
     HOST = auto()
 
 

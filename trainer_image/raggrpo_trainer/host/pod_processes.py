@@ -27,7 +27,7 @@ def this_process() -> PodProcess:
 
 
 def send_signal(processes: Iterable[PodProcess], number: int) -> list[int]:
-    """Send a signal to processes in any pod; return the PIDs of those that may exist.
+    """Send a signal to processes in any pod; return the PIDs of those that may still exist.
 
     Does not wait for other pods: one may be unresponsive.
     """

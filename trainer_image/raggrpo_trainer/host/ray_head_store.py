@@ -1,7 +1,8 @@
 """Persistent storage of the Ray head's state (GCS): nodes, actors, submissions.
 
 Ray's embedded RocksDB writes it to a folder of the job's volume. A Ray head that replaces a lost
-one reads it there; the nodes wait for the new head for a while, and their processes continue.
+one reads it from there. Until then the other nodes wait for a limited time, and their processes
+continue.
 """
 
 import fcntl
@@ -26,7 +27,9 @@ def ray_store_env(store: Path) -> dict[str, str]:
                 shutil.rmtree(sibling, ignore_errors=True)
         _check_file_operations(store)
     except OSError as error:
-        log.warning("storing the Ray head's state in memory; its loss costs the cluster: %s", error)
+        log.warning(
+            "storing the Ray head's state in memory; losing the head loses the cluster: %s", error
+        )
         return {}
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
 

@@ -1,4 +1,4 @@
-"""Copies of the last part of Ray's own logs in the job's log folder, where they outlive the pod.
+"""Copy the ends of Ray's own logs to the job's log folder, where they outlive the pod.
 
 Driver, ranks and engines all run this thread; per pod, only the process that holds the lock writes.
 """
@@ -16,10 +16,10 @@ from ray._private import worker
 log = logging.getLogger(__name__)
 
 NAMES: Final = ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err", "dashboard.log")
-"""Logs that tell why Ray terminated a process, a node or itself."""
+"""Logs that show why Ray terminated a process, a node or itself."""
 TAIL_BYTES: Final = 64 * 1024
 COPY_SECONDS: Final = 1.0
-"""Interval of the copies; at most this much before a pod's end is lost."""
+"""Copy interval; at most the last second of a pod's logs is lost."""
 LOCK: Final = "kept-by-job.lock"
 FOLDER: Final = "ray"
 
@@ -49,7 +49,7 @@ class RayLogs:
                 self._copied[name, target] = state
 
     def close(self) -> None:
-        """Release the lock, as the exit of this process does."""
+        """Release the lock; the exit of this process releases it, too."""
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None

@@ -30,7 +30,7 @@ def is_transient_status(status: int) -> bool:
 
 
 def redirect_target(response: HttpResponse, url: str) -> str:
-    """Return where a redirect of `url` leads, or "" if the response is none.
+    """Return the target of a redirect from `url`, or "" if the response is not a redirect.
 
     The target has no query and no credentials; on the same server it is the path alone.
     """
@@ -125,7 +125,7 @@ def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
             aiohttp.ClientSSLError(os_error=ConnectionError() | ssl.SSLEOFError() as fault)
             | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
         ):
-            detail = f"TLS handshake interrupted ({fault}), as by a load balancer without a backend"
+            detail = f"TLS handshake interrupted ({fault}); a load balancer may have no backend"
         case aiohttp.ClientSSLError(os_error=fault):
             cause, detail = FailureCause.TLS_FAILURE, str(fault)
         case aiohttp.ClientConnectorError(os_error=fault):

@@ -32,12 +32,12 @@ from .service_gate import OutageListener, ServiceGate
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 400
-"""An excerpt with its remedy."""
+"""Limit of an excerpt together with its remedy."""
 MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
-"""Outages in a row after which a call is retried without other such calls in parallel."""
+"""Consecutive outages of a call after which such calls are retried one at a time."""
 MAX_SERIAL_OUTAGES = 5
-"""Outages during serial retries of a call after which the call counts as their cause."""
+"""Outages during the serial retries of a call after which it counts as their cause."""
 
 # A separate generator: retries must not advance the process's random numbers.
 _jitter = random.Random()
@@ -129,9 +129,8 @@ class JsonService:
     ) -> T:
         """Return the parsed response; retry transient failures. Raises CallFailed.
 
-        Calls that fail during an outage are retried when the service is up again. Calls that meet
-        several outages in a row are retried one at a time, which shows if one of them causes the
-        outages.
+        Calls that fail during an outage are retried when the service is up again. Calls with
+        several consecutive outages are retried one at a time, to identify a call that causes them.
         """
         retry = retry or self._retry
         failures = outages = serial_outages = 0

@@ -15,7 +15,7 @@ IDLE_SECONDS = 4.0
 """Keep-alive of an idle connection; many servers close theirs after 5 s."""
 
 RESPONSE_HEADERS = ("content-type", "location", "retry-after")
-"""The headers that HttpResponse has fields for, in their order."""
+"""Headers stored in HttpResponse, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)

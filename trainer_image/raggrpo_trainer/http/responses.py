@@ -65,7 +65,7 @@ def require_object(value: Any) -> dict[str, Any]:
 
 
 def _stream_type(body: bytes) -> str:
-    """Return the content type of a stream, detected by its first line, or "" if it is none."""
+    """Return the content type of a stream, detected by its first line, or "" if it is not one."""
     first, _, rest = body.decode(errors="replace").lstrip("\ufeff\r\n").partition("\n")
     if first.startswith(EVENT_FIELDS):
         return EVENT_STREAM_TYPE

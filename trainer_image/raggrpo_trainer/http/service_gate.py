@@ -1,9 +1,9 @@
 """Detect that a service is down, and let its calls wait until it responds again.
 
-A failed call triggers a probe: an earlier request that succeeded. If the probe fails
-too, or most recent calls have failed, the service is down and its calls do not count as failed.
-If the probe succeeds, the service is up and the call itself is at fault. This is the circuit
-breaker of Nygard, Release It! (2nd ed. 2018, ch. 5), with calls that wait instead of failing.
+A failed call triggers a probe, which repeats an earlier successful request. If the probe fails too,
+or most recent calls have failed, the service is down and its calls do not count as failed. If the
+probe succeeds, the service is up and the call itself is at fault. This is the circuit breaker of
+Nygard, Release It! (2nd ed. 2018, ch. 5), except that calls wait instead of failing.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ log = logging.getLogger(__name__)
 
 MIN_PROBE_INTERVAL_SECONDS = 0.5
 MAX_PROBE_INTERVAL_SECONDS = 5.0
-"""Bounds of the interval between probes; the upper one delays the end of an outage."""
+"""Bounds of the interval between probes; the upper one delays the detection of an outage's end."""
 HANG_SECONDS = 20.0
 HANG_FACTOR = 3.0
-"""A service hangs if it sends no response for max(seconds, factor × its slowest recent one)."""
+"""A service hangs if it sends no response for HANG_SECONDS, or for HANG_FACTOR times its largest
+recent latency if that is longer."""
 RECENT_SECONDS = 60.0
 RECENT_CALLS = 64
 MIN_CALLS = 10
-"""Minimum number of recent calls to evaluate the failure ratio of."""
+"""Minimum number of recent calls for which the failure ratio is evaluated."""
 DOWN_FAILURE_RATIO = 0.75
 """Share of failed recent calls at which a service counts as down without a probe."""
 

@@ -25,7 +25,7 @@ FIRST_ROWS = 100
 """Rows to detect the columns and to compute the median length from."""
 MIN_MEASURED_ROWS = 100
 MAX_MEASURED_ROWS = 10_000
-"""Bounds of the rows to tokenize, longest first; the upper one takes some ten seconds."""
+"""Bounds of the rows to tokenize, longest first; the upper one takes about ten seconds."""
 UNLIMITED = 10**9
 PROBE_QUESTION = "Which sea lies there?"
 """Must be contained in the output of a chat template."""

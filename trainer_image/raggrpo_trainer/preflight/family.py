@@ -40,7 +40,7 @@ class Layout:
     row_layout: RowLayout | None
     """None if there is none."""
     reason: str
-    """Why not shared-prefix rows, or none at all; "" for shared-prefix rows."""
+    """Why shared-prefix rows, or all rows, are not exact; "" for shared-prefix rows."""
 
 
 @dataclass(frozen=True, slots=True)

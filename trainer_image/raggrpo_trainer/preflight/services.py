@@ -88,7 +88,7 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
-    is_outage = not problems  # so far: an outage is waited for, an import error is not
+    is_outage = not problems  # so far; an outage ends, an import error does not
     if services:
         called = await _call_services(config, services, env)
         problems += called.problems

@@ -34,9 +34,9 @@ def count_parameters(shapes: Shapes) -> int:
 
 
 def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
-    """Return the names of tensors that are missing or have another shape than by config.json.
+    """Return the names of tensors that are missing or whose shape differs from config.json.
 
-    Returns [] for other families than MEASURED; the ranks check those.
+    Returns [] for families not in MEASURED_ARCHITECTURES; the ranks check those.
     """
     expected = expected_tensors(config)
     if "embed_tokens.weight" in shapes:  # saved without the head; transformers adds the prefix
@@ -45,7 +45,7 @@ def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
 
 
 def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return names and shapes of the matrices of a MEASURED family, which share their names."""
+    """Return names and shapes of a model's matrices; {} unless in MEASURED_ARCHITECTURES."""
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
     has_sizes = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
     family = model_family(config)

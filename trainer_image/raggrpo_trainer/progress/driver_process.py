@@ -4,7 +4,7 @@ import os
 import signal
 
 POD_TERMINATING = signal.SIGHUP
-"""Signals the driver to save and exit because a pod terminates, possibly that pod only."""
+"""Makes the driver save and exit because a pod terminates, possibly only that pod."""
 
 
 class DriverProcess:

@@ -22,7 +22,7 @@ from .metrics import LABELED_METRICS, METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""Bytes after which a history file gets each 10th step, after twice as many each 100th, …"""
+"""Bytes after which a history file gets every 10th step; after twice as many, every 100th; …"""
 MAX_BOARD_STEPS = 20_000
 """The same limit for TensorBoard and W&B, in steps written (about 2 KiB each)."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
@@ -97,8 +97,8 @@ class TensorBoard:
 def is_logged(step: int, written: int, limit: int) -> bool:
     """Return whether a log of size `written` gets this step.
 
-    Each further `limit` takes ten times as many steps to fill: ten million steps need less than
-    five.
+    Each further `limit` takes ten times as many steps to fill, so ten million steps fill fewer
+    than five.
     """
     stride: int = 10 ** (written // limit)
     return step % stride == 0

@@ -36,8 +36,8 @@ STEP_METRICS: Final[Mapping[str, str]] = {
 
 PROBE_METRICS: Final[Mapping[str, str]] = {
     "host_memory_bytes": "Memory of the driver's pod.",
-    "rank_memory_bytes": "Memory of the rank pod that uses most.",
-    "device_memory_bytes": "Peak GPU memory held by tensors on the rank that uses most.",
+    "rank_memory_bytes": "Memory of the rank pod that uses the most.",
+    "device_memory_bytes": "Peak GPU memory held by tensors on the rank that uses the most.",
     "weight_update_ratio": "Norm of the last update relative to the norm of the weights.",
     "train_tflops": "TFLOP/s of training over all ranks.",
     "mfu": "TFLOP/s of training relative to the peak of the GPUs (MFU).",

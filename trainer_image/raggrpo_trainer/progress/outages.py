@@ -23,7 +23,7 @@ Needs = Callable[[str], bool]
 
 
 def every_service(_: str) -> bool:
-    """Need every service."""
+    """Return True: the step needs every service."""
     return True
 
 

@@ -81,7 +81,7 @@ class ProgressActor:
         return Progress.model_validate_json(content) if content else None
 
     async def watch(self, processes: list[PodProcess]) -> None:
-        """Set the processes whose stacks are dumped on demand; all must have registered."""
+        """Set the processes to dump stacks of; each has called `register_stack_dumps`."""
         await self._actor.watch.remote(processes)
 
     async def flush(self) -> None:

@@ -107,7 +107,7 @@ class Reporter:
         self._thread.add_probe(probe)
 
     def report_replacements(self, messages: Sequence[str]) -> None:
-        """Report in-place replacements; `messages` has one for each of the attempt."""
+        """Report in-place replacements; `messages` are those of the whole attempt."""
         for message in messages[self._replacements :]:
             self._event("in_place", message=message)
         if len(messages) > self._replacements:

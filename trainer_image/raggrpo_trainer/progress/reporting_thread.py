@@ -31,7 +31,7 @@ from .wandb_run import WandbRun
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 2.0
-"""Maximum interval between updates of progress, which contain the time in the stage."""
+"""Maximum interval between progress updates, which include the time spent in the stage."""
 CLOSE_SECONDS = 30.0
 """How long `finish` waits for a log folder that does not respond."""
 MAX_QUEUED_RECORDS = 1024

@@ -16,7 +16,7 @@ Kaplan et al. 2020, section 2.1.
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A measurement that the reporting thread reads each `every_steps`; in mode Full, each step."""
+    """A measurement, read every `every_steps` steps; in monitoring mode Full, after every step."""
 
     every_steps: int
     read: Callable[[StepRecord], Mapping[str, float]]

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 BATCH_QUERIES = 64
 BATCH_WINDOW_SECONDS = 0.005
 CACHED_QUERIES = 10_000
-"""Per endpoint; 30 MiB with three passages of 1 KiB each."""
+"""Cached results per endpoint; 30 MiB with three passages of 1 KiB each."""
 WARM_UP_RETRY_SECONDS = 1.0
 WARM_UP_TEXT = "warm-up"
 
@@ -75,7 +75,7 @@ class RetrievalClient:
         cached_queries: int = CACHED_QUERIES,
         outages: OutageListener | None = None,
     ) -> None:
-        """`headers` by endpoint name, secrets resolved; `log_calls` is monitoring.debug.ragCalls.
+        """`headers` are by endpoint name, with secrets resolved; `log_calls` is debug.ragCalls.
 
         With `outages`, calls wait while an endpoint is down instead of failing.
         """
@@ -145,7 +145,7 @@ class RetrievalClient:
     ) -> WarmUp:
         """Call until the first response arrives, then once more, and return both durations.
 
-        `columns` are those of any sample, for templates that name some. The first response of a
+        `columns` are those of any sample, for templates that use them. The first response of a
         cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
         when the limit is exceeded, or after a failure that is not transient. With `outages`,
         waits without a limit for an endpoint that is down.

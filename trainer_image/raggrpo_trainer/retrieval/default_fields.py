@@ -54,7 +54,7 @@ def guess_score_path(numbers: Mapping[str, Any]) -> str:
 
 
 def parse_number(value: Any) -> float | None:
-    """Return `value` as a finite float; None for other types, and for text that is no number."""
+    """Return `value` as a finite float; None for other types and for non-numeric text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

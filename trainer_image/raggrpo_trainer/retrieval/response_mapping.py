@@ -1,9 +1,9 @@
 """Read passages from a response of any shape, by the endpoint's `response` mapping. Does no I/O.
 
-`response` gives the paths of the list of results and of text, id and score in each result. Paths
-that it leaves out are tried from a list of default names (ITEMS_PATHS, `default_fields`). If a
-response does not match, the error shows its keys and types, never its values, and suggests a
-mapping that does.
+`response` gives the paths of the list of results and of text, id and score in each result. For
+each path that it omits, default paths are tried (ITEMS_PATHS, `default_fields`). If a response does
+not match, the error shows its keys and types, never its values, and suggests a mapping that
+matches.
 """
 
 import re

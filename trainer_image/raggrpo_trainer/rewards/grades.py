@@ -1,6 +1,6 @@
 """Parse the grade in a judge's reply: by path, by pattern, or by common formats. Pure.
 
-An ambiguous reply has no grade: a wrong reward would train without being noticed.
+An ambiguous reply has no grade: a wrong reward would not be noticed in training.
 """
 
 import json

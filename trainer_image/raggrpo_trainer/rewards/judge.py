@@ -37,7 +37,7 @@ class JudgeReward:
         first_delay_seconds: float = 0.5,
         gate: GateOptions | None = None,
     ) -> None:
-        """`headers`: secrets resolved. With `gate`, calls wait while the judge is down."""
+        """Secrets in `headers` are resolved. With `gate`, calls wait while the judge is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
         # Keyed by the whole request.

@@ -156,7 +156,7 @@ class Rewards:
         headers: Mapping[int, Mapping[str, str]] = {},
         outages: OutageListener | None = None,
     ) -> None:
-        """Import Python rewards; `headers` of judges by index of their term, secrets resolved.
+        """Import Python rewards. `headers` are those of judges by term index, secrets resolved.
 
         With `outages`, calls wait while a service is down instead of failing.
         Raises TrainerError (RewardCodeError) if a function cannot be imported.

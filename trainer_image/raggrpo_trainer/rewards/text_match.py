@@ -13,14 +13,14 @@ from collections.abc import Sequence
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
 _NUMBER_PUNCTUATION = re.compile(r"(?<=\d)[./](?=\d)|(?<![\w.])-(?=\d)")
-"""Kept, or else 3.14 would become 314, 1/2 12, and -5 5."""
+"""Not removed as punctuation; otherwise 3.14 would become 314, 1/2 12, and -5 5."""
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def tokens(text: str) -> list[str]:
     """Return lower-cased words and single CJK characters, without punctuation and articles.
 
-    A text of punctuation and articles only keeps them: "A" or "+" may be the answer.
+    A text that has nothing else keeps them: "A" or "+" may be the answer.
     """
     text = unicodedata.normalize("NFC", text)  # an accent may be a separate character
     text = text.lower().replace("\u2212", "-")

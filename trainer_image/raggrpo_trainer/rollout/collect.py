@@ -38,7 +38,7 @@ from .search_turn import NO_QUERY, SEARCH_END, search_query
 
 log = logging.getLogger(__name__)
 
-MAX_SEED_TURNS = 64
+SEEDS_PER_SAMPLE = 64
 """Seeds reserved per sample, one for each turn of mode Search."""
 
 
@@ -81,7 +81,7 @@ class Collector:
             passages = passages[half:] + passages[:half]
         composed = await asyncio.gather(
             *(
-                self._composed(step, samples, texts, ledger)
+                self._compose_group(step, samples, texts, ledger)
                 for samples, texts in zip(_samples(prompts, sampling.n), passages, strict=True)
             )
         )
@@ -93,11 +93,11 @@ class Collector:
         started = self._clock()
         alive = [s for s in batch.samples if not s.failure]
         if self._config.retrieval.mode is RetrievalMode.SEARCH:
-            generated = [asyncio.ensure_future(self._search(batch, s)) for s in alive]
+            generated = [asyncio.ensure_future(self._generate_with_search(batch, s)) for s in alive]
         else:
             futures = self._pool.submit([self._request(batch, s) for s in alive])
             generated = [
-                asyncio.ensure_future(self._single(s, f))
+                asyncio.ensure_future(self._generate(s, f))
                 for s, f in zip(alive, futures, strict=True)
             ]
         scored = [
@@ -168,7 +168,7 @@ class Collector:
                 texts += [p.text for p in retrieved]
         return tuple(texts)
 
-    async def _composed(
+    async def _compose_group(
         self,
         step: int,
         samples: Sequence[Sample],
@@ -176,9 +176,9 @@ class Collector:
         ledger: FailureLedger,
     ) -> Sequence[Sample]:
         if isinstance(passages, SampleFailed):
-            return [_failed(s, passages, ledger) for s in samples]
+            return [_record_failure(s, passages, ledger) for s in samples]
         prompt = samples[0].prompt
-        key = samples[0].index * MAX_SEED_TURNS
+        key = samples[0].index * SEEDS_PER_SAMPLE
         seed = sample_seed(self._config.training.seed, step, prompt.index, key)
         try:
             composed = await self._composer.compose(prompt, passages, seed)
@@ -191,7 +191,7 @@ class Collector:
 
     def _request(self, batch: Batch, sample: Sample, turn: int = 0) -> GenerationRequest:
         config = self._config
-        key = sample.index * MAX_SEED_TURNS + turn
+        key = sample.index * SEEDS_PER_SAMPLE + turn
         is_search = config.retrieval.mode is RetrievalMode.SEARCH
         return GenerationRequest(
             prompt_ids=(*sample.prompt_ids, *sample.token_ids),
@@ -203,10 +203,10 @@ class Collector:
             stop=(SEARCH_END,) if is_search and turn < config.retrieval.max_turns else (),
         )
 
-    async def _single(self, sample: Sample, future: "asyncio.Future[Generation]") -> None:
+    async def _generate(self, sample: Sample, future: "asyncio.Future[Generation]") -> None:
         sample.append_generation(await future)
 
-    async def _search(self, batch: Batch, sample: Sample) -> None:
+    async def _generate_with_search(self, batch: Batch, sample: Sample) -> None:
         """Generate; after a turn with a query, search and continue, at most maxTurns times."""
         retrieval = self._config.retrieval
         endpoint = next(e for e in retrieval.endpoints if e.role is EndpointRole.RETRIEVER)
@@ -232,7 +232,7 @@ class Collector:
                     columns=_columns(sample.prompt),
                 )
             except SampleFailed as error:
-                _failed(sample, error, batch.ledger)
+                _record_failure(sample, error, batch.ledger)
                 return
             batch.ledger.record_success(sample.name, source_of(endpoint.name))
             texts = [p.text for p in retrieved]
@@ -282,7 +282,7 @@ class Collector:
                 subject = replace(subject, retrieved=await self._retrieve_for_reward(subject))
             score = await self._rewards.score(subject)
         except SampleFailed as error:
-            _failed(sample, error, batch.ledger)
+            _record_failure(sample, error, batch.ledger)
             return
         sample.reward, sample.parts = score.total, dict(score.parts)
         sample.exact_match = score.exact_match
@@ -327,7 +327,7 @@ def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
     return groups
 
 
-def _failed(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:
+def _record_failure(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:
     ledger.record_failure(sample.name, error)
     sample.failure = str(error)
     return sample

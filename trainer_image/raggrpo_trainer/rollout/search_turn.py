@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 SEARCH_END: Final = "</search>"
-"""Stop text of a turn. Further text in the token that completes it belongs to the turn."""
+"""Stop string of a turn. Text after it in the same token belongs to the turn, too."""
 NO_QUERY: Final = (
     "<information>Nothing was searched for. To search, write the query between <search> and "
     "</search>.</information>"
