@@ -3,7 +3,7 @@
 from tools.kind.api_server import ApiServer
 
 
-def test_service_account_has_no_permissions_and_is_audited(
+def test_service_account_without_role_is_denied_and_audited(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.kubectl("create", "serviceaccount", "unprivileged", "-n", namespace)

@@ -42,14 +42,14 @@ def test_installation_key_survives_upgrade_and_uninstall(helm: Helm) -> None:
     assert helm.key() == key
 
 
-def test_replicas_can_be_changed_by_upgrade(helm: Helm) -> None:
+def test_replicas_can_be_changed_with_helm_upgrade(helm: Helm) -> None:
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate")):
         helm.install("--set", f"replicas={replicas}")
         spec = helm.server.read("deployment", RELEASE, "-n", helm.namespace)["spec"]
         assert (spec["replicas"], spec["strategy"]["type"]) == (replicas, strategy)
 
 
-def test_rotated_key_is_stored_with_previous_key(helm: Helm) -> None:
+def test_rotated_installation_key_is_stored_with_previous_key(helm: Helm) -> None:
     helm.install()
     old = helm.key()["current"]
     rotated = {"data": {"current": "bmV3LW5ldy1uZXctbmV3LW5ldw==", "previous": old}}

@@ -38,13 +38,13 @@ def test_crd_is_established_and_structural(api_server: ApiServer) -> None:
     assert "NonStructuralSchema" not in conditions
 
 
-def test_explain_shows_descriptions(api_server: ApiServer) -> None:
+def test_kubectl_explain_shows_descriptions(api_server: ApiServer) -> None:
     output = " ".join(api_server.kubectl("explain", "rgj.spec.rollout.n").stdout.split())
     assert "FIELD: n <integer>" in output
     assert "Completions per prompt" in output
 
 
-def test_explain_names_choices(api_server: ApiServer) -> None:
+def test_kubectl_explain_shows_enum_values(api_server: ApiServer) -> None:
     output = " ".join(api_server.kubectl("explain", "rgj.spec", "--recursive").stdout.split())
     assert "enum: Fast, MaxPerformance, MemoryLimited, Debug" in output
     assert "maxPromptLength <integer>" in output
@@ -58,7 +58,7 @@ def test_explain_names_choices(api_server: ApiServer) -> None:
         ("resources.gpuMemoryGib", "GiB"),
     ],
 )
-def test_explain_names_units(field: str, unit: str, api_server: ApiServer) -> None:
+def test_kubectl_explain_shows_units(field: str, unit: str, api_server: ApiServer) -> None:
     output = api_server.kubectl("explain", f"rgj.spec.{field}").stdout
     assert unit in " ".join(output.partition("DESCRIPTION:")[2].split())
 
@@ -102,7 +102,7 @@ RUNNING = {
 
 
 @pytest.mark.row("A9", "B15")
-def test_columns_show_running_job(api_server: ApiServer, namespace: str) -> None:
+def test_printer_columns_show_running_job(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)  # without a preset
     api_server.write_status("rgj", "small", RUNNING, namespace)
 
@@ -123,7 +123,7 @@ def test_columns_show_running_job(api_server: ApiServer, namespace: str) -> None
     assert wide.split()[-7:] == ["4100", "14.6", "519", "Training", "1", "small-c1", "Training"]
 
 
-def test_columns_show_new_job(api_server: ApiServer, namespace: str) -> None:
+def test_printer_columns_show_new_job(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace)
     assert "small" in api_server.kubectl("get", "rgj", "-n", namespace).stdout
     assert "small" in api_server.kubectl("get", "ml", "-n", namespace).stdout
@@ -162,7 +162,7 @@ def test_spec_and_status_are_written_separately(api_server: ApiServer, namespace
     assert job["metadata"]["generation"] == 1
 
 
-def test_applied_job_gets_no_finalizer_and_no_defaults(
+def test_applied_job_does_not_get_finalizer_or_defaults(
     api_server: ApiServer, namespace: str
 ) -> None:
     create(api_server, namespace)

@@ -56,13 +56,13 @@ def failures(cluster: ApiServer) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_commands_of_the_page_succeed(failures: list[str]) -> None:
+def test_first_cluster_job_guide_commands_succeed(failures: list[str]) -> None:
     assert failures == []
     assert "REGISTRY=" + REGISTRY in CLUSTER_PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("failures")
-def test_job_author_may_create_jobs_in_one_namespace_only(cluster: ApiServer) -> None:
+def test_job_author_may_create_jobs_only_in_own_namespace(cluster: ApiServer) -> None:
     assert {
         (verb, kind, namespace): _may(cluster, verb, kind, namespace)
         for namespace in (NAMESPACE, "default")

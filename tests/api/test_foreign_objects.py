@@ -283,7 +283,7 @@ async def test_object_deleted_before_apply_is_not_recreated(cluster: Cluster, ki
 
 @pytest.mark.row("E1")
 @EACH_KIND
-async def test_foreign_replacement_is_kept(cluster: Cluster, kind: str) -> None:
+async def test_foreign_replacement_of_own_object_is_kept(cluster: Cluster, kind: str) -> None:
     job, other = await apply_two_jobs(cluster)
     await KINDS[kind].write(children(cluster.client), job)
     ours = await cluster.read(KINDS[kind].render(job))
@@ -297,7 +297,7 @@ async def test_foreign_replacement_is_kept(cluster: Cluster, kind: str) -> None:
     assert await cluster.read(ours) == kept
 
 
-async def test_drifted_own_object_is_repaired(cluster: Cluster) -> None:
+async def test_drifted_owned_object_is_repaired(cluster: Cluster) -> None:
     job, _ = await apply_two_jobs(cluster)
     job_children = children(cluster.client)
     for _ in range(2):
@@ -324,7 +324,7 @@ async def test_drifted_own_object_is_repaired(cluster: Cluster) -> None:
 
 
 @pytest.mark.row("E1")
-async def test_existing_secret_is_neither_read_nor_changed(cluster: Cluster) -> None:
+async def test_existing_secret_is_not_read_or_changed(cluster: Cluster) -> None:
     job, other = await apply_two_jobs(cluster)
     name = secret_name(KEYS.by_id["now"], job)
     guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
@@ -352,7 +352,7 @@ def reports_conflict(name: str) -> Callable[[Manifest], bool]:
 
 
 @pytest.mark.row("E1")
-async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
+async def test_name_conflict_is_reported_until_name_is_free(
     cluster: Cluster,
 ) -> None:
     environment, theirs, kept = cluster.environment, {}, {}
@@ -386,7 +386,7 @@ async def test_name_conflict_is_reported_and_resolved_when_name_is_free(
         assert await cluster.read(theirs[kind]) == kept[kind]
 
 
-async def test_replaced_attempt_record_is_reported_while_attempt_continues(
+async def test_replaced_attempt_config_map_is_reported_while_attempt_continues(
     cluster: Cluster,
 ) -> None:
     environment = cluster.environment
@@ -419,7 +419,7 @@ async def test_rejected_token_is_reported_with_its_secret(cluster: Cluster) -> N
     assert f"Secret {job.namespace}/small-token-" in message
 
 
-async def test_lookalike_objects_are_ignored(cluster: Cluster) -> None:
+async def test_objects_with_spoofed_labels_are_ignored(cluster: Cluster) -> None:
     """They have the operator's labels, some malformed; the job owns some of them."""
     environment = cluster.environment
     cluster.start_operator()

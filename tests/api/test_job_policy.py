@@ -147,23 +147,23 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("changes", ALLOWED.values(), ids=ALLOWED)
-def test_listed_values_are_allowed(limited: Limited, changes: dict[str, Any]) -> None:
+def test_job_policy_allows_listed_values(limited: Limited, changes: dict[str, Any]) -> None:
     assert limited.refusal(changes) == ""
 
 
 @pytest.mark.row("E9")
 @pytest.mark.parametrize(("changes", "said"), REFUSED.values(), ids=REFUSED)
-def test_unlisted_values_are_rejected_with_field_and_remedy(
+def test_job_policy_rejects_unlisted_values_with_field_and_remedy(
     limited: Limited, changes: dict[str, Any], said: str
 ) -> None:
     assert said in limited.refusal(changes)
 
 
-def test_jobs_are_allowed_in_listed_namespaces_only(limited: Limited) -> None:
+def test_job_policy_allows_jobs_only_in_listed_namespaces(limited: Limited) -> None:
     assert "metadata.namespace: jobs may only run in limited-jobs" in limited.refusal({}, "default")
 
 
-def test_existing_job_must_comply_on_next_change(limited: Limited) -> None:
+def test_job_policy_applies_to_existing_job_on_spec_change(limited: Limited) -> None:
     patch = ("patch", "rgj", "old", "-n", limited.namespace, "--type=merge", "-p")
     limited.server.kubectl(*patch, '{"metadata": {"labels": {"team": "a"}}}')
     limited.server.write_status("rgj", "old", {"phase": "Pending"}, limited.namespace)
@@ -189,7 +189,7 @@ def test_existing_job_must_comply_on_next_change(limited: Limited) -> None:
         ({"image": "ours/trainer:0.1.0"}, ""),
     ],
 )
-def test_policy_applies_to_operator_account(
+def test_job_policy_applies_to_operator_account(
     limited: Limited, changes: dict[str, Any], said: str
 ) -> None:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}

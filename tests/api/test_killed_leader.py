@@ -23,7 +23,7 @@ SECONDS_PER_JOB = 2
 MADE_ONCE = ("networkpolicies", "pods", "secrets", "rayclusters", "configmaps")
 
 
-async def test_leader_loss_during_many_starts_loses_and_repeats_nothing(
+async def test_leader_loss_during_many_job_starts_does_not_lose_or_repeat_actions(
     api_server: ApiServer, operator_account: Account, namespace: str, tmp_path: Path
 ) -> None:
     api = Api(api_server.kubeconfig)

@@ -175,7 +175,7 @@ def make_record(job: Metadata, attempt: int, rollout: dict[str, int]) -> dict[st
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def test_plan_of_file_needs_no_job_and_no_extra_permissions(
+def test_plan_of_file_does_not_need_existing_job_or_extra_permissions(
     api_server: ApiServer, namespace: str, tmp_path: Path
 ) -> None:
     user = make_user(api_server, namespace, "planner")
@@ -203,7 +203,7 @@ def test_logs_of_unstarted_job_report_reason(api_server: ApiServer, namespace: s
     assert "attempt 1 of job small has not started, the job is Pending" in ended.stderr
 
 
-def test_missing_attempt_is_reported_with_existing_ones(
+def test_missing_attempt_is_reported_with_existing_attempts(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.apply(make_cluster_job(), namespace=namespace)
@@ -216,7 +216,7 @@ def test_missing_attempt_is_reported_with_existing_ones(
     assert "job small has attempts 1 to 2" in ended.stderr
 
 
-def test_missing_permission_is_named(api_server: ApiServer, namespace: str) -> None:
+def test_missing_permission_is_named_in_error(api_server: ApiServer, namespace: str) -> None:
     user = make_user(api_server, namespace, "unprivileged")
     ended = kubectl_raggrpo("status", "-n", namespace, kubeconfig=user)
     assert ended.returncode == 1
@@ -224,7 +224,7 @@ def test_missing_permission_is_named(api_server: ApiServer, namespace: str) -> N
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_unstartable_reader_pod_is_reported_and_deleted(
+def test_reader_pod_that_cannot_start_is_reported_and_deleted(
     api_server: ApiServer, namespace: str
 ) -> None:
     api_server.apply(make_cluster_job(**{"spec.image": IMAGE}), namespace=namespace)
@@ -271,7 +271,7 @@ def test_missing_crd_is_reported_with_remedy(api_server: ApiServer, tmp_path: Pa
         assert "knows no RagGrpoJob: install the operator" in ended.stderr
 
 
-def test_unreachable_server_and_wrong_token_are_distinguished(
+def test_unreachable_api_server_and_wrong_token_have_different_errors(
     api_server: ApiServer, tmp_path: Path
 ) -> None:
     silent, stranger = tmp_path / "silent", tmp_path / "stranger"

@@ -142,7 +142,7 @@ async def test_failed_driver_is_resubmitted_on_warm_cluster(
     assert len(environment.kuberay.clusters_seen) == 1
 
 
-async def test_baseline_is_reset_with_the_attempt(
+async def test_baseline_is_reset_for_new_attempt(
     environment: OperatorEnvironment,
 ) -> None:
     """Server-side apply turns an emptied map into null unless the map is atomic."""
@@ -161,7 +161,7 @@ def baseline(status: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
-async def test_restarted_operator_repeats_no_action(
+async def test_restarted_operator_does_not_repeat_actions(
     environment: OperatorEnvironment, name: str
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -290,7 +290,7 @@ async def test_changed_network_policy_is_restored_before_next_cluster(
 
 
 @pytest.mark.row("C13")
-async def test_next_cluster_uses_image_digest_of_first(
+async def test_next_cluster_uses_image_digest_of_first_cluster(
     environment: OperatorEnvironment,
 ) -> None:
     digest = f"sha256:{'1' * 64}"
@@ -341,7 +341,7 @@ async def test_manually_deleted_config_map_is_restored(environment: OperatorEnvi
 
 
 @pytest.mark.row("B23")
-async def test_suspension_saves_frees_pods_and_resumes(
+async def test_suspended_job_saves_deletes_pods_and_resumes(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -365,7 +365,7 @@ async def test_suspension_saves_frees_pods_and_resumes(
 
 
 @pytest.mark.row("B2")
-async def test_invalid_job_reports_all_violations_and_creates_nothing(
+async def test_invalid_job_reports_all_violations_and_creates_no_objects(
     environment: OperatorEnvironment,
 ) -> None:
     # Violates a rule only together with the preset's values, which the API server does not know.
@@ -387,7 +387,7 @@ async def test_invalid_job_reports_all_violations_and_creates_nothing(
     assert not await environment.all_of("v1", "pods")
 
 
-async def test_deleted_job_deletes_all_its_objects(environment: OperatorEnvironment) -> None:
+async def test_job_deletion_deletes_all_owned_objects(environment: OperatorEnvironment) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
     await environment.apply()
     await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
@@ -422,7 +422,7 @@ async def test_pod_start_failure_is_reported_and_fails_job(
     assert any(words in note and "Failed (StartFailed)" in note for note in notes)
 
 
-async def test_token_is_only_in_its_secret(
+async def test_ray_token_is_stored_only_in_its_secret(
     environment: OperatorEnvironment,
 ) -> None:
     await environment.apply()
@@ -448,7 +448,7 @@ async def test_finished_job_is_deleted_after_ttl(environment: OperatorEnvironmen
     assert environment.ray.submitted == ["small-a1"]
 
 
-async def test_worker_oom_is_the_cause_after_pod_deletion(
+async def test_worker_oom_is_reported_as_cause_after_pod_deletion(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=12)
@@ -531,7 +531,7 @@ async def test_other_replica_takes_over_after_leader_loss(
     assert len(fake.kuberay.clusters_seen) == 1
 
 
-async def test_kueue_preemption_spends_no_budget(
+async def test_kueue_preemption_does_not_use_restart_budget(
     api_server: ApiServer, environment: OperatorEnvironment
 ) -> None:
     environment.ray.scripts |= {"small-a1": Script(waits_at=7), "small-a2": Script(waits_at=12)}

@@ -342,5 +342,5 @@ def test_api_server_and_operator_report_same_violations(http: httpx.Client) -> N
     assert {rule.name for rule in SPEC_RULES} - violated.keys() == set()
 
 
-def test_exemptions_name_rules() -> None:
+def test_rule_exemptions_refer_to_existing_rules() -> None:
     assert EXEMPTIONS.keys() <= {rule.name for rule in SPEC_RULES}

@@ -46,12 +46,12 @@ def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
 
 
 @pytest.mark.parametrize("name", OPERATOR_OBJECTS)
-def test_rendered_objects_are_admitted(target: Target, name: str) -> None:
+def test_rendered_objects_pass_admission(target: Target, name: str) -> None:
     answer = target.answer(create(name, name, lambda _: None))
     assert answer.status_code == 201, answer.text
 
 
-def test_kueue_changes_of_ray_cluster_are_admitted(target: Target) -> None:
+def test_kueue_changes_to_ray_cluster_pass_admission(target: Target) -> None:
     def as_its_webhook_writes_it(cluster: Manifest) -> None:
         cluster["metadata"]["name"] += "-queued"
         cluster["spec"]["suspend"] = True
@@ -65,14 +65,14 @@ def test_kueue_changes_of_ray_cluster_are_admitted(target: Target) -> None:
 
 @pytest.mark.row("E9")
 @pytest.mark.parametrize("attempt", BY_POLICY, ids=lambda attempt: attempt.what)
-def test_admission_rejects(target: Target, attempt: Attempt) -> None:
+def test_admission_policy_rejects_stolen_token_request(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)
     assert answer.status_code == FORBIDDEN, answer.text
     assert "ValidatingAdmissionPolicy 'rights-raggrpo-operator-" in answer.text
 
 
 @pytest.mark.parametrize("attempt", BY_RBAC, ids=lambda attempt: attempt.what)
-def test_rbac_rejects(target: Target, attempt: Attempt) -> None:
+def test_rbac_rejects_stolen_token_request(target: Target, attempt: Attempt) -> None:
     answer = target.answer(attempt)
     assert answer.status_code == FORBIDDEN, answer.text
     assert "is forbidden: User" in answer.text or "cannot" in answer.text
@@ -97,7 +97,9 @@ def test_objects_of_missing_job_are_garbage_collected(
     )
 
 
-def test_policy_expressions_use_existing_fields(api_server: ApiServer, target: Target) -> None:
+def test_admission_policy_expressions_use_existing_fields(
+    api_server: ApiServer, target: Target
+) -> None:
     kind = "validatingadmissionpolicies.admissionregistration.k8s.io"
     for part in ("ownership", "pods", "objects"):
         policy = f"{kind}/rights-raggrpo-operator-{part}"

@@ -104,7 +104,7 @@ def is_rejected_by_operator(raw: Mapping[str, Any]) -> bool:
     return any(each.severity is Severity.ERROR for each in violations(job, resolve(job)))
 
 
-def test_forms_have_texts_of_schema() -> None:
+def test_wrong_spec_forms_cover_all_schema_messages() -> None:
     assert set(WRONG_FORMS) == set(SCHEMA_TEXTS)
 
 
@@ -133,7 +133,7 @@ def test_api_server_reports_field_and_remedy(row: str, http: httpx.Client) -> No
     assert is_rejected_by_operator(raw)
 
 
-def test_bare_n_in_yaml_is_explained(api_server: ApiServer) -> None:
+def test_unquoted_n_in_yaml_is_explained(api_server: ApiServer) -> None:
     text = yaml.safe_dump(make_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
     bare = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
@@ -173,7 +173,9 @@ FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
 @example(place="spec.rollout.gpuMemoryUtilization", value=0)
-def test_server_and_operator_reject_odd_values(place: str, value: Any, http: httpx.Client) -> None:
+def test_api_server_and_operator_agree_on_malformed_values(
+    place: str, value: Any, http: httpx.Client
+) -> None:
     raw = make_raw_job({place: value} if place != "spec" else {"spec": value})
     is_wrong = not isinstance(parse_job(raw), RagGrpoJob)
     rejection = refusal(http, "default", raw)

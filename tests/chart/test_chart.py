@@ -43,12 +43,14 @@ def test_chart_passes_helm_lint(chart: Chart, values: dict[str, Any]) -> None:
 
 @pytest.mark.row("B27")
 @EACH
-def test_objects_match_kubernetes_schemas(chart: Chart, values: dict[str, Any]) -> None:
+def test_chart_objects_match_kubernetes_schemas(chart: Chart, values: dict[str, Any]) -> None:
     assert violations_of_schemas(chart.render(values)) == []
 
 
 @EACH
-def test_objects_are_unique_and_in_release_namespace(chart: Chart, values: dict[str, Any]) -> None:
+def test_chart_objects_are_unique_and_in_release_namespace(
+    chart: Chart, values: dict[str, Any]
+) -> None:
     manifests = chart.render(values)
 
     ids = [(m["kind"], m["metadata"]["name"], m["metadata"].get("namespace")) for m in manifests]
@@ -102,17 +104,19 @@ def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None
         ({"jobPolicy": {"validations": [{"expression": "true"}]}}, "message"),
     ],
 )
-def test_wrong_values_are_reported(chart: Chart, values: dict[str, Any], place: str) -> None:
+def test_invalid_chart_values_are_reported(
+    chart: Chart, values: dict[str, Any], place: str
+) -> None:
     with pytest.raises(HelmRejected, match=place):
         chart.render(values)
 
 
-def test_older_kubernetes_is_rejected(chart: Chart) -> None:
+def test_unsupported_kubernetes_version_is_rejected(chart: Chart) -> None:
     with pytest.raises(HelmRejected, match=r"1\.32"):
         chart.render({}, "--kube-version", "1.31.0")
 
 
-def test_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
+def test_chart_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
@@ -120,7 +124,9 @@ def test_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
 
 
 @pytest.mark.row("B1")
-def test_oldest_kubernetes_accepts_crd_and_rule_costs(chart: Chart, tmp_path: Path) -> None:
+def test_oldest_supported_kubernetes_accepts_crd_and_cel_costs(
+    chart: Chart, tmp_path: Path
+) -> None:
     version = yaml.safe_load((chart.folder / "Chart.yaml").read_text())["kubeVersion"]
     assert version == f">={OLDEST_API.replace('v0', '1')}-0"
     program = tool_folder("crd-check") / "crd-check"
@@ -181,14 +187,16 @@ def test_operator_roles_have_needed_permissions_only(chart: Chart, values: dict[
     ("values", "reads"),
     [({}, True), ({"rbac": {"readNodes": False}}, False), ({"watchNamespaces": ["a"]}, False)],
 )
-def test_node_permission_is_optional(chart: Chart, values: dict[str, Any], reads: bool) -> None:
+def test_node_read_permission_is_optional(
+    chart: Chart, values: dict[str, Any], reads: bool
+) -> None:
     manifests = chart.render(values)
     rules = set(rules_of(manifests, "ClusterRole", "Role"))
     assert (("", "nodes", "list") in rules) is reads
     assert read_settings(environment_of(manifests)).read_nodes is reads
 
 
-def test_namespaced_mode_has_no_cluster_permissions(chart: Chart) -> None:
+def test_namespaced_mode_does_not_grant_cluster_permissions(chart: Chart) -> None:
     manifests = chart.render({"watchNamespaces": ["team-a", "team-b"]})
 
     assert not of_kind(manifests, "ClusterRole")
@@ -202,7 +210,7 @@ POLICY = "ValidatingAdmissionPolicy"
 ADMISSION = "admissionregistration.k8s.io/v1"
 
 
-def test_policies_are_optional_in_namespaced_mode(
+def test_admission_policies_are_optional_in_namespaced_mode(
     chart: Chart,
 ) -> None:
     scoped = {"watchNamespaces": ["team-a"]}
@@ -217,7 +225,7 @@ def test_policies_are_optional_in_namespaced_mode(
 
 
 @pytest.mark.parametrize("release", [RELEASE, "blue"])
-def test_policies_deny_and_fail_closed(chart: Chart, release: str) -> None:
+def test_admission_policies_deny_and_fail_closed(chart: Chart, release: str) -> None:
     manifests = chart.render(EVERYTHING, release=release)
 
     account = one(manifests, "ServiceAccount")["metadata"]["name"]
@@ -239,7 +247,7 @@ def test_policies_deny_and_fail_closed(chart: Chart, release: str) -> None:
         assert all(each["reason"] == "Forbidden" for each in spec["validations"])
 
 
-def test_policies_cover_all_written_kinds(chart: Chart) -> None:
+def test_admission_policies_cover_all_kinds_written_by_operator(chart: Chart) -> None:
     manifests = chart.render({"replicas": 2})
     seen = {
         (group, resource)
@@ -332,7 +340,7 @@ def test_operator_parses_chart_environment(
     assert len(Settings.model_fields) >= len(ours)
 
 
-def test_settings_reach_operator(chart: Chart, tmp_path: Path) -> None:
+def test_chart_values_are_passed_to_operator(chart: Chart, tmp_path: Path) -> None:
     given = {
         "logLevel": "DEBUG",
         "resyncSeconds": 1234567 % 86400,  # large numbers must not become 1.2e+06
@@ -377,7 +385,7 @@ def test_job_network_policies_select_operator_pods(chart: Chart) -> None:
     assert settings.operator_labels.items() <= pod.items()
 
 
-def test_selectors_exclude_test_pod(chart: Chart) -> None:
+def test_chart_selectors_exclude_test_pod(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     operator = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     test = one(manifests, "Pod")["metadata"]["labels"]
@@ -409,7 +417,7 @@ def test_installation_key_is_generated_and_kept(chart: Chart) -> None:
     assert volumes[0]["secret"]["secretName"] == "own-key"
 
 
-def test_digest_takes_precedence_over_tag(chart: Chart) -> None:
+def test_image_digest_takes_precedence_over_tag(chart: Chart) -> None:
     digest = "sha256:" + "a" * 64
     manifests = chart.render(
         {"image": {"digest": digest, "tag": "1.2.3"}, "trainerImage": {"tag": "cpu"}}
@@ -420,7 +428,7 @@ def test_digest_takes_precedence_over_tag(chart: Chart) -> None:
     assert environment_of(manifests)["RAGGRPO_TRAINER_IMAGE"] == "raggrpo/trainer:cpu"
 
 
-def test_releases_do_not_collide(chart: Chart) -> None:
+def test_releases_in_same_cluster_do_not_collide(chart: Chart) -> None:
     one_release = chart.render({"crds": {"install": False}})
     other = chart.render({"crds": {"install": False}}, release="blue")
 
@@ -445,7 +453,7 @@ def series() -> set[str]:
 
 
 @pytest.mark.row("B26")
-def test_alerts_and_panels_use_existing_series(chart: Chart) -> None:
+def test_alerts_and_dashboard_panels_use_existing_metrics(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     rules = one(manifests, "PrometheusRule")["spec"]["groups"]
     board = yaml.safe_load(one(manifests, "ConfigMap")["data"]["raggrpo.json"])
@@ -461,7 +469,7 @@ def test_alerts_and_panels_use_existing_series(chart: Chart) -> None:
     assert names - series() == set()
 
 
-def test_monitors_select_existing_services(chart: Chart) -> None:
+def test_service_and_pod_monitors_select_existing_targets(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     service = one(manifests, "Service")
     monitor, pods = one(manifests, "ServiceMonitor"), one(manifests, "PodMonitor")

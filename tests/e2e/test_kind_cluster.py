@@ -35,7 +35,7 @@ def test_nonroot_user_writes_to_shared_claim(cluster: Kubernetes, namespace: str
     assert output_of(cluster, namespace, pod) == "kept\n"
 
 
-def test_shared_memory_has_requested_size(cluster: Kubernetes, namespace: str) -> None:
+def test_shared_memory_volume_has_requested_size(cluster: Kubernetes, namespace: str) -> None:
     pod = make_probe(
         "df --output=size -B1 /dev/shm | tail -1",
         volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}],

@@ -22,7 +22,7 @@ LAST = "exported the model of step"
 
 @pytest.mark.row("B16")
 @pytest.mark.timeout(1800)
-def test_logs_come_from_head_during_run_and_from_volume_afterwards(
+def test_logs_are_read_from_head_during_run_and_from_volume_afterwards(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "logged")

@@ -68,7 +68,7 @@ def test_other_ray_version_is_rejected_on_resume(
 
 @pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
-def test_later_pods_use_digest_of_first_image(
+def test_later_pods_use_image_digest_of_first_pod(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     image = push_to_registry(operator.trainer)

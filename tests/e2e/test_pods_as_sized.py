@@ -57,7 +57,9 @@ def pods(cluster: Kubernetes, sizing: dict[str, Any], shared: str) -> Pods:
 
 @pytest.mark.row("B5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
-def test_pods_request_resources_from_status(role: str, pods: Pods, sizing: dict[str, Any]) -> None:
+def test_pods_request_resources_shown_in_status(
+    role: str, pods: Pods, sizing: dict[str, Any]
+) -> None:
     sized = sizing[role]
     gpus = {GPU: float(sized["gpus"])} if sized.get("gpus") else {}
     expected = {
@@ -84,7 +86,7 @@ def test_gpus_are_allocated_to_trainer_pod(pods: Pods, sizing: dict[str, Any]) -
 
 @pytest.mark.row("A5")
 @pytest.mark.parametrize("role", ON_CLUSTER)
-def test_shared_memory_has_derived_size(
+def test_shared_memory_volume_has_derived_size(
     role: str, cluster: Kubernetes, pods: Pods, sizing: dict[str, Any]
 ) -> None:
     metadata = pods[role][0]["metadata"]

@@ -196,7 +196,7 @@ def test_ray_cluster_waits_for_retriever(cluster: Kubernetes, running: Running) 
 
 
 @pytest.mark.row("B15")
-def test_wide_columns_show_trainer_metrics(cluster: Kubernetes, running: Running) -> None:
+def test_wide_printer_columns_show_trainer_metrics(cluster: Kubernetes, running: Running) -> None:
     command = ("get", "rgj", "searching", "-n", running.namespace, "-o", "wide")
 
     def shown(column: str) -> float:
@@ -214,7 +214,7 @@ def test_ray_rejects_requests_from_other_namespaces(
     assert [status for status, _ in answers if status not in REJECTED] == [], answers
 
 
-def test_ray_accepts_own_pods_only_with_token(
+def test_ray_accepts_requests_of_own_pods_only_with_token(
     cluster: Kubernetes, operator: Images, running: Running
 ) -> None:
     with_token = {"url": f"http://{running.head}:8265/api/jobs/", "token": "$TOKEN"}
@@ -233,7 +233,7 @@ def test_ray_accepts_own_pods_only_with_token(
     assert [status for status, _ in answers] == [401, 403, 401, 401, 401, 200]
 
 
-def test_token_is_only_in_its_secret(cluster: Kubernetes, running: Running) -> None:
+def test_ray_token_is_stored_only_in_its_secret(cluster: Kubernetes, running: Running) -> None:
     kinds = (
         "raggrpojobs,rayclusters,pods,configmaps,events,events.events.k8s.io,services,"
         "deployments,networkpolicies"
@@ -263,7 +263,7 @@ def test_operator_can_create_but_not_read_secrets(cluster: Kubernetes, running: 
     assert [verb for verb in verbs if may(verb)] == ["create"]
 
 
-def test_job_texts_are_not_expanded(cluster: Kubernetes, running: Running) -> None:
+def test_env_and_templates_are_not_expanded_in_pods(cluster: Kubernetes, running: Running) -> None:
     folder = f"{MOUNT}/searching"
     output = cluster.kubectl(
         *exec_in_head(cluster, running), "python", "-c", AS_WRITTEN, folder
@@ -302,7 +302,7 @@ def test_stacks_of_all_processes_are_dumped(cluster: Kubernetes, running: Runnin
 
 
 @pytest.mark.row("B21", "B28", "D8")
-def test_job_survives_retriever_loss_and_deletes_it_when_done(
+def test_job_survives_retriever_loss_and_deletes_retriever_when_done(
     cluster: Kubernetes, running: Running
 ) -> None:
     of_retriever = ("-n", running.namespace, "-l", "raggrpo.io/retriever=kb")

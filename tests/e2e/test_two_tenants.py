@@ -239,7 +239,7 @@ def mounted_at(path: str) -> list[dict[str, str]]:
           "spec.volumes": mounted_at("/opt/raggrpo")}, "mountPath"),
     ],
 )  # fmt: skip
-def test_literal_secrets_and_mounts_over_image_are_rejected(
+def test_literal_secrets_and_reserved_mount_paths_are_rejected(
     attacker: Attacker, changes: dict[str, Any], words: str
 ) -> None:
     said = attacker.create(attacker.job("refused", **changes))

@@ -83,14 +83,14 @@ def test_admission_policies_rejected_no_operator_request() -> None:
 
 
 @pytest.mark.row("B27")
-def test_operator_uses_only_permissions_of_chart(
+def test_operator_uses_only_permissions_granted_by_chart(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
     assert set(used) - granted == set()
 
 
 @pytest.mark.row("B27")
-def test_chart_grants_only_used_permissions(
+def test_chart_grants_only_permissions_used_by_operator(
     used: dict[Right, set[str]], granted: set[Right]
 ) -> None:
     assert granted - set(used) - set(UNUSED) == set()

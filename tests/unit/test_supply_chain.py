@@ -20,7 +20,7 @@ PREPARATION = {"setup", "programs", "kind-down"}
 
 
 @pytest.mark.row("E13")
-def test_hosted_jobs_run_every_target_of_ci_run() -> None:
+def test_github_workflows_run_all_make_targets_of_local_ci() -> None:
     targets = set(re.findall(r"\bmake ([\w-]+)", (ROOT / ".ci/run").read_text())) - PREPARATION
     hosted = {step["run"] for step in STEPS if "run" in step}
     assert len(targets) > 4
@@ -31,7 +31,7 @@ def test_release_needs_all_other_jobs() -> None:
     assert set(WORKFLOW["jobs"]["release"]["needs"]) == set(WORKFLOW["jobs"]) - {"release"}
 
 
-def test_actions_are_pinned_by_commit_with_their_version() -> None:
+def test_github_actions_are_pinned_by_commit_with_version() -> None:
     text = (ROOT / ".github/workflows/ci.yml").read_text()
     used = re.findall(r"uses: (\S+)(.*)", text)
     assert len(used) == len([step for step in STEPS if "uses" in step])
@@ -40,7 +40,7 @@ def test_actions_are_pinned_by_commit_with_their_version() -> None:
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", version), action
 
 
-def test_jobs_are_read_only_except_release() -> None:
+def test_workflow_jobs_are_read_only_except_release() -> None:
     assert WORKFLOW["permissions"] == {}
     jobs = WORKFLOW["jobs"]
     assert {jobs[name]["permissions"]["contents"] for name in jobs} == {"read"}
@@ -48,12 +48,12 @@ def test_jobs_are_read_only_except_release() -> None:
     assert jobs["release"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
 
 
-def test_run_steps_contain_no_expressions() -> None:
+def test_workflow_run_steps_do_not_contain_expressions() -> None:
     """GitHub pastes an expression inside `run` into the shell."""
     assert [step["run"] for step in STEPS if "${{" in step.get("run", "")] == []
 
 
-def test_images_are_built_on_a_digest_scanned_signed_and_attested() -> None:
+def test_images_are_pinned_by_digest_scanned_signed_and_attested() -> None:
     steps = str(STEPS)
     assert steps.count("scripts/base_image.sh") == 2
     for word in ("scan-action", "cosign sign", "cosign attest", "attest-build-provenance"):
@@ -67,7 +67,7 @@ def test_locked_packages_have_hashes(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile", "trainer_image/Dockerfile"])
-def test_pip_installs_require_hashes_except_for_our_wheel(file: str) -> None:
+def test_pip_installs_require_hashes_except_for_project_wheel(file: str) -> None:
     text = re.sub(r"\\\n", " ", (ROOT / file).read_text())
     commands = re.split(r"&&|\n|;", text)
     for command in (each for each in commands if re.search(r"\bpip\b.* install ", each)):
@@ -75,7 +75,7 @@ def test_pip_installs_require_hashes_except_for_our_wheel(file: str) -> None:
         assert "--require-hashes" in command or is_our_wheel, command
 
 
-def test_files_name_no_package_or_image_host() -> None:
+def test_files_do_not_contain_package_or_image_hosts() -> None:
     """Indexes are configured per machine; `tests/tools/kind` names a Debian package."""
     pattern = "|".join(rf"\b{re.escape(host)}\b" for host in HOSTS)
     matches = subprocess.run(
@@ -94,13 +94,13 @@ def test_threat_model_names_existing_tests() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_dependabot_watches_actions_python_and_docker() -> None:
+def test_dependabot_covers_actions_python_and_docker() -> None:
     config = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())
     ecosystems = {update["package-ecosystem"] for update in config["updates"]}
     assert ecosystems == {"github-actions", "pip", "docker"}
 
 
-def test_packages_ship_their_types() -> None:
+def test_packages_ship_type_information() -> None:
     packages = re.findall(
         r'"((?:operator|trainer_image)/\w+)"', (ROOT / "pyproject.toml").read_text()
     )

@@ -11,20 +11,20 @@ SUMMARY = {
 }
 
 
-def test_small_rise_has_not_learned() -> None:
+def test_small_accuracy_gain_does_not_count_as_learning() -> None:
     assert has_learned(SUMMARY)
     assert not has_learned(SUMMARY | {"exactMatchAfter": 0.43})
 
 
-def test_answers_without_the_passages_have_not_learned() -> None:
+def test_accuracy_without_passages_does_not_count_as_learning() -> None:
     assert not has_learned(SUMMARY | {"exactMatchControl": 0.1})
 
 
-def test_standard_error_of_rise_combines_both_ends() -> None:
+def test_standard_error_of_accuracy_gain_combines_both_measurements() -> None:
     assert standard_error([0.5]) == pytest.approx(0.03125)
     assert standard_error([0.5, 0.5]) == pytest.approx(0.03125 * 2**0.5)
     assert "| 37.1 ± 4.1 % |" in row(0, SUMMARY, seconds=90.0)
 
 
-def test_curve_averages_reward_per_window() -> None:
+def test_learning_curve_averages_reward_per_window() -> None:
     assert curve([{"reward_mean": float(step >= 32)} for step in range(48)]) == [0.0, 1.0]

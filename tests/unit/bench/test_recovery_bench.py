@@ -83,14 +83,16 @@ def test_recovery_is_split_into_phases_and_counts_repeated_steps(tmp_path: Path)
 
 
 @pytest.mark.parametrize("noticed", [None, 120.0])
-def test_late_or_missing_report_is_not_a_phase(tmp_path: Path, noticed: float | None) -> None:
+def test_late_or_missing_report_is_omitted_from_recovery_phases(
+    tmp_path: Path, noticed: float | None
+) -> None:
     result = recovery(interrupted(tmp_path), replace(KILLED, noticed=noticed))
     assert "noticed" not in result.phases
     assert result.phases["submitted"] == 4.0
     assert sum(result.phases.values()) == result.seconds
 
 
-def test_drivers_without_finished_step_are_counted(tmp_path: Path) -> None:
+def test_drivers_without_completed_step_are_counted(tmp_path: Path) -> None:
     first = history(tmp_path, 1, {1: 90.0, 2: 95.0})
     failed = history(tmp_path, 2, {}, [(101.0, "start")])
     result = recovery(first + failed + history(tmp_path, 3, {3: 135.0}, START), KILLED)
@@ -109,7 +111,7 @@ def test_job_has_recovered_after_new_step(
     assert has_recovered(records, 1) is recovered
 
 
-def test_incomplete_last_line_is_ignored() -> None:
+def test_incomplete_last_history_line_is_ignored() -> None:
     assert parsed('{"step": 1}\n{"step"') == [{"step": 1}]
 
 
@@ -123,7 +125,7 @@ def test_repeated_step_is_retained_once(tmp_path: Path) -> None:
     assert retained_share(first + second) == 16.0 / 40.0
 
 
-def test_table_shows_spread_phases_and_missing_recoveries() -> None:
+def test_recovery_table_shows_spread_phases_and_missing_recoveries() -> None:
     slower = replace(RECOVERY, seconds=70.0, phases={"submitted": 60.0, "step": 10.0})
     turns = [
         {
@@ -146,7 +148,7 @@ def test_table_shows_spread_phases_and_missing_recoveries() -> None:
     ]
 
 
-def test_lost_job_has_no_later_faults() -> None:
+def test_faults_after_job_loss_are_omitted() -> None:
     turn = {OURS: {DRIVER_KILLED: RECOVERY, HEAD_DELETED: RECOVERY}, RAYJOB: {DRIVER_KILLED: None}}
     result = summary([turn], {})
     assert result["cases"][f"{RAYJOB}, {DRIVER_KILLED}"] == [None]
@@ -154,7 +156,7 @@ def test_lost_job_has_no_later_faults() -> None:
     assert result["ratios"] == {fault: [] for fault in FAULTS}
 
 
-def test_peer_rayjob_matches_attempt_except_its_folder() -> None:
+def test_comparison_rayjob_matches_attempt_except_checkpoint_folder() -> None:
     job = make_clustered_job(make_job({"resources": {"device": "CPU"}}), KNOWN_TINY)
     ours = all_manifests(job)
     spec = ours["raycluster"]["spec"]

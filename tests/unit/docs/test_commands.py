@@ -43,7 +43,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_command_is_executed_somewhere() -> None:
+def test_documented_commands_are_all_executed_by_some_test() -> None:
     executed = {*RUN_BY_UNIT_TEST, *RUN_ELSEWHERE, *commands_of_api_test()}
     unmapped = {
         page.name: lines
@@ -53,14 +53,14 @@ def test_each_command_is_executed_somewhere() -> None:
     assert unmapped == {}
 
 
-def test_tables_name_commands_of_pages_only() -> None:
+def test_command_tables_list_only_documented_commands() -> None:
     written = {command for lines in WRITTEN.values() for command in lines}
 
     assert [each for each in (*RUN_BY_UNIT_TEST, *RUN_ELSEWHERE) if each not in written] == []
 
 
 @pytest.mark.parametrize("command", RUN_ELSEWHERE)
-def test_named_file_executes_the_command(command: str) -> None:
+def test_listed_file_executes_documented_command(command: str) -> None:
     file, *texts = RUN_ELSEWHERE[command]
     source = (ROOT / file).read_text(encoding="utf-8")
 
@@ -68,7 +68,7 @@ def test_named_file_executes_the_command(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", RUN_BY_UNIT_TEST)
-def test_local_command_succeeds(command: str, workspace: Path) -> None:
+def test_documented_local_command_succeeds(command: str, workspace: Path) -> None:
     ended = subprocess.run(
         ["bash", "-c", command],
         cwd=workspace,
@@ -81,7 +81,7 @@ def test_local_command_succeeds(command: str, workspace: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_versions_are_those_of_this_release() -> None:
+def test_documented_versions_match_this_release() -> None:
     text = CLUSTER_PAGE.read_text(encoding="utf-8")
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     [version] = [line.split('"')[1] for line in project.splitlines() if line.startswith("version")]

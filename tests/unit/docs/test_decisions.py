@@ -16,13 +16,13 @@ def test_decisions_are_numbered_without_gaps() -> None:
     assert [int(file.name[:4]) for file in FILES] == list(range(1, len(FILES) + 1))
 
 
-def test_decisions_have_the_same_sections() -> None:
+def test_decisions_have_same_sections() -> None:
     heads = {file.name: FORM.fullmatch(file.read_text(encoding="utf-8")) for file in FILES}
 
     assert [name for name, head in heads.items() if not head or head[1] != name[:4]] == []
 
 
-def test_index_lists_each_decision() -> None:
+def test_decision_index_lists_each_decision() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
 
     assert re.findall(r"\((\d{4}-[^)]+)\)", index) == [file.name for file in FILES]

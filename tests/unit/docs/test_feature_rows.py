@@ -11,20 +11,20 @@ import feature_rows
 PAGE = feature_rows.PAGE.read_text(encoding="utf-8")
 
 
-def test_page_and_markers_agree() -> None:
+def test_feature_page_and_test_markers_agree() -> None:
     tests = feature_rows.tests_by_row(feature_rows.ROOT / "tests")
 
     assert feature_rows.problems(feature_rows.row_states(PAGE), tests) == []
 
 
-def test_partly_done_rows_say_what_is_missing() -> None:
+def test_partly_done_feature_rows_state_missing_parts() -> None:
     rows = re.findall(r"^\| ([A-Z]\d+) \| (.*) \| (\w+) \|$", PAGE, flags=re.MULTILINE)
     names_gap = {row: bool(re.search(r"Missing:|\bnext\b|\byet\b", text)) for row, text, _ in rows}
 
     assert names_gap == {row: state != "done" for row, _, state in rows}
 
 
-def test_markers_of_functions_and_benchmarks_are_found() -> None:
+def test_feature_markers_of_functions_and_benchmarks_are_found() -> None:
     source = """
 FEATURE_ROWS = ("G1", "G2")
 @pytest.mark.row("A1", "A2")
@@ -37,7 +37,7 @@ def test_two() -> None: ...
     ]  # fmt: skip
 
 
-def test_untested_and_unknown_rows_are_problems() -> None:
+def test_untested_and_unknown_feature_rows_are_problems() -> None:
     states = {"A1": "done", "A2": "partly", "A3": "next", "A4": "soon"}
 
     assert feature_rows.problems(states, {"A1": ["tests/a.py::test_a"], "B1": ["tests/b.py"]}) == [

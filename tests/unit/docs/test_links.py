@@ -57,7 +57,7 @@ def test_links_between_pages_resolve() -> None:
     assert [link for page in tracked_files("*.md") for link in broken_links(page)] == []
 
 
-def test_page_paths_in_text_and_code_exist() -> None:
+def test_documented_page_paths_exist() -> None:
     missing = [
         f"{file.relative_to(ROOT)}: {path}"
         for file in tracked_files()
@@ -68,7 +68,7 @@ def test_page_paths_in_text_and_code_exist() -> None:
     assert missing == []
 
 
-def test_source_paths_in_pages_exist() -> None:
+def test_documented_source_paths_exist() -> None:
     missing = [
         f"{page.relative_to(ROOT)}: {path}"
         for page in tracked_files("*.md")
@@ -78,7 +78,7 @@ def test_source_paths_in_pages_exist() -> None:
     assert missing == []
 
 
-def test_make_targets_in_pages_exist() -> None:
+def test_documented_make_targets_exist() -> None:
     targets = set(
         re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     )
@@ -92,7 +92,7 @@ def test_make_targets_in_pages_exist() -> None:
     assert missing == []
 
 
-def test_modules_named_in_architecture_exist() -> None:
+def test_architecture_modules_exist() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"`([\w-]+(?:/[\w.-]+)+/?)`", page))
     modules = set(re.findall(r"`(\w+\.py)`", page)) - {path.name for path in tracked_files("*.py")}

@@ -31,7 +31,7 @@ def test_corpus_records_are_complete_and_unique(
     assert len({record.question for record in corpus}) == len(corpus)
 
 
-def test_questions_have_three_similar_hits(
+def test_questions_have_three_similar_passages(
     questions: records.Questions,
 ) -> None:
     for question in questions.train + questions.validation:
@@ -41,7 +41,7 @@ def test_questions_have_three_similar_hits(
 
 
 @pytest.mark.row("B32")
-def test_token_next_to_code_is_unique_among_hits(
+def test_token_before_code_is_unique_among_hits(
     corpus: list[records.Record], questions: records.Questions
 ) -> None:
     """A two-layer model matches the last token of a question with the token before a code."""
@@ -66,7 +66,7 @@ def test_passages_are_within_token_limit(corpus: list[records.Record]) -> None:
     assert max(map(len, tokens["input_ids"])) <= retrieval["maxPassageTokens"]
 
 
-def test_accuracy_without_question_is_one_third(questions: records.Questions) -> None:
+def test_accuracy_without_reading_question_is_one_third(questions: records.Questions) -> None:
     """Guessing the most frequent passage of the training data is no better than chance."""
     shown = Counter(record for q in questions.train for record in q.hits)
     correct = Counter(q.record for q in questions.train)
@@ -78,13 +78,13 @@ def test_accuracy_without_question_is_one_third(questions: records.Questions) ->
     assert num_correct / len(guessed) < 0.4
 
 
-def test_validation_names_are_not_in_training(questions: records.Questions) -> None:
+def test_validation_names_do_not_occur_in_training_data(questions: records.Questions) -> None:
     held_out = {q.record.name for q in questions.validation}
     assert len(questions.validation) == records.VALIDATION_QUESTIONS
     assert held_out.isdisjoint(q.record.name for q in questions.train)
 
 
-def test_answers_are_single_tokens_after_save_and_load(
+def test_answers_are_single_tokens_after_tokenizer_reload(
     corpus: list[records.Record], tmp_path: Path
 ) -> None:
     model.make_tokenizer(corpus).save_pretrained(tmp_path)
@@ -126,7 +126,7 @@ def prepare(folder: Path) -> str:
     return completed.stdout
 
 
-def test_incomplete_folder_is_rebuilt_and_complete_one_reused(tmp_path: Path) -> None:
+def test_incomplete_quickstart_folder_is_rebuilt_and_complete_one_reused(tmp_path: Path) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "corpus.jsonl").write_text("torn")

@@ -24,7 +24,7 @@ def test_complete_index_is_reused(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["key"]
 
 
-def test_failed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
+def test_failed_build_does_not_leave_complete_folder(tmp_path: Path) -> None:
     def fail(folder: Path, parts: Path) -> None:
         (folder / "data").write_text("half")
         (parts / "0").write_text("saved by the first build")
@@ -43,7 +43,7 @@ def test_failed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["marker", "missing", "short", "foreign"])
-def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
+def test_damaged_index_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
     folder = get_or_build(tmp_path, "key", make_builder())
     match damage:
         case "marker":
@@ -103,7 +103,7 @@ def _build_and_die(root: str) -> None:
     get_or_build(Path(root), "key", die)
 
 
-def test_killed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
+def test_killed_build_does_not_leave_complete_folder(tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(
         target=_build_and_die, args=(str(tmp_path),)
     )
@@ -114,7 +114,7 @@ def test_killed_build_leaves_no_complete_folder(tmp_path: Path) -> None:
     assert (get_or_build(tmp_path, "key", make_builder()) / "data").read_text() == "whole"
 
 
-def test_atomic_write_is_complete_or_absent(tmp_path: Path) -> None:
+def test_atomic_index_write_is_complete_or_absent(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         path.write_text("half")
         raise OSError("disk full")

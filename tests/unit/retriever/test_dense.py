@@ -99,7 +99,7 @@ def test_dense_search_equals_brute_force(
         )
 
 
-def test_long_texts_are_truncated_and_blank_queries_have_no_hits(
+def test_long_texts_are_truncated_and_blank_queries_return_no_hits(
     tmp_path: Path, model: Path
 ) -> None:
     long = " ".join(["w5"] * 3 * CONTEXT)
@@ -108,7 +108,9 @@ def test_long_texts_are_truncated_and_blank_queries_have_no_hits(
     assert [ids(hits) for hits in result] == [[], ["0", "1"], []]
 
 
-def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding_vectors_do_not_depend_on_batch(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embedder = Embedder(EmbeddingModel(path=str(model)))
     texts = make_texts(50)
     together = embedder.passages(texts)
@@ -116,7 +118,7 @@ def test_vectors_do_not_depend_on_the_batch(model: Path, monkeypatch: pytest.Mon
     np.testing.assert_allclose(embedder.passages(texts), together, atol=1e-5)
 
 
-def test_exact_search_has_the_scores_of_a_full_sort() -> None:
+def test_exact_search_scores_match_full_sort() -> None:
     random = np.random.default_rng(0)
     vectors = random.integers(-3, 4, (200, 4)).astype(np.float32)  # many equal products
     queries = random.integers(-3, 4, (70, 4)).astype(np.float32)
@@ -128,7 +130,7 @@ def test_exact_search_has_the_scores_of_a_full_sort() -> None:
     assert np.take_along_axis(products, positions, 1).tolist() == scores.tolist()
 
 
-def test_equal_passages_are_in_corpus_order(tmp_path: Path, model: Path) -> None:
+def test_equal_passages_are_returned_in_corpus_order(tmp_path: Path, model: Path) -> None:
     index = load_index(make_retriever(tmp_path, model, ["w1", "w2", "w1", "w1"]))
     assert [hit.position for hit in index.search(["w1"], 4)[0]] == [0, 2, 3, 1]
 
@@ -217,7 +219,7 @@ def test_index_is_rebuilt_only_when_inputs_change(
 
 
 @pytest.mark.row("D8")
-def test_interrupted_build_resumes(
+def test_interrupted_index_build_resumes(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_build, "BLOCK_PASSAGES", 8)

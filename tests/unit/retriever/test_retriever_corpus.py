@@ -59,7 +59,7 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
         ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],
 )
-def test_invalid_corpus_is_rejected_with_place_and_remedy(
+def test_invalid_corpus_is_rejected_with_location_and_remedy(
     tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     path = tmp_path / name
@@ -72,7 +72,7 @@ def test_invalid_corpus_is_rejected_with_place_and_remedy(
     assert "\n" not in str(raised.value)
 
 
-def test_missing_corpus_is_named(tmp_path: Path) -> None:
+def test_missing_corpus_is_named_in_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; use"):
         load_corpus(tmp_path / "absent.jsonl")
 
@@ -108,7 +108,7 @@ def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expe
         load_vectors(path, count=2)
 
 
-def test_file_other_than_npy_is_rejected(tmp_path: Path) -> None:
+def test_vector_file_must_be_npy(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("1 2 3")
     with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):

@@ -48,13 +48,13 @@ def test_passages_without_query_token_are_not_returned() -> None:
     assert [ids(hits) for hits in index.search(["sky", "ocean", ""], top_k=5)] == [["1"], [], []]
 
 
-def test_chinese_passages_match_part_of_sentence() -> None:
+def test_chinese_query_matches_part_of_sentence() -> None:
     index = Bm25Index(make_passages("保险产品的客户画像", "今天天气很好", "贷款利率说明"))
     assert ids(index.search(["他想了解贷款的利率"], top_k=1)[0]) == ["2"]
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 4, 9])
-def test_equal_scores_are_in_corpus_order(top_k: int) -> None:
+def test_passages_with_equal_scores_are_returned_in_corpus_order(top_k: int) -> None:
     index = Bm25Index(make_passages("tea", "rare tea", "tea", "tea", "coffee", "tea"))
     [hits] = index.search(["rare tea"], top_k)
     assert ids(hits) == ["1", "0", "2", "3", "5"][:top_k]

@@ -67,7 +67,7 @@ def test_server_responds_on_port_of_file_and_exits_on_sigterm(tmp_path: Path) ->
 
 
 @pytest.mark.row("B21")
-def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
+def test_health_returns_503_until_corpus_is_loaded(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     port_file = tmp_path / "port"
     os.mkfifo(corpus)  # reads block until the FIFO is written
@@ -80,7 +80,7 @@ def test_health_is_503_until_the_corpus_is_loaded(tmp_path: Path) -> None:
     assert (early.status_code, early.json()) == (503, {"error": f"loading {corpus}"})
 
 
-def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
+def test_sigterm_is_handled_during_corpus_load(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     port_file = tmp_path / "port"
     os.mkfifo(corpus)

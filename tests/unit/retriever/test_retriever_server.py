@@ -26,7 +26,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_requests_get_503_until_index_is_loaded() -> None:
+async def test_requests_return_503_until_index_is_loaded() -> None:
     async with make_client(None) as client:
         health = await client.get("/healthz")
         answer = await client.post("/retrieve", json={"queries": ["x"]})
@@ -103,7 +103,7 @@ async def test_request_above_memory_limit_is_rejected_with_remedy(
     assert "fewer queries" in answer.json()["error"]
 
 
-async def test_reference_chat_searches_for_context_only(client: httpx.AsyncClient) -> None:
+async def test_reference_chat_searches_context_only(client: httpx.AsyncClient) -> None:
     body = {"context": "capital France", "score_threshold": 0.0, "top_k": 3, "tenant_id": "acme"}
     results = (await client.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1", "c2"]
@@ -117,7 +117,7 @@ async def test_chat_threshold_is_relative_to_best_score(client: httpx.AsyncClien
     assert [result["id"] for result in results] == ["c1"]
 
 
-async def test_actor_chat_searches_for_all_fields(client: httpx.AsyncClient) -> None:
+async def test_actor_chat_searches_all_fields(client: httpx.AsyncClient) -> None:
     body = {
         "context": "hello",
         "rewritten_query": "Lyon",
@@ -167,7 +167,7 @@ class FixedScoreIndex:
     ("scores", "shares"),
     [((0.8, 0.4, -0.2), [1.0, 0.5, 0.0]), ((-0.1, -0.2), [1.0, 0.0]), ((0.0,), [1.0])],
 )
-async def test_chat_scores_are_relative_for_any_index(
+async def test_chat_scores_are_relative_to_best_score_for_any_index(
     scores: tuple[float, ...], shares: list[float]
 ) -> None:
     async with make_client(FixedScoreIndex(*scores)) as client:

@@ -42,7 +42,7 @@ def record_events(caches: Caches) -> list[tuple[str, str]]:
     return events
 
 
-def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
+def test_caches_are_synced_when_all_kinds_and_namespaces_are_listed() -> None:
     caches = Caches(2)
     paths = [(kind, namespace) for kind in KINDS for namespace in ("team", "other")]
     for kind, namespace in paths:
@@ -53,7 +53,7 @@ def test_caches_are_filled_when_all_kinds_and_namespaces_are_listed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
+def test_caches_are_not_synced_before_last_page(kind: Resource) -> None:
     caches = Caches(1)
     for other in KINDS:
         if other is not kind:
@@ -67,7 +67,7 @@ def test_caches_are_not_filled_before_last_page(kind: Resource) -> None:
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_unserved_kind_is_not_required(is_last: bool) -> None:
+def test_kind_not_served_by_cluster_is_not_required(is_last: bool) -> None:
     caches = Caches(1)
     if not is_last:
         caches.mark_unserved("RayCluster")
@@ -141,7 +141,7 @@ def test_listener_error_does_not_stop_events(
     assert "failed to handle a Pod event" in caplog.text
 
 
-def test_vanished_objects_are_removed_after_next_list() -> None:
+def test_deleted_objects_are_removed_after_next_list() -> None:
     caches, path = Caches(2), PODS.path("team")
     elsewhere = make_body("9", JobKey("other", "a"))
     apply_list(caches, PODS, make_body("1"), make_body("2"), namespace="team")
@@ -160,7 +160,7 @@ def test_vanished_objects_are_removed_after_next_list() -> None:
     assert len(events) == 4
 
 
-def test_aborted_list_changes_nothing() -> None:
+def test_objects_of_aborted_list_are_removed_by_next_list() -> None:
     caches, path = Caches(1), PODS.path("")
     apply_list(caches, PODS, make_body("1"), make_body("2"))
     events = record_events(caches)
@@ -182,7 +182,7 @@ async def test_unlisted_kind_raises_list_timeout() -> None:
         await caches.wait_until_synced(page_seconds=0.01)
 
 
-async def test_slow_list_with_pages_does_not_time_out() -> None:
+async def test_slow_paginated_list_does_not_time_out() -> None:
     caches = Caches(1)
     waiting = asyncio.create_task(caches.wait_until_synced(page_seconds=0.2))
     for _ in range(8):

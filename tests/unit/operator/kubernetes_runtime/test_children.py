@@ -83,7 +83,7 @@ async def test_ray_pods_have_grace_period_for_saving() -> None:
     assert head["terminationGracePeriodSeconds"] == 90
 
 
-async def test_secrets_are_only_created() -> None:
+async def test_secrets_are_created_but_never_updated() -> None:
     kube, makes = children()
     for _ in range(2):
         await makes.create_cluster(METADATA, make_cluster())
@@ -109,7 +109,7 @@ async def test_missing_kuberay_error_names_remedy() -> None:
         await makes.create_cluster(METADATA, make_cluster())
 
 
-async def test_unchanged_objects_are_not_written_again() -> None:
+async def test_unchanged_objects_are_not_rewritten() -> None:
     kube, makes = children()
     policy = render_network_policy(METADATA, makes.settings, make_plan().spec)
     for _ in range(2):
@@ -143,7 +143,7 @@ async def test_preflight_waits_for_deletion_of_previous_preflight() -> None:
     assert pod["metadata"]["labels"][names.LABEL_SPEC_HASH] == "new"
 
 
-async def test_newest_records_are_kept() -> None:
+async def test_newest_attempt_records_are_kept() -> None:
     kube, makes = children()
     for number in range(1, MAX_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
@@ -154,7 +154,7 @@ async def test_newest_records_are_kept() -> None:
     ]
 
 
-async def test_delete_requires_same_uid() -> None:
+async def test_object_with_other_uid_is_not_deleted() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
     ray_cluster = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
@@ -230,7 +230,7 @@ async def test_network_policy_is_created_before_pods() -> None:
         assert written[0] == ("create", "networkpolicies", NETWORK)
 
 
-async def test_conflict_with_vanished_object_is_transient() -> None:
+async def test_conflict_with_deleted_object_is_transient_error() -> None:
     kube, makes = children()
 
     def refuse(verb: str, plural: str) -> None:

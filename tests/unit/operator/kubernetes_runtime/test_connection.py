@@ -87,7 +87,7 @@ async def connected(
 
 
 @pytest.mark.row("E10")
-async def test_list_fills_caches_and_is_empty_for_kopf(
+async def test_list_response_fills_caches_and_is_empty_for_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as client:
@@ -108,7 +108,7 @@ async def test_list_fills_caches_and_is_empty_for_kopf(
     ]
 
 
-async def test_restarted_list_replaces_first_pages(
+async def test_restarted_list_discards_earlier_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lists = iter([["1"], ["2"], ["2"]])
@@ -125,7 +125,7 @@ async def test_restarted_list_replaces_first_pages(
     assert client.events_seen[-1] == ("VANISHED", "1")
 
 
-async def test_other_lists_are_passed_to_kopf(
+async def test_unrelated_lists_are_passed_to_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as client:
@@ -148,7 +148,7 @@ async def test_malformed_object_does_not_abort_list(
     assert client.events_seen == [("LISTED", "1"), ("LISTED", "2")]
 
 
-async def test_error_answer_is_passed_to_kopf(
+async def test_error_response_is_passed_to_kopf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(request: web.Request) -> web.Response:
@@ -159,7 +159,7 @@ async def test_error_answer_is_passed_to_kopf(
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("ConfigMapList", True), ("TheirList", False)])
-async def test_events_fill_caches_and_become_bookmarks(
+async def test_watch_events_fill_caches_and_reach_kopf_as_bookmarks(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (

@@ -25,7 +25,7 @@ async def test_gpu_memory_is_unknown_when_nodes_cannot_be_listed() -> None:
     assert await smallest_device(kube, make_job()) is None
 
 
-async def test_cpu_job_lists_no_nodes() -> None:
+async def test_cpu_job_does_not_list_nodes() -> None:
     kube = FakeKube()
     assert await smallest_device(kube, make_job(CPU)) is None
     assert not kube.calls

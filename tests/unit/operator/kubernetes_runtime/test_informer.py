@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_trimmed_pod_has_same_loss(reason: str) -> None:
+def test_trimmed_pod_yields_same_loss(reason: str) -> None:
     pod = make_pod(container(ended(reason)), spec={"nodeName": "node-1"})
 
     assert loss(trim_child(pod), NOW) == loss(pod, NOW)
@@ -128,7 +128,7 @@ class Listening:
 @pytest.mark.parametrize(
     ("event_type", "losses"), [("DELETED", 1), ("VANISHED", 0), ("LISTED", 0), ("MODIFIED", 0)]
 )
-def test_vanished_pod_is_not_evidence(event_type: str, losses: int) -> None:
+def test_pod_removed_from_list_is_not_loss_evidence(event_type: str, losses: int) -> None:
     listening, pod = Listening(), trim_child(make_pod(kind="head"))
 
     listening.on_event(event_type, pod)

@@ -53,7 +53,7 @@ async def test_internal_error_condition_is_removed_after_success(
     assert environment.condition("Reconciling")["status"] == "False"
 
 
-async def test_status_of_another_release_is_kept_except_condition(
+async def test_status_of_other_release_is_kept_except_condition(
     tmp_path: Path, session: ClientSession
 ) -> None:
     stored = {"phase": "Running", "attempt": 3, "attempts": [{"number": 3, "cause": "NewerCause"}]}

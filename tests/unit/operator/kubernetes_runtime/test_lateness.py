@@ -16,7 +16,7 @@ def make_lateness() -> tuple[Lateness, Clock]:
     return Lateness(clock), clock
 
 
-def test_lateness_is_time_after_due() -> None:
+def test_reconcile_lateness_is_time_after_due() -> None:
     lateness, clock = make_lateness()
     assert lateness.of(KEY) == 0
 

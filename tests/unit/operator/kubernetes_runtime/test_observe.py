@@ -78,11 +78,11 @@ def test_cluster_is_not_ready_while_pod_is_deleted() -> None:
     assert observed(make_ray_cluster(), is_complete=False) == ClusterObserved(1)
 
 
-def test_cluster_without_jobs_api_is_neither_ready_nor_lost() -> None:
+def test_cluster_is_neither_ready_nor_lost_without_jobs_api() -> None:
     assert observed(make_ray_cluster(), is_reachable=False) == ClusterObserved(1)
 
 
-def test_lost_head_loses_cluster_with_heaviest_cause() -> None:
+def test_lost_head_marks_cluster_lost_with_most_severe_cause() -> None:
     alone = observed(make_ray_cluster(), losses=[HEAD_DELETED])
     assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
 
@@ -102,7 +102,7 @@ def test_lost_head_loses_cluster_with_heaviest_cause() -> None:
     ],
     ids=["alone", "with a worker", "short of memory", "with its cluster", "of an older release"],
 )
-def test_lost_head_may_return_when_state_is_stored(
+def test_lost_head_may_return_when_gcs_state_is_persisted(
     keeps_state: bool, is_being_deleted: bool, losses: list[Loss], may_return: bool
 ) -> None:
     cluster = make_ray_cluster(going=is_being_deleted)
@@ -117,7 +117,7 @@ def test_lost_worker_sets_cause_without_losing_cluster() -> None:
     assert (result.is_lost, result.cause) == (False, Cause.WORKER_LOST)
 
 
-def test_cluster_being_deleted_is_lost() -> None:
+def test_terminating_cluster_is_lost() -> None:
     result = observed(make_ray_cluster(going=True))
     assert (result.is_lost, result.cause) == (True, Cause.HEAD_LOST)
 
@@ -133,14 +133,14 @@ def test_suspended_cluster_is_queued_regardless_of_pods() -> None:
     assert result == ClusterObserved(1, is_queued=True, message=words)
 
 
-def test_queued_cluster_being_deleted_is_lost() -> None:
+def test_terminating_queued_cluster_is_lost() -> None:
     cluster = make_ray_cluster(going=True)
     cluster["spec"]["suspend"] = True
 
     assert observed(cluster).is_lost
 
 
-def test_start_problem_becomes_cause_when_final() -> None:
+def test_start_problem_becomes_loss_cause_when_final() -> None:
     waiting = observed(make_ray_cluster(ready_workers=0), problem=IMAGE)
     assert (waiting.cause, waiting.message) == (None, "reported: no image")
 
@@ -195,7 +195,7 @@ def test_preflight_pod_is_observed(case: str) -> None:
     ],
     ids=["crashed", "evicted"],
 )
-def test_preflight_without_result_has_problem(status: Manifest, words: str) -> None:
+def test_preflight_without_result_is_observed_with_problem(status: Manifest, words: str) -> None:
     result = observed_preflight([preflight(status)], None, False)
     assert result is not None
     assert result.result is None
@@ -217,7 +217,7 @@ def test_newer_preflight_is_observed() -> None:
     assert result == PreflightObserved("abc")
 
 
-def test_retrievers_are_ready_starting_or_have_problem() -> None:
+def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     def make_deployment(name: str, ready: int) -> Manifest:
         labels = {names.LABEL_RETRIEVER: name}
         metadata = {"name": f"small-r-{name}", "namespace": "research", "labels": labels}
@@ -269,7 +269,7 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
         "not settled",
     ],
 )
-def test_cluster_is_lost_only_after_head_may_save(
+def test_cluster_is_lost_only_after_head_save_time(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
     job = make_job().model_copy(update={"status": after_an_attempt(cause)})
@@ -290,25 +290,25 @@ def test_cluster_is_lost_only_after_head_may_save(
     ],
     ids=["being deleted", "replaced already", "a worker", "never began"],
 )
-def test_driver_may_save_while_head_is_deleted(pod: Manifest, may: bool) -> None:
+def test_driver_may_save_only_while_head_is_terminating(pod: Manifest, may: bool) -> None:
     assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
     assert not may_save([pod], NOW)
 
 
 @pytest.mark.parametrize(("hours", "may"), [(0, True), (1, False), (24, False)])
-def test_clock_set_back_does_not_extend_wait_for_head(hours: int, may: bool) -> None:
+def test_backward_clock_jump_does_not_extend_wait_for_head(hours: int, may: bool) -> None:
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
 
     assert may_save([make_pod(kind="head", going=True)], now) is may
 
 
-def test_head_beyond_grace_period_is_not_awaited() -> None:
+def test_head_terminating_beyond_grace_period_is_not_waited_for() -> None:
     job = make_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
 
     assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
 
 
-def test_service_of_a_retriever_has_the_name_of_its_deployment() -> None:
+def test_retriever_service_has_name_of_its_deployment() -> None:
     labels = {names.LABEL_RETRIEVER: "kb"}
     serving = {"metadata": {"name": "small-r-kb", "labels": labels}}
     going = {"metadata": {"name": "old", "labels": labels, "deletionTimestamp": "2026-11-21"}}

@@ -11,11 +11,11 @@ from raggrpo_operator.kubernetes_runtime.process.settings import (
 )
 
 
-def test_settings_default_without_variables() -> None:
+def test_settings_use_defaults_without_environment_variables() -> None:
     assert read_settings({}) == Settings()
 
 
-def test_settings_are_read_from_variables() -> None:
+def test_settings_are_read_from_environment_variables() -> None:
     settings = read_settings(
         {
             "RAGGRPO_WATCH_NAMESPACES": "a, b,a",
@@ -40,7 +40,7 @@ def test_settings_are_read_from_variables() -> None:
     assert settings.egress == ({"ports": [{"port": 9000}]},)
 
 
-def test_service_host_name_is_not_a_network() -> None:
+def test_api_server_host_name_is_not_used_as_network() -> None:
     assert read_settings({"KUBERNETES_SERVICE_HOST": "api.example.com"}).api_server_networks == ()
 
 
@@ -92,6 +92,6 @@ def test_previous_key_derives_same_token(tmp_path: Path) -> None:
         before.token(after.current_id, "uid")
 
 
-def test_keys_are_not_in_repr(tmp_path: Path) -> None:
+def test_installation_keys_are_not_in_repr(tmp_path: Path) -> None:
     (tmp_path / "current").write_bytes(b"the first key, long enough")
     assert "first" not in repr(read_keys(tmp_path))

@@ -11,19 +11,19 @@ def with_busy_jobs(count: int) -> Pace:
     return pace
 
 
-def test_intervals_match_settings_for_few_jobs() -> None:
+def test_poll_intervals_match_settings_for_few_jobs() -> None:
     pace = with_busy_jobs(100)
 
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (5, 10)
 
 
-def test_intervals_grow_with_busy_jobs() -> None:
+def test_poll_intervals_grow_with_busy_jobs() -> None:
     pace = with_busy_jobs(1000)
 
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (50, 100)
 
 
-def test_intervals_shrink_when_jobs_settle() -> None:
+def test_poll_intervals_shrink_when_jobs_settle() -> None:
     pace = with_busy_jobs(1000)
 
     for number in range(950):

@@ -77,7 +77,7 @@ def test_process_with_heartbeat_is_healthy() -> None:
     assert environment.problems() == ""
 
 
-def test_blocked_loop_endless_round_and_stale_caches_are_problems() -> None:
+def test_blocked_loop_stuck_reconcile_and_stale_caches_are_unhealthy() -> None:
     environment = OperatorEnvironment(round_seconds=601.0)
     environment.now, environment.health.stale_since = 1000.0, 800.0
     assert "event loop was blocked for 999 s" in environment.problems()
@@ -113,7 +113,7 @@ async def test_resync_requeues_cached_and_deleted_jobs() -> None:
     assert environment.changed == [JobKey("default", "gone")]
 
 
-async def test_missed_change_marks_caches_stale_until_it_arrives() -> None:
+async def test_missed_change_marks_caches_stale_until_received() -> None:
     environment = OperatorEnvironment(now=10.0)
     job = environment.put_job()
     await environment.resync.resync()
@@ -126,7 +126,7 @@ async def test_missed_change_marks_caches_stale_until_it_arrives() -> None:
     assert environment.health.stale_since is None
 
 
-async def test_unfilled_caches_are_not_stale(
+async def test_unsynced_caches_are_not_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment()

@@ -30,7 +30,7 @@ def submitted(number: int = 1, uid: str = UID) -> TrainerConfig:
     ("claimed", "is_believed"),
     [(submitted(), True), (submitted(number=1001), False), (submitted(uid="another"), False)],
 )
-async def test_record_is_restored_only_from_matching_configuration(
+async def test_attempt_record_is_restored_only_from_matching_configuration(
     claimed: TrainerConfig, is_believed: bool, tmp_path: Path, session: ClientSession
 ) -> None:
     details = {"status": "RUNNING", "runtime_env": {"env_vars": seal(claimed.to_json())}}

@@ -178,7 +178,7 @@ async def test_cluster_reports_images_and_ray_version_before_attempt(
     assert observed.ray_version == ("" if is_submitted else "2.61.0")
 
 
-async def test_api_server_is_not_called_without_loss(
+async def test_api_server_is_not_called_without_pod_loss(
     tmp_path: Path, session: ClientSession
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
@@ -225,7 +225,7 @@ async def test_duplicate_cluster_number_is_resolved_by_status(
     assert observed.is_queued
 
 
-async def test_cluster_of_earlier_release_is_followed_by_name(
+async def test_cluster_of_earlier_release_is_adopted_by_name(
     tmp_path: Path, session: ClientSession
 ) -> None:
     old = make_ray_cluster(head_ready=False)
@@ -239,7 +239,7 @@ async def test_cluster_of_earlier_release_is_followed_by_name(
         assert environment.kube.named("rayclusters") == []
 
 
-async def test_live_foreign_cluster_is_neither_followed_nor_deleted(
+async def test_live_foreign_cluster_is_neither_adopted_nor_deleted(
     tmp_path: Path, session: ClientSession
 ) -> None:
     theirs = make_ray_cluster()

@@ -9,7 +9,7 @@ from raggrpo_operator.kubernetes_runtime.operator_process import (
 )
 
 
-async def test_canceled_watches_are_not_a_failure() -> None:
+async def test_canceled_watches_are_not_treated_as_failure() -> None:
     started = asyncio.Event()
     started.set()
     watches = asyncio.create_task(asyncio.sleep(60), name=WATCHES)

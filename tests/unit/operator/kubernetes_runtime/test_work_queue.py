@@ -94,7 +94,7 @@ async def test_operator_error_is_retried() -> None:
         await until(lambda: not queue._failures)  # the backoff is reset
 
 
-async def test_unexpected_error_stops_neither_queue_nor_key() -> None:
+async def test_unexpected_error_does_not_stop_queue_or_key() -> None:
     attempts: Counter[str] = Counter()
 
     async def work(key: str) -> None:
@@ -118,13 +118,13 @@ async def test_backoff_grows_to_maximum() -> None:
     assert all(48 <= delay <= 72 for delay in delays[8:])
 
 
-async def test_permanent_error_uses_maximum_delay() -> None:
+async def test_permanent_error_is_retried_with_maximum_delay() -> None:
     queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1, group=str)
 
     assert queue._retry_delay("a", retryable=False) >= 48
 
 
-async def test_earlier_delay_wins_and_addition_cancels_it() -> None:
+async def test_shorter_delay_replaces_longer_one_and_addition_cancels_it() -> None:
     done: list[str] = []
 
     async def work(key: str) -> None:
@@ -140,7 +140,7 @@ async def test_earlier_delay_wins_and_addition_cancels_it() -> None:
         assert not queue._timers
 
 
-async def test_result_of_work_is_requeue_delay() -> None:
+async def test_work_result_is_used_as_requeue_delay() -> None:
     done: list[str] = []
 
     async def work(key: str) -> float | None:
@@ -190,7 +190,9 @@ class Stalling:
 
 @pytest.mark.row("E4")
 @pytest.mark.parametrize(("namespaces", "num_running"), [(1, 4), (2, 6), (4, 7)])
-async def test_saturating_namespaces_leave_worker_free(namespaces: int, num_running: int) -> None:
+async def test_saturating_namespaces_leave_workers_for_others(
+    namespaces: int, num_running: int
+) -> None:
     work = Stalling()
     async with running(work, workers=8, group=namespace_of, clock=lambda: 0.0) as queue:
         for number in range(200):
@@ -204,7 +206,7 @@ async def test_saturating_namespaces_leave_worker_free(namespaces: int, num_runn
 
 
 @pytest.mark.row("E4")
-async def test_slow_work_releases_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_work_releases_its_worker_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
     work = Stalling()
     async with running(work, workers=8, group=namespace_of) as queue:
@@ -239,7 +241,7 @@ async def test_namespaces_are_served_round_robin() -> None:
     assert started == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
 
 
-async def test_observer_receives_depth_and_results() -> None:
+async def test_queue_observer_receives_depth_and_results() -> None:
     class RecordingObserver(QueueObserver):
         depths: list[int] = []
         results: list[str] = []
