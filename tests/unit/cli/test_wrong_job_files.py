@@ -261,7 +261,7 @@ PREFLIGHTS: dict[str, tuple[Callable[[Path], Path], int, dict[str, list[str]]]] 
             "empty data": ["empty.jsonl: no rows", "add one line per prompt"],
             "missing column": ["columns.jsonl", "'prompt'", "set data.columns.prompt"]}),
     "beyond the model": (make_job_beyond_context, CONFIG,
-        {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "reduce their sum"],
+        {"longer than the context": ["spec.data.maxPromptLength", "2048 tokens", "reduce their"],
             "more prompts than rows": ["spec.data.trainBatchSize", "8 rows", "8 or less"]}),
     "long rows": (make_job_with_long_rows, DATA,
         {"rows longer than allowed": ["maxPromptLength 8", "increase data.maxPromptLength"]}),
