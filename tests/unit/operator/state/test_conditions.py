@@ -56,7 +56,7 @@ def test_condition_first_set_to_unknown_has_transition_time() -> None:
     assert get_condition(status, KIND).last_transition_time == T0
 
 
-def test_equal_condition_changes_nothing() -> None:
+def test_equal_condition_does_not_change_status() -> None:
     status = set_condition(JobStatus(), KIND, True, "Stalled", "why", T0)
     assert set_condition(status, KIND, True, "Stalled", "why", LATER) is status
 

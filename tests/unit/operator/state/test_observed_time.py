@@ -25,7 +25,9 @@ def test_observation_after_interval_is_recorded(seconds: float, late: float) -> 
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
-def test_deadlines_restart_after_gap_or_clock_set_back(seconds: float, late: float) -> None:
+def test_deadlines_restart_after_observation_gap_or_backward_clock_jump(
+    seconds: float, late: float
+) -> None:
     now = at(seconds)
     assert record_observation(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
 
@@ -51,7 +53,7 @@ def test_first_observation_starts_deadlines() -> None:
         pytest.param(at(60), at(-9), 9.0, id="the clock was set back"),
     ],
 )
-def test_elapsed_counts_observed_time_only(
+def test_elapsed_time_counts_observed_time_only(
     since: datetime | None, watched: datetime | None, seconds: float
 ) -> None:
     assert elapsed(since, WatchState(watched_since=watched), T0) == seconds

@@ -72,12 +72,12 @@ RUNNING = AttemptRecord(number=1, started=T0, from_step=0, to_step=20)
 ENDED = AttemptRecord(number=1, started=T0, from_step=0, to_step=20, cause=Cause.STALLED)
 
 
-def test_running_attempt_counts_until_now() -> None:
+def test_time_of_running_attempt_counts_until_now() -> None:
     assert ratios(RUNNING) == ("0.40", "")
     assert ratios(RUNNING, kept_seconds=40.0, active_seconds=60, down_seconds=40) == ("0.40", "")
 
 
-def test_ended_attempt_is_not_counted_twice() -> None:
+def test_time_of_ended_attempt_is_not_counted_twice() -> None:
     spent: dict[str, Any] = {"kept_seconds": 40.0, "active_seconds": 60, "down_seconds": 20}
     assert ratios(ENDED, **spent) == ("0.50", "")
 
@@ -94,17 +94,17 @@ def test_waiting_time_is_limited_to_running_time() -> None:
 
 
 @pytest.mark.parametrize("now", [T0, at(-60)])
-def test_ratios_are_empty_without_time(now: datetime) -> None:
+def test_ratios_are_empty_without_elapsed_time(now: datetime) -> None:
     assert ratios(RUNNING, now) == ("", "")
     assert ratios(AttemptRecord(number=1)) == ("", "")
 
 
-def test_clock_set_back_keeps_earlier_attempts() -> None:
+def test_training_time_of_earlier_attempts_survives_backward_clock_jump() -> None:
     spent: dict[str, Any] = {"kept_seconds": 60.0, "active_seconds": 200}
     assert ratios(RUNNING, at(-60), **spent) == ("0.50", "")
 
 
-def test_ratio_counts_fractions_of_a_second() -> None:
+def test_ratio_counts_fractional_seconds() -> None:
     spent: dict[str, Any] = {"kept_seconds": 0.5, "active_seconds": 1, "waiting_seconds": 0}
     assert ratios(ENDED, **spent) == ("0.50", "")
 

@@ -12,7 +12,7 @@ A: dict[str, Any] = {
 }
 
 
-def test_differences_are_listed_by_path() -> None:
+def test_configuration_differences_are_listed_by_path() -> None:
     b = {
         "schemaDigest": "two",
         "attempt": {"number": 2},

@@ -89,7 +89,7 @@ def test_startup_ends_with_first_step_of_each_attempt() -> None:
     }
 
 
-def test_outage_during_first_step_belongs_to_startup() -> None:
+def test_outage_during_first_step_counts_as_startup_time() -> None:
     events = [
         make_event("stage", left="FirstStep", stage="WaitingForEndpoint", seconds=2.0),
         make_event("stage", left="WaitingForEndpoint", stage="FirstStep", seconds=600.0),
@@ -102,7 +102,7 @@ def test_outage_during_first_step_belongs_to_startup() -> None:
     assert result.start_up_seconds == {1: {"FirstStep": 5.0, "WaitingForEndpoint": 600.0}}
 
 
-def test_newest_validation_of_step_counts() -> None:
+def test_newest_validation_of_step_is_used() -> None:
     events = [
         make_validation("after", 20, 0.9),
         make_validation("before", 0, 0.1),
@@ -129,7 +129,7 @@ def test_endpoint_calls_are_summed_over_attempts() -> None:
     )
 
 
-def test_empty_history_has_no_figures() -> None:
+def test_figures_are_empty_without_history() -> None:
     result = figures([], [])
 
     assert result.steps == 0

@@ -26,11 +26,11 @@ def plan_of(job: RagGrpoJob, facts: Facts | None = None, width: int = 100) -> st
 
 @pytest.mark.row("A3", "A8", "A20", "B4")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_plans_of_samples(path: Path, golden: Golden) -> None:
+def test_plans_of_samples_match_golden_files(path: Path, golden: Golden) -> None:
     golden(f"{path.stem}/plan.txt", plan_of(make_sample(path)))
 
 
-def test_plan_with_known_model(golden: Golden) -> None:
+def test_plan_of_known_model_matches_golden_file(golden: Golden) -> None:
     fast = next(path for path in SAMPLES if path.stem == "fast")
     golden("fast/plan_with_facts.txt", plan_of(make_sample(fast), KNOWN_7B))
 
@@ -39,7 +39,7 @@ def test_plan_with_known_model(golden: Golden) -> None:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("facts", [None, KNOWN_7B, KNOWN_TINY], ids=["unknown", "7b", "tiny"])
 @pytest.mark.parametrize("width", [100, 120])
-def test_plans_fit_their_width(path: Path, facts: Facts | None, width: int) -> None:
+def test_plan_lines_fit_requested_width(path: Path, facts: Facts | None, width: int) -> None:
     lines = plan_of(make_sample(path), facts, width).splitlines()
     assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
@@ -59,7 +59,7 @@ def test_plan_shows_values_with_origins() -> None:
     assert resolve(job).origins.keys() <= shown.keys()
 
 
-def test_errors_and_warnings_have_remedies() -> None:
+def test_plan_shows_remedies_for_errors_and_warnings() -> None:
     text = plan_of(make_job({"rollout": {"n": 1, "topP": 0.5}}))
     assert "Errors (1)\n  spec.rollout.n: a group of one completion" in text
     assert "    → rollout.n: 2 or more" in text
@@ -73,7 +73,7 @@ def test_long_values_are_wrapped_in_their_column() -> None:
 
 
 @pytest.mark.parametrize("width", [100, 120])
-def test_plan_wraps_wide_values_only(width: int) -> None:
+def test_plan_wraps_only_values_wider_than_column(width: int) -> None:
     files = [f"/mnt/runs/held-out-{number}.parquet" for number in range(40)]
     lines = plan_of(make_job({"data.trainFiles": files}), width=width).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("  data.trainFiles "))
@@ -137,7 +137,7 @@ def test_unprintable_texts_are_shown_as_json() -> None:
     assert shown["training.totalSteps"] == "1000"
 
 
-def test_long_violations_have_hanging_indent() -> None:
+def test_wrapped_violation_lines_are_indented() -> None:
     lines = plan_of(make_job({"rollout": {"topP": 0.5}})).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
     violation_lines = lines[first : lines.index("    → rollout.topP: 1.0")]
@@ -145,7 +145,7 @@ def test_long_violations_have_hanging_indent() -> None:
     assert all(re.match("    [^ ]", line) for line in violation_lines[1:])
 
 
-def test_long_remedies_have_deeper_hanging_indent() -> None:
+def test_wrapped_remedy_lines_are_indented_further() -> None:
     job = make_job()
     resolved = resolve(job)
     violations = [Violation("spec", Reason.OUT_OF_RANGE, "wrong", "less " * 60)]
@@ -156,7 +156,7 @@ def test_long_remedies_have_deeper_hanging_indent() -> None:
     assert all(re.match("      less", line) for line in lines[first + 1 :])
 
 
-def test_literal_secrets_are_hidden() -> None:
+def test_plan_does_not_show_literal_secrets() -> None:
     canary = "s3cr3t-canary"
     headers = [{"name": "Authorization", "value": canary}]
     body = {"api_key": canary}

@@ -91,7 +91,7 @@ def test_best_checkpoint_is_shown_with_score() -> None:
     assert "best " not in render_status(make_status())
 
 
-def test_unstarted_job_shows_no_reward_and_sizing() -> None:
+def test_status_of_unstarted_job_omits_reward_and_sizing() -> None:
     text = render_status(JobStatus())
     assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
     assert reward(JobStatus()) == ""
@@ -172,7 +172,7 @@ def test_sizing_shows_pods_and_terms_in_columns() -> None:
     assert terms[1] == "    weightSync        42.5 GiB  3 copies of the engine's weights"
 
 
-def test_term_reasons_are_wrapped_in_their_column() -> None:
+def test_wrapped_term_reasons_stay_in_their_column() -> None:
     lines = render_status(make_status(), width=60).splitlines()
     first = lines.index(next(line for line in lines if line.startswith("    staging ")))
     column = lines[first].index("maximum of")
@@ -202,7 +202,7 @@ def test_status_text_default_width_is_100(first: str) -> None:
     assert render_status(status) == render_status(status, width=100)
 
 
-def test_long_pod_lines_have_hanging_indent() -> None:
+def test_wrapped_pod_lines_are_indented() -> None:
     lines = render_status(make_status(), width=48).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
     assert lines[first + 1].startswith("      ")
