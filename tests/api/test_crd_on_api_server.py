@@ -217,7 +217,7 @@ def test_removing_frozen_field_is_rejected(api_server: ApiServer, namespace: str
     assert "spec.data.trainBatchSize; revert it" in refused
 
 
-def test_all_changed_frozen_fields_are_named(api_server: ApiServer, namespace: str) -> None:
+def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace: str) -> None:
     def judged(thinks: bool) -> dict[str, Any]:
         extra = {"chat_template_kwargs": {"enable_thinking": thinks}}
         return {"spec.reward.functions": [JUDGED | {"judge": JUDGE | {"extraBody": extra}}]}

@@ -78,7 +78,7 @@ def test_rbac_rejects_stolen_token_request(target: Target, attempt: Attempt) -> 
     assert "is forbidden: User" in answer.text or "cannot" in answer.text
 
 
-def test_operator_cannot_impersonate(target: Target) -> None:
+def test_operator_cannot_impersonate_other_users(target: Target) -> None:
     admin = {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"}
     answer = target.attacker.call("GET", "/api/v1/nodes", None, **admin)
     assert answer.status_code == FORBIDDEN, answer.text

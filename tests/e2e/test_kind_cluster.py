@@ -23,7 +23,7 @@ def output_of(cluster: Kubernetes, namespace: str, pod: dict[str, Any]) -> str:
     return cluster.kubectl("logs", "probe", "-n", namespace).stdout
 
 
-def test_kuberay_is_ready(cluster: Kubernetes) -> None:
+def test_kuberay_operator_is_ready(cluster: Kubernetes) -> None:
     deployment = cluster.read("deployment", "kuberay-operator")
     assert deployment["status"]["readyReplicas"] == 1
     assert "rayclusters.ray.io" in cluster.kubectl("get", "crd").stdout

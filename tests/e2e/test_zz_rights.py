@@ -73,7 +73,7 @@ def test_operator_requests_were_all_authorized(used: dict[Right, set[str]]) -> N
     assert forbidden - LEADER_ELECTION == set()
 
 
-def test_admission_policies_rejected_no_operator_request() -> None:
+def test_admission_policies_did_not_reject_operator_requests() -> None:
     messages = [
         event.get("responseStatus", {}).get("message", "")
         for event in kind_cluster.audit_events()

@@ -61,7 +61,7 @@ def test_rejections_have_message_and_remedy(
 
 
 @pytest.mark.row("E12")
-def test_status_and_events_have_no_control_characters(
+def test_status_and_events_do_not_contain_control_characters(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     for _, verdict in verdicts:

@@ -110,7 +110,7 @@ async def until_freed(scenario: Scenario, since: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LIES)
-async def test_suspended_job_has_no_pods_after_grace_period(name: str) -> None:
+async def test_suspended_job_pods_are_deleted_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name)
 
     scenario.edit({**ENDLESS, "suspend": True})

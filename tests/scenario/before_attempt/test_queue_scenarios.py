@@ -33,7 +33,7 @@ async def test_queued_job_waits_without_deadline() -> None:
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 1
 
 
-async def test_queue_time_is_not_provisioning_time() -> None:
+async def test_queue_time_does_not_count_as_provisioning_time() -> None:
     """Even if the queue has something new to say all the time, so that each second is watched."""
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
@@ -107,7 +107,7 @@ async def test_phases_do_not_oscillate_during_preemption() -> None:
 @pytest.mark.parametrize(
     "code", [ExitCode.PREEMPTED, ExitCode.TRAINER_RANK_LOST, ExitCode.PROGRAM_ERROR]
 )
-async def test_driver_exit_during_preemption_is_preempted(
+async def test_driver_exit_during_preemption_has_cause_preempted(
     code: ExitCode,
 ) -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})

@@ -247,7 +247,7 @@ def test_changed_spec_reopens_job_that_failed_before_start(
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
-def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
+def test_reopened_job_resets_budget_and_avoided_nodes_but_keeps_mitigations() -> None:
     decision = decide(over(FAILED, asked="2", changes={"suspend": True}), Observed(), at(99))
 
     restarts, remedies = decision.status.restarts, decision.status.restart_state.remedies
@@ -414,7 +414,7 @@ DONE = AttemptObserved(1, SubmissionStatus.SUCCEEDED, 0)
 LOST_A_RANK = AttemptObserved(1, SubmissionStatus.FAILED, ExitCode.TRAINER_RANK_LOST)
 
 
-def test_success_waits_a_minute_for_progress() -> None:
+def test_success_waits_one_minute_for_final_progress() -> None:
     observed = Observed(cluster=READY, attempt=DONE)
 
     first = running(observed, 5)

@@ -90,7 +90,7 @@ def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("earlier_release")
-async def test_earlier_image_gets_known_fields_only() -> None:
+async def test_config_for_earlier_image_contains_only_known_fields() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=reporting(schema_digest=OLDER),

@@ -300,7 +300,7 @@ async def test_head_that_lost_its_submission_is_reported_as_head_lost() -> None:
 
 
 @pytest.mark.row("B9")
-async def test_success_before_target_is_failure() -> None:
+async def test_driver_success_before_target_is_failure() -> None:
     scenario = make_scenario({(1, 15): exits(0)})
 
     await scenario.until_quiet()
@@ -424,7 +424,7 @@ async def test_budget_is_exhausted_by_failures_without_progress() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_budget_is_reset_by_a_new_checkpoint() -> None:
+async def test_restart_budget_is_reset_by_new_checkpoint() -> None:
     faults = {(n, 10 * n + 3): CRASH for n in range(1, 6)}  # each attempt saves once more
     scenario = make_scenario(faults, {"recovery.maxRestarts": 1})
 
@@ -452,7 +452,7 @@ async def test_zero_budget_does_not_allow_restart() -> None:
         (ExitCode.CHECKPOINT_INCOMPATIBLE, Cause.CHECKPOINT_INCOMPATIBLE),
     ],
 )
-async def test_permanent_causes_fail_the_job(code: ExitCode, cause: Cause) -> None:
+async def test_permanent_causes_fail_job(code: ExitCode, cause: Cause) -> None:
     scenario = make_scenario({(1, 5): exits(code, "look here")})
 
     await scenario.until_quiet()

@@ -141,7 +141,7 @@ async def test_raised_outage_deadline_applies_to_waiting_attempt() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_flapping_between_steps_does_not_fail_job() -> None:
+async def test_flapping_between_steps_does_not_exceed_outage_deadline() -> None:
     flaps = [(30.0 + 20 * i, 45.0 + 20 * i) for i in range(60)]
     scenario = make_service_scenario(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
 
@@ -151,7 +151,7 @@ async def test_flapping_between_steps_does_not_fail_job() -> None:
 
 
 @pytest.mark.row("D10")
-async def test_flapping_within_a_step_exceeds_outage_deadline() -> None:
+async def test_flapping_within_one_step_exceeds_outage_deadline() -> None:
     class NeverEnough(FakeServiceOutage):
         def _move(self) -> None:
             was_down, self.down = self.down, [(40.0, 1e9)]
@@ -362,7 +362,7 @@ async def test_waiting_preflight_can_be_suspended() -> None:
     assert not is_waiting(scenario.status)
 
 
-async def test_outage_is_reported_only_when_a_step_waits() -> None:
+async def test_outage_is_reported_only_if_training_step_waits() -> None:
     scenario = make_service_scenario([(1e6, 1e7)])
     await until_step(scenario, 5)
     assert not is_waiting(scenario.status)

@@ -14,7 +14,7 @@ WARM = {"training": {"totalSteps": 40, "learningRate": 0.01}}
 
 
 @pytest.mark.row("A3", "C4", "C7", "C19")
-async def test_spec_warning_is_in_status_and_one_event() -> None:
+async def test_spec_warning_appears_in_status_and_one_event() -> None:
     scenario = make_scenario({}, WARM)
     await scenario.until_quiet()
 
@@ -40,7 +40,7 @@ async def test_warning_does_not_add_rounds_or_status_writes() -> None:
     assert with_warning.delays == without.delays
 
 
-async def test_facts_cause_warnings() -> None:
+async def test_preflight_facts_can_cause_warnings() -> None:
     given = {"device": "GPU", "gpusPerNode": 8}
     result = PreflightResult(facts=KNOWN_7B)
     scenario = make_scenario({}, {"resources": given}, preflight_result=result)
@@ -50,7 +50,7 @@ async def test_facts_cause_warnings() -> None:
 
 
 @pytest.mark.row("A12")
-async def test_preflight_warning_is_in_status_and_one_event() -> None:
+async def test_preflight_warning_appears_in_status_and_one_event() -> None:
     unusual = Check(
         id=CheckId.RETRIEVAL_REACHABLE, state=CheckState.WARNED, evidence="kb: nothing was warning"
     )

@@ -113,7 +113,7 @@ def test_secret_query_pattern_agrees_with_python_predicate() -> None:
         assert has_secret_query(url) is (re.search(SECRET_QUERY_PATTERN, url) is not None), url
 
 
-def test_secrets_are_hidden_at_any_depth_of_a_json_value() -> None:
+def test_secrets_are_hidden_at_any_json_depth() -> None:
     given = {
         "filters": [{"clientSecret": {"a": 1}, "top": 3}, "hf_" + "a" * 30, None, True],
         "url": "http://h/x?tenant=1 and more",

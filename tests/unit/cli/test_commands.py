@@ -277,7 +277,7 @@ def test_help_lists_all_commands() -> None:
     assert all(verb in output for verb in verbs)
 
 
-def test_cli_imports_no_heavy_modules() -> None:
+def test_cli_does_not_import_heavy_modules() -> None:
     heavy = "{'torch', 'vllm', 'ray', 'transformers', 'numpy', 'kopf', 'kubernetes'}"
     code = f"import sys, raggrpo_cli.main; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run(

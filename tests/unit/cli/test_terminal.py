@@ -113,7 +113,7 @@ def test_progress_display_removes_control_characters() -> None:
 
 
 @pytest.mark.row("E12")
-def test_operator_log_has_neither_control_nor_escape_sequences() -> None:
+def test_operator_log_does_not_contain_control_or_escape_sequences() -> None:
     record = logging.LogRecord("x", logging.INFO, "", 0, "head says %s", (ADVERSARIAL_TEXT,), None)
 
     line = JsonFormatter().format(record)

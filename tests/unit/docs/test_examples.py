@@ -45,7 +45,7 @@ def test_guide_examples_are_valid(page: Path) -> None:
         validate(example)
 
 
-def test_readme_job_is_the_minimal_sample() -> None:
+def test_readme_job_equals_minimal_sample() -> None:
     [job] = yaml_blocks(ROOT / "README.md")
     [sample] = [path for path in SAMPLES if path.stem == "minimal"]
 

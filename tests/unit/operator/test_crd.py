@@ -184,7 +184,7 @@ def test_spec_fields_are_described() -> None:
         ("spec.resources.cpu", "empty: computed."),
     ],
 )
-def test_descriptions_end_with_the_default(place: str, sentence: str) -> None:
+def test_crd_descriptions_end_with_default_value(place: str, sentence: str) -> None:
     assert SCHEMA_PARTS[place]["description"].endswith(sentence)
 
 

@@ -116,7 +116,7 @@ def test_status_at_size_limit_is_unchanged() -> None:
     assert within_limit(fitting) == fitting
 
 
-def test_details_of_old_attempts_are_cut_first() -> None:
+def test_details_of_old_attempts_are_truncated_first() -> None:
     newest = AttemptRecord(number=10, message="short", in_place=["kept"])
     older = AttemptRecord(number=9, message="also kept", in_place=["x" * 256] * 16)
     status = JobStatus(attempts=[newest, *[older] * 9])

@@ -95,7 +95,7 @@ def test_answers_are_single_tokens_after_tokenizer_reload(
         assert len(tokenizer(record.answer, add_special_tokens=False)["input_ids"]) == 1
 
 
-def test_warm_up_lowers_the_loss(
+def test_quickstart_warm_up_lowers_loss(
     corpus: list[records.Record], questions: records.Questions
 ) -> None:
     tokenizer = model.make_tokenizer(corpus)

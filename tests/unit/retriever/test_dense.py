@@ -136,7 +136,7 @@ def test_equal_passages_are_returned_in_corpus_order(tmp_path: Path, model: Path
 
 
 @pytest.mark.row("D8")
-def test_approximate_search_has_high_recall(tmp_path: Path, model: Path) -> None:
+def test_approximate_search_recall_is_high(tmp_path: Path, model: Path) -> None:
     texts, queries = make_texts(2000), make_texts(50, seed=1)
     exact = load_index(make_retriever(tmp_path, model, texts))
     approximate = load_index(make_retriever(tmp_path, model, texts, hnsw_above=1999))

@@ -131,7 +131,7 @@ async def test_actor_chat_searches_all_fields(client: httpx.AsyncClient) -> None
     assert {result["id"] for result in results} == {"c1", "c2", "c3"}
 
 
-async def test_chat_without_match_returns_no_results(client: httpx.AsyncClient) -> None:
+async def test_chat_without_match_returns_empty_results(client: httpx.AsyncClient) -> None:
     answer = await client.post("/chat", json={"context": "zebra"})
     assert (answer.status_code, answer.json()) == (200, {"results": []})
 

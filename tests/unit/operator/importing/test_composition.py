@@ -75,7 +75,7 @@ def test_command_line_selects_group_option() -> None:
     assert composed(files, e="mg").values == {"e.a": 2}
 
 
-def test_missing_file_is_reported_with_its_parent() -> None:
+def test_missing_file_is_reported_with_including_file() -> None:
     composition = composed(
         {"main": "defaults: [{db: x}, base, _self_]\na: 1", "base": "defaults: [z]"}
     )

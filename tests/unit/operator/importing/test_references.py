@@ -120,7 +120,7 @@ def test_non_numeric_value_is_rejected_with_field(name: str, value: Any, expecte
     assert expected in str(caught.value)
 
 
-def test_all_non_numeric_values_are_reported_at_once() -> None:
+def test_non_numeric_values_are_all_reported_at_once() -> None:
     with pytest.raises(
         ValueError, match=r"save_freq is 'b', which is not a number; trainer.test_f"
     ):

@@ -121,7 +121,7 @@ def test_job_name_defaults_when_experiment_name_is_unknown() -> None:
     assert "$(date +%F) is the output of a command" in job.missing[0]
 
 
-def test_unknown_value_of_unmapped_field_is_not_an_error() -> None:
+def test_unknown_value_of_unmapped_field_is_not_reported_as_error() -> None:
     job = imported(f"{RUN} {SMALLEST} critic.optim.lr=$LR trainer.odd=$(date)")
     assert job.missing == []
     assert "critic.optim.lr=$LR: GRPO has no critic" in job.unmapped

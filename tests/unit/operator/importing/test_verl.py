@@ -326,7 +326,7 @@ def test_inherited_value_is_reported_with_file() -> None:
 
 
 @pytest.mark.parametrize("text", ["- 1", "a: b: c", "", "just words"])
-def test_text_that_is_not_a_configuration_is_rejected(text: str) -> None:
+def test_non_configuration_text_is_rejected(text: str) -> None:
     with pytest.raises(Unreadable):
         hydra(text)
     with pytest.raises(Unreadable):

@@ -171,7 +171,7 @@ def test_losses_before_attempt_are_ignored() -> None:
     assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
 
 
-def test_pod_without_controller_is_not_a_loss() -> None:
+def test_pod_without_controller_is_not_counted_as_loss() -> None:
     book = make_book()
     for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
         book.record(KEY, make_pod(owner=owner), NOW, was_deleted=True)

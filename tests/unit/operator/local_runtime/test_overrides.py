@@ -19,7 +19,7 @@ def job_with(*sets: str) -> RagGrpoJob:
     return job
 
 
-def test_set_parses_values_as_yaml() -> None:
+def test_set_option_parses_values_as_yaml() -> None:
     spec = job_with(
         "resources.device=CPU",
         "spec.training.learningRate=1e-6",
@@ -35,7 +35,7 @@ def test_set_parses_values_as_yaml() -> None:
     assert spec.data.validation_files == ["/a.jsonl", "/b.jsonl"]
 
 
-def test_set_changes_job_name() -> None:
+def test_set_option_changes_job_name() -> None:
     assert job_with("metadata.name=other").metadata.name == "other"
 
 
@@ -103,7 +103,7 @@ def test_endpoint_option_is_rejected_for_job_without_endpoints() -> None:
         apply_options(make_raw_job(), [], ["kb=http://x"])
 
 
-def test_all_option_problems_are_reported() -> None:
+def test_invalid_options_are_all_reported() -> None:
     with pytest.raises(InvalidOptions) as caught:
         apply_options(make_raw_job(), ["x", "y"], ["z"])
     assert len(caught.value.problems) == 3

@@ -38,7 +38,7 @@ def test_new_job_folder_is_private(tmp_path: Path) -> None:
     assert len(modes) == 7
 
 
-def test_state_replaces_readable_file(tmp_path: Path) -> None:
+def test_private_state_file_replaces_readable_file(tmp_path: Path) -> None:
     draft = tmp_path / "state.json.tmp"
     draft.write_text("left by a killed run")
     with draft.open() as opened_by_another:

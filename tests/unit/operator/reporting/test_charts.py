@@ -105,7 +105,7 @@ def test_chart_layers_are_stacked() -> None:
 
 
 @pytest.mark.parametrize("chart", [line_chart, stacked_chart])
-def test_chart_without_values_says_no_data(chart: Any) -> None:
+def test_chart_without_values_shows_no_data_text(chart: Any) -> None:
     assert "no data yet" in chart([], [])
     assert "no data yet" in line_chart([1], [Series("x", [None], "s1")])
 

@@ -994,13 +994,13 @@ def test_violations_report_errors_first() -> None:
     assert len(errors(reported)) == 3
 
 
-def test_valid_job_has_no_violations() -> None:
+def test_valid_job_does_not_cause_violations() -> None:
     job = make_job()
     assert violations(job, resolve(job)) == ()
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_have_no_errors(path: Any) -> None:
+def test_sample_jobs_do_not_have_errors(path: Any) -> None:
     job = make_sample(path)
     assert errors(violations(job, resolve(job))) == ()
 

@@ -117,7 +117,7 @@ def test_specified_memory_and_shm_apply_to_rollout_pods() -> None:
 
 
 @pytest.mark.parametrize("resources", [GPUS8, CPU], ids=["gpu", "cpu"])
-def test_colocated_engines_have_no_pods(resources: dict[str, Any]) -> None:
+def test_colocated_engines_do_not_need_rollout_pods(resources: dict[str, Any]) -> None:
     assert PodRole.ROLLOUT not in {each.role for each in sized(resources=resources).pods}
 
 

@@ -123,7 +123,7 @@ def test_mitigations_require_on_out_of_memory_mitigate(policy: str) -> None:
     assert next_mitigation(OOM, [], make_spec({"recovery": {"onOutOfMemory": policy}})) is None
 
 
-def test_other_causes_have_no_mitigation() -> None:
+def test_causes_other_than_out_of_memory_do_not_have_mitigations() -> None:
     assert next_mitigation(Cause.NON_FINITE, [], make_spec()) is None
 
 

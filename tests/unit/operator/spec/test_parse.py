@@ -216,7 +216,7 @@ def test_non_mapping_is_rejected(raw: object, what: str) -> None:
     assert violation.message == f"a job must be a mapping, not {what}"
 
 
-def test_all_violations_are_reported_at_once() -> None:
+def test_violations_are_all_reported_at_once() -> None:
     raw = make_raw_job(
         {place: value for place, value, *_ in WRONG if place.startswith("spec.data.")}
     )

@@ -22,7 +22,7 @@ def arguments(managed: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     "managed", [DENSE | {"index": "BM25"}, {"corpus": "/mnt/runs/c.jsonl", "index": "Dense"}]
 )
-def test_bm25_retriever_has_no_embedding_arguments(managed: dict[str, Any]) -> None:
+def test_bm25_retriever_does_not_get_embedding_arguments(managed: dict[str, Any]) -> None:
     assert arguments(managed) == [*WORDS, managed["index"]]
 
 

@@ -81,7 +81,7 @@ def test_const_is_converted_to_single_value_enum() -> None:
     assert field_of("kind") == {"type": "string", "enum": ["only"]}
 
 
-def test_descriptions_end_with_default() -> None:
+def test_structural_descriptions_end_with_default_value() -> None:
     properties = structural(Outer, spoken)["properties"]
     assert properties["share"]["description"] == "share=0.5"
     assert properties["inner"]["properties"]["size"]["description"] == "inner.size=3"

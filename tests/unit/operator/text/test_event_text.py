@@ -77,7 +77,7 @@ def test_event_note_describes_transition(kind: Kind, now: str, before: str, expe
     assert note_of(kind, now, before) == expected
 
 
-def test_event_note_without_message_has_no_colon() -> None:
+def test_event_note_omits_colon_without_message() -> None:
     assert note_of(Kind.ACCEPTED, "False", message="") == "The spec is invalid"
 
 

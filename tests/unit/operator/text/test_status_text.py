@@ -183,7 +183,7 @@ def test_wrapped_term_reasons_stay_in_their_column() -> None:
 
 
 @pytest.mark.parametrize("width", range(48, 64))
-def test_words_are_not_broken_at_hyphens(width: int) -> None:
+def test_status_text_does_not_break_words_at_hyphens(width: int) -> None:
     hyphens = Condition(
         type=ConditionType.FAILED, status="True", reason="NodeLost", message="held-out " * 20
     )

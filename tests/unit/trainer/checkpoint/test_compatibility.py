@@ -13,7 +13,7 @@ def make_meta_of(config: TrainerConfig) -> Meta:
     return meta_of(config, 40, Cursor(1, 2), {"reward_mean": 0.5})
 
 
-def test_checkpoint_is_compatible_with_its_own_configuration() -> None:
+def test_checkpoint_is_compatible_with_unchanged_configuration() -> None:
     assert check_compatible(make_meta_of(make_trainer_config()), make_trainer_config()) == []
 
 

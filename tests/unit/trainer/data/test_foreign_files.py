@@ -167,7 +167,7 @@ def test_missing_path_lists_nested_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D4")
-def test_first_invalid_rows_are_reported_by_number(tmp_path: Path) -> None:
+def test_first_invalid_rows_are_reported_with_row_numbers(tmp_path: Path) -> None:
     good, bad = {"prompt": "x", "answer": "y"}, {"prompt": " ", "answer": "y"}
     file = write_jsonl(tmp_path / "a.jsonl", [bad, good, bad, bad, bad, bad])
     with pytest.raises(TrainerError) as raised:

@@ -67,7 +67,7 @@ def test_unwritable_folder_is_logged_and_training_continues(
     assert "training continues" in caplog.text
 
 
-def test_output_is_mirrored_only_if_stdout_is_a_file(tmp_path: Path) -> None:
+def test_driver_output_is_mirrored_only_if_stdout_is_file(tmp_path: Path) -> None:
     output = tmp_path / "out"
     mirror = tmp_path / "mirror"
     mirror_of_pipe = tmp_path / "mirror-of-pipe"

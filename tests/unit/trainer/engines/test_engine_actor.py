@@ -51,7 +51,7 @@ async def test_engine_is_dead_after_failed_chunk(actor: RolloutActor) -> None:
         await actor.start_update(0, None)
 
 
-async def test_engine_is_not_adopted_when_driver_exited_during_transfer(
+async def test_engine_is_not_reused_when_driver_exited_during_weight_transfer(
     actor: RolloutActor,
 ) -> None:
     await actor.start_update(0, None)

@@ -32,7 +32,7 @@ def test_step_metrics_are_reduced_as_declared() -> None:
     assert (metrics["loss"], metrics["mismatch_max"]) == (2.5, 0.5)
 
 
-def test_mean_of_one_token_is_its_value() -> None:
+def test_metric_mean_of_one_token_is_its_value() -> None:
     assert reduce_updates([make_update(1, kl=0.6)])["kl"] == 0.6
 
 

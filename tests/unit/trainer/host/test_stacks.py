@@ -28,7 +28,7 @@ def test_stacks_are_written_on_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A34")
-def test_unwritable_log_folder_does_not_end_the_process(
+def test_unwritable_log_folder_does_not_end_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "attempts").write_text("a file where the folder should be")

@@ -29,7 +29,7 @@ def test_linear_schedule_decays_to_floor_after_decay_steps() -> None:
 
 
 @pytest.mark.row("A33")
-def test_cosine_schedule_is_halfway_in_the_middle() -> None:
+def test_cosine_schedule_is_halfway_between_peak_and_floor_at_midpoint() -> None:
     cosine = rates(1, 2, 3, 4, 5, learning_rate_schedule="Cosine", decay_steps=4)
     quarter = 0.8535533905932737  # (1 + cos 45°) / 2
     assert cosine == pytest.approx([1.0, quarter, 0.5, 1 - quarter, 0.0])

@@ -145,7 +145,7 @@ def test_rank_balancing_leaves_ranks_idle_when_groups_are_too_few() -> None:
 
 
 @pytest.mark.parametrize("layout", RowLayout)
-def test_empty_micro_batch_has_no_targets(layout: RowLayout) -> None:
+def test_empty_micro_batch_does_not_have_targets(layout: RowLayout) -> None:
     batch = build_micro_batch([], layout)
 
     assert batch.input_ids.shape == (1, 1)

@@ -271,7 +271,7 @@ def test_ranks_of_pod_load_model_one_at_a_time(model: Path, two_ranks: Ranks) ->
 
 
 @pytest.mark.row("B20")
-def test_checkpoint_of_two_ranks_continues_on_one(
+def test_checkpoint_of_two_ranks_resumes_on_one_rank(
     model: Path, two_ranks: Ranks, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "checkpoint")
@@ -389,7 +389,7 @@ def test_later_mini_batches_use_logprobs_before_first_update(model: Path) -> Non
     assert make_policy(model).step(groups, step=1).clip_fraction == 0.0
 
 
-def test_kl_is_relative_to_initial_model(model: Path) -> None:
+def test_kl_is_measured_against_initial_model(model: Path) -> None:
     policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
     divergences = [policy.step(uneven_groups(), step=step).kl for step in (1, 2)]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)

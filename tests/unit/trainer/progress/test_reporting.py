@@ -123,7 +123,7 @@ def test_seconds_by_stage_are_medians(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A10")
-def test_stage_seconds_grow_without_reports(tmp_path: Path) -> None:
+def test_current_stage_time_grows_between_reports(tmp_path: Path) -> None:
     published = Published()
     now = [100.0]
     reporter = Reporter(make_config(tmp_path), 1, publish=published, clock=lambda: now[0])

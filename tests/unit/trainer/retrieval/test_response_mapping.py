@@ -382,7 +382,7 @@ async def test_mapping_is_not_suggested_without_text_values() -> None:
     assert "set response" not in caught.value.detail
 
 
-async def test_null_results_are_skipped() -> None:
+async def test_null_search_results_are_skipped() -> None:
     _, result = await fetch(always({"results": [None, A, None]}), **HTTP)
     assert [each.text for each in result] == ["A"]
     _, result = await fetch(always({"result": [[None, {"document": A}]]}), role="Retriever",

@@ -304,7 +304,7 @@ async def test_search_is_triggered_by_stop_text_inside_longer_token(
 
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("stray", ["loans</search>", "<search> </search>", "</search>"])
-async def test_turn_without_query_continues_with_hint(stray: str, tmp_path: Path) -> None:
+async def test_search_turn_without_query_continues_with_hint(stray: str, tmp_path: Path) -> None:
     def write(text: str) -> str:
         return "<answer>right</answer>" if "<information>" in text else stray
 
@@ -317,7 +317,7 @@ async def test_turn_without_query_continues_with_hint(stray: str, tmp_path: Path
     assert sample.text == f"{stray}<answer>right</answer>"  # the hint is not part of the completion
 
 
-async def test_answer_before_search_ends_sample(tmp_path: Path) -> None:
+async def test_answer_before_search_tag_ends_sample_without_search(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         config = make_search_config(tmp_path, kb.url, 256)
         sample, _ = await run_search(config, lambda _: f"<answer>right</answer> {SEARCH}")

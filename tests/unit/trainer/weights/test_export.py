@@ -58,7 +58,7 @@ def export_version_2(path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", range(20))
-def test_kill_during_export_leaves_no_incomplete_model(tmp_path: Path, point: int) -> None:
+def test_kill_during_export_does_not_leave_incomplete_model(tmp_path: Path, point: int) -> None:
     path, rehearsal = tmp_path / "ckpt", tmp_path / "rehearsal"
     for folder in (path, rehearsal):
         make_store(make_claim(folder)).export(make_model(1))
