@@ -27,10 +27,10 @@ RUNNING = json.dumps({"status": "RUNNING"})
 ANSWERS: dict[str, tuple[int, str]] = {
     "nonsense": (200, "[" * 1000),
     "an unknown status": (200, '{"status": "DANCING"}'),
-    "a refusal": (403, "no"),
+    "a rejection": (403, "no"),
     "an error": (500, "no"),
-    "runs for ever, progress is nonsense": (200, RUNNING),
-    "forgets the attempt": (404, ""),
+    "runs forever, progress is nonsense": (200, RUNNING),
+    "an unknown attempt": (404, ""),
     "an unknown key": (200, RUNNING),
 }
 

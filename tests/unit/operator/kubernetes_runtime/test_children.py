@@ -218,14 +218,14 @@ async def test_network_policy_is_created_before_pods() -> None:
     plan = make_plan({"retrieval": {"mode": "Prompt", "endpoints": [endpoint]}})
     config = trainer_config(JOB, resolve(JOB), number=0)
     kube, makes = children()
-    for begin in (
+    for create in (
         lambda: makes.start_preflight(METADATA, StartPreflight(make_plan(), config, "hash")),
         lambda: makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed)),
         lambda: makes.create_cluster(METADATA, make_cluster()),
     ):
         kube.objects.clear()
         kube.calls.clear()
-        await begin()
+        await create()
         written = [call for call in kube.calls if call[0] != "get"]
         assert written[0] == ("create", "networkpolicies", NETWORK)
 

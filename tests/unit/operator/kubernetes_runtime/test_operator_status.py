@@ -30,8 +30,8 @@ KEY = JobKey("default", "small")
 
 
 @dataclass
-class Written:
-    """A writer with everything around it."""
+class WriterSetup:
+    """A StatusWriter with its dependencies."""
 
     kube: FakeKube = field(default_factory=FakeKube)
     now: datetime = T0
@@ -60,170 +60,170 @@ def status_at(step: int, **conditions: bool) -> JobStatus:
     return status
 
 
-async def test_progress_is_written_at_most_every_ten_seconds_and_not_lost_in_between() -> None:
-    world = Written()
-    body = await world.writer.write(world.body, status_at(1))
+async def test_progress_writes_are_limited_and_kept_in_memory() -> None:
+    setup = WriterSetup()
+    body = await setup.writer.write(setup.body, status_at(1))
     for second in range(1, 10):
-        world.now = T0 + timedelta(seconds=second)
-        assert await world.writer.write(body, status_at(1 + second)) is body
-        found = world.store.newest(KEY)
-        assert found == (body, status_at(1 + second))
-    assert world.writes == 1
+        setup.now = T0 + timedelta(seconds=second)
+        assert await setup.writer.write(body, status_at(1 + second)) is body
+        newest = setup.store.newest(KEY)
+        assert newest == (body, status_at(1 + second))
+    assert setup.writes == 1
 
-    world.now = T0 + timedelta(seconds=10)
-    await world.writer.write(body, status_at(11))
-    assert world.writes == 2
-    assert stored_status(world.live()).progress.step == 11
-
-
-async def test_a_condition_is_written_at_once() -> None:
-    world = Written()
-    body = await world.writer.write(world.body, status_at(1))
-    await world.writer.write(body, status_at(2, Stalled=True))
-    assert world.writes == 2
+    setup.now = T0 + timedelta(seconds=10)
+    await setup.writer.write(body, status_at(11))
+    assert setup.writes == 2
+    assert stored_status(setup.live()).progress.step == 11
 
 
-async def test_a_round_after_a_write_sees_it_though_the_cache_does_not() -> None:
-    world = Written()
-    await world.writer.write(world.body, status_at(1))
-    newest = world.store.newest(KEY)
+async def test_condition_is_written_immediately() -> None:
+    setup = WriterSetup()
+    body = await setup.writer.write(setup.body, status_at(1))
+    await setup.writer.write(body, status_at(2, Stalled=True))
+    assert setup.writes == 2
+
+
+async def test_store_returns_written_status_before_cache_is_updated() -> None:
+    setup = WriterSetup()
+    await setup.writer.write(setup.body, status_at(1))
+    newest = setup.store.newest(KEY)
     assert newest is not None
     assert stored_status(newest[0]).progress.step == 1
-    assert "status" not in world.body
+    assert "status" not in setup.body
 
 
-async def test_only_what_somebody_else_has_changed_is_news() -> None:
-    world = Written()
-    assert not world.store.is_own_write(world.body)
+async def test_own_writes_are_recognized() -> None:
+    setup = WriterSetup()
+    assert not setup.store.is_own_write(setup.body)
 
-    await world.writer.write(world.body, status_at(1))
-    assert world.store.is_own_write(world.body)
-    assert world.store.is_own_write(world.live())
+    await setup.writer.write(setup.body, status_at(1))
+    assert setup.store.is_own_write(setup.body)
+    assert setup.store.is_own_write(setup.live())
 
-    edited = world.kube.put({**world.live(), "metadata": dict(world.live()["metadata"])})
-    assert not world.store.is_own_write(edited)
-    metadata = {**world.body["metadata"], "uid": "another"}
-    assert not world.store.is_own_write({**world.body, "metadata": metadata})
+    edited = setup.kube.put({**setup.live(), "metadata": dict(setup.live()["metadata"])})
+    assert not setup.store.is_own_write(edited)
+    metadata = {**setup.body["metadata"], "uid": "another"}
+    assert not setup.store.is_own_write({**setup.body, "metadata": metadata})
 
 
-async def test_a_spec_is_in_memory_once() -> None:
-    world = Written()
-    await world.writer.write(world.body, status_at(1))
-    world.store.put(KEY, deepcopy(world.live()))
-    newest = world.store.newest(KEY)
+async def test_spec_is_shared_between_versions() -> None:
+    setup = WriterSetup()
+    await setup.writer.write(setup.body, status_at(1))
+    setup.store.put(KEY, deepcopy(setup.live()))
+    newest = setup.store.newest(KEY)
     assert newest is not None
-    assert newest[0]["spec"] is world.body["spec"]
+    assert newest[0]["spec"] is setup.body["spec"]
 
 
-async def test_a_newer_version_in_the_cache_replaces_what_was_written() -> None:
-    world = Written()
-    await world.writer.write(world.body, status_at(1))
-    edited = world.kube.put({**world.live(), "metadata": dict(world.live()["metadata"])})
-    world.objects.jobs = {KEY: [edited]}
-    assert world.store.newest(KEY) == (edited, None)
+async def test_newer_cached_version_replaces_own_write() -> None:
+    setup = WriterSetup()
+    await setup.writer.write(setup.body, status_at(1))
+    edited = setup.kube.put({**setup.live(), "metadata": dict(setup.live()["metadata"])})
+    setup.objects.jobs = {KEY: [edited]}
+    assert setup.store.newest(KEY) == (edited, None)
 
 
-async def test_a_status_decided_on_an_old_version_is_refused_and_the_new_one_read() -> None:
-    world = Written()
-    edited = {**world.body, "metadata": {**world.body["metadata"], "generation": 2}}
+async def test_status_write_of_outdated_version_conflicts() -> None:
+    setup = WriterSetup()
+    edited = {**setup.body, "metadata": {**setup.body["metadata"], "generation": 2}}
     edited["spec"] = {**edited["spec"], "suspend": True}
-    world.kube.put(edited)
+    setup.kube.put(edited)
 
     with pytest.raises(Conflict):
-        await world.writer.write(world.body, status_at(1))
+        await setup.writer.write(setup.body, status_at(1))
 
-    newest = world.store.newest(KEY)
+    newest = setup.store.newest(KEY)
     assert newest is not None
     assert newest[0]["spec"]["suspend"] is True
-    assert "status" not in world.live()
+    assert "status" not in setup.live()
 
 
-async def test_a_job_of_the_same_name_does_not_inherit_the_status() -> None:
-    world = Written()
-    await world.writer.write(world.body, status_at(1))
-    metadata = {**world.body["metadata"], "uid": "another", "resourceVersion": "1"}
-    fresh = {**world.body, "metadata": metadata}
-    world.objects.jobs = {KEY: [fresh]}
-    assert world.store.newest(KEY) == (fresh, None)
+async def test_recreated_job_does_not_inherit_status() -> None:
+    setup = WriterSetup()
+    await setup.writer.write(setup.body, status_at(1))
+    metadata = {**setup.body["metadata"], "uid": "another", "resourceVersion": "1"}
+    fresh = {**setup.body, "metadata": metadata}
+    setup.objects.jobs = {KEY: [fresh]}
+    assert setup.store.newest(KEY) == (fresh, None)
 
 
-async def test_an_event_is_posted_once_per_transition() -> None:
-    world = Written()
-    body = world.body
+async def test_event_is_posted_once_per_transition() -> None:
+    setup = WriterSetup()
+    body = setup.body
     for step in range(100):
-        world.now = T0 + timedelta(seconds=20 * step)
-        body = await world.writer.write(body, status_at(step, Stalled=True))
-    assert len(world.kube.named("events")) == 1
+        setup.now = T0 + timedelta(seconds=20 * step)
+        body = await setup.writer.write(body, status_at(step, Stalled=True))
+    assert len(setup.kube.named("events")) == 1
 
 
-async def test_an_event_that_cannot_be_posted_does_not_stop_the_round() -> None:
-    world = Written()
-    world.kube.before = failing("create")
-    await world.writer.write(world.body, status_at(1, Accepted=True))
-    assert stored_status(world.live()).progress.step == 1
+async def test_failed_event_post_does_not_stop_round() -> None:
+    setup = WriterSetup()
+    setup.kube.before = failing("create")
+    await setup.writer.write(setup.body, status_at(1, Accepted=True))
+    assert stored_status(setup.live()).progress.step == 1
 
 
-async def test_trouble_is_told_once_and_taken_back_when_it_is_over() -> None:
-    world = Written()
-    body = world.body
+async def test_reconcile_error_is_reported_once_and_cleared() -> None:
+    setup = WriterSetup()
+    body = setup.body
     for _ in range(3):
         status = stored_status(body)
-        await world.writer.report_error(body, status, ConditionReason.ACCESS_DENIED, "no rights")
-        body = world.live()
-    assert world.writes == 1
+        await setup.writer.report_error(body, status, ConditionReason.ACCESS_DENIED, "no rights")
+        body = setup.live()
+    assert setup.writes == 1
     assert stored_status(body).conditions[0].message == "no rights"
 
-    await world.writer.report_error(body, stored_status(body), ConditionReason.RECONCILED)
-    await world.writer.report_error(
-        world.live(), stored_status(world.live()), ConditionReason.RECONCILED
+    await setup.writer.report_error(body, stored_status(body), ConditionReason.RECONCILED)
+    await setup.writer.report_error(
+        setup.live(), stored_status(setup.live()), ConditionReason.RECONCILED
     )
-    assert world.writes == 2
-    assert stored_status(world.live()).conditions[0].status == "False"
+    assert setup.writes == 2
+    assert stored_status(setup.live()).conditions[0].status == "False"
 
 
-def test_what_a_transition_is() -> None:
-    def told(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
+def test_transitions_have_notes_and_types() -> None:
+    def notes(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
         return [(each.note, each.is_warning) for each in transitions(old, new)]
 
     empty, accepted = JobStatus(), status_at(0, Accepted=True)
-    refused = status_at(0, Accepted=False)
-    assert told(empty, accepted) == []
-    assert told(accepted, refused) == [("The spec is invalid: words", True)]
-    assert told(refused, refused) == []
-    assert told(refused, accepted) == [("The spec is valid again", False)]
-    assert told(empty, status_at(0, Stalled=False)) == []
+    rejected = status_at(0, Accepted=False)
+    assert notes(empty, accepted) == []
+    assert notes(accepted, rejected) == [("The spec is invalid: words", True)]
+    assert notes(rejected, rejected) == []
+    assert notes(rejected, accepted) == [("The spec is valid again", False)]
+    assert notes(empty, status_at(0, Stalled=False)) == []
     hang = [("The attempt is stalled: words", True)]
-    assert told(status_at(0, Stalled=False), status_at(0, Stalled=True)) == hang
-    assert told(empty, status_at(0, Ready=True)) == []
+    assert notes(status_at(0, Stalled=False), status_at(0, Stalled=True)) == hang
+    assert notes(empty, status_at(0, Ready=True)) == []
 
 
-def warned(*reasons: str) -> JobStatus:
-    found = [JobWarning(path="spec.x", reason=each, message="odd → even") for each in reasons]
-    return JobStatus(warnings=found, warning_count=len(found))
+def with_warnings(*reasons: str) -> JobStatus:
+    warnings = [JobWarning(path="spec.x", reason=each, message="odd → even") for each in reasons]
+    return JobStatus(warnings=warnings, warning_count=len(warnings))
 
 
 @pytest.mark.row("A3", "C4", "C7", "C19")
-async def test_a_warning_is_one_event_even_after_the_operator_was_restarted() -> None:
-    world = Written()
-    body = await world.writer.write(world.body, warned("First"))
+async def test_warning_event_is_posted_once_across_operator_restarts() -> None:
+    setup = WriterSetup()
+    body = await setup.writer.write(setup.body, with_warnings("First"))
     restarted = StatusWriter(
-        world.kube, world.store, lambda: T0, Pace(poll_seconds=5, status_seconds=10), instance="new"
+        setup.kube, setup.store, lambda: T0, Pace(poll_seconds=5, status_seconds=10), instance="new"
     )
-    await restarted.write(body, warned("First", "Second"))
-    await restarted.write(world.live(), warned("First", "Second"))
+    await restarted.write(body, with_warnings("First", "Second"))
+    await restarted.write(setup.live(), with_warnings("First", "Second"))
 
-    events = world.kube.named("events")
+    events = setup.kube.named("events")
     assert len(events) == 2
-    posted = [each for key, each in world.kube.objects.items() if key[0] == "events"]
+    posted = [each for key, each in setup.kube.objects.items() if key[0] == "events"]
     assert {(each["type"], each["reason"], each["note"]) for each in posted} == {
         ("Warning", "First", "spec.x: odd → even"),
         ("Warning", "Second", "spec.x: odd → even"),
     }
 
 
-def test_warnings_that_have_no_room_are_told_by_their_number() -> None:
-    some = replace(warned("First"), warning_count=3)
-    assert [each.note for each in transitions(warned("First"), some)] == [
+def test_unlisted_warnings_are_reported_by_count() -> None:
+    some = replace(with_warnings("First"), warning_count=3)
+    assert [each.note for each in transitions(with_warnings("First"), some)] == [
         "2 more: `raggrpo plan` lists those of the spec"
     ]
     assert list(transitions(some, some)) == []
@@ -235,17 +235,17 @@ REASONS = ("Because", *map(str, Cause), "Restarting", "PodsNotReady", "Queued", 
 
 
 @pytest.mark.parametrize("kind", ConditionType)
-def test_no_event_shows_a_conditions_name_or_unknown(kind: ConditionType) -> None:
-    begun = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, from_step=0)])
+def test_event_notes_contain_no_condition_names(kind: ConditionType) -> None:
+    started = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, from_step=0)])
     for before, value, reason in product((None, True, False), (True, False, None), REASONS):
-        old = set_condition(begun, kind, before, "Before", "words", T0)
-        new = set_condition(begun, kind, value, reason, "words", T0)
+        old = set_condition(started, kind, before, "Before", "words", T0)
+        new = set_condition(started, kind, value, reason, "words", T0)
         for each in transitions(old, new):
-            told = each.note.replace(f"({reason})", "")  # the cause, which is for people too
-            assert "=" not in told
-            assert "Unknown" not in told
+            note = each.note.replace(f"({reason})", "")  # causes are allowed
+            assert "=" not in note
+            assert "Unknown" not in note
             names = {str(name) for name in ConditionType} - {"Complete", "Failed"}
-            assert not names & set(told.replace(":", "").split()), told
+            assert not names & set(note.replace(":", "").split()), note
 
 
 def waiting_for_pods(reason: ConditionReason, message: str) -> JobStatus:
@@ -295,7 +295,7 @@ def test_resume_event_is_emitted_once_per_attempt() -> None:
         (503, "TransientError", True),
     ],
 )
-def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> None:
+def test_api_error_type_follows_http_status(code: int, kind: str, is_retryable: bool) -> None:
     error = api_error(code, "PATCH /x", b'{"message": "the reason"}')
     assert (type(error).__name__, error.retryable) == (kind, is_retryable)
     assert isinstance(error, OperatorError)
@@ -303,7 +303,7 @@ def test_an_answer_is_judged_once(code: int, kind: str, is_retryable: bool) -> N
     assert str(error).endswith("the reason")
 
 
-def test_a_name_that_is_taken_is_told_from_a_quota_that_changed() -> None:
+def test_already_exists_differs_from_conflict() -> None:
     taken = api_error(409, "POST /x", b'{"message": "exists", "reason": "AlreadyExists"}')
     changed = api_error(409, "POST /x", b'{"message": "try again", "reason": "Conflict"}')
     assert (type(taken), type(changed)) == (AlreadyExists, Conflict)
@@ -313,7 +313,7 @@ def test_a_name_that_is_taken_is_told_from_a_quota_that_changed() -> None:
     ("lifetime", "ended_before", "expected"),
     [(-1, 100, None), (0, 0, 0), (60, 20, 40), (60, 60, 0), (60, 90, 0), (60, None, None)],
 )
-def test_a_finished_job_stays_as_long_as_it_says(
+def test_seconds_until_expiry_follow_ttl(
     lifetime: int, ended_before: int | None, expected: float | None
 ) -> None:
     job = make_job({"ttlSecondsAfterFinished": lifetime})
@@ -323,16 +323,16 @@ def test_a_finished_job_stays_as_long_as_it_says(
 
 
 def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
             if sample.name.startswith("raggrpo_job_"):
-                found.setdefault(sample.name, []).append({**sample.labels, "is": sample.value})
-    return found
+                by_name.setdefault(sample.name, []).append({**sample.labels, "is": sample.value})
+    return by_name
 
 
 @pytest.mark.row("B26")
-def test_the_series_of_a_job_vanish_with_it() -> None:
+def test_metrics_of_deleted_job_are_removed() -> None:
     metrics, job = Metrics(), make_job({"preset": "Fast"})
     running = JobStatus(
         phase=Phase.RUNNING,
@@ -353,7 +353,7 @@ def test_the_series_of_a_job_vanish_with_it() -> None:
 
     metrics.jobs.update(KEY, make_job({"preset": "Debug"}))
     assert [each["preset"] for each in samples(metrics)["raggrpo_job_info"]] == ["Debug"]
-    assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # of a job created anew
+    assert "raggrpo_job_restarts_by_cause" not in samples(metrics)  # the job was recreated
     metrics.jobs.update(KEY, job.model_copy(update={"status": running}))
 
     metrics.jobs.remove(KEY)

@@ -93,9 +93,9 @@ def test_stopped_local_run_counts_until_last_observation(
     watch = WatchState(looked=None if looked is None else at(looked))
     status = JobStatus(restart_state=RestartState(spent=spent, watch=watch))
 
-    found = paused_at_last_observation(status).restart_state.spent
+    paused = paused_at_last_observation(status).restart_state.spent
 
-    assert (found.counted_since, found.counted_seconds) == (None, counted)
+    assert (paused.counted_since, paused.counted_seconds) == (None, counted)
 
 
 def test_paused_timer_is_not_paused_again() -> None:

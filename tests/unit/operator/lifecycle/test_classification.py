@@ -1,4 +1,4 @@
-"""Which evidence names an attempt's end, where several could."""
+"""Precedence of the evidence for the end of an attempt."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ READY = ClusterObserved(1, is_ready=True)
 QUEUED = ClusterObserved(1, is_queued=True, message="waits in queue research")
 
 
-def ended(
+def end_of(
     status: SubmissionStatus | None,
     cluster: ClusterObserved | None = READY,
     progress: Progress | None = None,
@@ -30,9 +30,9 @@ def ended(
     was_reported: bool = True,
     **attempt: Any,
 ) -> AttemptEnd | None:
-    seen = None if status is None else AttemptObserved(1, status, **attempt)
+    newest = None if status is None else AttemptObserved(1, status, **attempt)
     return classify(
-        seen, cluster, progress, was_reported=was_reported, intent=intent, total_steps=60
+        newest, cluster, progress, was_reported=was_reported, intent=intent, total_steps=60
     )
 
 
@@ -47,11 +47,11 @@ LOST = ClusterObserved(
 
 @pytest.mark.parametrize("status", [None, RUNNING, FAILED, SUCCEEDED])
 def test_lost_cluster_takes_precedence(status: SubmissionStatus | None) -> None:
-    told = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
-    assert ended(status, LOST) == told
-    assert ended(status, None) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
+    expected = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
+    assert end_of(status, LOST) == expected
+    assert end_of(status, None) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
     silent = ClusterObserved(1, is_lost=True)
-    assert ended(status, silent) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
+    assert end_of(status, silent) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
 
 
 @pytest.mark.parametrize("cluster", [None, LOST])
@@ -59,7 +59,7 @@ def test_intent_is_kept_when_cluster_is_gone(
     cluster: ClusterObserved | None,
 ) -> None:
     message = "the attempt was stopped (Stalled), and its cluster is gone"
-    assert ended(None, cluster, intent=Cause.STALLED) == AttemptEnd(Cause.STALLED, message)
+    assert end_of(None, cluster, intent=Cause.STALLED) == AttemptEnd(Cause.STALLED, message)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_intent_is_kept_when_cluster_is_gone(
 def test_attempt_is_preempted_with_its_pods(
     intent: Cause | None, cause: Cause, was_reported: bool
 ) -> None:
-    found = ended(None, QUEUED, intent=intent, was_reported=was_reported)
-    assert found == AttemptEnd(cause, "waits in queue research")
+    end = end_of(None, QUEUED, intent=intent, was_reported=was_reported)
+    assert end == AttemptEnd(cause, "waits in queue research")
 
 
 def test_unknown_attempt_is_lost_only_if_reported_before() -> None:
     message = "the head restarted and lost the attempt"
-    assert ended(None) == AttemptEnd(Cause.HEAD_LOST, message)
-    assert ended(None, was_reported=False) is None
+    assert end_of(None) == AttemptEnd(Cause.HEAD_LOST, message)
+    assert end_of(None, was_reported=False) is None
 
 
 @pytest.mark.parametrize("status", [SubmissionStatus.PENDING, RUNNING])
 def test_driver_without_terminal_status_may_be_running(status: SubmissionStatus) -> None:
-    told = ClusterObserved(1, is_queued=True, cause=Cause.WORKER_LOST)
-    assert ended(status, told, at(60), intent=Cause.STALLED) is None
+    cluster = ClusterObserved(1, is_queued=True, cause=Cause.WORKER_LOST)
+    assert end_of(status, cluster, at(60), intent=Cause.STALLED) is None
 
 
 @pytest.mark.parametrize(
@@ -98,43 +98,43 @@ def test_driver_without_terminal_status_may_be_running(status: SubmissionStatus)
     ],
 )
 def test_success_requires_last_step(progress: Progress | None, cause: Cause) -> None:
-    lost = ClusterObserved(1, cause=Cause.WORKER_LOST)  # it was replaced in place
+    lost = ClusterObserved(1, cause=Cause.WORKER_LOST)  # replaced in place
     for cluster in (READY, lost, QUEUED):
-        found = ended(SUCCEEDED, cluster, progress, exit_code=0)
-        assert found is not None
-        assert found.cause is cause
+        end = end_of(SUCCEEDED, cluster, progress, exit_code=0)
+        assert end is not None
+        assert end.cause is cause
         if cause is Cause.SUCCEEDED and progress is not None:
-            assert found.message == f"reached step {progress.step}"
+            assert end.message == f"reached step {progress.step}"
 
 
 def test_false_success_message_contains_steps() -> None:
     message = "the driver exited with code 0 at step {}, before step 60"
     for step, progress in ((0, None), (15, at(15))):
-        told = AttemptEnd(Cause.FALSE_SUCCESS, message.format(step))
-        assert ended(SUCCEEDED, progress=progress) == told
+        expected = AttemptEnd(Cause.FALSE_SUCCESS, message.format(step))
+        assert end_of(SUCCEEDED, progress=progress) == expected
 
 
 def test_finished_attempt_succeeds_despite_intent() -> None:
     for step, cause in ((59, Cause.SUSPENDED), (60, Cause.SUCCEEDED)):
-        found = ended(SUCCEEDED, progress=at(step), intent=Cause.SUSPENDED)
-        assert found is not None
-        assert found.cause is cause
-    unread = ended(SUCCEEDED, intent=Cause.SUSPENDED)
+        end = end_of(SUCCEEDED, progress=at(step), intent=Cause.SUSPENDED)
+        assert end is not None
+        assert end.cause is cause
+    unread = end_of(SUCCEEDED, intent=Cause.SUSPENDED)
     assert unread == AttemptEnd(Cause.SUSPENDED, "the attempt was stopped: Suspended")
 
 
-def test_pods_explain_an_end_before_an_intent_and_a_queue_after_it() -> None:
-    told = ClusterObserved(
+def test_pod_evidence_precedes_intent_which_precedes_queue() -> None:
+    lost_worker = ClusterObserved(
         1, is_queued=True, cause=Cause.WORKER_LOST, short_of=Shortage.STEP, message="ended"
     )
     stopped = AttemptEnd(Cause.STALLED, "the attempt was stopped: Stalled")
     expected = AttemptEnd(Cause.WORKER_LOST, "ended", Shortage.STEP)
-    assert ended(FAILED, told, intent=Cause.STALLED) == expected
-    assert ended(STOPPED, QUEUED, intent=Cause.STALLED) == stopped
-    taken = AttemptEnd(Cause.PREEMPTED, "waits in queue research")
-    assert ended(STOPPED, QUEUED) == ended(FAILED, QUEUED, exit_code=12) == taken
+    assert end_of(FAILED, lost_worker, intent=Cause.STALLED) == expected
+    assert end_of(STOPPED, QUEUED, intent=Cause.STALLED) == stopped
+    preempted = AttemptEnd(Cause.PREEMPTED, "waits in queue research")
+    assert end_of(STOPPED, QUEUED) == end_of(FAILED, QUEUED, exit_code=12) == preempted
     foreign = AttemptEnd(Cause.STOPPED, "the submission was stopped, but not by the operator")
-    assert ended(STOPPED) == foreign
+    assert end_of(STOPPED) == foreign
 
 
 NAN = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan", short_of="Step")
@@ -142,10 +142,10 @@ NAN = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan", short_of="Step"
 
 @pytest.mark.parametrize("code", [None, int(ExitCode.NON_FINITE)])
 def test_reported_failure_is_used_when_exit_code_matches(code: int | None) -> None:
-    told = AttemptEnd(Cause.NON_FINITE, "loss nan", Shortage.STEP)
-    assert ended(FAILED, progress=at(5, failure=NAN), exit_code=code) == told
+    expected = AttemptEnd(Cause.NON_FINITE, "loss nan", Shortage.STEP)
+    assert end_of(FAILED, progress=at(5, failure=NAN), exit_code=code) == expected
     unknown = Failure(exit_code=99, message="?", short_of="Elsewhere")
-    assert ended(FAILED, progress=at(5, failure=unknown)) == AttemptEnd(Cause.PROGRAM_ERROR, "?")
+    assert end_of(FAILED, progress=at(5, failure=unknown)) == AttemptEnd(Cause.PROGRAM_ERROR, "?")
 
 
 @pytest.mark.parametrize(
@@ -161,14 +161,14 @@ def test_reported_failure_is_used_when_exit_code_matches(code: int | None) -> No
     ],
 )
 def test_exit_code_message_contains_ray_message(code: int | None, cause: Cause, how: str) -> None:
-    found = ended(FAILED, progress=at(5), exit_code=code, message="Ray's words")
-    assert found == AttemptEnd(cause, f"the driver {how}: Ray's words")
+    end = end_of(FAILED, progress=at(5), exit_code=code, message="Ray's words")
+    assert end == AttemptEnd(cause, f"the driver {how}: Ray's words")
 
 
-def test_rays_word_about_memory_counts_only_where_there_is_no_code() -> None:
+def test_ray_out_of_memory_report_is_used_without_exit_code() -> None:
     killed: dict[str, Any] = {"is_out_of_memory": True, "message": "low on memory"}
-    told = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "low on memory", Shortage.HEAD_HOST)
-    assert ended(FAILED, **killed) == told
-    coded = ended(FAILED, exit_code=int(ExitCode.DATA_ERROR), **killed)
+    expected = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "low on memory", Shortage.HEAD_HOST)
+    assert end_of(FAILED, **killed) == expected
+    coded = end_of(FAILED, exit_code=int(ExitCode.DATA_ERROR), **killed)
     assert coded is not None
     assert coded.cause is Cause.DATA_ERROR

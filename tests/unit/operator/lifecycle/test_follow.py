@@ -1,4 +1,4 @@
-"""What one look at a running attempt leaves in status, and when it is stopped."""
+"""One round of a running attempt: status updates, deadlines and stop intents."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,7 +35,7 @@ from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import T0, make_scenario_job
 
-RUNS = AttemptObserved(2, SubmissionStatus.RUNNING)
+RUNNING_ATTEMPT = AttemptObserved(2, SubmissionStatus.RUNNING)
 RECORD = AttemptRecord(number=2, cluster=3, started=T0 - timedelta(seconds=100), from_step=10)
 EARLIER = AttemptRecord(
     number=1, cause=Cause.STALLED, from_step=0, to_step=27, lost_steps=7,
@@ -63,12 +63,12 @@ VERIFIED = verified(RUNNING)
 
 
 def at(step: int = 15, **more: Any) -> Progress:
-    given: dict[str, Any] = {"stage": Stage.TRAINING, "started_from_step": 10}
-    given |= {"total_steps": 60, "seconds_per_step": 2.0}
-    return Progress(attempt=2, step=step, **(given | more))
+    values: dict[str, Any] = {"stage": Stage.TRAINING, "started_from_step": 10}
+    values |= {"total_steps": 60, "seconds_per_step": 2.0}
+    return Progress(attempt=2, step=step, **(values | more))
 
 
-def having(*groups: Any, status: JobStatus = VERIFIED) -> JobStatus:
+def with_state(*groups: Any, status: JobStatus = VERIFIED) -> JobStatus:
     for each in groups:
         status = replace(status, restart_state=status.restart_state.with_group(each))
     return status
@@ -81,41 +81,43 @@ def make_round(
     return Round(job, Observed(**observed), T0, status, resolve(job, None))
 
 
-def noted(progress: Progress | None, status: JobStatus = VERIFIED, **changes: Any) -> JobStatus:
+def updated_status(
+    progress: Progress | None, status: JobStatus = VERIFIED, **changes: Any
+) -> JobStatus:
     this = make_round(status, changes)
-    update_progress(this, RUNS, progress)
+    update_progress(this, RUNNING_ATTEMPT, progress)
     return this.status
 
 
-def followed(
+def follow_once(
     progress: Progress | None,
     *groups: Any,
     changes: Mapping[str, Any] | None = None,
     status: JobStatus = VERIFIED,
     **observed: Any,
 ) -> Decision:
-    return follow(make_round(having(*groups, status=status), changes, **observed), progress)
+    return follow(make_round(with_state(*groups, status=status), changes, **observed), progress)
 
 
-def told(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
-    found = get_condition(status, kind)
-    return found.status, found.reason, found.message
+def condition(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
+    current = get_condition(status, kind)
+    return current.status, current.reason, current.message
 
 
-# What is noted
+# Status updates
 
 
 def test_first_observation_starts_attempt_and_counts_downtime() -> None:
     new = replace(RUNNING, attempts=[AttemptRecord(number=2), EARLIER])
-    new = having(SpentTime(down_seconds=5), status=new)
+    new = with_state(SpentTime(down_seconds=5), status=new)
 
-    found = noted(None, new)
-    unseen = make_round(new)
-    update_progress(unseen, None, None)
+    updated = updated_status(None, new)
+    without_attempt = make_round(new)
+    update_progress(without_attempt, None, None)
 
-    assert (found.attempts[0].started, found.restart_state.spent.down_seconds) == (T0, 155)
-    assert unseen.status == new
-    later = noted(None, having(SpentTime(down_seconds=5)))
+    assert (updated.attempts[0].started, updated.restart_state.spent.down_seconds) == (T0, 155)
+    assert without_attempt.status == new
+    later = updated_status(None, with_state(SpentTime(down_seconds=5)))
     assert later.attempts[0] == RECORD
     assert later.restart_state.spent.down_seconds == 5
 
@@ -123,16 +125,18 @@ def test_first_observation_starts_attempt_and_counts_downtime() -> None:
 def test_progress_updates_attempt_record() -> None:
     skipped = [{"path": f"/{n}", "reason": "truncated"} for n in range(20)]
 
-    found = noted(at(in_place=["RankLost: one"], waited_seconds=7.6, skipped_checkpoints=skipped))
+    updated = updated_status(
+        at(in_place=["RankLost: one"], waited_seconds=7.6, skipped_checkpoints=skipped)
+    )
 
-    record = found.attempts[0]
+    record = updated.attempts[0]
     assert (record.from_step, record.to_step, record.waiting_seconds) == (10, 15, 8)
     assert record.in_place == ["RankLost: one"]
     assert record.skipped_checkpoints == [f"/{n}: truncated" for n in range(16)]
 
 
 def test_first_step_is_kept_when_no_longer_reported() -> None:
-    assert noted(at(started_from_step=None)).attempts[0].from_step == 10
+    assert updated_status(at(started_from_step=None)).attempts[0].from_step == 10
 
 
 @pytest.mark.parametrize(
@@ -140,26 +144,29 @@ def test_first_step_is_kept_when_no_longer_reported() -> None:
 )
 def test_slowest_save_is_kept(seconds: float, slowest: float) -> None:
     state = replace(VERIFIED.restart_state, slowest_save_seconds=5.0)
-    found = noted(at(save_seconds=seconds), replace(VERIFIED, restart_state=state))
-    assert found.restart_state.slowest_save_seconds == slowest
+    updated = updated_status(at(save_seconds=seconds), replace(VERIFIED, restart_state=state))
+    assert updated.restart_state.slowest_save_seconds == slowest
 
 
-def test_ratios_are_computed_when_a_step_is_done() -> None:
-    assert noted(at(11)).effective_training_time_ratio == ""
-    assert noted(at(12)).effective_training_time_ratio == "0.04"
+def test_ratios_are_updated_after_new_step() -> None:
+    assert updated_status(at(11)).effective_training_time_ratio == ""
+    assert updated_status(at(12)).effective_training_time_ratio == "0.04"
 
 
 def test_first_chosen_value_of_auto_is_kept() -> None:
     chosen = at(pinned={"precision": "BF16", "attention": "Flash"})
-    assert (noted(chosen).pinned.precision, noted(chosen).pinned.attention) == ("BF16", "Flash")
+    assert (updated_status(chosen).pinned.precision, updated_status(chosen).pinned.attention) == (
+        "BF16",
+        "Flash",
+    )
     earlier = replace(VERIFIED, pinned=Pinned(precision="FP32", attention="Eager"))
-    kept = noted(chosen, earlier).pinned
+    kept = updated_status(chosen, earlier).pinned
     assert (kept.precision, kept.attention) == ("FP32", "Eager")
-    assert noted(at()).pinned == Pinned()
+    assert updated_status(at()).pinned == Pinned()
 
 
 @pytest.mark.parametrize(
-    ("stage", "seconds", "left"),
+    ("stage", "seconds", "remaining"),
     [
         (Stage.TRAINING, 2.0, 90),
         (Stage.CHECKPOINTING, 0.5, 22),
@@ -168,57 +175,75 @@ def test_first_chosen_value_of_auto_is_kept() -> None:
     ],
 )
 def test_remaining_time_is_reported_during_steps(
-    stage: Stage, seconds: float, left: int | None
+    stage: Stage, seconds: float, remaining: int | None
 ) -> None:
-    found = noted(at(stage=stage, seconds_per_step=seconds)).progress
-    assert found.estimated_remaining_seconds == left
-    assert found.seconds_per_step == (seconds or 2.0)
-    assert (found.step_of_total, found.progress_percentage, found.stage) == ("15/60", 25, stage)
+    progress = updated_status(at(stage=stage, seconds_per_step=seconds)).progress
+    assert progress.estimated_remaining_seconds == remaining
+    assert progress.seconds_per_step == (seconds or 2.0)
+    assert (progress.step_of_total, progress.progress_percentage, progress.stage) == (
+        "15/60",
+        25,
+        stage,
+    )
 
 
 def test_progress_rounds_step_time_and_uses_job_target() -> None:
-    found = noted(at(total_steps=0, seconds_per_step=1.23456), status=VERIFIED).progress
-    assert (found.seconds_per_step, found.total_steps, found.step_of_total) == (1.235, 60, "15/60")
+    progress = updated_status(at(total_steps=0, seconds_per_step=1.23456), status=VERIFIED).progress
+    assert (progress.seconds_per_step, progress.total_steps, progress.step_of_total) == (
+        1.235,
+        60,
+        "15/60",
+    )
 
 
 @pytest.mark.parametrize(("step", "percentage"), [(0, 0), (59, 98), (60, 100)])
 def test_progress_is_hundred_percent_at_last_step_only(step: int, percentage: int) -> None:
-    assert noted(at(step)).progress.progress_percentage == percentage
+    assert updated_status(at(step)).progress.progress_percentage == percentage
 
 
-def test_steps_without_a_known_target_are_counted_alone() -> None:
+def test_progress_without_target_shows_step_only() -> None:
     this = make_round(changes={"training": {"epochs": 1}})
-    update_progress(this, RUNS, at(total_steps=0))
-    found = this.status.progress
-    assert (found.step_of_total, found.total_steps, found.progress_percentage) == ("15", 0, 0)
+    update_progress(this, RUNNING_ATTEMPT, at(total_steps=0))
+    progress = this.status.progress
+    assert (progress.step_of_total, progress.total_steps, progress.progress_percentage) == (
+        "15",
+        0,
+        0,
+    )
 
 
 def test_newest_and_best_checkpoint_are_reported() -> None:
     newest = CheckpointRef(step=20, path="/20")
     read = at(22, checkpoint=newest, best_step=20, best_score="ExactMatch 0.5")
 
-    found = noted(read)
+    updated = updated_status(read)
 
-    assert (found.checkpoint, found.best_step, found.best_score) == (newest, 20, "ExactMatch 0.5")
-    assert told(found, ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 20")
+    assert (updated.checkpoint, updated.best_step, updated.best_score) == (
+        newest,
+        20,
+        "ExactMatch 0.5",
+    )
+    assert condition(updated, ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 20")
 
 
 def test_resume_is_not_verified_against_own_checkpoint() -> None:
     own = at(22, started_from_step=5, checkpoint=CheckpointRef(step=20, path="/20"))
 
-    found = noted(own, replace(RUNNING, attempts=[replace(RECORD, from_step=None), EARLIER]))
+    updated = updated_status(
+        own, replace(RUNNING, attempts=[replace(RECORD, from_step=None), EARLIER])
+    )
 
-    assert told(found, ConditionType.RESUME_VERIFIED)[:2] == ("False", "ResumeMismatch")
-    assert found.checkpoint == RUNNING.checkpoint
-    assert told(found, ConditionType.CHECKPOINT_HEALTHY)[0] == "Unknown"
+    assert condition(updated, ConditionType.RESUME_VERIFIED)[:2] == ("False", "ResumeMismatch")
+    assert updated.checkpoint == RUNNING.checkpoint
+    assert condition(updated, ConditionType.CHECKPOINT_HEALTHY)[0] == "Unknown"
 
 
-# Where it began
+# Resume verification
 
 
 @pytest.mark.row("B8")
 @pytest.mark.parametrize(
-    ("began", "expected"),
+    ("started_from", "expected"),
     [
         (None, ("Unknown", "NotYetReported", "")),
         (9, ("False", "ResumeMismatch", "attempt 2: started from step 9, expected at least 10")),
@@ -227,29 +252,29 @@ def test_resume_is_not_verified_against_own_checkpoint() -> None:
     ],
 )
 def test_resume_is_verified_from_newest_checkpoint(
-    began: int | None, expected: tuple[str, str, str]
+    started_from: int | None, expected: tuple[str, str, str]
 ) -> None:
     earlier = verified(replace(RUNNING, attempts=[replace(RECORD, from_step=None)]), number=1)
-    found = noted(at(started_from_step=began), earlier)
-    assert told(found, ConditionType.RESUME_VERIFIED) == expected
+    updated = updated_status(at(started_from_step=started_from), earlier)
+    assert condition(updated, ConditionType.RESUME_VERIFIED) == expected
 
 
-def test_without_a_checkpoint_it_may_begin_anywhere() -> None:
-    found = noted(at(started_from_step=0), replace(RUNNING, checkpoint=None))
-    assert told(found, ConditionType.RESUME_VERIFIED)[:2] == ("True", "Verified")
+def test_resume_without_checkpoint_is_verified_from_any_step() -> None:
+    updated = updated_status(at(started_from_step=0), replace(RUNNING, checkpoint=None))
+    assert condition(updated, ConditionType.RESUME_VERIFIED)[:2] == ("True", "Verified")
 
 
 def test_resume_is_verified_once() -> None:
-    found = noted(at(started_from_step=3))
-    assert told(found, ConditionType.RESUME_VERIFIED) == told(
+    updated = updated_status(at(started_from_step=3))
+    assert condition(updated, ConditionType.RESUME_VERIFIED) == condition(
         VERIFIED, ConditionType.RESUME_VERIFIED
     )
 
 
 def test_resume_from_older_checkpoint_needs_reason() -> None:
     skipped = [{"path": "/10", "reason": "truncated"}, {"path": "/9", "reason": "gone"}]
-    found = noted(at(started_from_step=8, skipped_checkpoints=skipped), RUNNING)
-    assert told(found, ConditionType.RESUME_VERIFIED) == (
+    updated = updated_status(at(started_from_step=8, skipped_checkpoints=skipped), RUNNING)
+    assert condition(updated, ConditionType.RESUME_VERIFIED) == (
         "True",
         "OlderCheckpoint",
         "attempt 2: started from step 8 instead of 10; "
@@ -259,43 +284,43 @@ def test_resume_from_older_checkpoint_needs_reason() -> None:
 
 @pytest.mark.parametrize("older", [[], [EARLIER]])
 @pytest.mark.parametrize(
-    ("began", "lost", "kept"), [(27, 0, 54.1), (25, 2, 50.1), (30, 0, 54.1), (5, 22, 10.1)]
+    ("started_from", "lost", "kept"), [(27, 0, 54.1), (25, 2, 50.1), (30, 0, 54.1), (5, 22, 10.1)]
 )
-def test_steps_are_lost_as_far_as_the_next_attempt_repeats_them(
-    began: int, lost: int, kept: float, older: list[AttemptRecord]
+def test_lost_steps_are_recounted_when_next_attempt_resumes(
+    started_from: int, lost: int, kept: float, older: list[AttemptRecord]
 ) -> None:
     new = replace(RUNNING, attempts=[replace(RECORD, from_step=None), EARLIER, *older])
-    # 20 of its 27 steps count as kept until then.
-    status = having(SpentTime(kept_seconds=40.08), status=replace(new, checkpoint=None))
+    # Until then, 20 of its 27 steps are counted as retained.
+    status = with_state(SpentTime(kept_seconds=40.08), status=replace(new, checkpoint=None))
 
-    found = noted(at(started_from_step=began), status)
+    updated = updated_status(at(started_from_step=started_from), status)
 
-    assert [each.lost_steps for each in found.attempts] == [0, lost, *(7 for _ in older)]
-    assert found.restarts.lost_steps == lost
-    assert found.restart_state.spent.kept_seconds == kept
-    assert found.attempts[0].from_step == began
+    assert [each.lost_steps for each in updated.attempts] == [0, lost, *(7 for _ in older)]
+    assert updated.restarts.lost_steps == lost
+    assert updated.restart_state.spent.kept_seconds == kept
+    assert updated.attempts[0].from_step == started_from
 
 
 def test_first_attempt_has_no_lost_steps() -> None:
     alone = replace(RUNNING, attempts=[replace(RECORD, from_step=None)], checkpoint=None)
-    found = noted(at(started_from_step=0), alone)
-    assert (len(found.attempts), found.attempts[0].from_step) == (1, 0)
+    updated = updated_status(at(started_from_step=0), alone)
+    assert (len(updated.attempts), updated.attempts[0].from_step) == (1, 0)
 
 
 def test_losses_are_corrected_once() -> None:
-    found = noted(at(started_from_step=12))
-    assert found.attempts[1] == EARLIER
-    assert found.restarts.lost_steps == 7
+    updated = updated_status(at(started_from_step=12))
+    assert updated.attempts[1] == EARLIER
+    assert updated.restarts.lost_steps == 7
 
 
-# What is decided
+# Decisions
 
 
-def intent(found: Decision) -> Cause | None:
-    return found.status.restart_state.retry.intent
+def intent_of(decision: Decision) -> Cause | None:
+    return decision.status.restart_state.retry.intent
 
 
-SEEN = WatchState(
+WATCHED = WatchState(
     looked=before(2), watched_since=before(9000), stage="Training", step_seen=15,
     still_since=before(5), reads_since_step=2,
 )  # fmt: skip
@@ -305,139 +330,150 @@ SEEN = WatchState(
     ("stage", "reason"), [(Stage.TRAINING, "Training"), (Stage.FIRST_STEP, "Starting")]
 )
 def test_attempt_with_progress_continues(stage: Stage, reason: str) -> None:
-    found = followed(at(stage=stage), SEEN)
+    decision = follow_once(at(stage=stage), WATCHED)
 
-    assert told(found.status, ConditionType.PROGRESSING) == ("True", reason, "attempt 2")
-    assert told(found.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
-    assert (intent(found), found.actions, found.requeue_after) == (None, (), 1.0)
+    assert condition(decision.status, ConditionType.PROGRESSING) == ("True", reason, "attempt 2")
+    assert condition(decision.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
+    assert (intent_of(decision), decision.actions, decision.requeue_after) == (None, (), 1.0)
 
 
-@pytest.mark.parametrize(("seconds", "is_late"), [(60, False), (61, True)])
-def test_stalled_attempt_is_dumped_and_stopped(seconds: int, is_late: bool) -> None:
-    found = followed(at(), replace(SEEN, still_since=before(seconds)))
+@pytest.mark.parametrize(("seconds", "is_exceeded"), [(60, False), (61, True)])
+def test_stalled_attempt_is_dumped_and_stopped(seconds: int, is_exceeded: bool) -> None:
+    decision = follow_once(at(), replace(WATCHED, still_since=before(seconds)))
 
-    assert intent(found) is (Cause.STALLED if is_late else None)
-    assert found.actions == ((DumpStacks(2),) if is_late else ())
-    assert told(found.status, ConditionType.STALLED)[0] == str(is_late)
-    if is_late:
-        assert found.requeue_after == 0.0
-        assert told(found.status, ConditionType.PROGRESSING)[:2] == ("False", "Stalled")
-        message = told(found.status, ConditionType.STALLED)[2]
+    assert intent_of(decision) is (Cause.STALLED if is_exceeded else None)
+    assert decision.actions == ((DumpStacks(2),) if is_exceeded else ())
+    assert condition(decision.status, ConditionType.STALLED)[0] == str(is_exceeded)
+    if is_exceeded:
+        assert decision.requeue_after == 0.0
+        assert condition(decision.status, ConditionType.PROGRESSING)[:2] == ("False", "Stalled")
+        message = condition(decision.status, ConditionType.STALLED)[2]
         assert message.startswith(
             "no progress in stage Training at step 15 for 61 s (limit 60 s): "
         )
-        assert stop_message(found.status, Cause.STALLED) == message
+        assert stop_message(decision.status, Cause.STALLED) == message
 
 
 def test_stall_needs_two_reads() -> None:
-    found = followed(at(), replace(SEEN, still_since=before(900), reads_since_step=0))
-    assert intent(found) is None
-    assert found.status.restart_state.watch.reads_since_step == 1
-    twice = followed(at(), replace(SEEN, still_since=before(900), reads_since_step=1))
-    assert intent(twice) is Cause.STALLED
+    decision = follow_once(at(), replace(WATCHED, still_since=before(900), reads_since_step=0))
+    assert intent_of(decision) is None
+    assert decision.status.restart_state.watch.reads_since_step == 1
+    twice = follow_once(at(), replace(WATCHED, still_since=before(900), reads_since_step=1))
+    assert intent_of(twice) is Cause.STALLED
 
 
 @pytest.mark.parametrize("progress", [at(16), at(stage=Stage.CHECKPOINTING)])
 def test_new_step_or_stage_resets_timer(progress: Progress) -> None:
-    watch = followed(progress, replace(SEEN, still_since=before(900))).status.restart_state.watch
+    watch = follow_once(
+        progress, replace(WATCHED, still_since=before(900))
+    ).status.restart_state.watch
     assert (watch.still_since, watch.reads_since_step) == (T0, 1)
     assert (watch.stage, watch.step_seen) == (str(progress.stage), progress.step)
 
 
-def test_waiting_between_two_reads_leaves_a_step_as_much_time_again() -> None:
-    waited = replace(SEEN, still_since=before(100), outage_seconds=40.0, outage_step=15)
-    assert intent(followed(at(), waited)) is None
-    assert intent(followed(at(), replace(waited, outage_seconds=39.0))) is Cause.STALLED
+def test_outage_between_reads_extends_step_deadline() -> None:
+    waited = replace(WATCHED, still_since=before(100), outage_seconds=40.0, outage_step=15)
+    assert intent_of(follow_once(at(), waited)) is None
+    assert intent_of(follow_once(at(), replace(waited, outage_seconds=39.0))) is Cause.STALLED
 
 
-WAITS = at(
+WAITING = at(
     stage=Stage.WAITING_FOR_ENDPOINT,
     waiting_for=[EndpointOutage(name="endpoint kb", since="noon", cause="refused")],
 )
 OUTAGE = {"recovery.deadlines": {"outageSeconds": 300}}
 
 
-@pytest.mark.parametrize(("before_it", "since", "is_late"), [(100, 200, False), (100, 201, True)])
+@pytest.mark.parametrize(("waited", "since", "is_exceeded"), [(100, 200, False), (100, 201, True)])
 def test_attempt_waits_for_service_within_outage_deadline(
-    before_it: int, since: int, is_late: bool
+    waited: int, since: int, is_exceeded: bool
 ) -> None:
     waiting = replace(
-        SEEN, outage_since=before(since), outage_step=15, outage_seconds=float(before_it)
+        WATCHED, outage_since=before(since), outage_step=15, outage_seconds=float(waited)
     )
 
-    found = followed(WAITS, waiting, changes=OUTAGE)
+    decision = follow_once(WAITING, waiting, changes=OUTAGE)
 
-    assert intent(found) is (Cause.ENDPOINT_DOWN if is_late else None)
-    named = "endpoint kb since noon: refused"
-    if is_late:
-        why = f"service unavailable for 301 s (limit 300 s): {named}"
-        assert told(found.status, ConditionType.PROGRESSING) == ("False", "EndpointDown", why)
-        assert found.requeue_after == 0.0
+    assert intent_of(decision) is (Cause.ENDPOINT_DOWN if is_exceeded else None)
+    service = "endpoint kb since noon: refused"
+    if is_exceeded:
+        why = f"service unavailable for 301 s (limit 300 s): {service}"
+        assert condition(decision.status, ConditionType.PROGRESSING) == (
+            "False",
+            "EndpointDown",
+            why,
+        )
+        assert decision.requeue_after == 0.0
     else:
-        value, reason, message = told(found.status, ConditionType.WAITING_FOR_ENDPOINT)
-        assert (value, reason, message.startswith(named)) == ("True", "EndpointDown", True)
-        progressing = told(found.status, ConditionType.PROGRESSING)
+        value, reason, message = condition(decision.status, ConditionType.WAITING_FOR_ENDPOINT)
+        assert (value, reason, message.startswith(service)) == ("True", "EndpointDown", True)
+        progressing = condition(decision.status, ConditionType.PROGRESSING)
         assert progressing == ("True", "WaitingForEndpoint", "attempt 2")
-        assert told(found.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
-        assert found.requeue_after == FOLLOW_SECONDS
+        assert condition(decision.status, ConditionType.STALLED) == ("False", "MakingProgress", "")
+        assert decision.requeue_after == FOLLOW_SECONDS
 
 
 def test_outage_starts_with_first_observation() -> None:
-    watch = followed(WAITS, replace(SEEN, unread_since=before(9))).status.restart_state.watch
-    assert watch == replace(SEEN, outage_since=T0, outage_step=15)
+    watch = follow_once(
+        WAITING, replace(WATCHED, unread_since=before(9))
+    ).status.restart_state.watch
+    assert watch == replace(WATCHED, outage_since=T0, outage_step=15)
 
 
 def test_recovered_service_clears_waiting() -> None:
-    waiting = replace(SEEN, outage_since=before(50), outage_step=15)
-    status = followed(WAITS, waiting).status
+    waiting = replace(WATCHED, outage_since=before(50), outage_step=15)
+    status = follow_once(WAITING, waiting).status
 
-    found = follow(make_round(status), at(stage=Stage.TRAINING)).status
+    updated = follow(make_round(status), at(stage=Stage.TRAINING)).status
 
-    assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "EndpointRecovered")
-    watch = found.restart_state.watch
+    assert condition(updated, ConditionType.WAITING_FOR_ENDPOINT)[:2] == (
+        "False",
+        "EndpointRecovered",
+    )
+    watch = updated.restart_state.watch
     assert (watch.outage_since, watch.outage_seconds) == (None, 50.0)
 
 
 def test_resume_mismatch_stops_attempt() -> None:
-    found = followed(at(), status=RUNNING)
-    assert intent(found) is Cause.RESUME_MISMATCH
-    assert found.requeue_after == 0.0
+    decision = follow_once(at(), status=RUNNING)
+    assert intent_of(decision) is Cause.RESUME_MISMATCH
+    assert decision.requeue_after == 0.0
     unknown = replace(RUNNING, attempts=[replace(RECORD, from_step=None)])
-    assert intent(followed(at(started_from_step=None), status=unknown)) is None
+    assert intent_of(follow_once(at(started_from_step=None), status=unknown)) is None
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_degradation_ends_only_an_attempt_whose_job_asks_for_it(is_asked: bool) -> None:
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_degradation_stops_attempt_when_restart_when_degraded_is_set(is_enabled: bool) -> None:
     state = VERIFIED.restart_state
     status = replace(
         VERIFIED,
         sizing=size(resolve(make_scenario_job(), KNOWN_TINY).spec, KNOWN_TINY),
         restart_state=replace(state, baseline=Baseline(step=11, seconds=1.0)),
     )
-    changes = {"recovery.restartWhenDegraded": is_asked}
+    changes = {"recovery.restartWhenDegraded": is_enabled}
     read = at(metrics=[Metric(name="mismatch_mean", value="0.2")])
 
-    found = followed(read, SEEN, changes=changes, status=status)
+    decision = follow_once(read, WATCHED, changes=changes, status=status)
 
-    assert intent(found) is (Cause.DEGRADED if is_asked else None)
-    assert told(found.status, ConditionType.SLOWING_DOWN)[0] == "True"
-    assert told(found.status, ConditionType.POLICY_MISMATCH)[0] == "True"
+    assert intent_of(decision) is (Cause.DEGRADED if is_enabled else None)
+    assert condition(decision.status, ConditionType.SLOWING_DOWN)[0] == "True"
+    assert condition(decision.status, ConditionType.POLICY_MISMATCH)[0] == "True"
 
 
-# How it is stopped
+# Stopping an attempt
 
 
 QUEUED = ClusterObserved(3, is_queued=True)
 
 
-def test_suspension_a_deadline_and_a_queue_are_recorded_before_they_are_acted_on() -> None:
-    suspended = followed(at(), changes={"suspend": True})
+def test_stop_intent_is_recorded_before_attempt_is_stopped() -> None:
+    suspended = follow_once(at(), changes={"suspend": True})
     counted = SpentTime(counted_seconds=61)
-    late = followed(at(), counted, changes={"activeDeadlineSeconds": 60})
-    queued = followed(at(), cluster=QUEUED)
+    expired = follow_once(at(), counted, changes={"activeDeadlineSeconds": 60})
+    queued = follow_once(at(), cluster=QUEUED)
 
-    ends = [suspended, late, queued]
-    assert [*map(intent, ends)] == [Cause.SUSPENDED, Cause.DEADLINE_EXCEEDED, Cause.PREEMPTED]
+    ends = [suspended, expired, queued]
+    assert [*map(intent_of, ends)] == [Cause.SUSPENDED, Cause.DEADLINE_EXCEEDED, Cause.PREEMPTED]
     assert [each.actions for each in ends] == [(), (), ()]
     assert [each.requeue_after for each in ends] == [0.0] * 3
     assert [stop_message(each.status, Cause.SUSPENDED) for each in ends] == [
@@ -445,10 +481,10 @@ def test_suspension_a_deadline_and_a_queue_are_recorded_before_they_are_acted_on
     ]  # fmt: skip
 
 
-def stopping(seconds: float) -> JobStatus:
-    status = having(RetryState(intent=Cause.STALLED), WatchState(watched_since=before(9000)))
+def with_stop_intent(seconds: float) -> JobStatus:
+    status = with_state(RetryState(intent=Cause.STALLED), WatchState(watched_since=before(9000)))
     kind = ConditionType.PROGRESSING
-    return set_condition(status, kind, False, "Stalled", "stands still", before(seconds))
+    return set_condition(status, kind, False, "Stalled", "no progress", before(seconds))
 
 
 def test_stuck_driver_is_deleted_with_its_cluster() -> None:
@@ -457,22 +493,22 @@ def test_stuck_driver_is_deleted_with_its_cluster() -> None:
 
     assert STOP_SECONDS == 60
     for seconds, action in [(limit, StopAttempt(2)), (limit + 1, DeleteCluster(3))]:
-        found = follow(make_round(stopping(seconds)), at())
-        assert (found.actions, found.requeue_after) == ((action,), FOLLOW_SECONDS)
+        decision = follow(make_round(with_stop_intent(seconds)), at())
+        assert (decision.actions, decision.requeue_after) == ((action,), FOLLOW_SECONDS)
 
 
 def test_preempting_queue_stops_attempt() -> None:
-    found = follow(make_round(stopping(9000), cluster=QUEUED), at())
-    assert (found.actions, found.requeue_after) == ((), FOLLOW_SECONDS)
+    decision = follow(make_round(with_stop_intent(9000), cluster=QUEUED), at())
+    assert (decision.actions, decision.requeue_after) == ((), FOLLOW_SECONDS)
 
 
 def test_stop_message_is_used_for_matching_cause_only() -> None:
-    status = stopping(5)
-    assert stop_message(status, Cause.STALLED) == "stands still"
+    status = with_stop_intent(5)
+    assert stop_message(status, Cause.STALLED) == "no progress"
     assert stop_message(status, Cause.PREEMPTED) == ""
-    other = having(RetryState(intent=Cause.PREEMPTED), status=status)
+    other = with_state(RetryState(intent=Cause.PREEMPTED), status=status)
     assert stop_message(other, Cause.PREEMPTED) == ""
-    assert stop_message(having(RetryState(), status=status), Cause.STALLED) == ""
+    assert stop_message(with_state(RetryState(), status=status), Cause.STALLED) == ""
 
 
 @pytest.mark.parametrize(
@@ -484,8 +520,8 @@ def test_progress_may_be_unreadable_until_its_deadline(
     changes = {"recovery.deadlines": {"progressUnreachableSeconds": 300}}
     unread = None if since is None else before(since)
 
-    found = followed(None, replace(SEEN, unread_since=unread), changes=changes)
+    decision = follow_once(None, replace(WATCHED, unread_since=unread), changes=changes)
 
-    assert intent(found) is cause
-    assert found.status.restart_state.watch.unread_since == (unread or T0)
-    assert found.requeue_after == (0.0 if cause else FOLLOW_SECONDS)
+    assert intent_of(decision) is cause
+    assert decision.status.restart_state.watch.unread_since == (unread or T0)
+    assert decision.requeue_after == (0.0 if cause else FOLLOW_SECONDS)

@@ -1,4 +1,4 @@
-"""How failures are counted by node, and what takes one off."""
+"""Failure counts of nodes and their decay."""
 
 from datetime import datetime, timedelta
 
@@ -45,7 +45,7 @@ ALL, LESS_ONE, LESS_TWO = {"a": 1, "b": 2, "c": 5}, {"b": 1, "c": 4}, {"c": 3}
         (T0 + 2 * DAY, LESS_TWO),
     ],
 )
-def test_each_whole_day_takes_one_off(now: datetime, counts: dict[str, int]) -> None:
+def test_failure_count_decreases_by_one_per_day(now: datetime, counts: dict[str, int]) -> None:
     assert with_decayed_counts(make_status(failed_at()), 5, now).failures_by_node == counts
 
 
@@ -63,7 +63,7 @@ def test_each_whole_day_takes_one_off(now: datetime, counts: dict[str, int]) -> 
         (5, 5, ALL),
     ],
 )
-def test_each_ten_checkpoints_take_one_off(
+def test_failure_count_decreases_by_one_per_ten_checkpoints(
     saved: int | None, every: int, counts: dict[str, int]
 ) -> None:
     assert (
@@ -72,7 +72,7 @@ def test_each_ten_checkpoints_take_one_off(
     )
 
 
-def test_without_a_known_time_nothing_is_taken_off() -> None:
+def test_failure_count_is_kept_when_failure_time_is_unknown() -> None:
     never = Remedies(failures_by_node={"a": 1})
     assert with_decayed_counts(make_status(never, 1000), 5, T0) == never
 
@@ -86,11 +86,11 @@ def test_nodes_are_avoided_from_limit(limit: int, nodes: tuple[str, ...]) -> Non
 
 
 def test_node_failure_is_counted_with_time_and_checkpoint() -> None:
-    found = with_node_failure(make_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
+    remedies = with_node_failure(make_status(failed_at(), 3), LOST, Cause.NODE_LOST, 5, T0 + DAY)
 
-    assert list(found.failures_by_node.items()) == [("b", 1), ("c", 4), ("gpu-7", 1)]
-    assert (found.node_failed_at, found.node_failed_step) == (T0 + DAY, 3)
-    assert with_node_failure(make_status(found), LOST, Cause.NODE_LOST, 5, T0 + DAY) == Remedies(
+    assert list(remedies.failures_by_node.items()) == [("b", 1), ("c", 4), ("gpu-7", 1)]
+    assert (remedies.node_failed_at, remedies.node_failed_step) == (T0 + DAY, 3)
+    assert with_node_failure(make_status(remedies), LOST, Cause.NODE_LOST, 5, T0 + DAY) == Remedies(
         failures_by_node={"b": 1, "c": 4, "gpu-7": 2}, node_failed_at=T0 + DAY
     )
 
@@ -116,6 +116,6 @@ def test_least_recently_failed_node_is_dropped_beyond_limit() -> None:
 
     again = ClusterObserved(1, cause=Cause.NODE_LOST, node="n0")
     kept = with_node_failure(make_status(many), again, Cause.NODE_LOST, 5, T0)
-    found = with_node_failure(make_status(kept), LOST, Cause.NODE_LOST, 5, T0)
+    remedies = with_node_failure(make_status(kept), LOST, Cause.NODE_LOST, 5, T0)
 
-    assert [*found.failures_by_node] == [*(f"n{i}" for i in range(2, 64)), "n0", "gpu-7"]
+    assert [*remedies.failures_by_node] == [*(f"n{i}" for i in range(2, 64)), "n0", "gpu-7"]

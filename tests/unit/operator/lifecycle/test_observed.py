@@ -1,4 +1,4 @@
-"""What a look at a job says, and what it leaves open."""
+"""Observed state: derived properties and defaults."""
 
 import pytest
 
@@ -28,16 +28,16 @@ def test_observed_is_queued_with_cluster(cluster: ClusterObserved | None, is_que
     assert Observed(cluster=cluster).is_queued is is_queued
 
 
-def test_nothing_is_claimed_that_nobody_saw() -> None:
+def test_observations_default_to_false() -> None:
     cluster, retriever = ClusterObserved(1), RetrieverObserved("kb", "http://kb")
     attempt = AttemptObserved(1, SubmissionStatus.FAILED)
-    told = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
-    told += [retriever.is_ready, retriever.has_ended, attempt.is_out_of_memory]
-    assert not any(told)
+    claims = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
+    claims += [retriever.is_ready, retriever.has_ended, attempt.is_out_of_memory]
+    assert not any(claims)
 
 
 def test_observed_defaults() -> None:
-    look = Observed()
-    assert (look.delay_seconds, look.evidence_seconds) == (0.0, 0.0)
-    assert look.in_pods
-    assert look.is_head_reachable
+    observed = Observed()
+    assert (observed.delay_seconds, observed.evidence_seconds) == (0.0, 0.0)
+    assert observed.in_pods
+    assert observed.is_head_reachable

@@ -10,70 +10,70 @@ from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from raggrpo_operator.core.lifecycle.deadlines.outages import advance_timer, describe, pause_timer
 from support.fakes.fake_runtime import T0
 
-BEGAN = WatchState(outage_since=T0, outage_step=5)
+WAITING = WatchState(outage_since=T0, outage_step=5)
 LATER = T0 + timedelta(seconds=50)
 
 
-def waits_at(step: int) -> Progress:
+def waiting_at(step: int) -> Progress:
     return Progress(attempt=1, stage=Stage.WAITING_FOR_ENDPOINT, step=step, total_steps=9)
 
 
 def test_timer_runs_while_same_step_waits() -> None:
-    assert advance_timer(BEGAN, waits_at(5), LATER) == BEGAN
+    assert advance_timer(WAITING, waiting_at(5), LATER) == WAITING
 
 
 def test_timer_restarts_when_step_completed_between_reads() -> None:
-    found = advance_timer(BEGAN, waits_at(6), LATER)
-    assert found == WatchState(outage_since=LATER, outage_step=6)
+    watch = advance_timer(WAITING, waiting_at(6), LATER)
+    assert watch == WatchState(outage_since=LATER, outage_step=6)
 
 
-TRAINS = Progress(attempt=1, stage=Stage.TRAINING, step=5, total_steps=9)
+TRAINING = Progress(attempt=1, stage=Stage.TRAINING, step=5, total_steps=9)
 
 
 def test_response_pauses_timer_and_extends_stage_deadline() -> None:
-    began = replace(BEGAN, outage_seconds=7.0, still_since=T0 - timedelta(seconds=20))
+    waiting = replace(WAITING, outage_seconds=7.0, still_since=T0 - timedelta(seconds=20))
 
-    found = advance_timer(began, TRAINS, LATER)
+    watch = advance_timer(waiting, TRAINING, LATER)
 
-    assert found == WatchState(
+    assert watch == WatchState(
         outage_step=5, outage_seconds=57.0, still_since=T0 + timedelta(seconds=30)
     )
 
 
 def test_stage_timer_does_not_start_in_future() -> None:
-    found = pause_timer(replace(BEGAN, still_since=T0 + timedelta(seconds=10)), LATER)
-    assert found.still_since == LATER
-    assert pause_timer(BEGAN, LATER).still_since is None
+    watch = pause_timer(replace(WAITING, still_since=T0 + timedelta(seconds=10)), LATER)
+    assert watch.still_since == LATER
+    assert pause_timer(WAITING, LATER).still_since is None
 
 
 def test_paused_outage_counts_observed_time_only() -> None:
-    seen = replace(BEGAN, watched_since=T0 + timedelta(seconds=20), outage_seconds=0.14)
-    assert pause_timer(seen, LATER).outage_seconds == 30.1
+    observed = replace(WAITING, watched_since=T0 + timedelta(seconds=20), outage_seconds=0.14)
+    assert pause_timer(observed, LATER).outage_seconds == 30.1
 
 
 def test_timer_resumes_when_same_step_waits_again() -> None:
     waited = WatchState(outage_step=5, outage_seconds=57.0)
     expected = WatchState(outage_since=LATER, outage_step=5, outage_seconds=57.0)
-    assert advance_timer(waited, waits_at(5), LATER) == expected
-    assert advance_timer(waited, waits_at(4), LATER) == expected
-    assert advance_timer(replace(waited, outage_seconds=0.5), waits_at(4), LATER).outage_step == 5
+    assert advance_timer(waited, waiting_at(5), LATER) == expected
+    assert advance_timer(waited, waiting_at(4), LATER) == expected
+    assert advance_timer(replace(waited, outage_seconds=0.5), waiting_at(4), LATER).outage_step == 5
 
 
 def test_outage_of_zero_seconds_is_reset() -> None:
-    found = advance_timer(WatchState(outage_step=5), waits_at(4), LATER)
-    assert (found.outage_since, found.outage_step) == (LATER, 4)
+    watch = advance_timer(WatchState(outage_step=5), waiting_at(4), LATER)
+    assert (watch.outage_since, watch.outage_step) == (LATER, 4)
 
 
-@pytest.mark.parametrize("state", [BEGAN, WatchState(outage_step=5, outage_seconds=0.5)])
+@pytest.mark.parametrize("state", [WAITING, WatchState(outage_step=5, outage_seconds=0.5)])
 def test_completed_step_resets_timer(state: WatchState) -> None:
-    assert advance_timer(state, TRAINS.model_copy(update={"step": 6}), LATER) == WatchState()
+    assert advance_timer(state, TRAINING.model_copy(update={"step": 6}), LATER) == WatchState()
 
 
 def test_first_outage_starts_timer_at_its_step() -> None:
     for step in (0, 3):
         expected = WatchState(outage_since=T0, outage_step=step)
-        assert advance_timer(WatchState(), waits_at(step), T0) == expected
-    assert advance_timer(WatchState(), TRAINS, T0) == WatchState()
+        assert advance_timer(WatchState(), waiting_at(step), T0) == expected
+    assert advance_timer(WatchState(), TRAINING, T0) == WatchState()
 
 
 def test_describe_lists_services_with_causes() -> None:

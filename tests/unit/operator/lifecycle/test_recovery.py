@@ -1,4 +1,4 @@
-"""What the end of one attempt leaves in status, and what follows it."""
+"""The end of an attempt: status updates, restarts and failed jobs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ RUNNING = AttemptRecord(
     number=2, started=T0 - timedelta(seconds=100), from_step=10, to_step=27, waiting_seconds=30
 )
 EARLIER = AttemptRecord(number=1, cause=Cause.NODE_LOST, to_step=11, from_step=0)
-RUNS = JobStatus(
+RUNNING_JOB = JobStatus(
     attempt=2,
     attempts=[RUNNING, EARLIER],
     checkpoint=CheckpointRef(step=20, path="/20"),
@@ -49,8 +49,8 @@ RUNS = JobStatus(
 )
 
 
-def having(*groups: Any, status: JobStatus = RUNS, **record: Any) -> JobStatus:
-    """Return the status with these groups of its state, and its newest attempt changed."""
+def with_state(*groups: Any, status: JobStatus = RUNNING_JOB, **record: Any) -> JobStatus:
+    """Return the status with these state groups and changes of the newest attempt's record."""
     newest, *older = status.attempts
     state = status.restart_state
     for each in groups:
@@ -59,15 +59,15 @@ def having(*groups: Any, status: JobStatus = RUNS, **record: Any) -> JobStatus:
 
 
 def make_round(
-    status: JobStatus = RUNS, changes: Mapping[str, Any] | None = None, **observed: Any
+    status: JobStatus = RUNNING_JOB, changes: Mapping[str, Any] | None = None, **observed: Any
 ) -> Round:
     job = make_scenario_job(changes).model_copy(update={"status": status})
     return Round(job, Observed(**observed), T0, status, resolve(job, None))
 
 
-def ended(
+def end_attempt(
     cause: Cause,
-    status: JobStatus = RUNS,
+    status: JobStatus = RUNNING_JOB,
     changes: Mapping[str, Any] | None = None,
     short_of: Shortage | None = None,
     **observed: Any,
@@ -75,19 +75,19 @@ def ended(
     return settle(make_round(status, changes, **observed), cause, "on purpose", short_of)
 
 
-def told(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
-    found = get_condition(status, kind)
-    return found.status, found.reason, found.message
+def condition(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
+    current = get_condition(status, kind)
+    return current.status, current.reason, current.message
 
 
-# What is recorded
+# Records
 
 
-def test_its_steps_and_its_time_are_accounted_for() -> None:
+def test_attempt_end_records_steps_and_time() -> None:
     spent = SpentTime(active_seconds=40, kept_seconds=5.5, waiting_seconds=7, down_seconds=9)
-    earlier = replace(RUNS, restarts=RestartCounts(lost_steps=3))
+    earlier = replace(RUNNING_JOB, restarts=RestartCounts(lost_steps=3))
 
-    status = ended(Cause.PROGRAM_ERROR, having(spent, status=earlier)).status
+    status = end_attempt(Cause.PROGRAM_ERROR, with_state(spent, status=earlier)).status
 
     newest = status.attempts[0]
     assert (newest.cause, newest.message) == (Cause.PROGRAM_ERROR, "on purpose")
@@ -101,7 +101,7 @@ def test_its_steps_and_its_time_are_accounted_for() -> None:
 
 @pytest.mark.parametrize(("started", "seconds"), [(None, 0), (T0, 0), (T0 + timedelta(hours=1), 0)])
 def test_unstarted_attempt_has_zero_seconds(started: Any, seconds: int) -> None:
-    status = ended(Cause.PROGRAM_ERROR, having(started=started)).status
+    status = end_attempt(Cause.PROGRAM_ERROR, with_state(started=started)).status
 
     assert status.attempts[0].seconds == seconds
     spent = status.restart_state.spent
@@ -118,40 +118,40 @@ def test_unstarted_attempt_has_zero_seconds(started: Any, seconds: int) -> None:
         (Cause.SUCCEEDED, None, 0),
     ],
 )
-def test_steps_beyond_the_newest_checkpoint_are_lost(
-    cause: Cause, saved: int | None, lost: int
-) -> None:
+def test_steps_after_newest_checkpoint_are_lost(cause: Cause, saved: int | None, lost: int) -> None:
     newest = None if saved is None else CheckpointRef(step=saved, path=f"/{saved}")
     target = {"training.totalSteps": 27}
 
-    status = ended(cause, replace(RUNS, checkpoint=newest), target).status
+    status = end_attempt(cause, replace(RUNNING_JOB, checkpoint=newest), target).status
 
     assert (status.attempts[0].lost_steps, status.restarts.lost_steps) == (lost, lost)
 
 
 def test_long_end_message_is_shortened() -> None:
-    found = settle(make_round(), Cause.STALLED, "x" * 5000).status
-    assert len(found.attempts[0].message) == 1024
+    updated = settle(make_round(), Cause.STALLED, "x" * 5000).status
+    assert len(updated.attempts[0].message) == 1024
 
 
-WAITS = having(
+WAITING_JOB = with_state(
     WatchState(outage_since=T0 - timedelta(seconds=9), looked=T0),
     status=set_condition(
-        RUNS, ConditionType.WAITING_FOR_ENDPOINT, True, "EndpointDown", "kb is down", T0
+        RUNNING_JOB, ConditionType.WAITING_FOR_ENDPOINT, True, "EndpointDown", "kb is down", T0
     ),
 )
 
 
 def test_ended_attempt_clears_waiting() -> None:
-    found = ended(Cause.STALLED, WAITS).status
-    assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "AttemptEnded")
-    watch = found.restart_state.watch
+    updated = end_attempt(Cause.STALLED, WAITING_JOB).status
+    assert condition(updated, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "AttemptEnded")
+    watch = updated.restart_state.watch
     assert (watch.outage_since, watch.outage_seconds) == (None, 9.0)
 
 
 def test_failed_job_clears_waiting() -> None:
-    found = fail(make_round(WAITS), Cause.ENDPOINT_DOWN, "an hour is over").status
-    assert told(found, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Failed")
+    updated = fail(
+        make_round(WAITING_JOB), Cause.ENDPOINT_DOWN, "service unavailable for 3601 s"
+    ).status
+    assert condition(updated, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "Failed")
 
 
 # Success
@@ -159,31 +159,41 @@ def test_failed_job_clears_waiting() -> None:
 
 @pytest.mark.parametrize("target", [26, 27])
 def test_reached_target_completes_job(target: int) -> None:
-    found = ended(Cause.SUCCEEDED, changes={"training.totalSteps": target})
+    decision = end_attempt(Cause.SUCCEEDED, changes={"training.totalSteps": target})
 
-    assert told(found.status, ConditionType.COMPLETE) == ("True", "TargetReached", "on purpose")
+    assert condition(decision.status, ConditionType.COMPLETE) == (
+        "True",
+        "TargetReached",
+        "on purpose",
+    )
     for kind in (ConditionType.PROGRESSING, ConditionType.CLUSTER_READY):
-        assert told(found.status, kind) == ("False", "Complete", "")
-    assert found.status.completion_time == T0
-    assert (found.actions, found.requeue_after) == ((), 0.0)
+        assert condition(decision.status, kind) == ("False", "Complete", "")
+    assert decision.status.completion_time == T0
+    assert (decision.actions, decision.requeue_after) == ((), 0.0)
 
 
-def test_managed_retrievers_are_stopped_with_a_complete_job() -> None:
+def test_complete_job_stops_managed_retrievers() -> None:
     target = {"training.totalSteps": 27}
     kept = (RetrieverObserved("kb", "http://kb", is_ready=True),)
-    assert ended(Cause.SUCCEEDED, changes=target, retrievers=kept).actions == (StopRetrievers(),)
+    assert end_attempt(Cause.SUCCEEDED, changes=target, retrievers=kept).actions == (
+        StopRetrievers(),
+    )
 
 
 def test_raised_target_restarts_after_backoff() -> None:
     intent = RetryState(intent=Cause.STALLED, saved_step=19)
     changes = {"training.totalSteps": 28, "recovery.backoffSeconds": 30}
 
-    found = ended(Cause.SUCCEEDED, having(intent), changes)
+    decision = end_attempt(Cause.SUCCEEDED, with_state(intent), changes)
 
-    retry = found.status.restart_state.retry
+    retry = decision.status.restart_state.retry
     assert retry.next_retry_time == T0 + timedelta(seconds=30)
-    assert told(found.status, ConditionType.PROGRESSING) == ("False", "TargetRaised", "on purpose")
-    assert (found.requeue_after, found.status.restarts) == (0.0, RestartCounts())
+    assert condition(decision.status, ConditionType.PROGRESSING) == (
+        "False",
+        "TargetRaised",
+        "on purpose",
+    )
+    assert (decision.requeue_after, decision.status.restarts) == (0.0, RestartCounts())
 
 
 @pytest.mark.parametrize(
@@ -194,26 +204,26 @@ def test_success_without_new_checkpoint_is_false_success(
     from_step: int | None, saved: int, checkpoint: int | None
 ) -> None:
     newest = None if checkpoint is None else CheckpointRef(step=checkpoint, path="/x")
-    status = having(RetryState(saved_step=saved), from_step=from_step)
+    status = with_state(RetryState(saved_step=saved), from_step=from_step)
 
-    found = ended(Cause.SUCCEEDED, replace(status, checkpoint=newest))
+    decision = end_attempt(Cause.SUCCEEDED, replace(status, checkpoint=newest))
 
-    assert found.status.attempts[0].cause is Cause.FALSE_SUCCESS
-    assert found.status.restarts.by_cause == {"FalseSuccess": 1}
+    assert decision.status.attempts[0].cause is Cause.FALSE_SUCCESS
+    assert decision.status.restarts.by_cause == {"FalseSuccess": 1}
 
 
-# Suspension and the queue
+# Suspension and queues
 
 
 def test_suspended_attempt_is_not_counted() -> None:
     stopping = RetryState(intent=Cause.SUSPENDED, warm_failures_in_a_row=1, ends_in_a_row=2)
 
-    found = ended(Cause.SUSPENDED, having(stopping))
+    decision = end_attempt(Cause.SUSPENDED, with_state(stopping))
 
-    assert found.status.restart_state.retry == replace(stopping, intent=None)
-    assert told(found.status, ConditionType.PROGRESSING) == ("False", "Suspended", "")
-    assert (found.requeue_after, found.status.restarts.total) == (0.0, 0)
-    assert found.status.restarts.by_cause == {}
+    assert decision.status.restart_state.retry == replace(stopping, intent=None)
+    assert condition(decision.status, ConditionType.PROGRESSING) == ("False", "Suspended", "")
+    assert (decision.requeue_after, decision.status.restarts.total) == (0.0, 0)
+    assert decision.status.restarts.by_cause == {}
 
 
 @pytest.mark.parametrize(
@@ -224,14 +234,14 @@ def test_suspended_attempt_is_not_counted() -> None:
         (Cause.STALLED, True, T0 - timedelta(hours=1)),
     ],
 )
-def test_pods_that_a_queue_took_do_not_count_as_lost(
+def test_preempted_pods_are_not_losses_of_next_attempt(
     cause: Cause, is_queued: bool, since: Any
 ) -> None:
-    status = having(LaunchState(cluster_since=T0 - timedelta(hours=1)))
+    status = with_state(LaunchState(cluster_since=T0 - timedelta(hours=1)))
 
-    found = ended(cause, status, cluster=ClusterObserved(1, is_queued=is_queued))
+    decision = end_attempt(cause, status, cluster=ClusterObserved(1, is_queued=is_queued))
 
-    assert found.status.restart_state.launch.cluster_since == since
+    assert decision.status.restart_state.launch.cluster_since == since
 
 
 # Restarts
@@ -244,41 +254,43 @@ def test_counts_reset_after_new_checkpoint() -> None:
         next_retry_time=T0,
     )  # fmt: skip
 
-    found = ended(Cause.STALLED, having(before, status=replace(RUNS, restarts=counts)))
+    decision = end_attempt(
+        Cause.STALLED, with_state(before, status=replace(RUNNING_JOB, restarts=counts))
+    )
 
-    assert found.status.restarts == RestartCounts(
+    assert decision.status.restarts == RestartCounts(
         total=6, since_progress=1, by_cause={"Stalled": 3, "HeadLost": 3}, lost_steps=7
     )
-    assert found.status.restart_state.retry == RetryState(
+    assert decision.status.restart_state.retry == RetryState(
         saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=1
     )
     message = "Stalled: on purpose"
-    assert told(found.status, ConditionType.PROGRESSING) == ("False", "Restarting", message)
-    assert (found.requeue_after, found.actions) == (0.0, ())
+    assert condition(decision.status, ConditionType.PROGRESSING) == ("False", "Restarting", message)
+    assert (decision.requeue_after, decision.actions) == (0.0, ())
 
 
 @pytest.mark.parametrize("saved", [20, 25])
 def test_rewritten_checkpoint_is_no_progress(saved: int) -> None:
-    found = ended(Cause.STALLED, having(RetryState(saved_step=saved, ends_in_a_row=1)))
-    retry = found.status.restart_state.retry
+    decision = end_attempt(Cause.STALLED, with_state(RetryState(saved_step=saved, ends_in_a_row=1)))
+    retry = decision.status.restart_state.retry
     assert (retry.saved_step, retry.ends_in_a_row) == (saved, 2)
 
 
-STUCK = having(RetryState(saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=0), to_step=11)
+STUCK = with_state(RetryState(saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=0), to_step=11)
 
 
 def test_end_without_checkpoint_is_counted_and_delayed() -> None:
     exact = {"recovery.backoffSeconds": 100}
 
-    found = ended(Cause.STALLED, STUCK, exact)
+    decision = end_attempt(Cause.STALLED, STUCK, exact)
 
-    assert found.status.restarts.since_progress == 1
-    retry = found.status.restart_state.retry
+    assert decision.status.restarts.since_progress == 1
+    retry = decision.status.restart_state.retry
     assert (retry.ends_in_a_row, retry.warm_failures_in_a_row) == (2, 1)
     assert retry.next_retry_time is not None
     assert 90 <= (retry.next_retry_time - T0).total_seconds() <= 110
     assert retry.saved_step == 20
-    again = ended(Cause.STALLED, having(retry, status=STUCK), exact)
+    again = end_attempt(Cause.STALLED, with_state(retry, status=STUCK), exact)
     assert again.status.restart_state.retry.warm_failures_in_a_row == 2
 
 
@@ -297,48 +309,49 @@ def test_warm_failures_are_attributed_to_cluster_if_possible(
 ) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
 
-    found = ended(cause, having(before, status=STUCK))
+    decision = end_attempt(cause, with_state(before, status=STUCK))
 
-    assert found.status.restart_state.retry.warm_failures_in_a_row == in_a_row
-    assert found.status.restarts.since_progress == int(is_counted)
+    assert decision.status.restart_state.retry.warm_failures_in_a_row == in_a_row
+    assert decision.status.restarts.since_progress == int(is_counted)
 
 
 @pytest.mark.parametrize(("to_step", "in_a_row"), [(11, 2), (12, 1)])
 def test_new_step_resets_warm_failures(to_step: int, in_a_row: int) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
-    older = [*RUNS.attempts, replace(EARLIER, to_step=3)]
+    older = [*RUNNING_JOB.attempts, replace(EARLIER, to_step=3)]
 
-    found = ended(
-        Cause.STALLED, having(before, status=replace(RUNS, attempts=older), to_step=to_step)
+    decision = end_attempt(
+        Cause.STALLED,
+        with_state(before, status=replace(RUNNING_JOB, attempts=older), to_step=to_step),
     )
 
-    assert found.status.restart_state.retry.warm_failures_in_a_row == in_a_row
+    assert decision.status.restart_state.retry.warm_failures_in_a_row == in_a_row
 
 
 @pytest.mark.parametrize(("to_step", "in_a_row"), [(0, 2), (1, 1)])
 def test_first_step_resets_warm_failures(to_step: int, in_a_row: int) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
-    alone = replace(RUNS, attempts=[replace(RUNNING, to_step=to_step)])
+    alone = replace(RUNNING_JOB, attempts=[replace(RUNNING, to_step=to_step)])
 
-    found = ended(Cause.STALLED, having(before, status=alone))
+    decision = end_attempt(Cause.STALLED, with_state(before, status=alone))
 
-    assert found.status.restart_state.retry.warm_failures_in_a_row == in_a_row
+    assert decision.status.restart_state.retry.warm_failures_in_a_row == in_a_row
 
 
-@pytest.mark.parametrize(("since", "is_over"), [(2, False), (3, True)])
-def test_budget_is_exhausted_after_max_restarts(since: int, is_over: bool) -> None:
+@pytest.mark.parametrize(("since", "is_failed"), [(2, False), (3, True)])
+def test_budget_is_exhausted_after_max_restarts(since: int, is_failed: bool) -> None:
     status = replace(STUCK, restarts=RestartCounts(since_progress=since))
 
-    found = ended(Cause.STALLED, status, {"recovery.maxRestarts": 3})
+    decision = end_attempt(Cause.STALLED, status, {"recovery.maxRestarts": 3})
 
-    value, reason, message = told(found.status, ConditionType.FAILED)
-    assert (value == "True", reason == "RestartBudgetExhausted") == (is_over, is_over)
-    if is_over:
+    value, reason, message = condition(decision.status, ConditionType.FAILED)
+    assert (value == "True", reason == "RestartBudgetExhausted") == (is_failed, is_failed)
+    if is_failed:
         assert message == "3 restarts without a new checkpoint; last cause Stalled: on purpose"
-        assert found.requeue_after == 0.0
+        assert decision.requeue_after == 0.0
 
 
-# The same end again
+# Repeated failures
 
 
 def ends(*at: int, cause: Cause = Cause.NON_FINITE) -> JobStatus:
@@ -347,11 +360,11 @@ def ends(*at: int, cause: Cause = Cause.NON_FINITE) -> JobStatus:
 
 
 def test_second_non_finite_loss_skips_step() -> None:
-    found = ended(Cause.NON_FINITE, ends(27))
+    decision = end_attempt(Cause.NON_FINITE, ends(27))
 
-    remedies = found.status.restart_state.remedies
+    remedies = decision.status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], ["/20"])
-    assert told(found.status, ConditionType.PROGRESSING)[2] == (
+    assert condition(decision.status, ConditionType.PROGRESSING)[2] == (
         "NonFinite: on purpose (deterministic: 2 attempts ended this way after step 27)"
     )
 
@@ -359,14 +372,14 @@ def test_second_non_finite_loss_skips_step() -> None:
 @pytest.mark.parametrize(
     ("cause", "earlier"), [(Cause.STALLED, [27]), (Cause.NON_FINITE, []), (Cause.NON_FINITE, [26])]
 )
-def test_another_end_leaves_out_nothing(cause: Cause, earlier: list[int]) -> None:
-    remedies = ended(cause, ends(*earlier, cause=cause)).status.restart_state.remedies
+def test_step_is_not_skipped_when_failure_differs(cause: Cause, earlier: list[int]) -> None:
+    remedies = end_attempt(cause, ends(*earlier, cause=cause)).status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([], [])
 
 
 def test_skipped_step_without_checkpoint_rejects_none() -> None:
-    found = ended(Cause.NON_FINITE, replace(ends(27), checkpoint=None))
-    remedies = found.status.restart_state.remedies
+    decision = end_attempt(Cause.NON_FINITE, replace(ends(27), checkpoint=None))
+    remedies = decision.status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], [])
 
 
@@ -375,101 +388,107 @@ def test_newest_skipped_steps_and_checkpoints_are_kept() -> None:
         skipped_steps=[*range(100, 164)], rejected_checkpoints=[f"/{n}" for n in range(64)]
     )
 
-    found = ended(Cause.NON_FINITE, having(full, status=ends(27)))
+    decision = end_attempt(Cause.NON_FINITE, with_state(full, status=ends(27)))
 
-    remedies = found.status.restart_state.remedies
+    remedies = decision.status.restart_state.remedies
     assert remedies.skipped_steps == [*range(101, 164), 28]
     assert remedies.rejected_checkpoints == [*(f"/{n}" for n in range(1, 64)), "/20"]
 
 
 @pytest.mark.parametrize(
-    ("earlier", "is_over"), [([], False), ([27], False), ([27, 26], False), ([27, 27], True)]
+    ("earlier", "is_failed"), [([], False), ([27], False), ([27, 26], False), ([27, 27], True)]
 )
-def test_third_non_finite_loss_fails_job(earlier: list[int], is_over: bool) -> None:
-    found = ended(Cause.NON_FINITE, ends(*earlier))
-    assert (told(found.status, ConditionType.FAILED)[:2] == ("True", "NonFinite")) is is_over
+def test_third_non_finite_loss_fails_job(earlier: list[int], is_failed: bool) -> None:
+    decision = end_attempt(Cause.NON_FINITE, ends(*earlier))
+    assert (
+        condition(decision.status, ConditionType.FAILED)[:2] == ("True", "NonFinite")
+    ) is is_failed
 
 
 @pytest.mark.parametrize("cause", [Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY])
-@pytest.mark.parametrize(("times", "is_over"), [(2, False), (3, True)])
-def test_memory_that_runs_out_three_times_with_nothing_left_to_lower_ends_the_job(
-    cause: Cause, times: int, is_over: bool
+@pytest.mark.parametrize(("times", "is_failed"), [(2, False), (3, True)])
+def test_third_out_of_memory_without_mitigation_fails_job(
+    cause: Cause, times: int, is_failed: bool
 ) -> None:
     status = ends(*[27] * (times - 1), cause=cause)
 
-    found = ended(cause, status, {"recovery.onOutOfMemory": "Restart"})
+    decision = end_attempt(cause, status, {"recovery.onOutOfMemory": "Restart"})
 
-    value, reason, message = told(found.status, ConditionType.FAILED)
-    assert ((value, reason) == ("True", str(cause))) is is_over
-    assert message.endswith("; no mitigation is left") is is_over
+    value, reason, message = condition(decision.status, ConditionType.FAILED)
+    assert ((value, reason) == ("True", str(cause))) is is_failed
+    assert message.endswith("; no mitigation is left") is is_failed
 
 
-def test_out_of_memory_is_answered_by_a_remedy_that_is_recorded() -> None:
-    given = Remedies(mitigations=["MicroBatchHalved"])
-    status = having(given, status=ends(27, 27, cause=Cause.CUDA_OUT_OF_MEMORY))
+def test_out_of_memory_adds_mitigation() -> None:
+    applied = Remedies(mitigations=["MicroBatchHalved"])
+    status = with_state(applied, status=ends(27, 27, cause=Cause.CUDA_OUT_OF_MEMORY))
 
-    found = ended(Cause.CUDA_OUT_OF_MEMORY, status, short_of=Shortage.STEP)
+    decision = end_attempt(Cause.CUDA_OUT_OF_MEMORY, status, short_of=Shortage.STEP)
 
-    mitigations = found.status.restart_state.remedies.mitigations
+    mitigations = decision.status.restart_state.remedies.mitigations
     assert len(mitigations) == 2
     assert mitigations[0] == "MicroBatchHalved"
-    assert told(found.status, ConditionType.FAILED)[0] == "Unknown"
+    assert condition(decision.status, ConditionType.FAILED)[0] == "Unknown"
 
 
 @pytest.mark.parametrize("cause", [Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY])
-def test_out_of_memory_ends_a_job_that_asks_for_it(cause: Cause) -> None:
-    asked = {"recovery.onOutOfMemory": "Fail"}
-    assert told(ended(cause, changes=asked).status, ConditionType.FAILED)[1] == str(cause)
-    other = ended(Cause.STALLED, changes=asked)
-    assert told(other.status, ConditionType.FAILED)[0] == "Unknown"
+def test_out_of_memory_fails_job_when_on_out_of_memory_is_fail(cause: Cause) -> None:
+    fails = {"recovery.onOutOfMemory": "Fail"}
+    assert condition(end_attempt(cause, changes=fails).status, ConditionType.FAILED)[1] == str(
+        cause
+    )
+    other = end_attempt(Cause.STALLED, changes=fails)
+    assert condition(other.status, ConditionType.FAILED)[0] == "Unknown"
 
 
-# Blamed nodes
+# Node failures
 
 
-@pytest.mark.parametrize(("earlier", "is_left"), [(0, False), (1, True)])
-def test_newly_avoided_node_is_reported_and_left(earlier: int, is_left: bool) -> None:
+@pytest.mark.parametrize(("earlier", "is_avoided"), [(0, False), (1, True)])
+def test_newly_avoided_node_is_reported_and_needs_new_cluster(
+    earlier: int, is_avoided: bool
+) -> None:
     counts = {"gpu-7": earlier} if earlier else {}
-    status = having(Remedies(failures_by_node=counts, node_failed_at=T0))
+    status = with_state(Remedies(failures_by_node=counts, node_failed_at=T0))
     cluster = ClusterObserved(1, cause=Cause.WORKER_LOST, node="gpu-7")
 
-    found = ended(Cause.WORKER_LOST, status, cluster=cluster)
+    decision = end_attempt(Cause.WORKER_LOST, status, cluster=cluster)
 
     message = "WorkerLost: on purpose" + (
-        "; node gpu-7 failed 2 times and is avoided if other nodes fit" if is_left else ""
+        "; node gpu-7 failed 2 times and is avoided if other nodes fit" if is_avoided else ""
     )
-    assert told(found.status, ConditionType.PROGRESSING)[2] == message
-    assert found.status.restart_state.remedies.failures_by_node == {"gpu-7": earlier + 1}
-    assert needs_new_cluster(found.status) is is_left
+    assert condition(decision.status, ConditionType.PROGRESSING)[2] == message
+    assert decision.status.restart_state.remedies.failures_by_node == {"gpu-7": earlier + 1}
+    assert needs_new_cluster(decision.status) is is_avoided
 
 
-# The end of a job
+# Failed jobs
 
 
 def test_failed_job_keeps_retry_annotation() -> None:
     scenario = make_scenario()
     scenario.retry("3")
-    this = Round(scenario.job, Observed(), T0, RUNS, resolve(scenario.job, None))
+    this = Round(scenario.job, Observed(), T0, RUNNING_JOB, resolve(scenario.job, None))
 
-    found = fail(this, Cause.DATA_ERROR, "no rows")
+    decision = fail(this, Cause.DATA_ERROR, "no rows")
 
-    assert told(found.status, ConditionType.FAILED) == ("True", "DataError", "no rows")
+    assert condition(decision.status, ConditionType.FAILED) == ("True", "DataError", "no rows")
     for kind in (ConditionType.PROGRESSING, ConditionType.CLUSTER_READY):
-        assert told(found.status, kind) == ("False", "Failed", "")
-    assert (found.status.completion_time, found.status.retry) == (T0, "3")
-    assert found.requeue_after == 0.0
+        assert condition(decision.status, kind) == ("False", "Failed", "")
+    assert (decision.status.completion_time, decision.status.retry) == (T0, "3")
+    assert decision.requeue_after == 0.0
 
 
-def asked_again(value: str) -> str:
+def retry_value(value: str) -> str:
     scenario: Scenario = make_scenario()
     scenario.retry(value)
     return requested_retry(scenario.job)
 
 
 def test_unprintable_retry_value_is_hashed() -> None:
-    assert asked_again("x" * 64) == "x" * 64
+    assert retry_value("x" * 64) == "x" * 64
     for value in ("x" * 65, "two\nlines"):
-        assert asked_again(value) not in ("", value, value[:64])
+        assert retry_value(value) not in ("", value, value[:64])
     assert requested_retry(make_scenario().job) == ""
 
 
@@ -488,7 +507,7 @@ def test_new_cluster_is_needed_after_two_warm_failures(
     cause: Cause | None, warm_failures: int, is_new: bool
 ) -> None:
     retry = RetryState(warm_failures_in_a_row=warm_failures)
-    assert needs_new_cluster(having(retry, cause=cause)) is is_new
+    assert needs_new_cluster(with_state(retry, cause=cause)) is is_new
 
 
 def test_job_without_attempt_needs_no_new_cluster() -> None:
@@ -506,8 +525,8 @@ def test_backoff_doubles_up_to_maximum() -> None:
     assert shares == pytest.approx([1.0, 2.0, 4.0, 8.0, 10.0, 10.0])
 
 
-def test_delays_differ_by_their_key_by_a_tenth_to_either_side() -> None:
-    # A key of 400 comes near the ends of what a hash can give.
+def test_backoff_jitter_is_at_most_ten_percent() -> None:
+    # 400 keys cover nearly the full range of the hash.
     delays = [backoff(2, 1000, 1000, f"job/{n}") for n in range(400)]
     assert 900 <= min(delays) < 905
     assert 1095 < max(delays) <= 1100

@@ -41,12 +41,14 @@ def at(step: int, **more: Any) -> Progress:
     return Progress(attempt=1, step=step, total_steps=100_000, metrics=metrics, **given)
 
 
-def make_round(base: Baseline = BASE, **status: Any) -> Round:
+def make_round(baseline: Baseline = BASE, **status: Any) -> Round:
     job = make_scenario_job()
     resolved = resolve(job, KNOWN_TINY)
     sizing = size(resolved.spec, KNOWN_TINY)
-    begun = JobStatus(sizing=sizing, restart_state=RestartState(baseline=base), **status)
-    return Round(job, Observed(), T0, begun, resolved)
+    status_at_start = JobStatus(
+        sizing=sizing, restart_state=RestartState(baseline=baseline), **status
+    )
+    return Round(job, Observed(), T0, status_at_start, resolved)
 
 
 def update_trends(this: Round, progress: Progress) -> None:
@@ -55,10 +57,10 @@ def update_trends(this: Round, progress: Progress) -> None:
     this.set_conditions(trend_changes(this.status, progress))
 
 
-def updated_status(progress: Progress, base: Baseline = BASE) -> JobStatus:
-    this = make_round(base)
+def updated_status(progress: Progress, baseline: Baseline = BASE) -> JobStatus:
+    this = make_round(baseline)
     for kind in (SLOWING, GROWING):
-        this.set_condition(kind, True, ConditionReason.MEMORY_GROWING, "of the attempt before")
+        this.set_condition(kind, True, ConditionReason.MEMORY_GROWING, "of the previous attempt")
     update_trends(this, progress)
     return this.status
 
@@ -116,7 +118,7 @@ def test_degradation_ignores_conditions_of_previous_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "gap", "is_off"),
+    ("precision", "gap", "is_exceeded"),
     [
         ("FP32", 0.0, False),
         ("FP32", 0.01, False),
@@ -127,13 +129,17 @@ def test_degradation_ignores_conditions_of_previous_attempt() -> None:
         ("", 0.11, True),
     ],
 )
-def test_policy_mismatch_depends_on_precision(precision: str, gap: float, is_off: bool) -> None:
+def test_policy_mismatch_depends_on_precision(
+    precision: str, gap: float, is_exceeded: bool
+) -> None:
     this = make_round(pinned=Pinned(precision=precision))
     this.set_conditions(mismatch_change(this.status, at(30, mismatch_mean=gap)))
-    found = get_condition(this.status, MISMATCH)
-    assert found.status == ("True" if is_off else "Unknown")
-    assert found.reason == ("LogprobsDiffer" if is_off else "NotEvaluated")
-    assert (f"differ by {gap:g} nats per token at step 30 (limit" in found.message) is is_off
+    condition = get_condition(this.status, MISMATCH)
+    assert condition.status == ("True" if is_exceeded else "Unknown")
+    assert condition.reason == ("LogprobsDiffer" if is_exceeded else "NotEvaluated")
+    assert (
+        f"differ by {gap:g} nats per token at step 30 (limit" in condition.message
+    ) is is_exceeded
 
 
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])

@@ -1,4 +1,4 @@
-"""When another checkpoint interval is advised, and how many warnings a status lists."""
+"""Warnings in the status: the checkpoint interval, rules and the limit of the list."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,13 +21,13 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from support.fakes.fake_runtime import T0, make_scenario_job
 
-RUNS = JobStatus(
+FAILING = JobStatus(
     progress=ProgressStatus(seconds_per_step=2.0),
     restarts=RestartCounts(by_cause={"HeadLost": 2, "Preempted": 40}),
     restart_state=RestartState(spent=SpentTime(active_seconds=2000), slowest_save_seconds=5.0),
 )
-CALM = replace(RUNS, restarts=RestartCounts())
-# Two failures in 2000 s and saves of 5 s: √(2 · 5 · 1000) s and a little, 48 steps of 2 s.
+STABLE = replace(FAILING, restarts=RestartCounts())
+# Two failures in 2000 s and saves of 5 s: slightly less than √(2 · 5 · 1000) s, 48 steps of 2 s.
 BEST = 48
 
 
@@ -36,27 +36,27 @@ def make_round(status: JobStatus, every: int = 1000) -> Round:
     return Round(job, Observed(), T0, status, resolve(job, None))
 
 
-def advised(status: JobStatus = RUNS, every: int = 1000) -> list[str]:
+def messages(status: JobStatus = FAILING, every: int = 1000) -> list[str]:
     this = make_round(status, every)
     update_interval_warning(this)
     assert this.status.warning_count == len(this.status.warnings)
     return [each.message for each in this.status.warnings]
 
 
-def having(counts: Mapping[str, int] = RUNS.restarts.by_cause, **state: Any) -> JobStatus:
+def with_failures(counts: Mapping[str, int] = FAILING.restarts.by_cause, **state: Any) -> JobStatus:
     return replace(
-        RUNS,
+        FAILING,
         restarts=RestartCounts(by_cause=dict(counts)),
-        restart_state=replace(RUNS.restart_state, **state),
+        restart_state=replace(FAILING.restart_state, **state),
     )
 
 
 def test_distant_checkpoint_interval_is_a_warning_with_reasons() -> None:
-    assert advised() == [
+    assert messages() == [
         "1000: saving takes 5 s, a step 2 s, 2 failures in 2000 s of training"
         f" → checkpoint.everySteps: {BEST}"
     ]
-    [once] = advised(having({"HeadLost": 1}))
+    [once] = messages(with_failures({"HeadLost": 1}))
     assert "1 failure in" in once
 
 
@@ -66,31 +66,31 @@ def test_distant_checkpoint_interval_is_a_warning_with_reasons() -> None:
     [(BEST // 2 - 1, True), (BEST // 2, False), (BEST, False), (BEST * 2, False),
      (BEST * 2 + 1, True)],
 )  # fmt: skip
-def test_half_and_double_the_best_interval_will_do(every: int, is_far: bool) -> None:
-    assert bool(advised(every=every)) is is_far
+def test_interval_within_factor_two_of_best_is_not_reported(every: int, is_far: bool) -> None:
+    assert bool(messages(every=every)) is is_far
 
 
 @pytest.mark.parametrize(
     "status",
     [
-        pytest.param(having({}), id="no failure"),
+        pytest.param(with_failures({}), id="no failure"),
         pytest.param(
-            having({"Preempted": 3, "Suspended": 1, "Degraded": 1, "Superseded": 1}),
-            id="only ends that save first",
+            with_failures({"Preempted": 3, "Suspended": 1, "Degraded": 1, "Superseded": 1}),
+            id="causes that save first",
         ),
-        pytest.param(having(slowest_save_seconds=0.0), id="no save"),
-        pytest.param(having(spent=SpentTime()), id="no time"),
-        pytest.param(replace(RUNS, progress=ProgressStatus()), id="no step"),
+        pytest.param(with_failures(slowest_save_seconds=0.0), id="no save"),
+        pytest.param(with_failures(spent=SpentTime()), id="no time"),
+        pytest.param(replace(FAILING, progress=ProgressStatus()), id="no step"),
     ],
 )
-def test_nothing_is_advised_before_there_is_something_to_go_by(status: JobStatus) -> None:
-    assert advised(status) == []
+def test_interval_warning_needs_failures_saves_and_steps(status: JobStatus) -> None:
+    assert messages(status) == []
 
 
-def test_steps_that_outlast_the_best_interval_are_all_saved() -> None:
-    long = replace(RUNS, progress=ProgressStatus(seconds_per_step=1000.0))
-    assert advised(long, every=3)[0].endswith("checkpoint.everySteps: 1")
-    assert advised(long, every=2) == []
+def test_best_interval_is_one_step_when_steps_are_long() -> None:
+    long = replace(FAILING, progress=ProgressStatus(seconds_per_step=1000.0))
+    assert messages(long, every=3)[0].endswith("checkpoint.everySteps: 1")
+    assert messages(long, every=2) == []
 
 
 def test_best_interval_is_failure_interval_when_saves_are_long() -> None:
@@ -99,46 +99,49 @@ def test_best_interval_is_failure_interval_when_saves_are_long() -> None:
     assert best_interval(20.001, 10.0) == 10.0
 
 
-def found(path: str, severity: Severity = Severity.WARNING, **more: Any) -> Violation:
-    given = {"message": "is unusual", "remedy": "write less"} | more
-    return Violation(path=path, reason=Reason.LEARNING_RATE_UNUSUAL, severity=severity, **given)
+def make_violation(path: str, severity: Severity = Severity.WARNING, **more: Any) -> Violation:
+    texts = {"message": "is unusual", "remedy": "write less"} | more
+    return Violation(path=path, reason=Reason.LEARNING_RATE_UNUSUAL, severity=severity, **texts)
 
 
-def listed(*violations: Violation, status: JobStatus = CALM) -> JobStatus:
+def with_warnings(*violations: Violation, status: JobStatus = STABLE) -> JobStatus:
     this = make_round(status)
     update_warnings(this, violations)
     return this.status
 
 
-def test_advice_of_the_rules_stands_beside_that_of_the_jobs_failures() -> None:
-    this = make_round(listed(found("spec.a"), status=RUNS))
+def test_rule_warnings_and_interval_warning_are_updated_independently() -> None:
+    this = make_round(with_warnings(make_violation("spec.a"), status=FAILING))
     update_interval_warning(this)
     update_interval_warning(this)
     both = [each.path for each in this.status.warnings]
 
     assert both == ["spec.checkpoint.everySteps", "spec.a"]
-    assert [each.path for each in listed(found("spec.b"), status=this.status).warnings] == [
-        "spec.checkpoint.everySteps", "spec.b",
-    ]  # fmt: skip
+    replaced = with_warnings(make_violation("spec.b"), status=this.status).warnings
+    assert [each.path for each in replaced] == ["spec.checkpoint.everySteps", "spec.b"]
     changed = make_round(this.status, every=BEST)
-    update_warnings(changed, [found("spec.b")])
+    update_warnings(changed, [make_violation("spec.b")])
     assert [each.path for each in changed.status.warnings] == ["spec.b"]
-    calm = make_round(replace(this.status, restarts=RestartCounts()))
-    update_interval_warning(calm)
-    assert [each.path for each in calm.status.warnings] == ["spec.a"]
+    stable = make_round(replace(this.status, restarts=RestartCounts()))
+    update_interval_warning(stable)
+    assert [each.path for each in stable.status.warnings] == ["spec.a"]
 
 
 def test_warnings_are_unique_and_limited() -> None:
-    twice = listed(found("spec.a"), found("spec.a"), found("spec.b", Severity.ERROR))
+    twice = with_warnings(
+        make_violation("spec.a"), make_violation("spec.a"), make_violation("spec.b", Severity.ERROR)
+    )
     assert ([each.path for each in twice.warnings], twice.warning_count) == (["spec.a"], 1)
-    many = listed(*(found(f"spec.n{n}") for n in range(35)))
+    many = with_warnings(*(make_violation(f"spec.n{n}") for n in range(35)))
     assert [each.path for each in many.warnings] == [f"spec.n{n}" for n in range(32)]
     assert many.warning_count == 35
 
 
-def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list_is() -> None:
-    this = make_round(listed(*(found(f"spec.n{n}") for n in range(35)), status=CALM))
-    this.status = replace(this.status, restarts=RUNS.restarts)
+def test_interval_warning_is_listed_once_when_list_is_full() -> None:
+    this = make_round(
+        with_warnings(*(make_violation(f"spec.n{n}") for n in range(35)), status=STABLE)
+    )
+    this.status = replace(this.status, restarts=FAILING.restarts)
     for _ in range(2):
         update_interval_warning(this)
         assert this.status.warnings[0].path == "spec.checkpoint.everySteps"
@@ -146,10 +149,12 @@ def test_advice_on_the_interval_is_listed_and_counted_once_however_full_the_list
 
 
 def test_long_warning_keeps_start_of_remedy() -> None:
-    [told] = listed(found("spec." + "p" * 300, message="m" * 900, remedy="r" * 900)).warnings
-    assert told == JobWarning(
+    [warning] = with_warnings(
+        make_violation("spec." + "p" * 300, message="m" * 900, remedy="r" * 900)
+    ).warnings
+    assert warning == JobWarning(
         path="spec." + "p" * 123,
         reason="LearningRateUnusual",
         message="m" * 253 + " → " + "r" * 256,
     )
-    assert len(told.message) == 512
+    assert len(warning.message) == 512
