@@ -86,8 +86,8 @@ def test_lost_head_marks_cluster_lost_with_most_severe_cause() -> None:
     alone = observed(make_ray_cluster(), losses=[HEAD_DELETED])
     assert (alone.is_lost, alone.cause) == (True, Cause.HEAD_LOST)
 
-    beside = observed(make_ray_cluster(), losses=[OOM, HEAD_DELETED])
-    assert (beside.is_lost, beside.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
+    oom_and_head = observed(make_ray_cluster(), losses=[OOM, HEAD_DELETED])
+    assert (oom_and_head.is_lost, oom_and_head.cause) == (True, Cause.HOST_OUT_OF_MEMORY)
 
 
 @pytest.mark.row("B17")
@@ -288,7 +288,7 @@ def test_cluster_is_lost_only_after_head_save_time(
         (make_pod(going=True), False),
         (make_pod({"phase": "Pending"}, kind="head", going=True), False),
     ],
-    ids=["being deleted", "replaced already", "a worker", "never began"],
+    ids=["being deleted", "already replaced", "a worker", "never started"],
 )
 def test_driver_may_save_only_while_head_is_terminating(pod: Manifest, may: bool) -> None:
     assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
