@@ -39,7 +39,7 @@ def raw(text: str) -> set[str]:
 
 
 def make_old_status() -> JobStatus:
-    """Return a stored status with hostile texts, as written by an earlier release."""
+    """Return a stored status with adversarial texts, as written by an earlier release."""
     message = ADVERSARIAL_TEXT.replace("\ud800", "")
     condition = Condition(type=ConditionType.FAILED, status="True", reason="X", message=message)
     record = AttemptRecord(number=1, cause=Cause.HEAD_LOST, message=message, in_place=[message])

@@ -16,7 +16,7 @@ from support.operator.reconciler_environment import KEY, ReconcilerEnvironment
 ERRORS = b'raggrpo_operator_reconcile_total{controller="raggrpojob",result="error"} 1.0'
 
 
-async def mistaken(*_: Any) -> None:
+async def raise_internal_error(*_: Any) -> None:
     raise ZeroDivisionError("a bug,\nin two lines")
 
 
@@ -24,7 +24,7 @@ async def mistaken(*_: Any) -> None:
 async def test_internal_error_sets_condition(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "reconcile", mistaken)
+    monkeypatch.setattr(module, "reconcile", raise_internal_error)
     environment = ReconcilerEnvironment(tmp_path, session)
 
     for _ in range(3):
@@ -44,7 +44,7 @@ async def test_internal_error_condition_is_removed_after_success(
 ) -> None:
     environment = ReconcilerEnvironment(tmp_path, session)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "reconcile", mistaken)
+        patched.setattr(module, "reconcile", raise_internal_error)
         with pytest.raises(ZeroDivisionError):
             await environment.reconciler.round(KEY)
 
@@ -74,7 +74,7 @@ async def test_internal_error_is_counted_and_logged_with_job(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "reconcile", mistaken)
+    monkeypatch.setattr(module, "reconcile", raise_internal_error)
     environment = ReconcilerEnvironment(tmp_path, session)
     queue = WorkQueue(
         environment.reconciler.round,

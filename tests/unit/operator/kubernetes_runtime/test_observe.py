@@ -243,7 +243,7 @@ def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     assert new == RetrieverObserved("new", address, problem="starting")
 
 
-def after_an_attempt(cause: Cause | None) -> JobStatus:
+def status_after_attempt(cause: Cause | None) -> JobStatus:
     record = AttemptRecord(number=1, started=NOW - timedelta(minutes=2), cause=cause)
     return JobStatus(attempt=1, attempts=[record], cluster=ClusterStatus(name="small-c1", number=1))
 
@@ -272,7 +272,7 @@ def after_an_attempt(cause: Cause | None) -> JobStatus:
 def test_cluster_is_lost_only_after_head_save_time(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
-    job = make_job().model_copy(update={"status": after_an_attempt(cause)})
+    job = make_job().model_copy(update={"status": status_after_attempt(cause)})
     in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
 
     result = ending_cluster(job, [pod], in_grace)
@@ -303,7 +303,7 @@ def test_backward_clock_jump_does_not_extend_wait_for_head(hours: int, may: bool
 
 
 def test_head_terminating_beyond_grace_period_is_not_waited_for() -> None:
-    job = make_job().model_copy(update={"status": after_an_attempt(Cause.NODE_LOST)})
+    job = make_job().model_copy(update={"status": status_after_attempt(Cause.NODE_LOST)})
 
     assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
 

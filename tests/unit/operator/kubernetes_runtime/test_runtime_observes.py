@@ -189,7 +189,7 @@ async def test_api_server_is_not_called_without_pod_loss(
     assert ("get", RAY_CLUSTERS.plural, "small-c1") not in environment.kube.calls
 
 
-def looking_like_ours(name: str, **labels: str) -> Manifest:
+def make_foreign_cluster(name: str, **labels: str) -> Manifest:
     """Return a RayCluster controlled by the job but not created by the operator."""
     made = make_ray_cluster()
     metadata = made["metadata"] | {"name": name, "uid": f"uid-{name}", "labels": labels}
@@ -206,7 +206,9 @@ async def test_foreign_ray_cluster_is_ignored(
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
     environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
-    environment.context.objects.ray_clusters = {KEY: [looking_like_ours("a", **labels), starting]}
+    environment.context.objects.ray_clusters = {
+        KEY: [make_foreign_cluster("a", **labels), starting]
+    }
 
     assert await environment.cluster() == ClusterObserved(1)
 
@@ -215,7 +217,7 @@ async def test_duplicate_cluster_number_is_resolved_by_status(
     tmp_path: Path, session: ClientSession
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)
-    twin = looking_like_ours("a", **{names.LABEL_CLUSTER: "1"})
+    twin = make_foreign_cluster("a", **{names.LABEL_CLUSTER: "1"})
     environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
     environment.context.objects.ray_clusters = {KEY: [twin, suspended(starting)]}
 

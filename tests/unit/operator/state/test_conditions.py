@@ -22,7 +22,9 @@ LATER = T0 + timedelta(minutes=5)
 KIND = ConditionType.STALLED
 
 
-def having(status: JobStatus, **conditions: tuple[bool | None, str] | bool | None) -> JobStatus:
+def with_conditions(
+    status: JobStatus, **conditions: tuple[bool | None, str] | bool | None
+) -> JobStatus:
     """Return the status with conditions set, by their lower-case names."""
     for name, given in conditions.items():
         value, reason = given if isinstance(given, tuple) else (given, "Reason")
@@ -71,7 +73,7 @@ def test_conditions_are_ordered_and_messages_truncated() -> None:
     assert len(status.conditions[1].message) == 1024
 
 
-RUNS = having(
+RUNS = with_conditions(
     JobStatus(attempt=1, progress=ProgressStatus(stage="Training")),
     accepted=True, preflight_passed=True, cluster_ready=True, progressing=True,
 )  # fmt: skip
@@ -95,7 +97,7 @@ RUNS = having(
     ],
 )
 def test_phase_follows_most_important_condition(changes: dict[str, Any], phase: Phase) -> None:
-    assert phase_from(having(RUNS, **changes)) is phase
+    assert phase_from(with_conditions(RUNS, **changes)) is phase
 
 
 @pytest.mark.parametrize(("attempt", "phase"), [(0, Phase.PROVISIONING), (2, Phase.RUNNING)])

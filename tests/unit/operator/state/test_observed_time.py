@@ -19,20 +19,20 @@ def test_observation_within_interval_is_not_recorded(seconds: float) -> None:
     assert record_observation(WATCH, at(seconds)) == WATCH
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(30.0, 0.0), (150.0, 0.0), (160.0, 10.0)])
-def test_observation_after_interval_is_recorded(seconds: float, late: float) -> None:
-    assert record_observation(WATCH, at(seconds), late) == replace(WATCH, looked=at(seconds))
+@pytest.mark.parametrize(("seconds", "delay"), [(30.0, 0.0), (150.0, 0.0), (160.0, 10.0)])
+def test_observation_after_interval_is_recorded(seconds: float, delay: float) -> None:
+    assert record_observation(WATCH, at(seconds), delay) == replace(WATCH, looked=at(seconds))
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
+@pytest.mark.parametrize(("seconds", "delay"), [(150.1, 0.0), (160.1, 10.0), (-0.1, 0.0)])
 def test_deadlines_restart_after_observation_gap_or_backward_clock_jump(
-    seconds: float, late: float
+    seconds: float, delay: float
 ) -> None:
     now = at(seconds)
-    assert record_observation(WATCH, now, late) == replace(WATCH, looked=now, watched_since=now)
+    assert record_observation(WATCH, now, delay) == replace(WATCH, looked=now, watched_since=now)
 
 
-def test_late_seconds_defaults_to_zero() -> None:
+def test_delay_seconds_defaults_to_zero() -> None:
     assert record_observation(WATCH, at(150.0)).watched_since == WATCH.watched_since
     assert record_observation(WATCH, at(150.5)).watched_since != WATCH.watched_since
 
