@@ -36,7 +36,7 @@ class Backup:
             self.file_system.get_file(posixpath.join(self.folder, file), str(local))
 
 
-def copy_out(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
+def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
     """Copy a checkpoint to a folder under the URL; call `check` before its marker is copied.
 
     Raises TrainerError CHECKPOINT_WRITE_FAILED, and the errors of `check`.

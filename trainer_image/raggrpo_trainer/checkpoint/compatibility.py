@@ -37,7 +37,7 @@ def meta_of(
     )
 
 
-def compare(
+def changed_values(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
     """Return the values that differ from those of the checkpoint, as "path: old → new"."""
@@ -51,7 +51,7 @@ def check_compatible(
 
     Raises TrainerError CHECKPOINT_INCOMPATIBLE with all values that differ.
     """
-    differences = compare(meta, config, identity=identity)
+    differences = changed_values(meta, config, identity=identity)
     if differences or meta.resume_hash != config.attempt.resume_hash:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(

@@ -60,7 +60,7 @@ class Fence:
     def __init__(self, path: Path, epoch: int, claim: Claim, beat_seconds: float) -> None:
         self.path = path
         self.epoch = epoch
-        self.holder = claim
+        self.own_claim = claim
         self._beat_seconds = beat_seconds
         self._beat_error: OSError | None = None
         self._released = threading.Event()
@@ -108,7 +108,7 @@ class Fence:
         newest = max(epochs, default=0)
         if newest > self.epoch:
             holder = _read_claim(self.path, newest)
-            if holder.job_uid == self.holder.job_uid:
+            if holder.job_uid == self.own_claim.job_uid:
                 raise TrainerError(
                     ExitCode.SUPERSEDED, f"{self.path} was claimed by {holder} (epoch {newest})"
                 )

@@ -27,7 +27,7 @@ from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .backup import copy_out, newest_backup
+from .backup import newest_backup, write_backup
 from .fence import Fence
 from .folder import (
     COMPLETE,
@@ -167,7 +167,7 @@ class CheckpointStore:
 
     def back_up(self, checkpoint: Checkpoint) -> None:
         """Copy a protected checkpoint to checkpoint.backup.url."""
-        copy_out(checkpoint, self._spec.backup.url, self._fence.check)
+        write_backup(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
         """Fetch the newest complete backup as a checkpoint of this epoch, or return None."""
@@ -203,7 +203,7 @@ class CheckpointStore:
                 marker = Marker(
                     step=name.step,
                     epoch=name.epoch,
-                    attempt=self._fence.holder.attempt,
+                    attempt=self._fence.own_claim.attempt,
                     world_size=world_size,
                     config_hash=self._config_hash,
                     time=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -99,9 +99,9 @@ def _row_result(causal_lm: PreTrainedModel, layout: RowLayout) -> tuple[Tensor, 
     network = TokenLogprobs(causal_lm, TEMPERATURE)
     groups = _groups()
     number = sum(len(group.completions) for group in groups)
-    work = build_items(groups, [1.0] * number, skip_zero_advantage=False)
+    items = build_items(groups, [1.0] * number, skip_zero_advantage=False)
     flat = torch.zeros(sum(d.num_sampled for g in groups for d in g.completions))
-    for rows in plan_micro_batches(work, layout, 10_000):
+    for rows in plan_micro_batches(items, layout, 10_000):
         batch = build_micro_batch(rows, layout)
         logprobs = network(batch)
         (logprobs * _weights(len(flat))[batch.tokens]).sum().backward()

@@ -130,11 +130,11 @@ def build_items(
     return items
 
 
-def balance_over_ranks(work: Sequence[Item], num_ranks: int) -> list[list[Item]]:
+def balance_over_ranks(items: Sequence[Item], num_ranks: int) -> list[list[Item]]:
     """Distribute items so that ranks have similar numbers of tokens: greedy, longest first."""
     shares: list[list[Item]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
-    for item in sorted(work, key=lambda item: -item.num_tokens):
+    for item in sorted(items, key=lambda item: -item.num_tokens):
         rank = loads.index(min(loads))
         shares[rank].append(item)
         loads[rank] += item.num_tokens
@@ -142,7 +142,7 @@ def balance_over_ranks(work: Sequence[Item], num_ranks: int) -> list[list[Item]]
 
 
 def plan_micro_batches(
-    work: Sequence[Item], layout: RowLayout, token_budget: int
+    items: Sequence[Item], layout: RowLayout, token_budget: int
 ) -> list[list[Item]]:
     """Divide a rank's items into micro-batches of at most `token_budget` positions each.
 
@@ -150,8 +150,8 @@ def plan_micro_batches(
     micro-batch. Padded rows are grouped by length to reduce padding.
     """
     if layout is RowLayout.PADDED:
-        return _plan_padded(work, token_budget)
-    pieces = [piece for item in work for piece in _split(item, token_budget)]
+        return _plan_padded(items, token_budget)
+    pieces = [piece for item in items for piece in _split(item, token_budget)]
     bins: list[list[Item]] = []
     remaining: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.num_tokens):
@@ -165,16 +165,16 @@ def plan_micro_batches(
     return bins
 
 
-def build_micro_batch(work: Sequence[Item], layout: RowLayout) -> MicroBatch:
+def build_micro_batch(items: Sequence[Item], layout: RowLayout) -> MicroBatch:
     """Build the tensors of one planned micro-batch.
 
     Without items, it is a single token that predicts nothing: a rank without work must still
     take part in the collectives of the others.
     """
-    work = work or [Item((0,), ())]
+    items = items or [Item((0,), ())]
     if layout is RowLayout.PADDED:
-        return _padded(work)
-    return _shared_prefix(work)
+        return _padded(items)
+    return _shared_prefix(items)
 
 
 def _split(item: Item, token_budget: int) -> Iterator[Item]:
@@ -192,8 +192,8 @@ def _split(item: Item, token_budget: int) -> Iterator[Item]:
     yield Item(item.prompt_ids, tuple(taken))
 
 
-def _plan_padded(work: Sequence[Item], token_budget: int) -> list[list[Item]]:
-    rows = [Item(item.prompt_ids, (target,)) for item in work for target in item.targets]
+def _plan_padded(items: Sequence[Item], token_budget: int) -> list[list[Item]]:
+    rows = [Item(item.prompt_ids, (target,)) for item in items for target in item.targets]
     bins: list[list[Item]] = []
     for row in sorted(rows, key=lambda row: -row.num_tokens):
         longest = bins[-1][0].num_tokens if bins else token_budget
@@ -203,12 +203,12 @@ def _plan_padded(work: Sequence[Item], token_budget: int) -> list[list[Item]]:
     return bins
 
 
-def _shared_prefix(work: Sequence[Item]) -> MicroBatch:
+def _shared_prefix(items: Sequence[Item]) -> MicroBatch:
     ids: list[int] = []
     positions: list[int] = []
     sources: list[int] = []
     spans = []
-    for item in work:
+    for item in items:
         start = len(ids)
         prompt = len(item.prompt_ids)
         ids += item.prompt_ids
@@ -221,21 +221,21 @@ def _shared_prefix(work: Sequence[Item]) -> MicroBatch:
         runs = groupby(len(target.inputs) for target in item.targets)
         blocks = tuple((len(list(run)), length) for length, run in runs if length)
         spans.append(Span(start, prompt, blocks))
-    return _tensors(work, [ids], [positions], tuple(spans), sources)
+    return _tensors(items, [ids], [positions], tuple(spans), sources)
 
 
-def _padded(work: Sequence[Item]) -> MicroBatch:
-    width = max(item.num_tokens for item in work)
+def _padded(items: Sequence[Item]) -> MicroBatch:
+    width = max(item.num_tokens for item in items)
     rows = []
     sources: list[int] = []
-    for number, item in enumerate(work):
+    for number, item in enumerate(items):
         ids = list(item.prompt_ids)
         for target in item.targets:
             first = number * width + len(ids) - 1
             sources += _sampled(target, range(first, first + len(target.inputs) + 1))
             ids += target.inputs
         rows.append(ids + [0] * (width - len(ids)))
-    return _tensors(work, rows, [list(range(width))] * len(rows), None, sources)
+    return _tensors(items, rows, [list(range(width))] * len(rows), None, sources)
 
 
 def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
@@ -248,7 +248,7 @@ def _sampled(target: Target, before: Sequence[int]) -> Iterator[int]:
 
 
 def _tensors(
-    work: Sequence[Item],
+    items: Sequence[Item],
     ids: list[list[int]],
     positions: list[list[int]],
     spans: tuple[Span, ...] | None,
@@ -259,7 +259,7 @@ def _tensors(
     advantages: list[float] = []
     weights: list[float] = []
     tokens: list[int] = []
-    for target in (target for item in work for target in item.targets):
+    for target in (target for item in items for target in item.targets):
         completion = target.completion
         count = completion.num_sampled
         chosen = [i for i, sampled in enumerate(completion.sampled) if sampled]

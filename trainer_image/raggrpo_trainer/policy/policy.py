@@ -185,7 +185,7 @@ class Policy:
         mine = items[self._rank :: self._world_size]
         flat = torch.zeros(sum(lengths), device=self._device)
         for number in range(-(-len(items) // self._world_size)):
-            rows = mine[number : number + 1]
+            rows = mine[number : number + 1]  # empty if this rank has fewer items
             batch = build_micro_batch(rows, RowLayout.PADDED).to(self._device)
             flat[batch.tokens] = self._model(batch, plain=True)
         dist.all_reduce(flat)
@@ -274,8 +274,8 @@ class Policy:
     def _micro_batches(self, work: "_Work") -> Iterator[MicroBatch]:
         """Yield as many micro-batches as every other rank; the last ones may be empty."""
         for number in range(work.num_micro_batches):
-            rows = work.rows[number] if number < len(work.rows) else []
-            yield build_micro_batch(rows, self._training.row_layout).to(self._device)
+            items = work.micro_batches[number] if number < len(work.micro_batches) else []
+            yield build_micro_batch(items, self._training.row_layout).to(self._device)
 
     def _accumulate_gradients(self, work: "_Work", old_logprobs: Tensor | None) -> Update:
         totals = UpdateTotals(self._device)
@@ -317,7 +317,7 @@ class Policy:
 class _Work:
     """One rank's share of one update."""
 
-    rows: list[list[Item]]
+    micro_batches: list[list[Item]]
     num_micro_batches: int
     """Maximum over all ranks."""
     num_sampled_tokens: int

@@ -51,10 +51,10 @@ def faster_precision(model_path: str) -> Precision:
     for _ in range(_REPEATS):  # alternating, so that other load affects both equally
         for dtype in seconds:
             seconds[dtype] = min(seconds[dtype], _forward_backward(model.to(dtype), hidden))
-    return clearly_faster(seconds[torch.float32], seconds[torch.bfloat16])
+    return preferred_precision(seconds[torch.float32], seconds[torch.bfloat16])
 
 
-def clearly_faster(fp32_seconds: float, bf16_seconds: float) -> Precision:
+def preferred_precision(fp32_seconds: float, bf16_seconds: float) -> Precision:
     """Return BF16 if its speedup outweighs its rounding errors and is not noise, else FP32."""
     return Precision.BF16 if fp32_seconds >= _MIN_SPEEDUP * bf16_seconds else Precision.FP32
 

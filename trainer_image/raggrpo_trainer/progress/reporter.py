@@ -91,7 +91,7 @@ class Reporter:
             step=step,
             started_from_step=step,
             checkpoint=checkpoint,
-            **_best(best),
+            **_best_fields(best),
             skipped_checkpoints=list(skipped[:MAX_SKIPPED_CHECKPOINTS]),
         )
         path = checkpoint.path if checkpoint else ""
@@ -125,14 +125,14 @@ class Reporter:
         self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"
     ) -> None:
         """Report a complete checkpoint, the seconds its save took, and the best checkpoint."""
-        self._update(checkpoint=checkpoint, save_seconds=seconds, **_best(best))
-        self._event("checkpoint", path=checkpoint.path, seconds=seconds, **_best(best))
+        self._update(checkpoint=checkpoint, save_seconds=seconds, **_best_fields(best))
+        self._event("checkpoint", path=checkpoint.path, seconds=seconds, **_best_fields(best))
 
     def report_export(self, folder: Path, best: "Checkpoint | None") -> None:
         """Report the export of the final model, and where the best checkpoint is."""
         suffix = f"; the best was step {best.marker.step}: {best.folder}" if best else ""
         log.info("exported the model of step %d to %s%s", self._progress.step, folder, suffix)
-        self._event("export", path=str(folder), **_best(best))
+        self._event("export", path=str(folder), **_best_fields(best))
 
     def report_backups(self, outcomes: "Sequence[BackupOutcome]") -> None:
         """Report finished backups; a failure is shown until a backup succeeds."""
@@ -192,7 +192,7 @@ class Reporter:
         return progress.model_copy(update=changes)
 
 
-def _best(best: "Checkpoint | None") -> dict[str, Any]:
+def _best_fields(best: "Checkpoint | None") -> dict[str, Any]:
     """Return the fields of Progress for the best checkpoint."""
     if best is None:
         return {"best_step": None, "best_score": ""}

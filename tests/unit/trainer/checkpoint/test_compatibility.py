@@ -2,7 +2,7 @@ import pytest
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.checkpoint.compatibility import check_compatible, compare, meta_of
+from raggrpo_trainer.checkpoint.compatibility import changed_values, check_compatible, meta_of
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
@@ -39,7 +39,7 @@ def test_incompatible_values_are_reported_with_old_and_new() -> None:
         {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
     )
 
-    assert len(compare(meta, changed)) == 2
+    assert len(changed_values(meta, changed)) == 2
     with pytest.raises(TrainerError) as raised:
         check_compatible(meta, changed)
     assert raised.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE

@@ -6,14 +6,14 @@ from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.precision import MeasuredPrecision, cpu_precision, gpu_precision
-from raggrpo_trainer.policy.precision_probe import clearly_faster, measure_precision
+from raggrpo_trainer.policy.precision_probe import measure_precision, preferred_precision
 from support.builders.trainer.policies import write_model
 
 
 def test_bf16_is_selected_on_cpu_when_clearly_faster() -> None:
-    assert clearly_faster(fp32_seconds=1.3, bf16_seconds=1.0) is Precision.BF16
-    assert clearly_faster(fp32_seconds=1.1, bf16_seconds=1.0) is Precision.FP32
-    assert clearly_faster(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
+    assert preferred_precision(fp32_seconds=1.3, bf16_seconds=1.0) is Precision.BF16
+    assert preferred_precision(fp32_seconds=1.1, bf16_seconds=1.0) is Precision.FP32
+    assert preferred_precision(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
 
 
 def test_bf16_is_rejected_on_cpu_with_illegal_instruction() -> None:
