@@ -79,7 +79,7 @@ def test_superseded_attempt_does_not_complete_backup(tmp_path: Path) -> None:
 
 
 class FenceWithWork(Fence):
-    """Does something while a backup is being made."""
+    """Fence that calls `work` during a backup."""
 
     work: Callable[[], None] = staticmethod(lambda: None)
 

@@ -1,4 +1,4 @@
-"""Backups in a real S3 server: complete, cut short, the server gone, the bucket wrong."""
+"""Backups on a real S3 server: complete or interrupted, server unavailable, wrong bucket."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -30,14 +30,14 @@ FORK = multiprocessing.get_context("fork")
 FAST = 0.05
 """Seconds between beats."""
 RIVAL = 0.8
-"""The same for tests in which a slow machine must not count as a dead job."""
+"""Seconds between beats, so long that a slow machine does not count as a dead job."""
 PATIENT = 5.0
-"""The same for who watches a job that is known to live, and so stops at its next beat."""
+"""Seconds between beats for a claim that is rejected at the next beat of the other job."""
 
 
 @contextmanager
 def make_process(target: Callable[..., None], *arguments: object) -> Iterator[int]:
-    """A second process that runs `target`; it is terminated at the end of the block."""
+    """Run `target` in a second process; terminate it at the end of the block."""
     process = FORK.Process(target=target, args=arguments)
     process.start()
     assert process.pid is not None
@@ -119,7 +119,7 @@ def _claim_as(path: Path, barrier: "multiprocessing.synchronize.Barrier", number
     except TrainerError as error:
         result = error.exit_code.name
     (path / f"result-{number}").write_text(result)
-    barrier.wait(60)  # alive until everybody has an answer
+    barrier.wait(60)  # stay alive until all processes have a result
 
 
 def test_concurrent_jobs_on_one_checkpoint_path_have_one_winner(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_heartbeat_is_watched_for_configured_number_of_beats(
 
     assert live_job(tmp_path, "mine", beat_seconds=60) is None
     assert sum(slept) == 150
-    assert len(slept) >= 5  # so that a living one is noticed soon after its beat
+    assert len(slept) >= 5  # a live job is noticed soon after its beat
 
 
 def test_released_path_is_claimed_without_heartbeat_wait(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_recreated_job_accepts_checkpoints_of_its_deleted_predecessor(tmp_path: 
 
 
 def save_and_freeze(path: Path, where: str) -> None:
-    """Save two checkpoints and stop like a suspended machine within the second save."""
+    """Save two checkpoints; freeze within the second save like a suspended machine."""
 
     def freeze() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -244,14 +244,14 @@ def test_checkpoint_completed_by_frozen_attempt_is_ignored(tmp_path: Path, where
     with make_process(save_and_freeze, tmp_path, where) as frozen:
         _, status = os.waitpid(frozen, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        expected = 20 if where == "retention" else 10  # there the save was complete in time
+        expected = 20 if where == "retention" else 10  # the save completes before retention
         assert late_marker.exists() == (where == "retention")
         successor = make_store(make_claim(tmp_path, attempt=2))
         os.kill(frozen, signal.SIGCONT)
         os.waitpid(frozen, 0)
 
     assert late_marker.exists() == (where in ("marker", "retention"))
-    assert (tmp_path / "step_00000010.e1").exists()  # the woken one removes nothing either
+    assert (tmp_path / "step_00000010.e1").exists()  # nor does the resumed process remove anything
     later = [make_store(make_claim(tmp_path, attempt=number)) for number in (3, 4)]
     for store in (successor, *later):
         assert store.newest is not None

@@ -1,4 +1,4 @@
-"""Checkpoints and claims after a power cut before any change of the disk."""
+"""Checkpoints and claims after a power cut between any two disk operations."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -40,8 +40,9 @@ def cuts() -> Iterator[Cuts]:
 
 @pytest.fixture
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """Return what a cut right now leaves: only what was synced, and with all newest entries."""
-    outcomes, number = tmp_path_factory.mktemp("outcomes"), itertools.count()
+    """Return the folders after a power cut: with synced entries only, and with all entries."""
+    outcomes = tmp_path_factory.mktemp("outcomes")
+    number = itertools.count()
 
     def of(cut: PowerLoss) -> list[Path]:
         both = [outcomes / str(next(number)) for _ in range(2)]
@@ -59,7 +60,8 @@ def newest(path: Path) -> Checkpoint:
 def test_power_loss_during_export_leaves_complete_model_or_none(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, cut = make_store(make_claim(tmp_path)), cuts(tmp_path)
+    store = make_store(make_claim(tmp_path))
+    cut = cuts(tmp_path)
     observed: list[str] = []
 
     def check_folders() -> None:

@@ -25,7 +25,7 @@ from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta
 from support.fakes.unexpected_exit import FORK, count_calls, kill_at
 
 KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
-"""How often each kill test kills."""
+"""Number of kills per kill test."""
 
 
 def steps(store: CheckpointStore) -> list[int]:
@@ -89,7 +89,7 @@ def test_torch_shards_are_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(loaded["w"], weight)
 
 
-# --- what can be wrong with a checkpoint ------------------------------------------------------
+# --- damaged checkpoints ----------------------------------------------------------------------
 
 
 def _damage_shard(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_rejected_checkpoint_is_skipped_by_later_attempts(tmp_path: Path) -> Non
         assert [s.reason for s in later.skipped] == ["rejected: a shard cannot be read"]
 
 
-# --- saves that fail --------------------------------------------------------------------------
+# --- failed saves -----------------------------------------------------------------------------
 
 
 def _full_disk(folder: Path) -> None:
@@ -186,7 +186,7 @@ def _io_error(folder: Path) -> None:
 
 
 class FromRank(OSError):
-    """Like Ray's copy of a rank's error: an OSError without number, with the original inside."""
+    """Error of a rank as raised by Ray: an OSError without errno, caused by the original error."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(f"ray::RankActor.save() {cause}")
@@ -237,13 +237,13 @@ def test_save_without_disk_space_fails_before_writing(tmp_path: Path) -> None:
 
     def sparse(folder: Path) -> None:
         (folder / "__0_0.distcp").touch()
-        os.truncate(folder / "__0_0.distcp", 4 << 40)  # says 4 TiB, takes no block
+        os.truncate(folder / "__0_0.distcp", 4 << 40)  # sparse: 4 TiB without blocks
 
     store.save(make_meta(10), sparse)
 
     volume = next(each for each in (tmp_path, *tmp_path.parents) if each.is_mount())
-    told = rf"needs 4915.20 GiB: the volume at {volume} has"
-    with pytest.raises(TrainerError, match=told) as raised:
+    message = rf"needs 4915.20 GiB: the volume at {volume} has"
+    with pytest.raises(TrainerError, match=message) as raised:
         store.save(make_meta(20), lambda folder: pytest.fail("writing started"))
     assert raised.value.exit_code is ExitCode.VOLUME_FULL
 
@@ -322,7 +322,7 @@ def test_scores_of_other_metrics_are_not_compared(tmp_path: Path) -> None:
     by_match.save(make_meta(60), shards(60))
 
     assert by_match.best is not None
-    assert by_match.best.marker.step == 50  # the newest of equals
+    assert by_match.best.marker.step == 50  # the newest of equal scores
     assert steps(by_match) == [60, 50]
     again = make_store(make_claim(tmp_path, attempt=3), best_by=BestBy.VALIDATION_EXACT_MATCH).best
     assert again == by_match.best
@@ -374,7 +374,7 @@ def test_unusable_checkpoints_are_removed_when_enough_newer_ones_exist(
     _damage_shard(store.save(make_meta(50), shards(50)).folder)
     store.save(make_meta(60), shards(60))
     left = ["step_00000040.e1", "step_00000050.e1", "step_00000060.e1"]
-    assert folders(tmp_path) == left  # only older ones are removed
+    assert folders(tmp_path) == left  # only older checkpoints are removed
 
 
 def exported(text: str) -> Callable[[Path], None]:
@@ -451,7 +451,7 @@ def test_failed_removal_of_old_checkpoint_is_reported(tmp_path: Path) -> None:
     assert steps(make_store(make_claim(tmp_path, attempt=2))) == [20]
 
 
-# --- killed at any point ----------------------------------------------------------------------
+# --- kills at any point -----------------------------------------------------------------------
 
 
 def make_history(path: Path) -> None:
@@ -468,7 +468,7 @@ def save(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A checkpoint path, and how many calls a save in it makes."""
+    """Return a checkpoint path, and the number of calls per save in it."""
     path = tmp_path_factory.mktemp("history") / "ckpt"
     make_history(path)
     rehearsal = path.with_name("rehearsal")
@@ -501,32 +501,32 @@ def test_kill_during_save_keeps_last_checkpoint(
     assert len(folders(path)) == 2
 
 
-def save_for_ever(path: Path, attempt: int, told: Connection) -> None:
+def save_forever(path: Path, attempt: int, events: Connection) -> None:
     store = make_store(make_claim(path, attempt=attempt), keep_last=1, keep_best=False)
     store.clean_up()
     step = store.newest.marker.step if store.newest else 0
-    told.send_bytes(b"started")
+    events.send_bytes(b"started")
     while True:
         step += 1
         store.save(make_meta(step), shards(step))
-        told.send_bytes(b"saved")
+        events.send_bytes(b"saved")
 
 
 def test_complete_checkpoints_survive_random_kills(tmp_path: Path) -> None:
     chance = random.Random(0)
     reached = 0
     for attempt in range(1, KILL_POINTS + 1):
-        # A pipe, as a process that is killed may hold the lock of an event.
-        told, sender = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=save_for_ever, args=(tmp_path, attempt, sender))
+        # Not an event: a killed process may hold its lock.
+        events, sender = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=save_forever, args=(tmp_path, attempt, sender))
         process.start()
         for _ in range(1 if attempt % 3 else 2):
-            assert told.poll(60)
-            told.recv_bytes()
+            assert events.poll(60)
+            events.recv_bytes()
         process.join(chance.uniform(0, 0.05))
         process.kill()
         process.join()
-        saved = attempt % 3 == 0 or told.poll()
+        saved = attempt % 3 == 0 or events.poll()
 
         store = make_store(make_claim(tmp_path))
         assert store.skipped == []

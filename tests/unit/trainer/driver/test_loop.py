@@ -19,14 +19,16 @@ from support.fakes.fake_training_loop import EndingStore, StepDone, make_compone
 from support.servers.faulty_server import Received, search_r1, serving
 
 
-async def fails_for_broken(received: Received) -> Response:
+async def fail_on_broken(received: Received) -> Response:
     if "broken" in received.body["queries"]:
         return JSONResponse({"error": "out of luck"}, 500)
     return await search_r1()(received)
 
 
-async def one_step(folder: Path, url: str, published: Published, *, waits: bool = False) -> None:
-    """Train one step of two prompts, of which retrieval may fail for the second."""
+async def train_one_step(
+    folder: Path, url: str, published: Published, *, waits: bool = False
+) -> None:
+    """Train one step of two prompts; retrieval may fail for the second."""
     config = make_config(
         folder,
         {
@@ -56,11 +58,12 @@ async def one_step(folder: Path, url: str, published: Published, *, waits: bool 
 
 
 async def test_retrieval_summary_is_in_history_and_metrics(tmp_path: Path) -> None:
-    published, log_dir = Published(), tmp_path / "logs"
-    async with serving(fails_for_broken) as kb:
-        await one_step(tmp_path, kb.url, published)
+    published = Published()
+    log_dir = tmp_path / "logs"
+    async with serving(fail_on_broken) as kb:
+        await train_one_step(tmp_path, kb.url, published)
 
-    # Both prompts together, then one by one, for the self-check; then the one that failed.
+    # Self-check: both prompts together, then individually; then the failed one.
     assert [len(request.body["queries"]) for request in kb.requests] == [2, 1, 1, 1]
     page = published.metrics[-1].splitlines()
     calls = 'raggrpo_retrieval_calls_total{endpoint="kb",job="small",outcome='
@@ -80,7 +83,8 @@ async def test_retrieval_summary_is_in_history_and_metrics(tmp_path: Path) -> No
 async def test_outage_is_reported_and_excluded_from_step_time(
     tmp_path: Path,
 ) -> None:
-    published, down = Published(), range(1, 4)  # after the self-check
+    published = Published()
+    down = range(1, 4)  # after the self-check
 
     async def respond(received: Received) -> Response:
         if received.number in down:
@@ -88,12 +92,12 @@ async def test_outage_is_reported_and_excluded_from_step_time(
         return await search_r1()(received)
 
     async with serving(respond) as kb:
-        await one_step(tmp_path, kb.url, published, waits=True)
+        await train_one_step(tmp_path, kb.url, published, waits=True)
 
     stages = [progress.stage for progress in published.progresses]
     assert stages.count(Stage.WAITING_FOR_ENDPOINT) >= 1
     waited = published.progresses[-1].waited_seconds
-    assert waited > 0.4  # a pause before each of two probes
+    assert waited > 0.4  # a retry interval before each of two probes
     [record] = read_history(tmp_path / "logs")
     assert record["num_failed"] == 0
     assert record["step_seconds"] < waited

@@ -41,7 +41,7 @@ class Inputs:
     identity: dict[str, object] = field(default_factory=lambda: dict(IDENTITY))
 
     def block(self, name: str, **changes: object) -> "Inputs":
-        """Change only this block; the hashes in the configuration stay the same."""
+        """Change one block of the spec; the hashes in the configuration stay the same."""
         changed = getattr(self.config, name).model_copy(update=changes)
         return self.top(**{name: changed})
 

@@ -33,7 +33,7 @@ class RanksOff(FakeRanks):
     trainer_off: float = 0.0
     plain_off: float = 0.0
     computed: list[Group] = field(default_factory=list)
-    """Groups whose logprobs the trainer computed."""
+    """Groups whose logprobs were requested."""
 
     async def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         self.computed += groups
@@ -94,11 +94,11 @@ async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("precision", "gap"),
     [
-        ("FP32", LogprobGap(0.05, 0.0001)),  # one token off by a twentieth of a nat
+        ("FP32", LogprobGap(0.05, 0.0001)),  # one token differs by 0.05 nats
         (
             "BF16",
             LogprobGap(0.45, 0.06),
-        ),  # a head with the wrong scale: no token far off, all a little
+        ),  # wrong scale of the head: all tokens differ slightly
         ("BF16", LogprobGap(0.6, 0.01)),
         ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],

@@ -4,7 +4,8 @@ from raggrpo_trainer.driver.stop_signal import wait_or_stop
 
 
 async def test_stop_signal_cancels_task() -> None:
-    stop, task = asyncio.Event(), asyncio.ensure_future(asyncio.Event().wait())
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(asyncio.Event().wait())
     asyncio.get_running_loop().call_soon(stop.set)
 
     assert await wait_or_stop(stop, task)

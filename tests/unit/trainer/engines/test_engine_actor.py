@@ -11,7 +11,7 @@ from raggrpo_trainer.engines.engine_options import EngineOptions
 
 
 class FakeEngine:
-    """Records chunks; rejects those without a tensor."""
+    """Engine that records chunks and rejects those without a tensor."""
 
     def __init__(self, _options: EngineOptions) -> None:
         self.calls: list[Any] = []

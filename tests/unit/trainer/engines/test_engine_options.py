@@ -13,18 +13,18 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.row("A3")
-@pytest.mark.parametrize("wanted", [True, False])
-def test_chunked_prefill_is_off_on_cpu(tmp_path: Path, wanted: bool) -> None:
-    given = {
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_chunked_prefill_is_off_on_cpu(tmp_path: Path, is_enabled: bool) -> None:
+    changes = {
         "model.path": str(write_model(tmp_path)),
         "resources": {"device": "CPU"},
-        "rollout.enableChunkedPrefill": wanted,
+        "rollout.enableChunkedPrefill": is_enabled,
     }
-    assert arguments(tmp_path, **given)["enable_chunked_prefill"] is False
+    assert arguments(tmp_path, **changes)["enable_chunked_prefill"] is False
 
 
 @pytest.mark.row("A3")
-@pytest.mark.parametrize("wanted", [True, False])
-def test_chunked_prefill_follows_spec_on_gpu(tmp_path: Path, wanted: bool) -> None:
-    given = {"rollout.enableChunkedPrefill": wanted}
-    assert arguments(tmp_path, **given)["enable_chunked_prefill"] is wanted
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_chunked_prefill_follows_spec_on_gpu(tmp_path: Path, is_enabled: bool) -> None:
+    changes = {"rollout.enableChunkedPrefill": is_enabled}
+    assert arguments(tmp_path, **changes)["enable_chunked_prefill"] is is_enabled

@@ -33,20 +33,24 @@ REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]
 
 
 class FakeEngine:
-    """An engine's Ray handle."""
+    """Ray handle of an engine."""
 
     def __init__(self, may_load: asyncio.Event, dies_loading: bool) -> None:
-        self._may_load, self._dies_loading = may_load, dies_loading
-        self._dead, self._awake = False, True
+        self._may_load = may_load
+        self._dies_loading = dies_loading
+        self._dead = False
+        self._awake = True
         self.error: Exception | type[Exception] = ActorDiedError
-        self.version, self.num_loads = NO_WEIGHTS, 0
+        self.version = NO_WEIGHTS
+        self.num_loads = 0
         self.generate = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._generate))
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(type(self), f"_{name}").__get__(self))
 
     def die(self, error: Exception | type[Exception] = ActorDiedError) -> None:
-        self._dead, self.error = True, error
+        self._dead = True
+        self.error = error
 
     def _check(self) -> None:
         if self._dead:
@@ -62,7 +66,8 @@ class FakeEngine:
         self._dead = self._dead or self._dies_loading
         self._check()
         assert self._awake
-        self.version, self.num_loads = version, self.num_loads + 1
+        self.version = version
+        self.num_loads += 1
 
     async def _sleep(self, _epoch: int) -> None:
         self._check()
@@ -81,7 +86,7 @@ class FakeEngine:
 
 
 class FakeRay:
-    """Starts engines; they die when they load weights, if their number is in `die_loading`."""
+    """Ray that starts engines; those listed in `die_loading` die when they load weights."""
 
     def __init__(self) -> None:
         self.started: list[FakeEngine] = []
@@ -138,12 +143,13 @@ def creation_failed(line: str) -> ActorDiedError:
 
 
 class Chunks:
-    """A chunk transfer, which fails if an error is given."""
+    """Chunk transfer that fails with `error`, if set."""
 
     needs_all_engines = True
 
     def __init__(self, version: int, error: Exception | None = None) -> None:
-        self.version, self._error = version, error
+        self.version = version
+        self._error = error
 
     async def prepare(self) -> None: ...
 
@@ -263,9 +269,9 @@ async def test_failed_engine_start_is_reported_as_rollout_engine_lost(
     fake.never_starts = creation_failed("ValueError: unknown architecture")
     with pytest.raises(
         TrainerError, match=r"(?s)engine-0 did not start.*unknown architecture"
-    ) as told:
+    ) as raised:
         await make_pool(tmp_path)
-    assert told.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
+    assert raised.value.exit_code is ExitCode.ROLLOUT_ENGINE_LOST
 
 
 async def test_replacement_serves_requests_after_loading_weights(

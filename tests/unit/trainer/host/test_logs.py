@@ -1,4 +1,4 @@
-"""Log levels, each in a separate process, as they are global."""
+"""Log levels, each in a separate process because they are global."""
 
 import subprocess
 import sys

@@ -101,7 +101,7 @@ def dense(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) -> T
 
 
 def dense_mask(spans: Sequence[Span]) -> Tensor:
-    """Return who attends to whom: the definition of a shared-prefix row, pair by pair."""
+    """Return the attention mask of a shared-prefix row, by its definition."""
     owner = [
         (number, segment)
         for number, span in enumerate(spans)

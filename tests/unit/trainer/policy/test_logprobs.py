@@ -64,7 +64,7 @@ def test_chunked_logprobs_match_with_scaled_and_capped_logits(
     gradients = torch.autograd.grad(actual, [hidden, weight, bias], upstream)
 
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
-    atol = 1e-5 if compiled else 1e-6  # compiled tanh is another one
+    atol = 1e-5 if compiled else 1e-6  # compiled tanh differs
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=atol)
 
@@ -108,7 +108,7 @@ def test_chunk_size_follows_logit_budget() -> None:
 
 
 class Sizes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches how many elements the largest tensor has that is made meanwhile."""
+    """Records the number of elements of the largest tensor created in the block."""
 
     largest = 0
 

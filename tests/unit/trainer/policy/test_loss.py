@@ -171,8 +171,8 @@ def test_kl_metric_is_unweighted_k3_while_gradient_is_importance_weighted() -> N
     ("new", "old", "advantage", "changes"),
     [
         (-1.0, -500.0, 1.0, {}),  # a good token that rose beyond exp's range
-        (-500.0, -1.0, -1.0, {}),  # a bad one that fell as far
-        (-1.0, -500.0, 0.0, {}),  # nothing to learn from
+        (-500.0, -1.0, -1.0, {}),  # a bad token that fell as far
+        (-1.0, -500.0, 0.0, {}),  # no advantage
         (-1.0, -500.0, 0.0, {"kl_coefficient": 0.1}),
         (-500.0, -1.0, -1.0, {"kl_coefficient": 0.1}),
         (-1.0, -500.0, -1.0, {"dual_clip": 3.0}),
@@ -196,7 +196,7 @@ def test_clipped_token_loss_is_finite_for_any_ratio(
     gradient = exact_gradient(terms.loss, leaf)
     assert math.isfinite(terms.loss.item())
     assert all(math.isfinite(value) for value in gradient)
-    assert gradient[1] == -1.0  # the other token of the batch learns undisturbed
+    assert gradient[1] == -1.0  # the other token of the batch is unaffected
     if "kl_coefficient" not in changes:
         assert gradient[0] == 0.0
 

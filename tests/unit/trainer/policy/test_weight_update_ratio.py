@@ -1,4 +1,4 @@
-"""‖Δw‖/‖w‖ as worked out from AdamW's state, against the difference of the weights themselves."""
+"""‖Δw‖/‖w‖ derived from the state of AdamW equals the measured change of the weights."""
 
 import math
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def make_changed_model(folder: Path, change: Change, *, tied: bool = False) -> s
         (lambda all_: {n: t for n, t in all_.items() if ".layers.1." not in n}, "layers.1."),
         (lambda all_: {n: t for n, t in all_.items() if n != "lm_head.weight"}, "lm_head.weight"),
     ],
-    ids=["a wrapper's prefix", "a missing layer", "no LM head"],
+    ids=["wrapper prefix", "missing layer", "no LM head"],
 )
 def test_missing_tensors_are_named_in_error(change: Change, message: str, tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, change)

@@ -45,7 +45,7 @@ def test_previous_export_is_kept_when_export_fails_or_is_superseded(tmp_path: Pa
         store.export(breaks)
     assert exported(tmp_path) == 1
     successor = make_store(make_claim(tmp_path, attempt=2))
-    with pytest.raises(TrainerError, match="taken over"):
+    with pytest.raises(TrainerError, match="was claimed by"):
         store.export(make_model(3))
     assert exported(tmp_path) == 1
 

@@ -23,7 +23,7 @@ def version_of(path: str | Path) -> float:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Return this process's open files of a folder, without a name or with one."""
+    """Return the open files of this process in `folder`, named or unlinked."""
     open_files = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()]
     return [each for each in open_files if each.startswith(str(folder))]
 
@@ -40,7 +40,8 @@ def test_rank_0_keeps_two_newest_weight_versions_until_close(tmp_path: Path) -> 
 
 
 async def test_weights_files_are_private(tmp_path: Path) -> None:
-    before, sender = os.umask(0), SharedMemorySender("job", 0, tmp_path)
+    before = os.umask(0)
+    sender = SharedMemorySender("job", 0, tmp_path)
     try:
         sent = sender.send(1, tensors(1))
         async with SharedMemoryReceiver(tmp_path).received("elsewhere", b"weights") as received:
@@ -88,7 +89,8 @@ def test_partial_weights_file_is_removed_when_rank_is_killed_while_writing(
 async def test_engine_reads_weights_file_in_place_or_from_temporary_copy(
     tmp_path: Path,
 ) -> None:
-    sender, receiver = SharedMemorySender("job", 0, tmp_path), SharedMemoryReceiver(tmp_path)
+    sender = SharedMemorySender("job", 0, tmp_path)
+    receiver = SharedMemoryReceiver(tmp_path)
     sent = sender.send(7, tensors(7))
 
     async with receiver.received(sent, None) as path:

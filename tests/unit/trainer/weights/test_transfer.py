@@ -12,7 +12,7 @@ from raggrpo_trainer.weights.transfer import ChunkTransfer, ChunkTransferFailed,
 
 
 class FakeReceiver:
-    """Records calls; fails at the chunk with this number."""
+    """Receiver that records calls and fails at one chunk."""
 
     def __init__(self, pid: int, num_devices: int = 1, fails_at: int | None = None) -> None:
         self.process = PodProcess("node", pid)
@@ -39,7 +39,7 @@ class FakeReceiver:
 
 
 class TwoRanks:
-    """Two ranks that send three chunks; a broadcast with number `hangs_at` never returns."""
+    """Two ranks that send three chunks; broadcast number `hangs_at` never returns."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
