@@ -51,7 +51,7 @@ class Scripted:
 async def attempt(
     folder: Path, matches: dict[int, float], *, to: int, **changes: Any
 ) -> tuple[CheckpointStore, Progress, Scripted]:
-    """Train from the newest checkpoint to a step, as an attempt of its own."""
+    """Train from the newest checkpoint to a step, in a new attempt."""
     config = make_config(folder, BY_MATCH | {"training.totalSteps": to} | changes)
     store = CheckpointStore(config.checkpoint, make_claim(folder, attempt=to), "")
     newest, published, validator = store.newest, Published(), Scripted(matches)

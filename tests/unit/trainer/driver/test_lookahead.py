@@ -153,11 +153,11 @@ class DownForTheSecondStep:
 
     def __init__(self) -> None:
         self.answered = 0
-        self.is_down, self.is_told = asyncio.Event(), asyncio.Event()
+        self.is_down, self.is_reported = asyncio.Event(), asyncio.Event()
         self.reported: list[EndpointOutage] = []
 
     async def respond(self, received: Received) -> Response:
-        if self.answered > FOR_THE_SELF_CHECK and not self.is_told.is_set():
+        if self.answered > FOR_THE_SELF_CHECK and not self.is_reported.is_set():
             self.is_down.set()
             return JSONResponse("restarting", 503)
         self.answered += len(received.body["queries"])
@@ -166,7 +166,7 @@ class DownForTheSecondStep:
     def report(self, outages: Sequence[EndpointOutage]) -> None:
         self.reported += outages
         if outages:
-            self.is_told.set()
+            self.is_reported.set()
 
 
 @pytest.mark.row("D10")

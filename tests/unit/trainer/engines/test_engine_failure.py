@@ -27,7 +27,7 @@ for core in ("pass", sys.argv[1]):
         with as_engine_dead(outputs, ValueError):
             raise ValueError("EngineCore encountered an issue. See stack trace (above).")
     except EngineDead as dead:
-        print("told:", dead.reason, file=sys.stderr, flush=True)
+        print("reason:", dead.reason, file=sys.stderr, flush=True)
 """
 
 
@@ -36,8 +36,8 @@ def test_engine_failure_reason_is_read_from_engine_core_output(tmp_path: Path) -
         subprocess.run([sys.executable, "-c", ACTOR, CORE], stdout=out, stderr=err, check=True)
 
     before, after = (tmp_path / "worker.err").read_text().splitlines()
-    assert before == "told: ValueError: EngineCore encountered an issue. See stack trace (above)."
-    assert after == f"told: (EngineCore pid=7) {LINE}"
+    assert before == "reason: ValueError: EngineCore encountered an issue. See stack trace (above)."
+    assert after == f"reason: (EngineCore pid=7) {LINE}"
     assert out_of_memory_in_text(after) is not None
 
 

@@ -266,8 +266,8 @@ def test_training_on_two_ranks_matches_one_rank(
 
 
 def test_ranks_of_pod_load_model_one_at_a_time(model: Path, two_ranks: Ranks) -> None:
-    (_, first_ended), (second_began, _) = two_ranks.run(policy_support.build_times, str(model))
-    assert first_ended <= second_began
+    (_, first_end), (second_start, _) = two_ranks.run(policy_support.build_times, str(model))
+    assert first_end <= second_start
 
 
 @pytest.mark.row("B20")
