@@ -1,4 +1,4 @@
-"""Objects that are legal for the API server and too much for whoever reads them carelessly."""
+"""Objects that the API server accepts and that could exhaust a careless reader."""
 
 import json
 import sys

@@ -4,7 +4,7 @@
     generate   k ──▶       k+1 ──▶
     train          k ──▶       k+1 ──▶
 
-So a step takes as long as retrieval alone or generation and training together, whichever is
+So a step takes as long as retrieval, or as generation and training together, whichever is
 longer.
 """
 

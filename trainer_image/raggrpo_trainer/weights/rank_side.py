@@ -24,7 +24,7 @@ class ChunkSender:
     """Gathers the chunks of one transfer; engines must have loaded one before the next is gathered.
 
     `weights` yields (name, full tensor), `size` is the maximum size of a chunk in bytes; a larger
-    tensor is a chunk of its own.
+    tensor is a separate chunk.
     """
 
     def __init__(
