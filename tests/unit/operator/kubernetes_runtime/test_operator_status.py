@@ -163,7 +163,7 @@ async def test_failed_event_post_does_not_stop_round() -> None:
     assert stored_status(setup.live()).progress.step == 1
 
 
-async def test_reconcile_error_is_reported_once_and_cleared() -> None:
+async def test_reconcile_error_is_written_once_and_cleared_on_recovery() -> None:
     setup = WriterSetup()
     body = setup.body
     for _ in range(3):
@@ -235,7 +235,7 @@ REASONS = ("Because", *map(str, Cause), "Restarting", "PodsNotReady", "Queued", 
 
 
 @pytest.mark.parametrize("kind", ConditionType)
-def test_event_notes_contain_no_condition_names(kind: ConditionType) -> None:
+def test_event_notes_do_not_contain_condition_names(kind: ConditionType) -> None:
     started = JobStatus(attempt=1, attempts=[AttemptRecord(number=1, from_step=0)])
     for before, value, reason in product((None, True, False), (True, False, None), REASONS):
         old = set_condition(started, kind, before, "Before", "words", T0)
@@ -303,7 +303,7 @@ def test_api_error_type_follows_http_status(code: int, kind: str, is_retryable: 
     assert str(error).endswith("the reason")
 
 
-def test_already_exists_differs_from_conflict() -> None:
+def test_already_exists_is_distinguished_from_conflict() -> None:
     taken = api_error(409, "POST /x", b'{"message": "exists", "reason": "AlreadyExists"}')
     changed = api_error(409, "POST /x", b'{"message": "try again", "reason": "Conflict"}')
     assert (type(taken), type(changed)) == (AlreadyExists, Conflict)

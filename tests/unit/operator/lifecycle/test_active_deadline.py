@@ -41,7 +41,7 @@ def test_paused_timer_does_not_advance() -> None:
     assert timeout_message(600, spent, at(1e9)) == ""
 
 
-def test_zero_limit_never_expires() -> None:
+def test_zero_deadline_never_expires() -> None:
     spent = SpentTime(counted_since=T0)
 
     assert remaining_seconds(0, spent, at(1e9)) == math.inf
@@ -85,7 +85,7 @@ def test_timer_missing_from_old_status_starts_with_running_attempt(
     ("looked", "before", "counted"),
     [(40, 100, 140), (-5, 100, 100), (None, 100, 100), (0, 0, 1), (None, 0, 1), (1, 0, 1)],
 )
-def test_stopped_local_run_counts_until_last_observation(
+def test_time_of_stopped_local_run_counts_until_last_observation(
     looked: float | None, before: int, counted: int
 ) -> None:
     """At least one second: 0 means that the timer never ran."""

@@ -46,7 +46,9 @@ LOST = ClusterObserved(
 
 
 @pytest.mark.parametrize("status", [None, RUNNING, FAILED, SUCCEEDED])
-def test_lost_cluster_takes_precedence(status: SubmissionStatus | None) -> None:
+def test_lost_cluster_takes_precedence_over_submission_status(
+    status: SubmissionStatus | None,
+) -> None:
     expected = AttemptEnd(Cause.HOST_OUT_OF_MEMORY, "OOM", Shortage.HEAD_HOST)
     assert end_of(status, LOST) == expected
     assert end_of(status, None) == AttemptEnd(Cause.HEAD_LOST, "the Ray cluster is gone")
@@ -55,7 +57,7 @@ def test_lost_cluster_takes_precedence(status: SubmissionStatus | None) -> None:
 
 
 @pytest.mark.parametrize("cluster", [None, LOST])
-def test_intent_is_kept_when_cluster_is_gone(
+def test_cause_is_intent_when_cluster_is_gone(
     cluster: ClusterObserved | None,
 ) -> None:
     message = "the attempt was stopped (Stalled), and its cluster is gone"
@@ -66,21 +68,21 @@ def test_intent_is_kept_when_cluster_is_gone(
     ("intent", "cause"), [(None, Cause.PREEMPTED), (Cause.SUSPENDED, Cause.SUSPENDED)]
 )
 @pytest.mark.parametrize("was_reported", [True, False])
-def test_attempt_is_preempted_with_its_pods(
+def test_attempt_is_preempted_when_queue_removes_its_pods(
     intent: Cause | None, cause: Cause, was_reported: bool
 ) -> None:
     end = end_of(None, QUEUED, intent=intent, was_reported=was_reported)
     assert end == AttemptEnd(cause, "waits in queue research")
 
 
-def test_unknown_attempt_is_lost_only_if_reported_before() -> None:
+def test_attempt_unknown_to_head_is_lost_only_if_reported_before() -> None:
     message = "the head restarted and lost the attempt"
     assert end_of(None) == AttemptEnd(Cause.HEAD_LOST, message)
     assert end_of(None, was_reported=False) is None
 
 
 @pytest.mark.parametrize("status", [SubmissionStatus.PENDING, RUNNING])
-def test_driver_without_terminal_status_may_be_running(status: SubmissionStatus) -> None:
+def test_attempt_has_not_ended_without_terminal_driver_status(status: SubmissionStatus) -> None:
     cluster = ClusterObserved(1, is_queued=True, cause=Cause.WORKER_LOST)
     assert end_of(status, cluster, at(60), intent=Cause.STALLED) is None
 
@@ -114,7 +116,7 @@ def test_false_success_message_contains_steps() -> None:
         assert end_of(SUCCEEDED, progress=progress) == expected
 
 
-def test_finished_attempt_succeeds_despite_intent() -> None:
+def test_attempt_at_last_step_succeeds_despite_stop_intent() -> None:
     for step, cause in ((59, Cause.SUSPENDED), (60, Cause.SUCCEEDED)):
         end = end_of(SUCCEEDED, progress=at(step), intent=Cause.SUSPENDED)
         assert end is not None

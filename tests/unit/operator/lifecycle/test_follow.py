@@ -142,7 +142,7 @@ def test_first_step_is_kept_when_no_longer_reported() -> None:
 @pytest.mark.parametrize(
     ("seconds", "slowest"), [(4.94, 5.0), (5.0, 5.0), (5.06, 5.1), (7.777, 7.8)]
 )
-def test_slowest_save_is_kept(seconds: float, slowest: float) -> None:
+def test_slowest_save_seconds_are_kept(seconds: float, slowest: float) -> None:
     state = replace(VERIFIED.restart_state, slowest_save_seconds=5.0)
     updated = updated_status(at(save_seconds=seconds), replace(VERIFIED, restart_state=state))
     assert updated.restart_state.slowest_save_seconds == slowest
@@ -153,7 +153,7 @@ def test_ratios_are_updated_after_new_step() -> None:
     assert updated_status(at(12)).effective_training_time_ratio == "0.04"
 
 
-def test_first_chosen_value_of_auto_is_kept() -> None:
+def test_first_value_chosen_for_auto_is_pinned() -> None:
     chosen = at(pinned={"precision": "BF16", "attention": "Flash"})
     assert (updated_status(chosen).pinned.precision, updated_status(chosen).pinned.attention) == (
         "BF16",
@@ -307,7 +307,7 @@ def test_first_attempt_has_no_lost_steps() -> None:
     assert (len(updated.attempts), updated.attempts[0].from_step) == (1, 0)
 
 
-def test_losses_are_corrected_once() -> None:
+def test_lost_steps_are_corrected_once() -> None:
     updated = updated_status(at(started_from_step=12))
     assert updated.attempts[1] == EARLIER
     assert updated.restarts.lost_steps == 7
@@ -338,7 +338,7 @@ def test_attempt_with_progress_continues(stage: Stage, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "is_exceeded"), [(60, False), (61, True)])
-def test_stalled_attempt_is_dumped_and_stopped(seconds: int, is_exceeded: bool) -> None:
+def test_stalled_attempt_dumps_stacks_and_stops(seconds: int, is_exceeded: bool) -> None:
     decision = follow_once(at(), replace(WATCHED, still_since=before(seconds)))
 
     assert intent_of(decision) is (Cause.STALLED if is_exceeded else None)
@@ -354,7 +354,7 @@ def test_stalled_attempt_is_dumped_and_stopped(seconds: int, is_exceeded: bool) 
         assert stop_message(decision.status, Cause.STALLED) == message
 
 
-def test_stall_needs_two_reads() -> None:
+def test_stall_is_detected_only_after_two_reads() -> None:
     decision = follow_once(at(), replace(WATCHED, still_since=before(900), reads_since_step=0))
     assert intent_of(decision) is None
     assert decision.status.restart_state.watch.reads_since_step == 1
@@ -363,7 +363,7 @@ def test_stall_needs_two_reads() -> None:
 
 
 @pytest.mark.parametrize("progress", [at(16), at(stage=Stage.CHECKPOINTING)])
-def test_new_step_or_stage_resets_timer(progress: Progress) -> None:
+def test_new_step_or_stage_resets_stall_timer(progress: Progress) -> None:
     watch = follow_once(
         progress, replace(WATCHED, still_since=before(900))
     ).status.restart_state.watch
@@ -420,7 +420,7 @@ def test_outage_starts_with_first_observation() -> None:
     assert watch == replace(WATCHED, outage_since=T0, outage_step=15)
 
 
-def test_recovered_service_clears_waiting() -> None:
+def test_recovered_service_clears_waiting_condition() -> None:
     waiting = replace(WATCHED, outage_since=before(50), outage_step=15)
     status = follow_once(WAITING, waiting).status
 
@@ -497,12 +497,12 @@ def test_stuck_driver_is_deleted_with_its_cluster() -> None:
         assert (decision.actions, decision.requeue_after) == ((action,), FOLLOW_SECONDS)
 
 
-def test_preempting_queue_stops_attempt() -> None:
+def test_operator_does_not_stop_attempt_during_preemption() -> None:
     decision = follow(make_round(with_stop_intent(9000), cluster=QUEUED), at())
     assert (decision.actions, decision.requeue_after) == ((), FOLLOW_SECONDS)
 
 
-def test_stop_message_is_used_for_matching_cause_only() -> None:
+def test_stop_message_applies_only_to_matching_cause() -> None:
     status = with_stop_intent(5)
     assert stop_message(status, Cause.STALLED) == "no progress"
     assert stop_message(status, Cause.PREEMPTED) == ""
@@ -514,7 +514,7 @@ def test_stop_message_is_used_for_matching_cause_only() -> None:
 @pytest.mark.parametrize(
     ("since", "cause"), [(None, None), (300, None), (301, Cause.PROGRESS_UNREACHABLE)]
 )
-def test_progress_may_be_unreadable_until_its_deadline(
+def test_unreadable_progress_stops_attempt_at_deadline(
     since: int | None, cause: Cause | None
 ) -> None:
     changes = {"recovery.deadlines": {"progressUnreachableSeconds": 300}}

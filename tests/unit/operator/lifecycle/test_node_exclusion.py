@@ -72,7 +72,7 @@ def test_failure_count_decreases_by_one_per_ten_checkpoints(
     )
 
 
-def test_failure_count_is_kept_when_failure_time_is_unknown() -> None:
+def test_failure_counts_do_not_decay_without_failure_time() -> None:
     never = Remedies(failures_by_node={"a": 1})
     assert with_decayed_counts(make_status(never, 1000), 5, T0) == never
 
@@ -80,7 +80,7 @@ def test_failure_count_is_kept_when_failure_time_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("limit", "nodes"), [(0, ()), (1, ("a", "b", "c")), (2, ("b", "c")), (3, ("c",)), (6, ())]
 )
-def test_nodes_are_avoided_from_limit(limit: int, nodes: tuple[str, ...]) -> None:
+def test_nodes_are_avoided_at_failure_limit(limit: int, nodes: tuple[str, ...]) -> None:
     recovery = RecoverySpec(exclude_node_after_failures=limit)
     assert avoided_nodes(failed_at(), recovery) == nodes
 
@@ -104,7 +104,7 @@ def test_node_failure_is_counted_with_time_and_checkpoint() -> None:
         pytest.param(ClusterObserved(1, cause=Cause.HEAD_LOST, node="gpu-7"), id="another cause"),
     ],
 )
-def test_failure_without_node_changes_no_count(
+def test_failure_without_node_does_not_change_counts(
     cluster: ClusterObserved | None,
 ) -> None:
     status = make_status(failed_at())

@@ -24,7 +24,9 @@ def test_submission_status_is_terminal_unless_pending_or_running(status: Submiss
         (ClusterObserved(1, is_queued=True), True),
     ],
 )
-def test_observed_is_queued_with_cluster(cluster: ClusterObserved | None, is_queued: bool) -> None:
+def test_observed_is_queued_when_cluster_is_queued(
+    cluster: ClusterObserved | None, is_queued: bool
+) -> None:
     assert Observed(cluster=cluster).is_queued is is_queued
 
 

@@ -18,11 +18,11 @@ def waiting_at(step: int) -> Progress:
     return Progress(attempt=1, stage=Stage.WAITING_FOR_ENDPOINT, step=step, total_steps=9)
 
 
-def test_timer_runs_while_same_step_waits() -> None:
+def test_outage_timer_runs_while_same_step_waits() -> None:
     assert advance_timer(WAITING, waiting_at(5), LATER) == WAITING
 
 
-def test_timer_restarts_when_step_completed_between_reads() -> None:
+def test_outage_timer_restarts_when_step_completes_between_reads() -> None:
     watch = advance_timer(WAITING, waiting_at(6), LATER)
     assert watch == WatchState(outage_since=LATER, outage_step=6)
 
@@ -30,7 +30,7 @@ def test_timer_restarts_when_step_completed_between_reads() -> None:
 TRAINING = Progress(attempt=1, stage=Stage.TRAINING, step=5, total_steps=9)
 
 
-def test_response_pauses_timer_and_extends_stage_deadline() -> None:
+def test_service_response_pauses_outage_timer_and_extends_stage_deadline() -> None:
     waiting = replace(WAITING, outage_seconds=7.0, still_since=T0 - timedelta(seconds=20))
 
     watch = advance_timer(waiting, TRAINING, LATER)
@@ -46,12 +46,12 @@ def test_stage_timer_does_not_start_in_future() -> None:
     assert pause_timer(WAITING, LATER).still_since is None
 
 
-def test_paused_outage_counts_observed_time_only() -> None:
+def test_outage_timer_counts_observed_time_only() -> None:
     observed = replace(WAITING, watched_since=T0 + timedelta(seconds=20), outage_seconds=0.14)
     assert pause_timer(observed, LATER).outage_seconds == 30.1
 
 
-def test_timer_resumes_when_same_step_waits_again() -> None:
+def test_outage_timer_resumes_when_same_step_waits_again() -> None:
     waited = WatchState(outage_step=5, outage_seconds=57.0)
     expected = WatchState(outage_since=LATER, outage_step=5, outage_seconds=57.0)
     assert advance_timer(waited, waiting_at(5), LATER) == expected
@@ -65,18 +65,18 @@ def test_outage_of_zero_seconds_is_reset() -> None:
 
 
 @pytest.mark.parametrize("state", [WAITING, WatchState(outage_step=5, outage_seconds=0.5)])
-def test_completed_step_resets_timer(state: WatchState) -> None:
+def test_completed_step_resets_outage_timer(state: WatchState) -> None:
     assert advance_timer(state, TRAINING.model_copy(update={"step": 6}), LATER) == WatchState()
 
 
-def test_first_outage_starts_timer_at_its_step() -> None:
+def test_first_outage_starts_timer_at_current_step() -> None:
     for step in (0, 3):
         expected = WatchState(outage_since=T0, outage_step=step)
         assert advance_timer(WatchState(), waiting_at(step), T0) == expected
     assert advance_timer(WatchState(), TRAINING, T0) == WatchState()
 
 
-def test_describe_lists_services_with_causes() -> None:
+def test_outage_description_lists_services_with_causes() -> None:
     down = [EndpointOutage(name=name, since="noon", cause="refused") for name in ("kb", "judge")]
     assert describe(down) == "kb since noon: refused; judge since noon: refused"
     assert describe([]) == "the driver reported no service"

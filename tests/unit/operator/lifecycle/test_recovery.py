@@ -127,7 +127,7 @@ def test_steps_after_newest_checkpoint_are_lost(cause: Cause, saved: int | None,
     assert (status.attempts[0].lost_steps, status.restarts.lost_steps) == (lost, lost)
 
 
-def test_long_end_message_is_shortened() -> None:
+def test_long_attempt_end_message_is_truncated() -> None:
     updated = settle(make_round(), Cause.STALLED, "x" * 5000).status
     assert len(updated.attempts[0].message) == 1024
 
@@ -140,14 +140,14 @@ WAITING_JOB = with_state(
 )
 
 
-def test_ended_attempt_clears_waiting() -> None:
+def test_attempt_end_clears_waiting_condition() -> None:
     updated = end_attempt(Cause.STALLED, WAITING_JOB).status
     assert condition(updated, ConditionType.WAITING_FOR_ENDPOINT)[:2] == ("False", "AttemptEnded")
     watch = updated.restart_state.watch
     assert (watch.outage_since, watch.outage_seconds) == (None, 9.0)
 
 
-def test_failed_job_clears_waiting() -> None:
+def test_job_failure_clears_waiting_condition() -> None:
     updated = fail(
         make_round(WAITING_JOB), Cause.ENDPOINT_DOWN, "service unavailable for 3601 s"
     ).status
@@ -158,7 +158,7 @@ def test_failed_job_clears_waiting() -> None:
 
 
 @pytest.mark.parametrize("target", [26, 27])
-def test_reached_target_completes_job(target: int) -> None:
+def test_job_completes_at_target_step(target: int) -> None:
     decision = end_attempt(Cause.SUCCEEDED, changes={"training.totalSteps": target})
 
     assert condition(decision.status, ConditionType.COMPLETE) == (
@@ -215,7 +215,7 @@ def test_success_without_new_checkpoint_is_false_success(
 # Suspension and queues
 
 
-def test_suspended_attempt_is_not_counted() -> None:
+def test_suspended_attempt_does_not_use_restart_budget() -> None:
     stopping = RetryState(intent=Cause.SUSPENDED, warm_failures_in_a_row=1, ends_in_a_row=2)
 
     decision = end_attempt(Cause.SUSPENDED, with_state(stopping))
@@ -247,7 +247,7 @@ def test_preempted_pods_are_not_losses_of_next_attempt(
 # Restarts
 
 
-def test_counts_reset_after_new_checkpoint() -> None:
+def test_restart_counts_reset_after_new_checkpoint() -> None:
     counts = RestartCounts(total=5, since_progress=4, by_cause={"Stalled": 2, "HeadLost": 3})
     before = RetryState(
         intent=Cause.STALLED, saved_step=19, ends_in_a_row=4, warm_failures_in_a_row=1,
@@ -270,7 +270,7 @@ def test_counts_reset_after_new_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("saved", [20, 25])
-def test_rewritten_checkpoint_is_no_progress(saved: int) -> None:
+def test_rewritten_checkpoint_does_not_count_as_progress(saved: int) -> None:
     decision = end_attempt(Cause.STALLED, with_state(RetryState(saved_step=saved, ends_in_a_row=1)))
     retry = decision.status.restart_state.retry
     assert (retry.saved_step, retry.ends_in_a_row) == (saved, 2)
@@ -279,7 +279,7 @@ def test_rewritten_checkpoint_is_no_progress(saved: int) -> None:
 STUCK = with_state(RetryState(saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=0), to_step=11)
 
 
-def test_end_without_checkpoint_is_counted_and_delayed() -> None:
+def test_attempt_without_new_checkpoint_is_counted_and_delayed() -> None:
     exact = {"recovery.backoffSeconds": 100}
 
     decision = end_attempt(Cause.STALLED, STUCK, exact)
@@ -377,7 +377,7 @@ def test_step_is_not_skipped_when_failure_differs(cause: Cause, earlier: list[in
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([], [])
 
 
-def test_skipped_step_without_checkpoint_rejects_none() -> None:
+def test_step_skip_without_checkpoint_does_not_reject_checkpoints() -> None:
     decision = end_attempt(Cause.NON_FINITE, replace(ends(27), checkpoint=None))
     remedies = decision.status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], [])
@@ -510,7 +510,7 @@ def test_new_cluster_is_needed_after_two_warm_failures(
     assert needs_new_cluster(with_state(retry, cause=cause)) is is_new
 
 
-def test_job_without_attempt_needs_no_new_cluster() -> None:
+def test_job_without_attempt_does_not_need_new_cluster() -> None:
     retry = RetryState(warm_failures_in_a_row=2)
     assert needs_new_cluster(JobStatus(restart_state=RestartState(retry=retry))) is False
 

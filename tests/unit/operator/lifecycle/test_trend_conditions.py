@@ -84,7 +84,7 @@ def test_baseline_is_taken_after_ten_steps(progress: Progress, is_taken: bool) -
     assert degradation(status) == ""
 
 
-def test_trend_conditions_turn_true_and_false_again() -> None:
+def test_trend_conditions_are_set_and_cleared() -> None:
     leaks = {"host_memory_bytes": 1.5 * GIB, "seconds_per_step": 1.31}
     this = make_round()
     update_trends(this, at(60, **leaks))
@@ -129,7 +129,7 @@ def test_degradation_ignores_conditions_of_previous_attempt() -> None:
         ("", 0.11, True),
     ],
 )
-def test_policy_mismatch_depends_on_precision(
+def test_policy_mismatch_limit_depends_on_precision(
     precision: str, gap: float, is_exceeded: bool
 ) -> None:
     this = make_round(pinned=Pinned(precision=precision))
@@ -143,7 +143,7 @@ def test_policy_mismatch_depends_on_precision(
 
 
 @pytest.mark.parametrize("gap", [{}, {"mismatch_mean": "much"}])
-def test_missing_mismatch_metric_changes_nothing(gap: dict[str, Any]) -> None:
+def test_missing_mismatch_metric_does_not_change_condition(gap: dict[str, Any]) -> None:
     this = make_round()
     this.set_condition(MISMATCH, True, ConditionReason.LOGPROBS_DIFFER, "by 1")
     before = this.status

@@ -35,7 +35,7 @@ def at(step: int, memory: float = 0.0, rank_memory: float = 0.0, **more: Any) ->
     ("seconds", "is_slow", "expected"),
     [(13.0, False, False), (13.1, False, True), (12.1, True, True), (12.0, True, False)],
 )
-def test_steps_are_slow_from_thirty_percent_until_twenty(
+def test_slowdown_starts_at_thirty_percent_and_ends_below_twenty(
     seconds: float, is_slow: bool, expected: bool
 ) -> None:
     assert (
@@ -126,7 +126,7 @@ def test_memory_growth_covers_trainer_and_head_pods() -> None:
         pytest.param(at(110, 6 * GIB), NO_LIMITS, id="no limit"),
     ],
 )
-def test_sufficient_memory_is_not_reported(
+def test_memory_growth_within_limit_is_not_reported(
     progress: Progress, limits: dict[PodRole, float]
 ) -> None:
     assert memory_growth_message(BASELINE, progress, limits) == ""
@@ -148,7 +148,7 @@ def test_baseline_rounds_to_milliseconds() -> None:
     assert baseline.rank_memory == pytest.approx(7 * GIB, rel=1e-5)
 
 
-def test_baseline_has_no_unmeasured_memory() -> None:
+def test_baseline_omits_unmeasured_memory() -> None:
     baseline = baseline_of(at(12))
     assert (baseline.host_memory, baseline.rank_memory) == (0, 0)
 

@@ -51,7 +51,7 @@ def with_failures(counts: Mapping[str, int] = FAILING.restarts.by_cause, **state
     )
 
 
-def test_distant_checkpoint_interval_is_a_warning_with_reasons() -> None:
+def test_checkpoint_interval_far_from_best_causes_warning_with_reasons() -> None:
     assert messages() == [
         "1000: saving takes 5 s, a step 2 s, 2 failures in 2000 s of training"
         f" → checkpoint.everySteps: {BEST}"
