@@ -103,7 +103,7 @@ KINDS = {
     ),
     "ConfigMap": Kind(
         lambda job: render_config_map(job, config=config_of(job)),
-        lambda children, job: children.record(job, config_of(job), []),
+        lambda children, job: children.record_config(job, config_of(job), []),
         {},
     ),
 }

@@ -28,7 +28,7 @@ from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_pro
 from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
-from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadResolver, Heads, service_address
+from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadResolver, Heads, service_resolver
 from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
 from raggrpo_operator.kubernetes_runtime.rounds.resync import Resync
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
@@ -62,7 +62,7 @@ async def run_operator(settings: Settings, head_address: HeadResolver | None = N
     keys = read_keys(settings.key_folder)
     metrics = Metrics()
     client = await connect(metrics.record_call)
-    address = head_address or service_address(settings.dashboard_port, settings.progress_port)
+    address = head_address or service_resolver(settings.dashboard_port, settings.progress_port)
     try:
         async with open_session() as session:
             await _Operator(settings, client, keys, Heads(address, session), metrics).run()

@@ -1,4 +1,4 @@
-"""Create and delete a job's objects. Every step is safe to repeat."""
+"""Create and delete a job's objects. All operations are idempotent."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -31,7 +31,7 @@ from .owned_objects import OwnedObjects
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10
-"""Attempts whose configuration is retained as a ConfigMap."""
+"""Number of attempts whose configuration is retained as a ConfigMap."""
 NO_KUBERAY = (
     "the API server does not serve RayClusters: install KubeRay 1.6.0 or newer "
     "(CustomResourceDefinition rayclusters.ray.io and its operator)"
@@ -40,7 +40,7 @@ NO_KUBERAY = (
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The objects that the operator creates for jobs."""
+    """Creates and deletes the objects that a job owns."""
 
     client: KubeClient
     settings: ClusterSettings
@@ -52,7 +52,10 @@ class Children:
         return OwnedObjects(self.client)
 
     async def start_preflight(self, job: Metadata, action: StartPreflight) -> None:
-        """Create the preflight pod, once a pod for another spec is gone."""
+        """Create the preflight pod.
+
+        Raises TransientError while a terminating pod, or the pod of another spec, has its name.
+        """
         await self._ensure_network_policy(job, action.plan)
         pod = render_preflight_pod(job, self.settings, action)
         existing = await self.owned.create(job, pod)
@@ -66,7 +69,7 @@ class Children:
             raise TransientError(f"waiting for pod {name} of an earlier preflight to terminate")
 
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
-        """Apply Service and Deployment of a managed retriever.
+        """Apply the Service and Deployment of a managed retriever.
 
         The Deployment comes last, because it marks the retriever as started.
         """
@@ -75,7 +78,7 @@ class Children:
         await self.owned.apply(job, render_deployment(job, self.settings, action))
 
     async def ensure_services(self, job: Metadata, services: Mapping[str, str]) -> None:
-        """Make sure that the Services of these endpoints, by name, lead to the job's own pods."""
+        """Apply the Services of managed retrievers; `services` maps endpoints to Service names."""
         for endpoint, name in services.items():
             await self.owned.apply(job, render_service(job, endpoint, name))
 
@@ -89,7 +92,7 @@ class Children:
                 await self.owned.delete(job, SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create NetworkPolicy, token and RayCluster; an existing RayCluster is not changed."""
+        """Create the NetworkPolicy, token Secret and RayCluster. An existing RayCluster is kept."""
         await self._ensure_network_policy(job, action.plan)
         token_secret = await self._ensure_token(job)
         cluster = render_ray_cluster(job, self.settings, action, token_secret)
@@ -101,30 +104,30 @@ class Children:
             name = existing["metadata"]["name"]
             raise TransientError(f"waiting for the earlier RayCluster {name} to terminate")
 
-    async def record(
+    async def record_config(
         self, job: Metadata, config: TrainerConfig, records: Collection[Manifest]
     ) -> None:
-        """Create the record of an attempt's configuration; delete the oldest ones."""
+        """Create the ConfigMap of an attempt's configuration; delete those beyond MAX_RECORDS."""
         await self.owned.create(job, render_config_map(job, config=config))
-        older = sorted(records, key=_attempt, reverse=True)
-        for surplus in older[MAX_RECORDS - 1 :]:
+        newest_first = sorted(records, key=_attempt_number, reverse=True)
+        for surplus in newest_first[MAX_RECORDS - 1 :]:
             await self.owned.delete(job, CONFIG_MAPS, surplus)
 
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
-        """Apply the NetworkPolicy before any of the job's pods exist."""
+        """Apply the NetworkPolicy, which must exist before the job's first pod."""
         await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
 
     async def _ensure_token(self, job: Metadata) -> str:
-        """Create the Secret with the token of the job's Ray clusters; return its name."""
+        """Create the Secret with the token for the job's Ray clusters; return its name."""
         key_id = self.keys.current_id
         name = secret_name(self.keys.by_id[key_id], job)
         secret = render_token_secret(job, name=name, token=self.keys.token(key_id, job.uid))
         try:
             await self.client.create(secret)
         except AlreadyExists:  # only the operator can derive the name
-            log.debug("the Secret %s exists", name)
+            log.debug("Secret %s already exists", name)
         return name
 
 
-def _attempt(config_map: Manifest) -> int:
+def _attempt_number(config_map: Manifest) -> int:
     return label_number(config_map, names.LABEL_ATTEMPT) or 0

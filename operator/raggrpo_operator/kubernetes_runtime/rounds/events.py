@@ -1,4 +1,4 @@
-"""Kubernetes Events about a job: transitions of its conditions, and new warnings. Pure."""
+"""Kubernetes Events of a job: condition transitions and new warnings. Pure."""
 
 import uuid
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from raggrpo_operator.core.text.event_text import event_note
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
-"""Maximum bytes of a note, set by the API server."""
-BAD_WHEN_FALSE = frozenset(
+"""Maximum length of a note in bytes; the API server's limit."""
+WARNING_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED,
         ConditionType.PREFLIGHT_PASSED,
@@ -23,7 +23,7 @@ BAD_WHEN_FALSE = frozenset(
         ConditionType.CHECKPOINT_HEALTHY,
     }
 )
-BAD_WHEN_TRUE = frozenset(
+WARNING_WHEN_TRUE = frozenset(
     {
         ConditionType.FAILED,
         ConditionType.STALLED,
@@ -35,7 +35,7 @@ BAD_WHEN_TRUE = frozenset(
     }
 )
 WARNING_REASONS = POD_START_REASONS | {ConditionReason.RESTARTING}
-"""Reasons of Warning Events, for every status of the condition."""
+"""Reasons that make an Event a warning, regardless of the condition's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Transition:
 
 
 def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
-    """Yield the Events between two statuses: conditions in their order, then new warnings.
+    """Yield the Events for the change from `old` to `new`: conditions in order, then new warnings.
 
-    They depend on stored statuses only, so a restarted operator repeats none.
+    They depend only on the two statuses, so a restarted operator posts no duplicates.
     """
     for condition in new.conditions:
         before = get_condition(old, condition.type)
@@ -63,16 +63,15 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     for warning in new.warnings:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
-    more = new.unlisted_warnings
-    if (
-        more > old.unlisted_warnings and new.warning_count > old.warning_count
-    ):  # a shortened status lists fewer
-        note = f"{more} more: `raggrpo plan` lists those of the spec"
+    unlisted = new.unlisted_warnings
+    # A truncated status lists fewer warnings although none is new.
+    if unlisted > old.unlisted_warnings and new.warning_count > old.warning_count:
+        note = f"{unlisted} more: `raggrpo plan` lists those of the spec"
         yield Transition(WarningReason.MORE_WARNINGS, note, is_warning=True)
 
 
 def error_event(condition: Condition) -> Transition:
-    """Return the Event of a condition that reports an internal error."""
+    """Return the Event for a condition that reports an internal error."""
     unknown = Condition(type=condition.type, status="Unknown", reason="")
     return Transition(
         condition.reason, event_note(JobStatus(), condition, unknown), is_warning=True
@@ -80,18 +79,20 @@ def error_event(condition: Condition) -> Transition:
 
 
 def _resumed_attempt(status: JobStatus) -> int | None:
-    """Return the number of the newest attempt, or None if its first step is not known yet."""
+    """Return the number of the newest attempt, or None if its first step is unknown."""
     newest = next(iter(status.attempts), None)
     return newest.number if newest is not None and newest.from_step is not None else None
 
 
 def _is_warning(condition: Condition) -> bool:
-    bad = {"False": BAD_WHEN_FALSE, "True": BAD_WHEN_TRUE}.get(condition.status, frozenset())
-    return condition.type in bad or condition.reason in WARNING_REASONS
+    types = {"False": WARNING_WHEN_FALSE, "True": WARNING_WHEN_TRUE}.get(
+        condition.status, frozenset()
+    )
+    return condition.type in types or condition.reason in WARNING_REASONS
 
 
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
-    """Return the Event about a job; `instance` is the replica that reports it."""
+    """Return the Event for a transition; `instance` is the name of the reporting replica."""
     metadata = body["metadata"]
     return {
         "apiVersion": "events.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""Observe the GPUs that a job's pods may get; `kube.gpu_nodes` reads the node labels."""
+"""Read GPU memory from the nodes that fit a job's pods. `kube.gpu_nodes` parses the labels."""
 
 import logging
 
@@ -13,9 +13,10 @@ log = logging.getLogger(__name__)
 
 
 async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved | None:
-    """Return the smallest GPU of the nodes that fit the job's pods, or None if unknown.
+    """Return the smallest GPU of the nodes that fit the job's pods.
 
-    It is unknown if nodes cannot be listed; the ranks measure it before an engine starts.
+    Returns None for CPU jobs and if nodes cannot be listed: then the ranks measure GPU memory
+    before an engine starts.
     """
     resources = job.spec.resources
     if resources.device is Device.CPU:
@@ -23,6 +24,6 @@ async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved
     try:
         nodes = await client.list_all(NODES, "")
     except OperatorError as error:
-        log.warning("nodes cannot be listed, so GPU memory is unknown: %s", error)
+        log.warning("GPU memory is unknown because nodes cannot be listed: %s", error)
         return None
     return smallest_gpu(nodes, resources, job.spec.scheduling)

@@ -12,29 +12,32 @@ from raggrpo_operator.ray_jobs import RayJobs
 
 @dataclass(frozen=True, slots=True)
 class HeadAddress:
-    """Addresses of a Ray head."""
+    """Base URLs of a Ray head's dashboard and progress server."""
 
     dashboard: str
     progress: str
 
 
 HeadResolver = Callable[[str, str], HeadAddress]
-"""(namespace, name of the Ray cluster) → its head's addresses."""
+"""(namespace, RayCluster name) → addresses of its head."""
 
 
-def service_address(dashboard_port: int, progress_port: int) -> HeadResolver:
-    """Return a resolver for cluster DNS; it ignores the status, which users may edit."""
+def service_resolver(dashboard_port: int, progress_port: int) -> HeadResolver:
+    """Return a resolver that uses cluster DNS.
 
-    def address(namespace: str, cluster: str) -> HeadAddress:
+    The address in the RayCluster's status is not used, because users may edit it.
+    """
+
+    def resolve(namespace: str, cluster: str) -> HeadAddress:
         host = f"http://{cluster}-head-svc.{namespace}.svc"
         return HeadAddress(f"{host}:{dashboard_port}", f"{host}:{progress_port}")
 
-    return address
+    return resolve
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The two APIs of one head."""
+    """API clients of one head."""
 
     jobs: RayJobs
     progress: ProgressClient
@@ -42,16 +45,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """All heads, over the connections of one session."""
+    """Factory of head clients that share one HTTP session."""
 
-    address: HeadResolver
+    resolve: HeadResolver
     session: aiohttp.ClientSession
     limits: Limits = LIMITS
 
     def head(self, namespace: str, cluster: str, token: str) -> Head:
-        """Return the head of the Ray cluster with this name."""
-        where = self.address(namespace, cluster)
+        """Return the clients of a Ray cluster's head."""
+        address = self.resolve(namespace, cluster)
         return Head(
-            RayJobs(HttpApi(self.session, where.dashboard, token, self.limits)),
-            ProgressClient(HttpApi(self.session, where.progress, token, self.limits)),
+            RayJobs(HttpApi(self.session, address.dashboard, token, self.limits)),
+            ProgressClient(HttpApi(self.session, address.progress, token, self.limits)),
         )

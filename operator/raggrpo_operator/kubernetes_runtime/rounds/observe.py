@@ -42,13 +42,13 @@ from raggrpo_operator.kube.pod_evidence import (
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
 CLOCK_SKEW_SECONDS = 60
-"""How far the API server's clock may run ahead of ours."""
-NOTHING_RUNS = frozenset({"Pending", "Succeeded", "Failed"})
-"""Pod phases in which no driver runs."""
+"""Maximum assumed lead of the API server's clock over the operator's."""
+PHASES_WITHOUT_DRIVER = frozenset({"Pending", "Succeeded", "Failed"})
+"""Pod phases in which no driver can be running."""
 
 
 def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumber | None:
-    """Return the Ray cluster's number within its job, or None if the operator did not create it."""
+    """Return the Ray cluster's number within its job, or None if it has no number label."""
     if ray_cluster["metadata"]["name"] == current.name:
         return current.number
     number = label_number(ray_cluster, names.LABEL_CLUSTER)
@@ -58,7 +58,7 @@ def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumb
 def oldest_cluster(
     ray_clusters: Collection[RayCluster], current: ClusterStatus
 ) -> tuple[ClusterNumber, RayCluster] | None:
-    """Return the cluster with the lowest number, which must be gone before a new one starts."""
+    """Return the cluster with the lowest number; it must be gone before a new one is created."""
     numbered = [
         (number, each["metadata"]["name"] != current.name, each)
         for each in ray_clusters
@@ -70,17 +70,17 @@ def oldest_cluster(
     return number, oldest
 
 
-def head_is_ready(ray_cluster: Manifest) -> bool:
-    """Return whether the head is ready now; `RayClusterProvisioned` stays True once it was."""
+def is_head_ready(ray_cluster: Manifest) -> bool:
+    """Return whether the head is ready now, unlike `RayClusterProvisioned`, which stays True."""
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
 def is_suspended(ray_cluster: Manifest) -> bool:
-    """Return whether the cluster is suspended. Kueue sets this, the operator never does."""
+    """Return whether the cluster is suspended. Kueue sets the field; the operator never does."""
     return bool(ray_cluster.get("spec", {}).get("suspend"))
 
 
-def workers_are_ready(ray_cluster: Manifest) -> bool:
+def are_workers_ready(ray_cluster: Manifest) -> bool:
     """Return whether all requested worker pods are ready."""
     groups = ray_cluster.get("spec", {}).get("workerGroupSpecs", [])
     expected = sum(each.get("replicas", 0) * each.get("numOfHosts", 1) for each in groups)
@@ -95,12 +95,13 @@ def observed_cluster(
     problem: StartProblem | None,
     problem_is_final: bool,
     is_reachable: bool,
-    is_complete: bool,
+    all_pods_live: bool,
 ) -> ClusterObserved:
     """Return the Ray cluster as `decide` reads it.
 
-    `losses` are those since the newest attempt was recorded, most significant first;
-    `is_reachable` is whether its Jobs API responds, `is_complete` the result of `all_live`.
+    `losses` are those of the current attempt, most significant first. `is_reachable` is True if
+    the Jobs API of the head responds, `all_pods_live` if no pod has exited or is being deleted.
+
     """
     name = ray_cluster["metadata"]["name"]
     if is_suspended(ray_cluster) and not is_being_deleted(ray_cluster):
@@ -109,11 +110,11 @@ def observed_cluster(
         return ClusterObserved(number, is_queued=True, message=f"RayCluster {name}: {why}")
     head_losses = [each for each in losses if each.is_head]
     if head_losses:
-        first = _with_reason(head_losses[0], losses)
+        first = _root_loss(head_losses[0], losses)
         return ClusterObserved(
             number,
             is_lost=True,
-            may_return=_head_returns(ray_cluster) and first.cause is Cause.HEAD_LOST,
+            may_return=_restarts_head(ray_cluster) and first.cause is Cause.HEAD_LOST,
             cause=first.cause,
             short_of=first.short_of,
             node=first.node,
@@ -132,29 +133,29 @@ def observed_cluster(
             node=first.node,
             message=first.message,
         )
-    if is_reachable and is_complete and workers_are_ready(ray_cluster):
+    if is_reachable and all_pods_live and are_workers_ready(ray_cluster):
         return ClusterObserved(number, is_ready=True)
-    refused = condition_of(ray_cluster, "ReplicaFailure")
+    replica_failure = condition_of(ray_cluster, "ReplicaFailure")
     if problem is not None:
         cause_of_start = Cause.START_FAILED if problem_is_final else None
         return ClusterObserved(
             number, cause=cause_of_start, message=problem.message, waiting_reason=problem.reason
         )
-    if refused.get("status") == "True":
-        message = f"{refused.get('reason', '')}: {refused.get('message', '')}"
+    if replica_failure.get("status") == "True":
+        message = f"{replica_failure.get('reason', '')}: {replica_failure.get('message', '')}"
         reason = ConditionReason.REPLICA_FAILURE
         return ClusterObserved(number, message=message, waiting_reason=reason)
     return ClusterObserved(number)
 
 
-def _head_returns(ray_cluster: Manifest) -> bool:
-    """Return whether KubeRay restarts the head, which restores the cluster's state."""
+def _restarts_head(ray_cluster: Manifest) -> bool:
+    """Return whether KubeRay replaces a lost head, which then restores the cluster's state."""
     annotations = ray_cluster["metadata"].get("annotations", {})
     return names.ANNOTATION_HEAD_RETURNS in annotations and not is_being_deleted(ray_cluster)
 
 
 def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
-    """Return the distinct image IDs of these Ray pods, the head's first."""
+    """Return the distinct image IDs of Ray pods, starting with the head's."""
     ids = [
         image_id(str(main_status(pod).get("imageID", "")))
         for pod in sorted(pods, key=lambda pod: (not is_head(pod), _name(pod)))
@@ -162,83 +163,87 @@ def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, ids)))
 
 
-def ending_cluster(
+def cluster_with_orphaned_head(
     job: RagGrpoJob, pods: Collection[Manifest], now: datetime
 ) -> ClusterObserved | None:
-    """Return the last attempt's cluster if its RayCluster is gone but its head may still run.
+    """Return the last attempt's cluster if its RayCluster is gone but its head pod may still run.
 
-    Its driver may be saving, and the next attempt would claim its checkpoint folder. Workers save
-    nothing without a driver. Pods past their grace period are ignored, because a lost node never
-    reports their exit.
+    The driver on that head may be saving, and the next attempt would take over its checkpoint
+    folder. Worker pods are ignored, because only a driver can save. So are pods past their grace
+    period, because a lost node never reports that they have exited.
     """
     attempts, cluster = job.status.attempts, job.status.cluster
     if not attempts or attempts[0].cause is None:
         return None
     for pod in filter(is_head, pods):
-        if _is_of(pod, "RayCluster", cluster.name) and _may_run(pod, now):
-            message = f"pod {_name(pod)} may still save"
+        if _is_controlled_by(pod, "RayCluster", cluster.name) and _may_run(pod, now):
+            message = f"pod {_name(pod)} may still be saving a checkpoint"
             return ClusterObserved(cluster.number, is_lost=True, may_save=True, message=message)
     return None
 
 
-def may_save(pods: Collection[Manifest], now: datetime) -> bool:
-    """Return whether one of the pods is a terminating head that may still run a driver."""
+def may_head_save(pods: Collection[Manifest], now: datetime) -> bool:
+    """Return whether a terminating head pod may still run a driver, and so save a checkpoint."""
     return any(is_head(pod) and is_being_deleted(pod) and _may_run(pod, now) for pod in pods)
 
 
-def _is_of(pod: Manifest, kind: str, name: str) -> bool:
-    """Return whether this object controls the pod; labels can be set by any user."""
+def _is_controlled_by(pod: Manifest, kind: str, name: str) -> bool:
+    """Return whether this object controls the pod. Labels prove nothing: any user can set them."""
     owner = controller_of(pod)
     return (owner.get("kind"), owner.get("name")) == (kind, name)
 
 
 def _may_run(pod: Manifest, now: datetime) -> bool:
-    if pod.get("status", {}).get("phase") in NOTHING_RUNS:
+    if pod.get("status", {}).get("phase") in PHASES_WITHOUT_DRIVER:
         return False
     if not is_being_deleted(pod):
         return True
     metadata = pod["metadata"]
     remaining = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
-    # More than the grace period remains only if our clock was set back.
+    # More than the grace period can remain only if the operator's clock was set back.
     return (
         0 < remaining <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
     )
 
 
-def _with_reason(head: Loss, losses: Sequence[Loss]) -> Loss:
-    """Return the loss with the most weight; a head deleted with its workers has no reason."""
-    weightiest = losses[0]
-    return weightiest if weightiest.weight > head.weight else head
+def _root_loss(head: Loss, losses: Sequence[Loss]) -> Loss:
+    """Return the most significant loss, or `head` if none is more significant.
 
-
-def all_live(pods: Collection[Manifest]) -> bool:
-    """Return whether no pod of a Ray cluster is being deleted or has ended.
-
-    KubeRay counts such a pod as ready for a while, and its hook would also stop the next attempt.
+    A head that was deleted together with its workers carries no reason of its own.
     """
-    return not any(is_being_deleted(pod) or _has_ended(pod) for pod in pods)
+    first = losses[0]
+    return first if first.weight > head.weight else head
 
 
-def _has_ended(pod: Manifest) -> bool:
+def are_all_live(pods: Collection[Manifest]) -> bool:
+    """Return whether no pod of a Ray cluster is being deleted or has exited.
+
+    KubeRay counts such a pod as ready for a while, and its preStop hook would also stop the next
+    attempt.
+    """
+    return not any(is_being_deleted(pod) or _has_exited(pod) for pod in pods)
+
+
+def _has_exited(pod: Manifest) -> bool:
     return section(pod, "status").get("phase") in ("Succeeded", "Failed")
 
 
 def observed_preflight(
     pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
 ) -> PreflightObserved | None:
-    """Return the job's preflight pod as `decide` reads it, or None if there is none."""
-    living = [pod for pod in pods if not is_being_deleted(pod)]
-    if not living:
+    """Return the newest preflight pod as `decide` reads it, or None if there is none."""
+    live = [pod for pod in pods if not is_being_deleted(pod)]
+    if not live:
         return None
-    pod = max(living, key=_created)
+    pod = max(live, key=_creation_time)
     spec_hash = labels_of(pod).get(names.LABEL_SPEC_HASH, "")
-    ended = _ended(pod)
-    if ended is not None:
-        return _from_message(spec_hash, pod, ended)
+    terminated = _terminated_state(pod)
+    if terminated is not None:
+        return _exited_preflight(spec_hash, pod, terminated)
     if pod.get("status", {}).get("phase") == "Failed":
         status = pod["status"]
-        words = one_line(f"{status.get('reason', 'Failed')}: {status.get('message', '')}", 512)
-        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
+        reason = one_line(f"{status.get('reason', 'Failed')}: {status.get('message', '')}", 512)
+        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {reason}")
     if problem is None:
         return PreflightObserved(spec_hash)
     if problem_is_final:
@@ -246,15 +251,17 @@ def observed_preflight(
     return PreflightObserved(spec_hash, waiting_for=problem.message, waiting_reason=problem.reason)
 
 
-def _from_message(spec_hash: str, pod: Manifest, ended: Manifest) -> PreflightObserved:
-    message = ended.get("message") or ""
+def _exited_preflight(spec_hash: str, pod: Manifest, terminated: Manifest) -> PreflightObserved:
+    message = terminated.get("message") or ""
     try:
         result = PreflightResult.model_validate_json(message)
     except ValidationError:
-        code, reason = ended.get("exitCode"), ended.get("reason", "")
-        said = one_line(message[-500:], 500)
-        words = f"ended with exit code {code} ({reason}) without a result: {said}"
-        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {words}")
+        code, reason = terminated.get("exitCode"), terminated.get("reason", "")
+        tail = one_line(message[-500:], 500)
+        problem = (
+            f"pod {_name(pod)} exited with exit code {code} ({reason}) without a result: {tail}"
+        )
+        return PreflightObserved(spec_hash, problem=problem)
     return PreflightObserved(spec_hash, result)
 
 
@@ -266,7 +273,7 @@ def observed_retrievers(
 
 
 def service_names(deployments: Collection[Manifest]) -> dict[str, str]:
-    """Return the names of managed retrievers' Services, which are those of their Deployments."""
+    """Return the Service name of each managed retriever; it equals the Deployment's name."""
     return {endpoint: _name(each) for endpoint, each in _by_endpoint(deployments)}
 
 
@@ -283,24 +290,24 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
         return RetrieverObserved(name, address, is_ready=True)
     for pod in pods:
         template = labels_of(pod).get("pod-template-hash", "")
-        if not _is_of(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
+        if not _is_controlled_by(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
             continue
-        ended = _ended(pod, last=True)
-        if ended is not None:
-            code = ended.get("exitCode")
-            words = f"pod {_name(pod)} ended with exit code {code}: {ended.get('message', '')}"
+        terminated = _terminated_state(pod, include_last=True)
+        if terminated is not None:
+            code, message = terminated.get("exitCode"), terminated.get("message", "")
+            problem = f"pod {_name(pod)} exited with exit code {code}: {message}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-            return RetrieverObserved(name, address, problem=one_line(words, 1000), cause=cause)
-        if (problem := start_problem(pod)) is not None:
-            return RetrieverObserved(name, address, problem=problem.message)
+            return RetrieverObserved(name, address, problem=one_line(problem, 1000), cause=cause)
+        if (start := start_problem(pod)) is not None:
+            return RetrieverObserved(name, address, problem=start.message)
     return RetrieverObserved(name, address, problem="starting")
 
 
-def _ended(pod: Manifest, *, last: bool = False) -> Manifest | None:
-    """Return the terminated state of the container, or with `last` its last one; else None."""
-    for state in ("state", "lastState") if last else ("state",):
-        if ended := section(section(main_status(pod), state), "terminated"):
-            return ended
+def _terminated_state(pod: Manifest, *, include_last: bool = False) -> Manifest | None:
+    """Return `state.terminated` of the main container, or with `include_last` of `lastState`."""
+    for state in ("state", "lastState") if include_last else ("state",):
+        if terminated := section(section(main_status(pod), state), "terminated"):
+            return terminated
     return None
 
 
@@ -308,6 +315,6 @@ def _name(pod: Manifest) -> str:
     return str(pod["metadata"]["name"])
 
 
-def _created(pod: Manifest) -> datetime:
+def _creation_time(pod: Manifest) -> datetime:
     created: str = pod["metadata"].get("creationTimestamp", "1970-01-01T00:00:00Z")
     return parse_timestamp(created)

@@ -1,7 +1,7 @@
-"""`OwnedObjects`: write only objects that a job controls, by UID.
+"""`OwnedObjects`: write only objects that are controlled by a job.
 
-The owner is checked before each write, and the write names UID and version of the checked object,
-so the API server rejects it if another object has taken the name.
+The owner is checked before each write. The write carries the UID and version of the checked object,
+so the API server rejects it if the name now belongs to another object.
 """
 
 import logging
@@ -22,29 +22,29 @@ class OwnedObjects:
     client: KubeClient
 
     async def create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Create an object; return the existing one if it is the job's.
+        """Create an object. Return None, or the existing object if the job already owns it.
 
         Raises:
-            NameTaken: An object that is not the job's has the name.
+            NameTaken: The job does not own the object with this name.
 
         """
         try:
             await self.client.create(manifest)
         except AlreadyExists as error:
-            existing = await self._own(job, manifest)
-            if existing is None:  # deleted in between
+            existing = await self._existing(job, manifest)
+            if existing is None:  # deleted in the meantime
                 raise TransientError(f"{error}, but it was deleted") from None
             return existing
         return None
 
     async def apply(self, job: Metadata, manifest: Manifest) -> None:
-        """Create an object, or update the job's object if it differs.
+        """Create an object, or update it if it differs.
 
         Raises:
-            NameTaken: An object that is not the job's has the name.
+            NameTaken: The job does not own the object with this name.
 
         """
-        existing = await self._own(job, manifest) or await self.create(job, manifest)
+        existing = await self._existing(job, manifest) or await self.create(job, manifest)
         if existing is None:
             return
         metadata = existing["metadata"]
@@ -55,20 +55,20 @@ class OwnedObjects:
         version = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
 
-    async def delete(self, job: Metadata, resource: Resource, thing: Manifest) -> None:
-        """Delete this object, unless it is terminating or not the job's."""
-        metadata = thing["metadata"]
-        if is_being_deleted(thing) or not is_owned(thing, job.uid):
+    async def delete(self, job: Metadata, resource: Resource, item: Manifest) -> None:
+        """Delete an object, unless it is terminating or the job does not own it."""
+        metadata = item["metadata"]
+        if is_being_deleted(item) or not is_owned(item, job.uid):
             return
         try:
             await self.client.delete(
                 resource, metadata["namespace"], metadata["name"], metadata["uid"]
             )
-        except (NotFound, Conflict) as gone:  # gone, or another object took its name
-            log.info("%s %s is already gone: %s", resource.plural, metadata["name"], gone)
+        except (NotFound, Conflict) as error:  # gone, or another object has its name
+            log.info("%s %s is already gone: %s", resource.plural, metadata["name"], error)
 
-    async def _own(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Return the job's object of this name, or None if there is none. Raises NameTaken."""
+    async def _existing(self, job: Metadata, manifest: Manifest) -> Manifest | None:
+        """Return the job's object with this name, or None. Raises NameTaken if it is not owned."""
         metadata = manifest["metadata"]
         try:
             existing = await self.client.get(
@@ -77,21 +77,21 @@ class OwnedObjects:
         except NotFound:
             return None
         if not is_owned(existing, job.uid):
-            raise taken(manifest) from None
+            raise name_taken(manifest) from None
         return existing
 
 
 def _is_up_to_date(existing: Manifest, manifest: Manifest) -> bool:
-    """Return whether applying changes nothing; False if the server filled in defaults."""
+    """Return whether an apply would change nothing. False if the server has filled in defaults."""
     has_labels = labels_of(manifest).items() <= labels_of(existing).items()
     return has_labels and bool(existing.get("spec") == manifest["spec"])
 
 
-def taken(manifest: Manifest) -> NameTaken:
-    """Return the error that names the object which has this one's name."""
+def name_taken(manifest: Manifest) -> NameTaken:
+    """Return the error for a name that belongs to an object which the job does not own."""
     metadata = manifest["metadata"]
     return NameTaken(
-        f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} exists and is not this "
-        "job's, so it is left as it is: delete it, or delete this job and create it again, which "
-        "gives its objects other names"
+        f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} exists and is not "
+        "owned by this job, so the operator does not change it: delete it, or delete and recreate "
+        "this job, which gives its objects other names"
     )

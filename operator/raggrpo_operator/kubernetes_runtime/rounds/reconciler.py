@@ -1,4 +1,4 @@
-"""`Reconciler`: run one round of one job and report its errors."""
+"""`Reconciler`: run rounds and report their errors in the status."""
 
 import logging
 import traceback
@@ -42,10 +42,11 @@ log = logging.getLogger(__name__)
 MIN_REPORTED_FAILURES = 3
 """Consecutive failed rounds after which the status reports the error."""
 MAX_BUG_TEXT = 256
+"""Maximum characters of an exception's text in the status."""
 
 
 class Reconciler:
-    """Runs rounds for the work queue."""
+    """Runs the rounds that the work queue schedules."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Reconciler:
     ) -> None:
         self._context, self._store, self._metrics, self._pace = context, store, metrics, pace
         self._lateness = lateness
-        self._failed: dict[JobKey, int] = {}
+        self._failures: dict[JobKey, int] = {}
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
@@ -65,7 +66,7 @@ class Reconciler:
         with log_context(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             newest = self._store.newest(key)
             if newest is None:
-                self._drop(key)
+                self._drop_state(key)
                 return None
             try:
                 return await self._reconcile(key, *newest)
@@ -77,7 +78,7 @@ class Reconciler:
                 raise
 
     async def _reconcile(
-        self, key: JobKey, body: Manifest, held_back: JobStatus | None
+        self, key: JobKey, body: Manifest, deferred: JobStatus | None
     ) -> float | None:
         if is_being_deleted(body):
             return None
@@ -85,8 +86,8 @@ class Reconciler:
         if not isinstance(job, RagGrpoJob):
             await self._reject(body, job)
             return None
-        if held_back is not None:
-            job = job.model_copy(update={"status": held_back})
+        if deferred is not None:
+            job = job.model_copy(update={"status": deferred})
         with log_context(attempt=job.status.attempt):
             return await self._round(key, body, job)
 
@@ -108,7 +109,7 @@ class Reconciler:
         if runtime.error is not None:
             await self._report(key, runtime.body, runtime.error)
         else:
-            self._failed.pop(key, None)
+            self._failures.pop(key, None)
             await self._context.writer.report_error(
                 runtime.body, decision.status, ConditionReason.RECONCILED
             )
@@ -118,28 +119,27 @@ class Reconciler:
         self._pace.set_busy(key, is_busy=delay is not None)
         if delay is None:
             return seconds_until_expiry(after, now)
-        moved = decision.actions or differs_beyond_progress(job.status, decision.status)
-        return delay if moved else max(delay, self._pace.poll_seconds(key))
+        has_changed = decision.actions or differs_beyond_progress(job.status, decision.status)
+        return delay if has_changed else max(delay, self._pace.poll_seconds(key))
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-        """Parse each version of the job, and of its spec, only once."""
+        """Return the parsed job or its violations, cached by version and by spec."""
         version = body["metadata"]["resourceVersion"]
-        known_version, known = self._parsed.get(key, ("", ()))
-        if known_version == version:
-            return known
-        parsed = _parsed(body, known)
+        cached_version, cached = self._parsed.get(key, ("", ()))
+        if cached_version == version:
+            return cached
+        parsed = _parse(body, cached)
         self._parsed[key] = version, parsed
         return parsed
 
     async def _reject(self, body: Manifest, violations: tuple[Violation, ...]) -> None:
-        """Report every malformed field in the status; no objects are created."""
+        """Set Accepted to False with one line per violation."""
         now, old = self._context.clock(), stored_status(body)
-        reason, lines = (
-            violations[0].reason,
-            "\n".join(violation.line() for violation in violations),
-        )
+        lines = "\n".join(violation.line() for violation in violations)
         status = replace(old, observed_generation=body["metadata"]["generation"])
-        status = set_condition(status, ConditionType.ACCEPTED, False, reason, lines, now)
+        status = set_condition(
+            status, ConditionType.ACCEPTED, False, violations[0].reason, lines, now
+        )
         status = set_condition(
             status, ConditionType.READY, False, ConditionReason.NOT_READY, "", now
         )
@@ -148,38 +148,38 @@ class Reconciler:
             await self._context.writer.write(body, status)
 
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
-        """Report a persistent error in the status; a version conflict is not one."""
-        failed = self._failed[key] = self._failed.get(key, 0) + 1
+        """Report an error in the status if it is persistent. A version conflict never is."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
         is_persistent = not error.retryable or isinstance(error, AccessDenied | NameTaken)
-        if isinstance(error, Conflict) or not (is_persistent or failed >= MIN_REPORTED_FAILURES):
+        if isinstance(error, Conflict) or not (is_persistent or failures >= MIN_REPORTED_FAILURES):
             return
         status = stored_status(body)
         try:
             await self._context.writer.report_error(body, status, _reason(error), str(error))
-        except OperatorError as another:
-            log.warning("the error could not be reported in the status: %s", another)
+        except OperatorError as write_error:
+            log.warning("reporting the error in the status failed: %s", write_error)
 
     async def _report_bug(self, key: JobKey, error: Exception) -> None:
-        """Report a bug in the operator; other jobs are not affected."""
+        """Report an internal error in the status of the job whose round raised it."""
         newest = self._store.newest(key)
         if newest is None:
             return
         try:
-            await self._context.writer.report_internal_error(newest[0], _bug(error))
-        except Exception as another:
-            log.warning("the internal error could not be reported in the status: %r", another)
+            await self._context.writer.report_internal_error(newest[0], _bug_message(error))
+        except Exception as write_error:
+            log.warning("reporting the internal error in the status failed: %r", write_error)
 
     async def _remove(self, key: JobKey, body: Manifest) -> None:
         log.info("deleting the job: ttlSecondsAfterFinished has passed")
         uid = body["metadata"]["uid"]
         try:
             await self._context.client.delete(JOBS, key.namespace, key.name, uid)
-        except (NotFound, Conflict) as gone:
-            log.info("the job is already gone: %s", gone)
+        except (NotFound, Conflict) as error:
+            log.info("the job is already gone: %s", error)
 
-    def _drop(self, key: JobKey) -> None:
-        """Drop all state of a deleted job; its objects are deleted with it."""
-        self._failed.pop(key, None)
+    def _drop_state(self, key: JobKey) -> None:
+        """Drop all in-memory state of a deleted job. Kubernetes garbage-collects its objects."""
+        self._failures.pop(key, None)
         self._parsed.pop(key, None)
         self._pace.set_busy(key, is_busy=False)
         self._lateness.remove(key)
@@ -189,32 +189,32 @@ class Reconciler:
         self._metrics.jobs.remove(key)
 
 
-def _parsed(
-    body: Manifest, earlier: RagGrpoJob | tuple[Violation, ...]
+def _parse(
+    body: Manifest, previous: RagGrpoJob | tuple[Violation, ...]
 ) -> RagGrpoJob | tuple[Violation, ...]:
-    if isinstance(earlier, RagGrpoJob) and _has_spec_of(body, earlier.metadata):
-        with suppress(ValidationError):  # in the status; parse_job reports it
-            return parse_update(earlier, body)
+    if isinstance(previous, RagGrpoJob) and _has_same_spec(body, previous.metadata):
+        with suppress(ValidationError):  # an invalid status, which parse_job reports
+            return parse_update(previous, body)
     if excess := body.get(TOO_LARGE):
         remedy = "shorten templates, lists, env and free JSON"
         return (Violation("spec", Reason.SPEC_TOO_LARGE, excess, remedy),)
     return parse_job(body)
 
 
-def _has_spec_of(body: Manifest, earlier: Metadata) -> bool:
-    """Return whether the generation is the same, so the spec is unchanged."""
+def _has_same_spec(body: Manifest, previous: Metadata) -> bool:
+    """Return whether UID and generation are unchanged, and therefore the spec."""
     metadata = body["metadata"]
-    return (metadata["uid"], metadata["generation"]) == (earlier.uid, earlier.generation)
+    return (metadata["uid"], metadata["generation"]) == (previous.uid, previous.generation)
 
 
-def _bug(error: Exception) -> str:
+def _bug_message(error: Exception) -> str:
     """Return the error and its innermost frame in this project's code, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = [each for each in frames if "raggrpo_" in each.filename][-1]
+    frame = [each for each in frames if "raggrpo_" in each.filename][-1]
     text = " ".join(str(error).split())[:MAX_BUG_TEXT]
     return (
-        f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {text}; "
-        "this is a bug in the operator, please report it with the operator's log"
+        f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {text}; "
+        "this is a bug in the operator; please report it with the operator's log"
     )
 
 

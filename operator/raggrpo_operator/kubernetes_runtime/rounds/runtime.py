@@ -1,4 +1,4 @@
-"""`KubernetesRuntime`: observe and perform for `decide` in a cluster."""
+"""`KubernetesRuntime`: observe a job's objects and perform the actions of `decide`."""
 
 import logging
 from collections.abc import Callable
@@ -51,12 +51,12 @@ from .children import Children
 from .gpu_devices import smallest_device
 from .heads import Head, Heads
 from .observe import (
-    all_live,
+    are_all_live,
     cluster_number,
-    ending_cluster,
-    head_is_ready,
+    cluster_with_orphaned_head,
     image_ids,
-    may_save,
+    is_head_ready,
+    may_head_save,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -69,9 +69,9 @@ from .status_writer import StatusWriter
 log = logging.getLogger(__name__)
 
 ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
-"""`exec` passes Ray's signals to the driver without a shell."""
+"""With `exec`, Ray signals the driver itself and not a shell."""
 EVIDENCE_SECONDS = 5.0
-"""How long to wait for the pod status; the kubelet reports an exit within two seconds."""
+"""How long to wait for evidence in pod statuses; the kubelet reports an exit within 2 s."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -91,7 +91,7 @@ class ReconcilerContext:
 
 
 class KubernetesRuntime:
-    """One round of one job, based on the version of the job at its start."""
+    """The runtime of one round of one job. `body` is the job as read at the start of the round."""
 
     def __init__(
         self, context: ReconcilerContext, body: Manifest, *, delay_seconds: float = 0.0
@@ -99,7 +99,7 @@ class KubernetesRuntime:
         self._context, self._body, self._delay_seconds = context, body, delay_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
         self.error: OperatorError | None = None
-        """Error to report although the round continues: a rejected token or a name conflict."""
+        """Error to report in the status although the round continues: AccessDenied, NameTaken, …"""
 
     @property
     def body(self) -> Manifest:
@@ -110,8 +110,8 @@ class KubernetesRuntime:
         """Return what exists in the cluster for the job."""
         context, now = self._context, self._context.clock()
         pods = list(context.objects.pods.get(self._key, ()))
-        mine = owned_by(self._uid, pods)
-        preflights = [each for each in mine if _role(each) == PodRole.PREFLIGHT]
+        owned = owned_by(self._uid, pods)
+        preflights = [each for each in owned if _role(each) == PodRole.PREFLIGHT]
         problem, is_final = context.evidence.start_problem(self._key, preflights, now)
         observed = Observed(
             preflight=observed_preflight(preflights, problem, is_final),
@@ -124,11 +124,11 @@ class KubernetesRuntime:
             observed = replace(observed, device=await smallest_device(context.client, job))
         number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
-            # A suspension that is not in the cache yet would explain them.
+            # The losses may come from a suspension that is not in the cache yet.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
-            return replace(observed, cluster=ending_cluster(job, pods, now))
-        is_reachable, attempt, progress = await self._follow(job, ray_cluster)
+            return replace(observed, cluster=cluster_with_orphaned_head(job, pods, now))
+        is_reachable, attempt, progress = await self._read_attempt(job, ray_cluster)
         cluster = self._observed_cluster(job, number, ray_cluster, is_reachable)
         if cluster.is_ready and attempt is None:
             cluster = replace(cluster, ray_version=await self._ray_version(ray_cluster))
@@ -160,7 +160,7 @@ class KubernetesRuntime:
             case SubmitAttempt(config, number):
                 await self._submit(job, config, number)
             case StopAttempt(number):
-                await (await self._running_head(job)).jobs.stop(_submission(job, number))
+                await (await self._running_head(job)).jobs.stop(_submission_id(job, number))
             case DumpStacks():
                 await (await self._running_head(job)).progress.dump_stacks()
             case _:
@@ -171,41 +171,42 @@ class KubernetesRuntime:
         self._body = await self._context.writer.write(self._body, status)
 
     async def restore_record(self, job: RagGrpoJob) -> None:
-        """Put the running attempt's ConfigMap back if it was deleted.
+        """Recreate the running attempt's ConfigMap if it was deleted.
 
-        Its configuration is read from the submission, which cannot be changed.
+        The configuration is read from the submitted Ray job, which cannot be edited.
         """
-        number, attempts, records = job.status.attempt, job.status.attempts, self._records()
+        number, attempts = job.status.attempt, job.status.attempts
+        records = self._records()
         if not attempts or not attempts[0].started or attempts[0].cause is not None:
             return
         if number in (label_number(each, names.LABEL_ATTEMPT) for each in records):
             return
         try:
             head = await self._running_head(job)
-            environment = await head.jobs.environment(_submission(job, number))
-            if not environment:  # the head lost the submission: handled by the next round
+            environment = await head.jobs.environment(_submission_id(job, number))
+            if not environment:  # the head has lost it; the next round handles that
                 return
             config = TrainerConfig.model_validate_json(open_sealed(environment))
             if config.attempt.config_hash != job.status.config_hash:
-                raise ValueError("another configuration")
+                raise ValueError("submitted configuration has another hash")
             if (config.attempt.number, config.attempt.job_uid) != (number, self._uid):
-                raise ValueError("another attempt")
-            await self._context.children.record(job.metadata, config, records)
-            log.info("the record of attempt %d was put back", number)
+                raise ValueError("submitted configuration is of another attempt")
+            await self._context.children.record_config(job.metadata, config, records)
+            log.info("recreated the ConfigMap of attempt %d", number)
         except NameTaken as error:
             self.error = error
         except OperatorError as error:
-            log.info("the record of attempt %d could not be put back: %s", number, error)
+            log.info("recreating the ConfigMap of attempt %d failed: %s", number, error)
         except ValueError as error:  # its text might quote the configuration
             kind = type(error).__name__
-            log.warning("attempt %d: what was submitted is not readable: %s", number, kind)
+            log.warning("the submitted configuration of attempt %d is unreadable: %s", number, kind)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
-        """Return the job's Ray cluster, from the API server if it is not in the cache.
+        """Return the number and the RayCluster of the job's oldest cluster.
 
-        While an old cluster terminates, two may exist. The old one is returned, because nothing
-        starts before it is gone. A cluster missing from the cache between two attempts may still
-        exist, too.
+        While an old cluster is being deleted, two can exist. The old one is returned, because it
+        must be gone before a new one starts. A cluster that is missing from the cache is read from
+        the API server, since it may still exist.
         """
         current = job.status.cluster
         if (cached := oldest_cluster(self._cached_clusters(), current)) is not None:
@@ -224,20 +225,20 @@ class KubernetesRuntime:
             return None
         return ray_cluster if owned_by(self._uid, [ray_cluster]) else None
 
-    async def _follow(
+    async def _read_attempt(
         self, job: RagGrpoJob, ray_cluster: Manifest
     ) -> tuple[bool, AttemptObserved | None, Progress | None]:
-        """Return whether the head answers, the newest attempt and its progress."""
+        """Return whether the head responds, the newest attempt, and its progress."""
         number = job.status.attempt
-        if not head_is_ready(ray_cluster):
+        if not is_head_ready(ray_cluster):
             return False, None, None
         try:
             head = self._head(ray_cluster)
-            attempt = await head.jobs.status(_submission(job, number), number)
-            # Read last: when the attempt has ended, this is its final word.
+            attempt = await head.jobs.status(_submission_id(job, number), number)
+            # Progress is read last, so that it is final if the attempt has ended.
             return True, attempt, await head.progress.read() if attempt else None
         except AccessDenied as error:
-            self.error = self._refused(ray_cluster, error)
+            self.error = self._token_error(ray_cluster, error)
         except Unreachable as error:
             log.info("%s", error)
         except OperatorError as error:
@@ -248,16 +249,16 @@ class KubernetesRuntime:
         try:
             return await self._head(ray_cluster).jobs.ray_version()
         except OperatorError as error:
-            log.info("Ray's version is unknown: %s", error)
+            log.info("reading the Ray version failed: %s", error)
             return ""
 
-    def _refused(self, ray_cluster: Manifest, error: AccessDenied) -> AccessDenied:
-        """Return an error that names the Secret with the head's token."""
+    def _token_error(self, ray_cluster: Manifest, error: AccessDenied) -> AccessDenied:
+        """Return `error` with the Secret that holds the head's token and the remedy."""
         name = ray_cluster["metadata"]["name"]
         secret = ray_cluster["spec"].get("authOptions", {}).get("secretName", "")
         return AccessDenied(
-            f"{error}: the token in Secret {self._key.namespace}/{secret} is not the one that the "
-            f"operator derives: delete it and RayCluster {name}, both are made again"
+            f"{error}: the token in Secret {self._key.namespace}/{secret} differs from the "
+            f"derived one: delete the Secret and RayCluster {name}; both are recreated"
         )
 
     def _observed_cluster(
@@ -275,17 +276,17 @@ class KubernetesRuntime:
             problem=problem,
             problem_is_final=is_final and not has_started,
             is_reachable=is_reachable,
-            is_complete=all_live(pods),
+            all_pods_live=are_all_live(pods),
         )
-        saves = cluster.is_lost and may_save(pods, now)
-        return replace(cluster, may_save=saves, image_ids=image_ids(pods))
+        may_save = cluster.is_lost and may_head_save(pods, now)
+        return replace(cluster, may_save=may_save, image_ids=image_ids(pods))
 
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
-        """Return the cluster's losses since the newest attempt started.
+        """Return the pods that the cluster has lost during the newest attempt.
 
-        Pods that failed during provisioning were replaced, or the attempt would not have started.
-        Times in the status have whole seconds: losses in the second in which the attempt was
-        recorded (for example pods preempted by a queue) belong to the previous attempt.
+        Losses before the driver started are excluded: those pods have been replaced. Timestamps in
+        the status have whole seconds, so a loss in the second in which the attempt was recorded
+        (such as a preemption) counts for the previous attempt.
         """
         attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
         since = recorded + timedelta(seconds=1) if recorded else EARLIEST
@@ -296,14 +297,14 @@ class KubernetesRuntime:
     async def _submit(self, job: RagGrpoJob, config: TrainerConfig, number: ClusterNumber) -> None:
         current, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None or current != number:
-            raise TransientError(f"there is no Ray cluster {number}")
+            raise TransientError(f"Ray cluster {number} does not exist")
         children = self._context.children
         text = config_json(config)
         await children.ensure_services(job.metadata, service_names(self._deployments()))
-        await children.record(job.metadata, config, self._records())
+        await children.record_config(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(
-            _submission(job, attempt),
+            _submission_id(job, attempt),
             ENTRYPOINT,
             seal(text),
             {"attempt": str(attempt)},
@@ -315,7 +316,7 @@ class KubernetesRuntime:
                 await self._owned.delete(job.metadata, PODS, pod)
 
     async def _delete_cluster(self, job: RagGrpoJob, number: ClusterNumber) -> None:
-        """Delete every cluster of this number; one may be missing from the cache."""
+        """Delete all clusters with this number. The current one may be missing from the cache."""
         current, cached = job.status.cluster, self._cached_clusters()
         matches = [each for each in cached if cluster_number(each, current) == number]
         if not matches and number == current.number:
@@ -327,7 +328,7 @@ class KubernetesRuntime:
     async def _running_head(self, job: RagGrpoJob) -> Head:
         _, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is None:
-            raise TransientError("there is no Ray cluster")
+            raise TransientError("the job has no Ray cluster")
         return self._head(ray_cluster)
 
     def _head(self, ray_cluster: Manifest) -> Head:
@@ -351,5 +352,5 @@ def _role(pod: Manifest) -> str:
     return labels_of(pod).get(names.LABEL_ROLE, "")
 
 
-def _submission(job: RagGrpoJob, number: AttemptNumber) -> str:
+def _submission_id(job: RagGrpoJob, number: AttemptNumber) -> str:
     return names.submission_id(job.metadata.name, number)

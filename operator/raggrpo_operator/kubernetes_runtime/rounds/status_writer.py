@@ -1,4 +1,4 @@
-"""Write statuses of jobs: only changes, progress at a limited rate, never over a newer version."""
+"""`StatusWriter`: write changed statuses, with a rate limit for progress and conflict detection."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class StatusWriter:
-    """Writes statuses, and posts Events for their transitions."""
+    """Writes statuses and posts Events for their transitions."""
 
     def __init__(
         self,
@@ -43,22 +43,24 @@ class StatusWriter:
         self._written: dict[JobKey, datetime] = {}
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
-        """Write the status to this version of the job and return the resulting version.
+        """Write the status to this version of the job; return the resulting version.
 
-        If only progress has changed, the write is deferred while the last one is recent. Raises
-        Conflict if the job has changed since `body` was read; the newer version is cached.
+        If only progress has changed, the write is deferred until `status_seconds` have passed
+        since the last one. Raises Conflict if the job has changed since `body` was read, and
+        stores the newer version.
         """
         key = JobKey.of(body)
-        now, persisted, last = self._clock(), stored_status(body), self._written.get(key)
-        is_recent = last is not None and (now - last).total_seconds() < self._pace.status_seconds(
-            key
+        now, last_write = self._clock(), self._written.get(key)
+        persisted = stored_status(body)
+        is_recent = last_write is not None and (
+            (now - last_write).total_seconds() < self._pace.status_seconds(key)
         )
         if is_recent and not differs_beyond_progress(persisted, status):
             self._store.defer_status(key, body, status)
             return body
         try:
-            applied = _applied(body, status_to_json(status, with_nulls=False))
-            answered = self._store.put(key, await self._client.apply_status(applied))
+            manifest = _status_manifest(body, status_to_json(status, with_nulls=False))
+            updated = self._store.put(key, await self._client.apply_status(manifest))
         except Conflict:
             self._store.put(key, await self._client.get(JOBS, key.namespace, key.name))
             raise
@@ -66,7 +68,7 @@ class StatusWriter:
         for transition in transitions(persisted, status):
             log.info("%s: %s", transition.reason, transition.note)
             await self._post(render_event(body, transition, now, self._instance))
-        return answered
+        return updated
 
     async def report_error(
         self, body: Manifest, status: JobStatus, reason: ConditionReason, message: str = ""
@@ -83,40 +85,44 @@ class StatusWriter:
             await self.write(body, status)
 
     async def report_internal_error(self, body: Manifest, message: str) -> None:
-        """Report a bug in the operator on the raw status, which may be unreadable."""
+        """Report an internal error by editing the raw status, which may be unparsable."""
         kind, now = ConditionType.RECONCILING, self._clock()
         raw = body.get("status") or {}
         dicts = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
         conditions = {str(each.get("type")): each for each in dicts}
-        made = set_condition(JobStatus(), kind, True, ConditionReason.INTERNAL_ERROR, message, now)
-        condition = get_condition(made, kind)
+        status = set_condition(
+            JobStatus(), kind, True, ConditionReason.INTERNAL_ERROR, message, now
+        )
+        condition = get_condition(status, kind)
         known = conditions.get(kind, {})
         if (known.get("reason"), known.get("message")) == (condition.reason, condition.message):
             return
-        [conditions[kind]] = status_to_json(made, with_nulls=False)["conditions"]
+        [conditions[kind]] = status_to_json(status, with_nulls=False)["conditions"]
         changed = {**raw, "conditions": list(conditions.values())}
-        self._store.put(JobKey.of(body), await self._client.apply_status(_applied(body, changed)))
+        self._store.put(
+            JobKey.of(body), await self._client.apply_status(_status_manifest(body, changed))
+        )
         await self._post(render_event(body, error_event(condition), now, self._instance))
 
     def remove(self, key: JobKey) -> None:
-        """Drop the last written status of a deleted job."""
+        """Drop the state of a deleted job."""
         self._written.pop(key, None)
 
     async def _post(self, event: Manifest) -> None:
-        """Post an Event; a failure is only logged, because the status has the same information."""
+        """Post an Event. A failure is only logged, because the status has the same information."""
         try:
             await self._client.create(event)
         except OperatorError as error:
-            log.warning("an Event could not be posted: %s", error)
+            log.warning("posting an Event failed: %s", error)
 
 
 def stored_status(body: Manifest) -> JobStatus:
-    """Return the status that an object of the API server carries."""
+    """Return the parsed status of a job as stored by the API server."""
     return status_from_json(body.get("status", {}))
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Return whether two statuses differ in fields other than those that change with every step."""
+    """Return whether two statuses differ in any field that does not change with every step."""
     return _without_progress(one) != _without_progress(other)
 
 
@@ -141,7 +147,7 @@ def _without_progress(status: JobStatus) -> JobStatus:
     )
 
 
-def _applied(body: Manifest, status: Manifest) -> Manifest:
+def _status_manifest(body: Manifest, status: Manifest) -> Manifest:
     metadata = body["metadata"]
     return {
         "apiVersion": names.API_VERSION,
@@ -149,7 +155,7 @@ def _applied(body: Manifest, status: Manifest) -> Manifest:
         "metadata": {
             "name": metadata["name"],
             "namespace": metadata["namespace"],
-            # The write is rejected if the job has changed since the decision.
+            # With it, the API server rejects the write if the job has changed since the decision.
             "resourceVersion": metadata["resourceVersion"],
         },
         "status": status,

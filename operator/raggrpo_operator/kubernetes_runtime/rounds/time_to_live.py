@@ -7,8 +7,9 @@ from raggrpo_api.job import RagGrpoJob
 
 def seconds_until_expiry(job: RagGrpoJob, now: datetime) -> float | None:
     """Return the seconds until a finished job is deleted, or None if it is never deleted."""
-    lifetime, ended = job.spec.ttl_seconds_after_finished, job.status.completion_time
-    if lifetime < 0 or ended is None:
+    ttl = job.spec.ttl_seconds_after_finished
+    completion = job.status.completion_time
+    if ttl < 0 or completion is None:
         return None
-    expiry = ended + timedelta(seconds=lifetime)
+    expiry = completion + timedelta(seconds=ttl)
     return max(0.0, (expiry - now).total_seconds())

@@ -147,7 +147,9 @@ async def test_newest_attempt_records_are_kept() -> None:
     kube, makes = children()
     for number in range(1, MAX_RECORDS + 4):
         records = await kube.list_all(CONFIG_MAPS, "default")
-        await makes.record(METADATA, trainer_config(JOB, resolve(JOB), number=number), records)
+        await makes.record_config(
+            METADATA, trainer_config(JOB, resolve(JOB), number=number), records
+        )
     kept = range(4, MAX_RECORDS + 4)
     assert kube.named("configmaps") == [
         names.config_map_name("small", METADATA.uid, number) for number in kept
@@ -201,7 +203,7 @@ async def test_foreign_service_is_kept_and_retriever_is_not_started(
     kept = copy.deepcopy(kube.put(theirs))
 
     action = StartRetriever(make_plan(), "kb", ManagedRetriever(corpus="/mnt/runs/corpus.jsonl"))
-    with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not this job"):
+    with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not owned by"):
         await makes.start_retriever(METADATA, action)
     with pytest.raises(NameTaken):
         await makes.ensure_services(METADATA, {"kb": RETRIEVER})

@@ -9,7 +9,7 @@ from raggrpo_api import names
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kube.pod_evidence import loss
-from raggrpo_operator.kubernetes_runtime.rounds.observe import head_is_ready, observed_cluster
+from raggrpo_operator.kubernetes_runtime.rounds.observe import is_head_ready, observed_cluster
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.informer import listener
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
@@ -61,13 +61,13 @@ def test_trimmed_ray_cluster_is_observed_equally() -> None:
             problem=None,
             problem_is_final=False,
             is_reachable=True,
-            is_complete=True,
+            all_pods_live=True,
         )
 
     whole = make_ray_cluster()
 
     assert observe(trim_child(whole)) == observe(whole)
-    assert head_is_ready(trim_child(whole)) == head_is_ready(whole)
+    assert is_head_ready(trim_child(whole)) == is_head_ready(whole)
 
 
 def nested(depth: int) -> Any:

@@ -16,9 +16,9 @@ from raggrpo_operator.core.lifecycle.observed import (
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight
 from raggrpo_operator.kubernetes_runtime.rounds.observe import (
-    ending_cluster,
+    cluster_with_orphaned_head,
     image_ids,
-    may_save,
+    may_head_save,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -49,7 +49,7 @@ def observed(ray_cluster: Manifest, **more: Any) -> ClusterObserved:
         "problem": None,
         "problem_is_final": False,
         "is_reachable": True,
-        "is_complete": True,
+        "all_pods_live": True,
         **more,
     }
     return observed_cluster(1, ray_cluster, **given)
@@ -75,7 +75,7 @@ def test_cluster_is_not_ready_without_all_workers(changes: dict[str, Any]) -> No
 
 
 def test_cluster_is_not_ready_while_pod_is_deleted() -> None:
-    assert observed(make_ray_cluster(), is_complete=False) == ClusterObserved(1)
+    assert observed(make_ray_cluster(), all_pods_live=False) == ClusterObserved(1)
 
 
 def test_cluster_is_neither_ready_nor_lost_without_jobs_api() -> None:
@@ -260,22 +260,22 @@ def status_after_attempt(cause: Cause | None) -> JobStatus:
         (make_pod(kind="head", going=True), None, False),  # its attempt has to end first
     ],
     ids=[
-        "not yet deleted",
-        "in its grace",
-        "a worker",
-        "over",
-        "another cluster's",
-        "foreign",
-        "not settled",
+        "running head",
+        "terminating head",
+        "worker",
+        "exited head",
+        "head of another cluster",
+        "foreign pod",
+        "attempt without cause",
     ],
 )
-def test_cluster_is_lost_only_after_head_save_time(
+def test_orphaned_head_is_observed_as_lost_cluster(
     pod: Manifest, cause: Cause | None, is_waited_for: bool
 ) -> None:
     job = make_job().model_copy(update={"status": status_after_attempt(cause)})
     in_grace = datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)
 
-    result = ending_cluster(job, [pod], in_grace)
+    result = cluster_with_orphaned_head(job, [pod], in_grace)
 
     assert (result is not None and result.is_lost) == is_waited_for
 
@@ -288,24 +288,24 @@ def test_cluster_is_lost_only_after_head_save_time(
         (make_pod(going=True), False),
         (make_pod({"phase": "Pending"}, kind="head", going=True), False),
     ],
-    ids=["being deleted", "already replaced", "a worker", "never started"],
+    ids=["terminating head", "running head", "worker", "pending head"],
 )
-def test_driver_may_save_only_while_head_is_terminating(pod: Manifest, may: bool) -> None:
-    assert may_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
-    assert not may_save([pod], NOW)
+def test_driver_may_save_while_head_terminates(pod: Manifest, may: bool) -> None:
+    assert may_head_save([pod], datetime(2026, 11, 21, 12, 0, 29, tzinfo=UTC)) is may
+    assert not may_head_save([pod], NOW)
 
 
 @pytest.mark.parametrize(("hours", "may"), [(0, True), (1, False), (24, False)])
 def test_backward_clock_jump_does_not_extend_wait_for_head(hours: int, may: bool) -> None:
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC) - timedelta(hours=hours)
 
-    assert may_save([make_pod(kind="head", going=True)], now) is may
+    assert may_head_save([make_pod(kind="head", going=True)], now) is may
 
 
 def test_head_terminating_beyond_grace_period_is_not_waited_for() -> None:
     job = make_job().model_copy(update={"status": status_after_attempt(Cause.NODE_LOST)})
 
-    assert ending_cluster(job, [make_pod(kind="head", going=True)], NOW) is None
+    assert cluster_with_orphaned_head(job, [make_pod(kind="head", going=True)], NOW) is None
 
 
 def test_retriever_service_has_name_of_its_deployment() -> None:
