@@ -1,4 +1,4 @@
-"""A head that says that its driver has succeeded, at a target of the driver's own choosing."""
+"""Success reported by Ray although the driver chose its own, lower target."""
 
 from datetime import timedelta
 
@@ -11,11 +11,11 @@ from raggrpo_operator.core.lifecycle.observed import SubmissionStatus
 from support.fakes.fake_runtime import T0, FakeRuntime, Scenario, make_scenario_job
 
 DEADLINE_SECONDS = 120
-PATIENCE = timedelta(hours=6)
+MAX_TIME = timedelta(hours=6)
 
 
-class Boaster(FakeRuntime):
-    """A driver that has reached its own target, at once or when it is asked to stop."""
+class FalseSuccessRuntime(FakeRuntime):
+    """A driver that succeeds at its own target, either immediately or when it is stopped."""
 
     at_once = True
 
@@ -39,12 +39,12 @@ class Boaster(FakeRuntime):
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_false_success_fails_job(at_once: bool) -> None:
-    world = Boaster()
-    world.at_once = at_once
+    runtime = FalseSuccessRuntime()
+    runtime.at_once = at_once
     changes = {"training.totalSteps": 100_000, "activeDeadlineSeconds": DEADLINE_SECONDS}
-    scenario = Scenario(make_scenario_job(changes), world)
+    scenario = Scenario(make_scenario_job(changes), runtime)
 
-    while world.now < T0 + PATIENCE and await scenario.round() is not None:
+    while runtime.now < T0 + MAX_TIME and await scenario.round() is not None:
         pass
 
     assert scenario.condition(ConditionType.FAILED)[0] == "True"

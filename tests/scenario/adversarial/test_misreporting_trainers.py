@@ -1,4 +1,4 @@
-"""A trainer that lies, never ends and never stops exempts its job from nothing."""
+"""Suspension and deadlines apply even if the trainer misreports progress and ignores stops."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,48 +21,52 @@ from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, T0, FakeRuntime, Scenario, make_scenario_job
 
 MARGIN_SECONDS = 15
-"""Rounds between the user's edit and the end of the cluster, a few seconds each."""
+"""Time for the rounds between the user's edit and the deletion of the cluster."""
 ENDLESS = {"training.totalSteps": 100_000, "recovery.deadlines": {"checkpointSeconds": 60}}
-Lie = Callable[[int], dict[str, Any]]
+Misreport = Callable[[int], dict[str, Any]]
 WAITS = {"stage": "WaitingForEndpoint", "step": 5}
-LIES: dict[str, Lie] = {
-    "says nothing": lambda n: {"stage": "Dancing"},
-    "is always another attempt": lambda n: {"attempt": 99},
-    "counts up for ever": lambda n: {"step": min(10**9, 1000 * n)},
-    "counts back": lambda n: {"step": max(0, 10**6 - n)},
-    "is at the end for ever": lambda n: {"step": 10**9, "stage": "Finished"},
-    "takes absurdly long": lambda n: {"secondsPerStep": 3e8, "saveSeconds": 3e8},
-    "is far from its target": lambda n: {"totalSteps": 10**9, "secondsPerStep": 3e8},
-    "changes its stage each time": lambda n: {"stage": ["Validating", "Exporting"][n % 2]},
-    "waits for ever": lambda n: {**WAITS, "waitedSeconds": 3e8},
-    "waits for what there is not": lambda n: {
+MISREPORTS: dict[str, Misreport] = {
+    "unknown stage": lambda n: {"stage": "Dancing"},
+    "wrong attempt": lambda n: {"attempt": 99},
+    "step always grows": lambda n: {"step": min(10**9, 1000 * n)},
+    "step decreases": lambda n: {"step": max(0, 10**6 - n)},
+    "finished but running": lambda n: {"step": 10**9, "stage": "Finished"},
+    "huge step duration": lambda n: {"secondsPerStep": 3e8, "saveSeconds": 3e8},
+    "huge target": lambda n: {"totalSteps": 10**9, "secondsPerStep": 3e8},
+    "alternating stages": lambda n: {"stage": ["Validating", "Exporting"][n % 2]},
+    "endless outage": lambda n: {**WAITS, "waitedSeconds": 3e8},
+    "outage of unknown service": lambda n: {
         **WAITS,
         "waitingFor": [{"name": "\x1b[2Jkb", "since": "yesterday\n", "cause": 250 * "\u202e"}] * 16,
     },
-    "waits now and then": lambda n: WAITS if n % 2 else {"stage": "Training", "step": 5},
-    "measures what is no number": lambda n: {
+    "flapping outage": lambda n: WAITS if n % 2 else {"stage": "Training", "step": 5},
+    "metrics are not numbers": lambda n: {
         "metrics": [
             {"name": name, "value": ["nan", "abc", "1e999", "-1", "1e300"][n % 5]}
             for name in ("host_memory_bytes", "rank_memory_bytes", "reward_mean")
         ]
     },
-    "chose what there is not": lambda n: {"pinned": {"precision": "FP1", "attention": "\x1b[1m"}},
-    "always saves": lambda n: {"checkpoint": {"step": n, "path": "/" + 900 * "\u6f22" + str(n)}},
-    "always replaces": lambda n: {"inPlace": [250 * "\U0001f600" + str(n)] * 16},
+    "invalid pinned values": lambda n: {"pinned": {"precision": "FP1", "attention": "\x1b[1m"}},
+    "endless checkpoints": lambda n: {
+        "checkpoint": {"step": n, "path": "/" + 900 * "\u6f22" + str(n)}
+    },
+    "endless replacements": lambda n: {"inPlace": [250 * "\U0001f600" + str(n)] * 16},
 }
 
 
-class Lying(FakeRuntime):
+class MisreportingRuntime(FakeRuntime):
     """A trainer that misreports progress and whose driver ignores signals."""
 
-    lie: Lie = staticmethod(lambda n: {})
-    reads = 0
+    misreport: Misreport = staticmethod(lambda n: {})
+    read_count = 0
 
     def _progress(self) -> Progress | None:
         if (progress := super()._progress()) is None:
             return None
-        self.reads += 1
-        reported = json.loads(progress.model_dump_json(by_alias=True)) | self.lie(self.reads)
+        self.read_count += 1
+        reported = json.loads(progress.model_dump_json(by_alias=True)) | self.misreport(
+            self.read_count
+        )
         try:
             return Progress.model_validate_json(json.dumps(reported))
         except ValueError:
@@ -76,9 +80,9 @@ class Lying(FakeRuntime):
 
 async def make_misreporting_scenario(name: str, changes: dict[str, Any] | None = None) -> Scenario:
     endless = {**ENDLESS, **(changes or {})}
-    world = Lying()
-    world.lie = LIES[name]
-    scenario = Scenario(make_scenario_job(endless), world)
+    runtime = MisreportingRuntime()
+    runtime.misreport = MISREPORTS[name]
+    scenario = Scenario(make_scenario_job(endless), runtime)
     await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
     for _ in range(45):
         await scenario.round()
@@ -97,45 +101,43 @@ def numbers(value: Any) -> Iterator[float]:
             yield from numbers(each)
 
 
-def allowed(scenario: Scenario) -> timedelta:
+def max_shutdown_time(scenario: Scenario) -> timedelta:
     grace = grace_seconds(scenario.job.spec, scenario.status)
     return timedelta(seconds=grace + STOP_SECONDS + MARGIN_SECONDS)
 
 
-async def until_freed(scenario: Scenario, since: Any) -> None:
-    most = allowed(scenario)
+async def until_cluster_is_deleted(scenario: Scenario, since: Any) -> None:
+    limit = max_shutdown_time(scenario)
     while scenario.runtime._cluster is not None:
         await scenario.round()
-        assert scenario.runtime.now - since < most, scenario.status.conditions
+        assert scenario.runtime.now - since < limit, scenario.status.conditions
 
 
-@pytest.mark.parametrize("name", LIES)
-async def test_suspended_job_pods_are_deleted_after_grace_period(name: str) -> None:
+@pytest.mark.parametrize("name", MISREPORTS)
+async def test_suspended_job_has_no_pods_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name)
 
     scenario.edit({**ENDLESS, "suspend": True})
-    await until_freed(scenario, scenario.runtime.now)
+    await until_cluster_is_deleted(scenario, scenario.runtime.now)
     await scenario.until_quiet(timedelta(hours=1))
 
     assert scenario.status.phase is Phase.SUSPENDED
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", MISREPORTS)
 async def test_job_past_deadline_ends_after_grace_period(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"activeDeadlineSeconds": 120})
     started = scenario.status.attempts[-1].started
     assert started is not None
 
-    await until_freed(scenario, started + timedelta(seconds=120))
+    await until_cluster_is_deleted(scenario, started + timedelta(seconds=120))
     await scenario.until_quiet(timedelta(hours=1))
 
     assert scenario.condition(ConditionType.FAILED)[1] == Cause.DEADLINE_EXCEEDED
 
 
 @pytest.mark.row("D10")
-@pytest.mark.parametrize(
-    "name", ["waits for ever", "waits for what there is not", "waits now and then"]
-)
+@pytest.mark.parametrize("name", ["endless outage", "outage of unknown service", "flapping outage"])
 async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
     deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
     scenario = await make_misreporting_scenario(
@@ -149,13 +151,13 @@ async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
     assert scenario.runtime._cluster is None
 
 
-@pytest.mark.parametrize("name", LIES)
-async def test_next_attempt_starts_after_any_reported_progress(name: str) -> None:
+@pytest.mark.parametrize("name", MISREPORTS)
+async def test_next_attempt_starts_after_any_progress(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"training.precision": "Auto"})
     assert scenario.runtime.attempt is not None
 
     CRASH(scenario.runtime, scenario.runtime.attempt)
-    scenario.runtime.lie = lambda n: {}  # type: ignore[attr-defined]
+    scenario.runtime.misreport = lambda n: {}  # type: ignore[attr-defined]
     await scenario.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
 
 

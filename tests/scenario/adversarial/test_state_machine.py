@@ -20,7 +20,7 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.lifecycle.observed import RetrieverObserved, SubmissionStatus
 from raggrpo_operator.core.state.conditions import is_true
-from support.fakes.adversarial_runtime import AdversarialRuntime, Mishap
+from support.fakes.adversarial_runtime import AdversarialRuntime, CallFault
 from support.fakes.fake_runtime import T0, exits, make_scenario_job
 
 EXIT_CODES = [*map(int, ExitCode), 99, -9, None]
@@ -38,13 +38,13 @@ RETRIEVAL = {
     },
     "data.maxPromptLength": 400,
 }
-ENDS = {Phase.SUCCEEDED, Phase.FAILED}
-PATIENCE = 1200
-"""Rounds that a job left in peace may take to its end."""
+TERMINAL_PHASES = {Phase.SUCCEEDED, Phase.FAILED}
+MAX_ROUNDS_TO_END = 1200
+"""Maximum rounds until a job finishes after the last fault."""
 
 
-class Life(RuleBasedStateMachine):
-    """Everything that users, pods, the API server and the operator's own death do to one job."""
+class JobLifecycle(RuleBasedStateMachine):
+    """A job under random edits, pod and service failures, API errors and operator crashes."""
 
     @initialize(
         max_restarts=st.sampled_from([0, 1, 3]),
@@ -80,46 +80,46 @@ class Life(RuleBasedStateMachine):
         self.retries = 0
         self.environment = AdversarialRuntime(job=make_scenario_job(self.changes))
         self.environment.service_is_down, self.environment.next_queue = is_down, queue
-        self.environment.work(rounds)
+        self.environment.run_until_quiet(rounds)
 
     @invariant()
-    def what_it_waits_for_is_counted(self) -> None:
+    def count_waiting_states(self) -> None:
         if not hasattr(self, "environment"):
             return
         status = self.environment.job.status
-        SITUATIONS["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
-        SITUATIONS["is queued"] += status.phase is Phase.QUEUED
-        SITUATIONS["is suspended"] += status.phase is Phase.SUSPENDED
+        COVERAGE["waits for a service"] += is_true(status, ConditionType.WAITING_FOR_ENDPOINT)
+        COVERAGE["is queued"] += status.phase is Phase.QUEUED
+        COVERAGE["is suspended"] += status.phase is Phase.SUSPENDED
 
-    # The operator
+    # Operator
 
     @rule(rounds=st.integers(1, 80))
-    def operator_works(self, rounds: int) -> None:
-        self.environment.work(rounds)
+    def run_rounds(self, rounds: int) -> None:
+        self.environment.run_until_quiet(rounds)
 
-    @rule(mishaps=st.lists(st.sampled_from(Mishap), min_size=1, max_size=4))
-    def calls_go_wrong(self, mishaps: list[Mishap]) -> None:
-        self.environment.mishaps = mishaps
+    @rule(call_faults=st.lists(st.sampled_from(CallFault), min_size=1, max_size=4))
+    def inject_call_faults(self, call_faults: list[CallFault]) -> None:
+        self.environment.call_faults = call_faults
         self.environment.round()
-        self.environment.mishaps = []
+        self.environment.call_faults = []
 
     @rule(age=st.integers(1, 3))
-    def operator_acts_on_an_old_view(self, age: int) -> None:
+    def run_round_on_stale_view(self, age: int) -> None:
         self.environment.round(age=age)
 
     @rule()
-    def nothing_changes(self) -> None:
-        self.environment.settles()
+    def check_that_writes_stop(self) -> None:
+        self.environment.assert_settles()
 
     # Time
 
     @rule(seconds=st.sampled_from([1, 10, 70, 600]))
-    def time_passes(self, seconds: int) -> None:
+    def advance_time(self, seconds: int) -> None:
         self.environment.now += timedelta(seconds=seconds)
 
     @rule(hours=st.sampled_from([-24, -1, 12]))
-    def clock_jumps(self, hours: int) -> None:
-        self.environment.jump(timedelta(hours=hours))
+    def move_clock(self, hours: int) -> None:
+        self.environment.move_clock(timedelta(hours=hours))
 
     # Users
 
@@ -128,71 +128,71 @@ class Life(RuleBasedStateMachine):
         self.environment.edit(self.changes)
 
     @rule()
-    def user_suspends_or_resumes(self) -> None:
+    def suspend_or_resume(self) -> None:
         self.edit(suspend=not self.changes.get("suspend", False))
 
     @rule(more=st.integers(1, 10))
-    def user_raises_the_target(self, more: int) -> None:
+    def raise_target(self, more: int) -> None:
         self.edit(training__totalSteps=self.changes["training.totalSteps"] + more)
-        if self.environment.is_over:  # which continues a finished job with a new budget
-            self.environment.forgive()
+        if self.environment.is_finished:  # the edit reopens a finished job with a new budget
+            self.environment.reset_budget()
 
     @rule(tokens=st.sampled_from([4096, 8192]))
-    def user_changes_what_needs_another_preflight(self, tokens: int) -> None:
+    def change_preflight_input(self, tokens: int) -> None:
         self.edit(training__tokensPerMicroBatch=tokens)
 
     @rule(number=st.integers(0, 4))
-    def user_changes_the_budget(self, number: int) -> None:
+    def change_max_restarts(self, number: int) -> None:
         self.edit(recovery__maxRestarts=number)
 
     @rule()
-    def user_breaks_or_fixes_the_spec(self) -> None:
+    def break_or_fix_spec(self) -> None:
         every = 5 if self.changes["checkpoint.everySteps"] == 0 else 0
         self.edit(checkpoint__everySteps=every)
 
     @rule()
-    def user_asks_for_a_retry(self) -> None:
+    def request_retry(self) -> None:
         self.retries += 1
         self.environment.annotate(str(self.retries))
-        self.environment.forgive()
+        self.environment.reset_budget()
 
     @precondition(lambda self: not self.environment.is_deleted)
-    @rule(sure=st.integers(0, 50))
-    def user_deletes_the_job(self, sure: int) -> None:
-        if sure == 33:  # rarely, since nothing can follow
+    @rule(chance=st.integers(0, 50))
+    def delete_job(self, chance: int) -> None:
+        if chance == 33:  # rarely, because it ends the run
             self.environment.delete()
 
-    # The driver
+    # Driver
 
-    @precondition(lambda self: self.environment.has_living_attempt)
+    @precondition(lambda self: self.environment.has_running_attempt)
     @rule(code=st.sampled_from(EXIT_CODES))
-    def driver_ends(self, code: int | None) -> None:
-        attempt = self.environment.living_attempt
+    def exit_driver(self, code: int | None) -> None:
+        attempt = self.environment.running_attempt
         exits(code or 0)(self.environment, attempt)
         attempt.exit_code = code
         attempt.status = SubmissionStatus.SUCCEEDED if code == 0 else SubmissionStatus.FAILED
 
-    @precondition(lambda self: self.environment.has_living_attempt)
+    @precondition(lambda self: self.environment.has_running_attempt)
     @rule(ignores_stop=st.booleans())
-    def driver_hangs(self, ignores_stop: bool) -> None:
-        self.environment.living_attempt.hangs = True
-        self.environment.living_attempt.ignores_stop = ignores_stop
+    def hang_driver(self, ignores_stop: bool) -> None:
+        self.environment.running_attempt.hangs = True
+        self.environment.running_attempt.ignores_stop = ignores_stop
 
-    @precondition(lambda self: self.environment.has_living_attempt)
+    @precondition(lambda self: self.environment.has_running_attempt)
     @rule()
-    def driver_is_stopped_externally(self) -> None:
-        self.environment.living_attempt.status = SubmissionStatus.STOPPED
+    def stop_driver_externally(self) -> None:
+        self.environment.running_attempt.status = SubmissionStatus.STOPPED
 
     @rule(step=st.sampled_from([None, 0, 5, 10]))
-    def next_attempt_resumes_there(self, step: int | None) -> None:
+    def set_resume_step(self, step: int | None) -> None:
         self.environment.resume_at = step
 
     @precondition(lambda self: bool(self.environment.saved))
     @rule()
-    def newest_checkpoint_is_torn(self) -> None:
+    def tear_newest_checkpoint(self) -> None:
         self.environment.torn = True
 
-    # The cluster
+    # Cluster
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule(
@@ -200,77 +200,77 @@ class Life(RuleBasedStateMachine):
         saves_seconds=st.sampled_from([0, 30]),
         away_seconds=st.sampled_from([None, 5, 100]),
     )
-    def head_is_lost(self, cause: Cause, saves_seconds: int, away_seconds: int | None) -> None:
+    def lose_head(self, cause: Cause, saves_seconds: int, away_seconds: int | None) -> None:
         self.environment.lose_head(cause, saves_seconds=saves_seconds, away_seconds=away_seconds)
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
-    def head_restarts_without_state(self) -> None:
-        self.environment.lose_attempt()
+    def restart_head_without_state(self) -> None:
+        self.environment.restart_head()
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
-    def cluster_is_deleted_externally(self) -> None:
+    def delete_cluster_externally(self) -> None:
         self.environment.delete_cluster()
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule(cause=st.sampled_from([None, *CAUSES_OF_PODS[1:], Cause.START_FAILED]))
-    def pod_cause(self, cause: Cause | None) -> None:
+    def set_pod_cause(self, cause: Cause | None) -> None:
         self.environment.pod_cause = cause
 
     @precondition(lambda self: self.environment.has_cluster)
     @rule()
-    def pods_never_get_ready(self) -> None:
-        self.environment.never_ready = True
+    def keep_pods_unready(self) -> None:
+        self.environment.is_never_ready = True
 
-    @rule(fate=st.sampled_from(["lost", "hangs"]))
-    def next_preflight_goes_wrong(self, fate: str) -> None:
-        self.environment.preflights.append(fate)
+    @rule(outcome=st.sampled_from(["lost", "hangs"]))
+    def fail_next_preflight(self, outcome: str) -> None:
+        self.environment.preflights.append(outcome)
 
     @precondition(lambda self: bool(self.environment.retrievers))
     @rule(has_ended=st.booleans())
-    def retriever_fails(self, has_ended: bool) -> None:
+    def fail_retriever(self, has_ended: bool) -> None:
         failed = RetrieverObserved("kb", "http://kb", problem="killed", has_ended=has_ended)
         self.environment.retrievers["kb"] = failed
 
-    # What the job needs and does not own
+    # Services and queue
 
     @rule(is_down=st.booleans())
-    def service_goes_or_comes(self, is_down: bool) -> None:
+    def set_service_availability(self, is_down: bool) -> None:
         self.environment.service_is_down = is_down
 
     @precondition(lambda self: self.environment.has_cluster and not self.environment.queue)
     @rule()
-    def queue_takes_the_pods(self) -> None:
+    def preempt_pods(self) -> None:
         self.environment.preempt()
 
     @rule(why=st.sampled_from(["", "waits in queue research"]))
-    def queue_holds_new_pods_back(self, why: str) -> None:
+    def queue_new_pods(self, why: str) -> None:
         self.environment.next_queue = why
 
     @precondition(lambda self: self.environment.has_cluster and bool(self.environment.queue))
     @rule()
-    def queue_admits(self) -> None:
+    def admit_pods(self) -> None:
         self.environment.admit()
 
-    # What is seen of it
+    # Observations
 
     @rule(blind=st.booleans(), down=st.booleans())
-    def connections_come_and_go(self, blind: bool, down: bool) -> None:
+    def set_head_connectivity(self, blind: bool, down: bool) -> None:
         self.environment.is_blind, self.environment.dashboard_is_down = blind, down
 
     @rule(cluster=st.booleans(), progress=st.booleans())
-    def observations_are_old(self, cluster: bool, progress: bool) -> None:
+    def serve_stale_observations(self, cluster: bool, progress: bool) -> None:
         self.environment.shows_stale_cluster = cluster
         self.environment.shows_stale_progress = progress
 
-    # Left in peace, every job ends, and nothing of it remains
+    # Without further faults, a job finishes and leaves no objects
 
     def teardown(self) -> None:
         if not hasattr(self, "environment"):
             return
         environment = self.environment
-        environment.mishaps, environment.preflights = [], []
+        environment.call_faults, environment.preflights = [], []
         environment.is_blind = environment.dashboard_is_down = environment.service_is_down = False
         environment.next_queue = ""
         if environment.has_cluster:
@@ -279,45 +279,45 @@ class Life(RuleBasedStateMachine):
         environment.retrievers.clear()
         environment.pod_cause, environment.torn, environment.resume_at = None, False, None
         self.edit(suspend=False, checkpoint__everySteps=5)
-        note(f"in peace since {environment.now - T0}")
-        asks_again = environment.work(PATIENCE)
-        SITUATIONS["rounds"] += environment.rounds_started
-        SITUATIONS["another operator took over"] += environment.times_overtaken
-        SITUATIONS.update(str(record.cause) for record in environment.job.status.attempts)
+        note(f"no faults since {environment.now - T0}")
+        is_due = environment.run_until_quiet(MAX_ROUNDS_TO_END)
+        COVERAGE["rounds"] += environment.rounds_started
+        COVERAGE["another operator took over"] += environment.takeovers
+        COVERAGE.update(str(record.cause) for record in environment.job.status.attempts)
         if environment.is_deleted:
             return
         status = environment.job.status
-        assert not asks_again, f"no end: {status}"
-        assert status.phase in ENDS, status
-        assert not environment.has_cluster, "a cluster outlives its job"
-        assert not environment.retrievers, "a retriever outlives its job"
+        assert not is_due, f"the job does not finish: {status}"
+        assert status.phase in TERMINAL_PHASES, status
+        assert not environment.has_cluster, "the cluster was not deleted"
+        assert not environment.retrievers, "the retriever was not deleted"
         assert is_true(status, ConditionType.COMPLETE) != is_true(status, ConditionType.FAILED)
 
 
-SITUATIONS: Counter[str] = Counter()
-"""Rounds of the operator, moments in which jobs waited, and by which causes attempts ended."""
+COVERAGE: Counter[str] = Counter()
+"""Counts of rounds, waiting states and causes; they show what the random runs have covered."""
 STEPS = 50
 
 
 def test_random_lifecycles_keep_invariants(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = os.environ.get("RAGGRPO_FUZZ_STEPS")
+    fuzz_steps = os.environ.get("RAGGRPO_FUZZ_STEPS")
     run_state_machine_as_test(
-        Life,
+        JobLifecycle,
         settings=settings(
-            max_examples=int(asked or 1000) // STEPS,
+            max_examples=int(fuzz_steps or 1000) // STEPS,
             stateful_step_count=STEPS,
-            derandomize=asked is None,  # the same lives in every run, others in every `make fuzz`
+            derandomize=fuzz_steps is None,  # reproducible, except in `make fuzz`
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    for what in (
+    for state in (
         "waits for a service",
         "is queued",
         "is suspended",
         "another operator took over",
     ):
-        assert SITUATIONS[what], what
+        assert COVERAGE[state], state
     with capsys.disabled():
-        print(dict(SITUATIONS.most_common()), end=" ")
+        print(dict(COVERAGE.most_common()), end=" ")

@@ -23,26 +23,26 @@ from support.fakes.fake_runtime import (
     make_scenario,
 )
 
-OUTAGE = timedelta(minutes=31)
-LOW = {"recovery.deadlines": {"provisioningSeconds": 60, "preflightSeconds": 60}}
+DOWNTIME = timedelta(minutes=31)
+SHORT_DEADLINES = {"recovery.deadlines": {"provisioningSeconds": 60, "preflightSeconds": 60}}
 
 
 def configs(scenario: Scenario) -> list[Any]:
     return [a.config for a in scenario.runtime.performed if isinstance(a, SubmitAttempt)]
 
 
-# An operator that was away
+# Operator downtime
 
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6, 9, 14, 25, 40])
-async def test_operator_downtime_does_not_stop_attempt(rounds: int) -> None:
-    scenario = make_scenario(changes=LOW)
+async def test_operator_downtime_stops_no_attempt(rounds: int) -> None:
+    scenario = make_scenario(changes=SHORT_DEADLINES)
     for _ in range(rounds):
         await scenario.round()
 
-    scenario.runtime.now += OUTAGE
-    scenario.runtime.is_blind = True  # and its first look goes wrong as well
+    scenario.runtime.now += DOWNTIME
+    scenario.runtime.is_blind = True  # the first round after the restart cannot read progress
     await scenario.round()
     scenario.runtime.is_blind = False
     await scenario.until_quiet()
@@ -55,11 +55,11 @@ async def test_stall_during_downtime_is_detected_one_deadline_later() -> None:
     scenario = make_scenario({(1, 25): hangs})
     await scenario.until(lambda status: status.progress.step == 25)
 
-    scenario.runtime.now += OUTAGE
-    back = scenario.runtime.now
+    scenario.runtime.now += DOWNTIME
+    restarted = scenario.runtime.now
     await scenario.until(lambda status: status.attempts[0].cause is Cause.STALLED)
 
-    assert timedelta(seconds=60) < scenario.runtime.now - back < timedelta(seconds=75)
+    assert timedelta(seconds=60) < scenario.runtime.now - restarted < timedelta(seconds=75)
 
 
 @pytest.mark.parametrize("hours", [-30, -1])
@@ -88,36 +88,36 @@ async def test_attempt_with_unreadable_progress_ends_at_deadline() -> None:
     assert timedelta(seconds=300) < scenario.runtime.now - since < timedelta(seconds=310)
 
 
-async def test_access_denied_error_does_not_stop_attempt() -> None:
-    class Refusing(FakeRuntime):
-        refuses = False
+async def test_denied_access_stops_no_attempt() -> None:
+    class AccessDeniedRuntime(FakeRuntime):
+        denies_access = False
 
         async def observe(self, job: Any) -> Any:
-            if self.refuses:
+            if self.denies_access:
                 raise AccessDenied("HTTP 401")
             return await super().observe(job)
 
     scenario = make_scenario()
-    scenario.runtime = runtime = Refusing()
+    scenario.runtime = runtime = AccessDeniedRuntime()
     await scenario.until(lambda status: status.progress.step == 5)
-    runtime.refuses = True
+    runtime.denies_access = True
     for _ in range(7200):
         await scenario.round()
-    runtime.refuses = False
+    runtime.denies_access = False
 
     await scenario.until_quiet()
 
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-# Stopping what does not stop
+# Attempts that do not stop
 
 
 async def test_driver_that_ignores_stop_is_deleted_with_cluster() -> None:
-    def never_dies(_: FakeRuntime, attempt: Attempt) -> None:
+    def hangs_and_ignores_stop(_: FakeRuntime, attempt: Attempt) -> None:
         attempt.hangs = attempt.ignores_stop = True
 
-    scenario = make_scenario({(1, 25): never_dies})
+    scenario = make_scenario({(1, 25): hangs_and_ignores_stop})
 
     await scenario.until_quiet()
 
@@ -148,7 +148,7 @@ async def test_stuck_save_or_export_exceeds_deadline(stage: Stage) -> None:
     assert f"stage {stage} at step 15" in scenario.condition(ConditionType.STALLED)[2]
 
 
-# The budget
+# Restart budget
 
 
 @pytest.mark.row("B11")
@@ -195,7 +195,7 @@ async def test_target_raised_during_run_continues_job() -> None:
     assert scenario.status.restart_state.spent.down_seconds == 0
 
 
-# The spec
+# Spec
 
 
 async def test_invalid_edit_does_not_stop_running_attempt() -> None:
@@ -243,24 +243,26 @@ async def test_deleted_job_does_not_cause_actions() -> None:
 # Clusters
 
 
-async def test_reappearing_old_cluster_is_deleted_without_using_budget() -> None:
-    class Lagging(FakeRuntime):
-        old = 0
+async def test_late_old_cluster_is_deleted_without_using_budget() -> None:
+    class StaleCacheRuntime(FakeRuntime):
+        stale_number = 0
 
         async def observe(self, job: Any) -> Any:
-            seen = await super().observe(job)
-            if self.old:
-                return type(seen)(cluster=ClusterObserved(self.old), is_head_reachable=False)
-            return seen
+            observed = await super().observe(job)
+            if self.stale_number:
+                return type(observed)(
+                    cluster=ClusterObserved(self.stale_number), is_head_reachable=False
+                )
+            return observed
 
     scenario = make_scenario({(1, 5): exits(ExitCode.RANKS_STUCK)})
-    scenario.runtime = runtime = Lagging(faults=scenario.runtime.faults)
+    scenario.runtime = runtime = StaleCacheRuntime(faults=scenario.runtime.faults)
     await scenario.until(lambda status: status.cluster.number == 2)
 
-    runtime.old = 1
+    runtime.stale_number = 1
     for _ in range(3):
         await scenario.round()
-    runtime.old = 0
+    runtime.stale_number = 0
     await scenario.until_quiet()
 
     assert causes(scenario) == [Cause.RANKS_STUCK, Cause.SUCCEEDED]
@@ -270,25 +272,25 @@ async def test_reappearing_old_cluster_is_deleted_without_using_budget() -> None
 async def test_intents_are_recorded_before_each_action(
     action: type[CreateCluster | SubmitAttempt],
 ) -> None:
-    class Failing(FakeRuntime):
+    class FailingActionsRuntime(FakeRuntime):
         tries = 0
 
-        async def perform(self, job: Any, todo: Any) -> None:
-            if isinstance(todo, action) and self.tries < 3:
+        async def perform(self, job: Any, requested: Any) -> None:
+            if isinstance(requested, action) and self.tries < 3:
                 self.tries += 1
                 tries = [status.restart_state.launch.tries for status in self.statuses]
                 assert job.status.restart_state.launch.tries == tries[-1]
                 assert len(set(tries)) > self.tries
                 raise AccessDenied("HTTP 403")
-            await super().perform(job, todo)
+            await super().perform(job, requested)
 
     scenario = make_scenario()
-    scenario.runtime = Failing()
+    scenario.runtime = FailingActionsRuntime()
 
     assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED
 
 
-# The same failure again
+# Repeated failures
 
 
 NAN = exits(ExitCode.NON_FINITE, "loss nan")

@@ -1,4 +1,4 @@
-"""Single rounds before a driver runs: checks, retrievers, a queue, a cluster, a submission."""
+"""Single rounds before a driver runs: preflight, retrievers, queue, cluster, submission."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -41,9 +41,9 @@ from raggrpo_operator.core.state.conditions import get_condition
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY
 from support.builders.operator.rounds import at, condition_of, is_soon, kinds, make_condition
 from support.fakes.fake_runtime import T0, make_scenario, make_scenario_job
-from support.fakes.fake_service_outage import REFUSES
+from support.fakes.fake_service_outage import SERVICE_DOWN_RESULT
 
-PASSES = PreflightResult(facts=KNOWN_TINY)
+PASSED_RESULT = PreflightResult(facts=KNOWN_TINY)
 LIMITS = {"recovery.deadlines": {"preflightSeconds": 400, "provisioningSeconds": 60}}
 MANAGED = {
     "retrieval": {
@@ -52,22 +52,22 @@ MANAGED = {
     },
     "data.maxPromptLength": 400,
 }
-SEEN = WatchState(looked=T0, watched_since=T0)
+WATCHED = WatchState(looked=T0, watched_since=T0)
 READY = ClusterObserved(1, is_ready=True)
 QUEUED = ClusterObserved(1, is_queued=True, message="waits in queue research")
 
 
-def checking(
+def preflight_round(
     seconds: float,
-    seen: PreflightObserved | None,
+    preflight: PreflightObserved | None,
     changes: dict[str, Any] | None = None,
     *,
     reason: str = "Running",
     losses: int = 0,
-    watch: WatchState = SEEN,
+    watch: WatchState = WATCHED,
     since: datetime | None = T0,
 ) -> Decision:
-    """Return a round of a job whose checks were started at T0."""
+    """Run a round `seconds` after the preflight was started."""
     checks = make_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", reason)
     state = RestartState(
         retry=RetryState(preflight_losses=losses),
@@ -76,40 +76,40 @@ def checking(
     )
     status = JobStatus(conditions=[checks], restart_state=state, start_time=T0)
     job = make_scenario_job(LIMITS | (changes or {})).model_copy(update={"status": status})
-    return decide(job, Observed(preflight=seen), at(seconds))
+    return decide(job, Observed(preflight=preflight), at(seconds))
 
 
-def judged_by(job: dict[str, Any] | None = None) -> str:
+def hash_of_job(job: dict[str, Any] | None = None) -> str:
     return spec_hash(make_scenario_job(LIMITS | (job or {})))
 
 
-def checked(changes: dict[str, Any] | None = None, **status: Any) -> RagGrpoJob:
-    """Return a job whose checks have passed."""
+def make_checked_job(changes: dict[str, Any] | None = None, **status: Any) -> RagGrpoJob:
+    """Return a job whose preflight has passed."""
     job = make_scenario_job(LIMITS | (changes or {}))
     passed = make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed")
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "conditions": [passed],
         "preflight": PreflightStatus(spec_hash=spec_hash(job), facts=KNOWN_TINY),
         "start_time": T0,
     }
-    return job.model_copy(update={"status": JobStatus(**(made | status))})
+    return job.model_copy(update={"status": JobStatus(**(fields | status))})
 
 
-def recorded(
+def make_recorded_job(
     changes: dict[str, Any] | None = None, record: AttemptRecord | None = None, **status: Any
 ) -> RagGrpoJob:
     """Return a job whose first attempt was recorded at T0."""
     launch = LaunchState(cluster_since=T0, tries=1)
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "attempt": 1,
         "attempts": [record or AttemptRecord(number=1)],
         "cluster": ClusterStatus(name="small-1", number=1),
-        "restart_state": RestartState(launch=launch, watch=SEEN),
+        "restart_state": RestartState(launch=launch, watch=WATCHED),
     }
-    return checked(changes, **(made | status))
+    return make_checked_job(changes, **(fields | status))
 
 
-# --- checks
+# --- preflight
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def recorded(
 def test_preflight_timer_is_kept_for_ten_seconds_when_pod_is_not_observed(
     reason: str, seconds: float, is_renewed: bool
 ) -> None:
-    decision = checking(seconds, None, reason=reason)
+    decision = preflight_round(seconds, None, reason=reason)
 
     since = decision.status.restart_state.launch.waiting_since
     assert since == (at(seconds) if is_renewed else T0)
@@ -135,8 +135,8 @@ def test_preflight_pod_uses_job_image_and_own_sizing() -> None:
     assert PodRole.PREFLIGHT in {each.role for each in started.plan.sizing.pods}
 
 
-def test_preflight_of_old_spec_is_replaced_and_timer_reset() -> None:
-    decision = checking(500, PreflightObserved("of an earlier spec"), losses=2)
+def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
+    decision = preflight_round(500, PreflightObserved("of an earlier spec"), losses=2)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
     assert decision.requeue_after == 5.0
@@ -145,8 +145,8 @@ def test_preflight_of_old_spec_is_replaced_and_timer_reset() -> None:
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
 
 
-def test_lost_preflight_is_counted_and_restarted_without_timer_reset() -> None:
-    decision = checking(50, PreflightObserved(judged_by(), problem="evicted"), losses=1)
+def test_lost_preflight_is_counted_and_restarted_on_same_timer() -> None:
+    decision = preflight_round(50, PreflightObserved(hash_of_job(), problem="evicted"), losses=1)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
     state = decision.status.restart_state
@@ -154,7 +154,7 @@ def test_lost_preflight_is_counted_and_restarted_without_timer_reset() -> None:
 
 
 def test_preflight_loss_count_resets_after_result() -> None:
-    decision = checking(50, PreflightObserved(judged_by(), PASSES), losses=2)
+    decision = preflight_round(50, PreflightObserved(hash_of_job(), PASSED_RESULT), losses=2)
 
     assert decision.status.restart_state.retry.preflight_losses == 0
 
@@ -169,9 +169,9 @@ def test_preflight_loss_count_resets_after_result() -> None:
     ],
 )
 def test_preflight_timeout_is_reported(problem: str, waiting_for: str, why: str) -> None:
-    seen = PreflightObserved(judged_by(), problem=problem, waiting_for=waiting_for)
+    preflight = PreflightObserved(hash_of_job(), problem=problem, waiting_for=waiting_for)
 
-    in_time, late = (checking(seconds, seen, losses=2) for seconds in (400, 400.1))
+    in_time, late = (preflight_round(seconds, preflight, losses=2) for seconds in (400, 400.1))
 
     assert condition_of(in_time, ConditionType.FAILED)[0] == "Unknown"
     assert condition_of(late, ConditionType.FAILED) == ("True", "PreflightFailed")
@@ -185,24 +185,24 @@ def test_preflight_timeout_is_reported(problem: str, waiting_for: str, why: str)
 
 
 def test_running_preflight_is_polled() -> None:
-    decision = checking(50, PreflightObserved(judged_by()))
+    decision = preflight_round(50, PreflightObserved(hash_of_job()))
 
     assert (kinds(decision), is_soon(decision)) == ([], True)
 
 
 def test_late_preflight_result_is_accepted() -> None:
-    decision = checking(500, PreflightObserved(judged_by(), PASSES))
+    decision = preflight_round(500, PreflightObserved(hash_of_job(), PASSED_RESULT))
 
     assert decision.status.attempt == 1
 
 
 def test_preflight_timer_restarts_after_operator_downtime() -> None:
-    job = checked(
+    job = make_checked_job(
         conditions=[make_condition(ConditionType.PREFLIGHT_PASSED, "Unknown", "Running")],
-        restart_state=RestartState(launch=LaunchState(waiting_since=T0), watch=SEEN),
+        restart_state=RestartState(launch=LaunchState(waiting_since=T0), watch=WATCHED),
     )
 
-    decision = decide(job, Observed(preflight=PreflightObserved(judged_by())), at(3600))
+    decision = decide(job, Observed(preflight=PreflightObserved(hash_of_job())), at(3600))
 
     assert condition_of(decision, ConditionType.FAILED)[0] == "Unknown"
     assert decision.status.restart_state.watch.watched_since == at(3600)
@@ -213,15 +213,15 @@ def test_first_failed_check_is_reason_and_message_names_all() -> None:
     checks = [Check(id=each, state=CheckState.FAILED, evidence=f"why {each}") for each in ids]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=3)
 
-    decision = checking(5, PreflightObserved(judged_by(), result))
+    decision = preflight_round(5, PreflightObserved(hash_of_job(), result))
 
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "DataColumns")
     failed = get_condition(decision.status, ConditionType.FAILED)
     assert failed.message.splitlines() == [f"{each}: why {each}" for each in ids]
-    assert rules_on_facts(decision) is CheckState.PASSED
+    assert rules_on_facts_check(decision) is CheckState.PASSED
 
 
-def rules_on_facts(decision: Decision) -> CheckState:
+def rules_on_facts_check(decision: Decision) -> CheckState:
     checks = decision.status.preflight.checks
     [check] = [each.state for each in checks if each.id is CheckId.RULES_ON_FACTS]
     return check
@@ -230,16 +230,16 @@ def rules_on_facts(decision: Decision) -> CheckState:
 def test_rule_violated_by_facts_is_reported_as_failed_check() -> None:
     short = PreflightResult(facts=KNOWN_TINY.model_copy(update={"context_length": 16}))
 
-    decision = checking(5, PreflightObserved(judged_by(), short))
+    decision = preflight_round(5, PreflightObserved(hash_of_job(), short))
 
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("False", "RulesOnFacts")
-    assert rules_on_facts(decision) is CheckState.FAILED
+    assert rules_on_facts_check(decision) is CheckState.FAILED
 
 
 def test_passed_checks_reset_outage_timer() -> None:
-    waited = replace(SEEN, outage_seconds=200.0)
+    waited = replace(WATCHED, outage_seconds=200.0)
 
-    decision = checking(5, PreflightObserved(judged_by(), PASSES), watch=waited)
+    decision = preflight_round(5, PreflightObserved(hash_of_job(), PASSED_RESULT), watch=waited)
 
     assert decision.status.restart_state.watch.outage_seconds == 0
 
@@ -247,16 +247,16 @@ def test_passed_checks_reset_outage_timer() -> None:
 def test_epochs_are_converted_to_steps_before_cluster_creation() -> None:
     epochs = {"training": {"epochs": 1}}
 
-    decision = checking(5, PreflightObserved(judged_by(epochs), PASSES), epochs)
+    decision = preflight_round(5, PreflightObserved(hash_of_job(epochs), PASSED_RESULT), epochs)
 
     [created] = [each for each in decision.actions if isinstance(each, CreateCluster)]
     assert created.plan.spec.training.total_steps == KNOWN_TINY.rows // 8
 
 
 def test_preflight_pod_is_deleted_after_result() -> None:
-    seen = PreflightObserved(judged_by(), PASSES)
+    preflight = PreflightObserved(hash_of_job(), PASSED_RESULT)
 
-    decision = decide(checked(), Observed(preflight=seen), T0)
+    decision = decide(make_checked_job(), Observed(preflight=preflight), T0)
 
     assert kinds(decision) == [DeletePreflight, CreateCluster]
 
@@ -266,8 +266,8 @@ def test_unavailable_services_are_probed_every_thirty_seconds_until_deadline(
     limit: int, pause: int
 ) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": limit}}
-    seen = PreflightObserved(judged_by(changes), REFUSES)
-    first = checking(5, seen, changes)
+    preflight = PreflightObserved(hash_of_job(changes), SERVICE_DOWN_RESULT)
+    first = preflight_round(5, preflight, changes)
     assert first.requeue_after == pause
     assert first.status.restart_state.watch.outage_since == at(5)
     job = make_scenario_job(changes).model_copy(update={"status": first.status})
@@ -281,17 +281,19 @@ def test_unavailable_services_are_probed_every_thirty_seconds_until_deadline(
 
 
 def test_preflight_deletion_is_retried_during_retry_interval() -> None:
-    seen = PreflightObserved(judged_by(), REFUSES)
-    first = checking(5, seen)
+    preflight = PreflightObserved(hash_of_job(), SERVICE_DOWN_RESULT)
+    first = preflight_round(5, preflight)
     job = make_scenario_job(LIMITS).model_copy(update={"status": first.status})
 
-    assert kinds(decide(job, Observed(preflight=seen), at(6))) == [DeletePreflight]
+    assert kinds(decide(job, Observed(preflight=preflight), at(6))) == [DeletePreflight]
 
 
 def test_outage_deadline_during_preflight_fails_job() -> None:
-    waited = replace(SEEN, outage_since=at(-100_000), watched_since=at(-100_000))
+    waited = replace(WATCHED, outage_since=at(-100_000), watched_since=at(-100_000))
 
-    decision = checking(5, PreflightObserved(judged_by(), REFUSES), watch=waited)
+    decision = preflight_round(
+        5, PreflightObserved(hash_of_job(), SERVICE_DOWN_RESULT), watch=waited
+    )
 
     assert condition_of(decision, ConditionType.FAILED) == ("True", "EndpointDown")
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED)[0] == "False"
@@ -300,32 +302,32 @@ def test_outage_deadline_during_preflight_fails_job() -> None:
 ON_GPUS = {"resources": {"device": "GPU", "gpusPerNode": 8}}
 
 
-def gpu_check(changes: dict[str, Any], result: PreflightResult) -> Check | None:
-    decision = checking(5, PreflightObserved(judged_by(changes), result), changes)
+def gpu_memory_check(changes: dict[str, Any], result: PreflightResult) -> Check | None:
+    decision = preflight_round(5, PreflightObserved(hash_of_job(changes), result), changes)
     checks = decision.status.preflight.checks
     return next((each for each in checks if each.id is CheckId.GPU_MEMORY), None)
 
 
 def test_gpu_memory_check_is_skipped_on_cpu_or_without_model_size() -> None:
     unread = PreflightResult(facts=KNOWN_7B.model_copy(update={"parameters": 0}))
-    assert gpu_check({}, PASSES) is None
-    assert gpu_check(ON_GPUS, unread) is None
-    assert gpu_check(ON_GPUS, PASSES) is not None
+    assert gpu_memory_check({}, PASSED_RESULT) is None
+    assert gpu_memory_check(ON_GPUS, unread) is None
+    assert gpu_memory_check(ON_GPUS, PASSED_RESULT) is not None
 
 
-def test_specified_gpu_memory_is_used_by_preflight_check() -> None:
-    given = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
+def test_gpu_memory_can_be_specified() -> None:
+    specified = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
 
-    check = gpu_check(given, PreflightResult(facts=KNOWN_7B))
+    check = gpu_memory_check(specified, PreflightResult(facts=KNOWN_7B))
 
     assert check is not None
     assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as specified")
 
 
-def test_device_facts_reported_by_preflight_pod_are_ignored() -> None:
-    boasted = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
+def test_unobserved_device_facts_are_ignored() -> None:
+    claimed = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
 
-    decision = checking(5, PreflightObserved(judged_by(), PreflightResult(facts=boasted)))
+    decision = preflight_round(5, PreflightObserved(hash_of_job(), PreflightResult(facts=claimed)))
 
     facts = decision.status.preflight.facts
     assert (facts.gpu_memory_mib, facts.gpu_compute_major, facts.gpu_product) == (0, 0, "")
@@ -334,18 +336,18 @@ def test_device_facts_reported_by_preflight_pod_are_ignored() -> None:
 # --- retrievers
 
 
-def retrieving(seconds: float, *retrievers: RetrieverObserved) -> Decision:
-    """Return a round of a job whose retriever was started at T0."""
-    watch = replace(SEEN, looked=at(seconds))
+def retriever_round(seconds: float, *retrievers: RetrieverObserved) -> Decision:
+    """Run a round `seconds` after the retrievers were started."""
+    watch = replace(WATCHED, looked=at(seconds))
     state = RestartState(launch=LaunchState(waiting_since=T0), watch=watch)
     return decide(
-        checked(MANAGED, restart_state=state), Observed(retrievers=retrievers), at(seconds)
+        make_checked_job(MANAGED, restart_state=state), Observed(retrievers=retrievers), at(seconds)
     )
 
 
 def test_retriever_condition_reports_loading_and_ready() -> None:
-    loading = retrieving(60, RetrieverObserved("kb", "http://kb", problem="reads line 7"))
-    ready = retrieving(60, RetrieverObserved("kb", "http://kb", is_ready=True))
+    loading = retriever_round(60, RetrieverObserved("kb", "http://kb", problem="reads line 7"))
+    ready = retriever_round(60, RetrieverObserved("kb", "http://kb", is_ready=True))
 
     condition = get_condition(loading.status, ConditionType.RETRIEVER_READY)
     assert (condition.status, condition.reason) == ("False", "RetrieverNotReady")
@@ -358,25 +360,25 @@ def test_retriever_condition_reports_loading_and_ready() -> None:
 def test_retriever_loading_is_limited_by_provisioning_deadline() -> None:
     loading = RetrieverObserved("kb", "http://kb", problem="reads line 7")
 
-    in_time, late = retrieving(60, loading), retrieving(60.1, loading)
+    in_time, late = retriever_round(60, loading), retriever_round(60.1, loading)
 
     assert condition_of(in_time, ConditionType.FAILED)[0] == "Unknown"
     assert condition_of(late, ConditionType.FAILED) == ("True", "StartFailed")
 
 
-def test_retriever_timer_starts_when_retriever_is_created() -> None:
-    decision = retrieving(500)
+def test_retriever_timer_starts_with_retriever() -> None:
+    decision = retriever_round(500)
 
     assert kinds(decision) == [StartRetriever]
     assert decision.status.restart_state.launch.waiting_since == at(500)
     assert condition_of(decision, ConditionType.FAILED)[0] == "Unknown"
 
 
-# --- the record of an attempt
+# --- recording an attempt
 
 
 def test_first_attempt_is_recorded_with_its_cluster() -> None:
-    decision = decide(checked(), Observed(), at(5))
+    decision = decide(make_checked_job(), Observed(), at(5))
 
     status = decision.status
     assert kinds(decision) == [CreateCluster]
@@ -387,15 +389,15 @@ def test_first_attempt_is_recorded_with_its_cluster() -> None:
     assert status.restart_state.launch.tries == 1
 
 
-def ended(**changes: Any) -> AttemptRecord:
+def make_ended_attempt(**changes: Any) -> AttemptRecord:
     record = AttemptRecord(number=1, cause=Cause.PROGRAM_ERROR, started=at(5), from_step=0)
     return replace(record, **changes)
 
 
 def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
-    watch = replace(SEEN, reads_since_step=2, unread_since=T0, still_since=T0, stage="Training")
+    watch = replace(WATCHED, reads_since_step=2, unread_since=T0, still_since=T0, stage="Training")
     state = RestartState(launch=LaunchState(cluster_since=T0, tries=7), watch=watch)
-    job = recorded(record=ended(), restart_state=state)
+    job = make_recorded_job(record=make_ended_attempt(), restart_state=state)
 
     decision = decide(job, Observed(cluster=READY), at(10))
 
@@ -410,8 +412,8 @@ def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
     assert submitted.status.config_hash == submitted.status.attempts[0].config_hash != ""
 
 
-def test_tier_is_not_warm_on_requeued_cluster() -> None:
-    job = recorded(record=ended(cause=Cause.PREEMPTED))
+def test_attempt_on_requeued_cluster_is_not_warm() -> None:
+    job = make_recorded_job(record=make_ended_attempt(cause=Cause.PREEMPTED))
 
     decision = decide(job, Observed(cluster=QUEUED), at(10))
 
@@ -433,19 +435,23 @@ def test_tier_is_new_cluster_when_pods_were_admitted_after_last_attempt(
     since: float | None, started: float | None, tier: Tier
 ) -> None:
     launch = LaunchState(cluster_since=None if since is None else at(since))
-    state = RestartState(launch=launch, watch=SEEN)
-    record = ended(cause=Cause.PREEMPTED, started=None if started is None else at(started))
+    state = RestartState(launch=launch, watch=WATCHED)
+    record = make_ended_attempt(
+        cause=Cause.PREEMPTED, started=None if started is None else at(started)
+    )
 
-    decision = decide(recorded(record=record, restart_state=state), Observed(cluster=READY), at(10))
+    decision = decide(
+        make_recorded_job(record=record, restart_state=state), Observed(cluster=READY), at(10)
+    )
 
     assert decision.status.attempts[0].tier is tier
 
 
 def test_tier_is_warm_cluster_when_pods_are_from_last_attempt() -> None:
     launch = LaunchState(cluster_since=at(3))
-    state = RestartState(launch=launch, watch=SEEN)
-    records = [ended(number=2, started=at(5)), ended(started=at(1))]
-    job = recorded(attempt=2, attempts=records, restart_state=state)
+    state = RestartState(launch=launch, watch=WATCHED)
+    records = [make_ended_attempt(number=2, started=at(5)), make_ended_attempt(started=at(1))]
+    job = make_recorded_job(attempt=2, attempts=records, restart_state=state)
 
     decision = decide(job, Observed(cluster=READY), at(10))
 
@@ -453,8 +459,8 @@ def test_tier_is_warm_cluster_when_pods_are_from_last_attempt() -> None:
 
 
 def test_ten_newest_attempts_are_retained() -> None:
-    records = [ended(number=n) for n in range(12, 2, -1)]
-    job = recorded(attempt=12, attempts=records)
+    records = [make_ended_attempt(number=n) for n in range(12, 2, -1)]
+    job = make_recorded_job(attempt=12, attempts=records)
 
     attempts = decide(job, Observed(cluster=READY), at(10)).status.attempts
 
@@ -463,8 +469,8 @@ def test_ten_newest_attempts_are_retained() -> None:
 
 @pytest.mark.parametrize(("seconds", "starts"), [(-0.5, False), (0, True), (0.5, True)])
 def test_attempt_starts_after_delay(seconds: float, starts: bool) -> None:
-    state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=SEEN)
-    job = recorded(record=ended(), restart_state=state)
+    state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=WATCHED)
+    job = make_recorded_job(record=make_ended_attempt(), restart_state=state)
 
     decision = decide(job, Observed(cluster=READY), at(20 + seconds))
 
@@ -474,9 +480,11 @@ def test_attempt_starts_after_delay(seconds: float, starts: bool) -> None:
 
 def test_delay_is_limited_by_job_deadline() -> None:
     state = RestartState(
-        retry=RetryState(next_retry_time=at(50)), watch=SEEN, spent=SpentTime(counted_since=T0)
+        retry=RetryState(next_retry_time=at(50)), watch=WATCHED, spent=SpentTime(counted_since=T0)
     )
-    job = recorded({"activeDeadlineSeconds": 30}, record=ended(), restart_state=state)
+    job = make_recorded_job(
+        {"activeDeadlineSeconds": 30}, record=make_ended_attempt(), restart_state=state
+    )
 
     decision = decide(job, Observed(cluster=READY), at(20))
 
@@ -486,7 +494,9 @@ def test_delay_is_limited_by_job_deadline() -> None:
 def test_lost_cluster_is_deleted_and_polled() -> None:
     lost = ClusterObserved(1, is_lost=True)
 
-    decision = decide(recorded(record=ended()), Observed(cluster=lost), at(10))
+    decision = decide(
+        make_recorded_job(record=make_ended_attempt()), Observed(cluster=lost), at(10)
+    )
 
     assert decision.actions == (DeleteCluster(1),)
     assert is_soon(decision)
@@ -494,10 +504,10 @@ def test_lost_cluster_is_deleted_and_polled() -> None:
 
 def test_cluster_uses_pinned_ray_version() -> None:
     facts = KNOWN_TINY.model_copy(update={"ray_version": "2.61.0"})
-    preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
+    preflight = PreflightStatus(spec_hash=hash_of_job(), facts=facts)
 
     first, starts = (
-        decide(checked(preflight=preflight, pinned=pinned), Observed(), at(5)).actions[0]
+        decide(make_checked_job(preflight=preflight, pinned=pinned), Observed(), at(5)).actions[0]
         for pinned in (Pinned(ray_version="2.60.0"), Pinned())
     )
 
@@ -506,14 +516,14 @@ def test_cluster_uses_pinned_ray_version() -> None:
     assert (first.ray_version, starts.ray_version) == ("2.60.0", "2.61.0")
 
 
-# --- the cluster
+# --- cluster
 
 
-def looked(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision:
-    """Return a round of a job whose first attempt was recorded at T0."""
+def cluster_round(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision:
+    """Run a round `seconds` after the first attempt was recorded."""
     launch = LaunchState(cluster_since=T0, tries=1)
-    state = RestartState(launch=launch, watch=replace(SEEN, looked=at(seconds)))
-    job = recorded(changes, restart_state=state)
+    state = RestartState(launch=launch, watch=replace(WATCHED, looked=at(seconds)))
+    job = make_recorded_job(changes, restart_state=state)
     return decide(job, Observed(cluster=cluster), at(seconds))
 
 
@@ -524,7 +534,7 @@ def looked(seconds: float, cluster: ClusterObserved, **changes: Any) -> Decision
 def test_provisioning_deadline_fails_job(message: str, reason: str, why: str) -> None:
     waiting = ClusterObserved(1, message=message)
 
-    in_time, late = looked(60, waiting), looked(60.1, waiting)
+    in_time, late = cluster_round(60, waiting), cluster_round(60.1, waiting)
 
     assert condition_of(in_time, ConditionType.CLUSTER_READY) == ("False", reason)
     assert (in_time.status.attempts[0].cause, is_soon(in_time)) == (None, True)
@@ -539,14 +549,14 @@ def test_provisioning_deadline_fails_job(message: str, reason: str, why: str) ->
 def test_pod_problems_are_reported_after_grace_period() -> None:
     waiting = ClusterObserved(1, message="0/3 nodes")
 
-    early, settled = looked(2.9, waiting), looked(3, waiting)
+    early, settled = cluster_round(2.9, waiting), cluster_round(3, waiting)
 
     assert condition_of(early, ConditionType.CLUSTER_READY) == ("False", "Provisioning")
     assert condition_of(settled, ConditionType.CLUSTER_READY) == ("False", "PodsNotReady")
 
 
-def test_job_submission_is_limited_by_provisioning_deadline() -> None:
-    in_time, late = looked(60, READY), looked(60.1, READY)
+def test_submission_is_limited_by_provisioning_deadline() -> None:
+    in_time, late = cluster_round(60, READY), cluster_round(60.1, READY)
 
     assert (kinds(in_time), is_soon(in_time)) == ([SubmitAttempt], True)
     assert condition_of(in_time, ConditionType.CLUSTER_READY) == ("True", "Ready")
@@ -564,7 +574,7 @@ def test_job_submission_is_limited_by_provisioning_deadline() -> None:
 def test_suspension_before_submission_does_not_start_driver(
     cluster: ClusterObserved | None,
 ) -> None:
-    decision = decide(recorded({"suspend": True}), Observed(cluster=cluster), at(5))
+    decision = decide(make_recorded_job({"suspend": True}), Observed(cluster=cluster), at(5))
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED
     assert decision.status.attempts[0].message.startswith("suspended ")
@@ -573,7 +583,7 @@ def test_suspension_before_submission_does_not_start_driver(
 
 def test_attempt_waits_for_image_digests_of_nodes() -> None:
     pinned = Pinned(image="trainer:1", image_id=f"sha256:{'1' * 64}")
-    job = recorded(pinned=pinned)
+    job = make_recorded_job(pinned=pinned)
 
     decision = decide(job, Observed(cluster=READY, default_image="trainer:1"), at(5))
 
@@ -587,7 +597,9 @@ def test_attempt_does_not_wait_without_image_comparison(image_id: str) -> None:
     cluster = replace(READY, image_ids=node_image_ids)
 
     decision = decide(
-        recorded(pinned=pinned), Observed(cluster=cluster, default_image="trainer:1"), at(5)
+        make_recorded_job(pinned=pinned),
+        Observed(cluster=cluster, default_image="trainer:1"),
+        at(5),
     )
 
     assert kinds(decision) == [SubmitAttempt]
@@ -596,7 +608,7 @@ def test_attempt_does_not_wait_without_image_comparison(image_id: str) -> None:
 def test_image_of_head_is_pinned() -> None:
     by_registry, loaded = f"trainer@sha256:{'1' * 64}", f"sha256:{'2' * 64}"
     cluster = replace(READY, image_ids=(by_registry, loaded))
-    job = recorded(pinned=Pinned(image="trainer:1"))
+    job = make_recorded_job(pinned=Pinned(image="trainer:1"))
 
     decision = decide(job, Observed(cluster=cluster, default_image="trainer:1"), at(5))
 
@@ -605,7 +617,7 @@ def test_image_of_head_is_pinned() -> None:
 
 def test_foreign_image_is_not_pinned() -> None:
     cluster = replace(READY, image_ids=(f"trainer@sha256:{'1' * 64}",))
-    job = recorded(pinned=Pinned(image="trainer:1"), changes={"image": "trainer:2"})
+    job = make_recorded_job(pinned=Pinned(image="trainer:1"), changes={"image": "trainer:2"})
 
     decision = decide(job, Observed(cluster=cluster), at(5))
 
@@ -617,33 +629,35 @@ def test_foreign_image_is_not_pinned() -> None:
     [
         ("", "2.61.0", True, [SubmitAttempt]),
         ("2.60.0", "", True, []),  # the head is probed again
-        ("2.60.0", "", False, [SubmitAttempt]),  # this machine has one Ray
+        ("2.60.0", "", False, [SubmitAttempt]),  # a local run has only one Ray version
     ],
 )
 def test_unknown_ray_version_is_not_compared(
     pinned: str, head_version: str, in_pods: bool, starts: list[type]
 ) -> None:
-    job = recorded(pinned=Pinned(image="trainer:1", ray_version=pinned))
+    job = make_recorded_job(pinned=Pinned(image="trainer:1", ray_version=pinned))
     cluster = replace(READY, ray_version=head_version)
     observed = Observed(cluster=cluster, default_image="trainer:1", in_pods=in_pods)
 
     assert kinds(decide(job, observed, at(5))) == starts
 
 
-# --- the queue
+# --- queue
 
 
-def queued(seconds: float, changes: dict[str, Any], since: float = 0) -> Decision:
-    """Return a round of a job that has been queued since then."""
+def queued_round(seconds: float, changes: dict[str, Any], since: float = 0) -> Decision:
+    """Run a round of a job that has been queued since `since`."""
     conditions = [
         make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
         make_condition(ConditionType.SUSPENDED, "True", "Queued", since),
     ]
-    return decide(recorded(changes, conditions=conditions), Observed(cluster=QUEUED), at(seconds))
+    return decide(
+        make_recorded_job(changes, conditions=conditions), Observed(cluster=QUEUED), at(seconds)
+    )
 
 
 def test_queued_job_is_not_polled_without_deadline() -> None:
-    decision = queued(1_000_000, {})
+    decision = queued_round(1_000_000, {})
 
     assert decision.requeue_after is None
     assert decision.status.attempts[0].cause is None
@@ -652,16 +666,16 @@ def test_queued_job_is_not_polled_without_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "next_look"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
+    ("seconds", "delay"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
 )
-def test_queue_deadline_is_polled_when_due(seconds: float, next_look: float | None) -> None:
-    decision = queued(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
+def test_queue_deadline_is_polled_when_due(seconds: float, delay: float | None) -> None:
+    decision = queued_round(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
 
     cause = decision.status.attempts[0].cause
-    if next_look is None:
+    if delay is None:
         assert cause is Cause.UNSCHEDULABLE
     else:
-        assert (cause, decision.requeue_after) == (None, pytest.approx(next_look))
+        assert (cause, decision.requeue_after) == (None, pytest.approx(delay))
 
 
 @pytest.mark.parametrize(("status", "reason"), [("True", "Suspended"), ("False", "Queued")])
@@ -671,13 +685,15 @@ def test_admission_is_reported_when_queueing_ends(status: str, reason: str) -> N
         make_condition(ConditionType.SUSPENDED, status, reason),
     ]
 
-    decision = decide(recorded(conditions=conditions), Observed(cluster=ClusterObserved(1)), at(5))
+    decision = decide(
+        make_recorded_job(conditions=conditions), Observed(cluster=ClusterObserved(1)), at(5)
+    )
 
     assert condition_of(decision, ConditionType.SUSPENDED) != ("False", "Admitted")
     assert decision.status.restart_state.launch.cluster_since == T0
 
 
-# --- what an image can take
+# --- configuration schema of the image
 
 
 async def test_default_image_is_accepted_with_other_schema_digest() -> None:
@@ -690,9 +706,9 @@ async def test_default_image_is_accepted_with_other_schema_digest() -> None:
 
 
 def test_job_waiting_for_user_is_polled_every_five_seconds() -> None:
-    facts = KNOWN_TINY.model_copy(update={"schema_digest": "an operator of long ago"})
-    preflight = PreflightStatus(spec_hash=judged_by(), facts=facts)
-    job = checked(preflight=preflight, pinned=Pinned(image="trainer:1"))
+    facts = KNOWN_TINY.model_copy(update={"schema_digest": "unknown digest"})
+    preflight = PreflightStatus(spec_hash=hash_of_job(), facts=facts)
+    job = make_checked_job(preflight=preflight, pinned=Pinned(image="trainer:1"))
 
     decision = decide(job, Observed(default_image="trainer:1"), at(5))
 

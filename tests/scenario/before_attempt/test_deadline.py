@@ -1,4 +1,4 @@
-"""How long a job may take and how long it may wait for capacity: whose clock runs when."""
+"""`activeDeadlineSeconds` and `queueSeconds`: which waiting times count against them."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +12,7 @@ from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.state.observed_time import RECORD_SECONDS
 from support.fakes.fake_runtime import CRASH, T0, Scenario, make_scenario, until_step
 
-PATIENT = {
+LONG_DEADLINES = {
     "recovery.deadlines": {"provisioningSeconds": 86_400, "preflightSeconds": 86_400},
 }
 HOUR = timedelta(hours=1)
@@ -26,7 +26,9 @@ def ended_after(scenario: Scenario) -> float:
 
 @pytest.mark.row("B11")
 async def test_waiting_for_node_counts_against_deadline() -> None:
-    scenario = make_scenario(changes=PATIENT | {"activeDeadlineSeconds": 60}, cluster_seconds=1e6)
+    scenario = make_scenario(
+        changes=LONG_DEADLINES | {"activeDeadlineSeconds": 60}, cluster_seconds=1e6
+    )
 
     await scenario.until_quiet()
 
@@ -40,7 +42,9 @@ async def test_waiting_for_node_counts_against_deadline() -> None:
 
 
 async def test_waiting_preflight_counts_against_deadline() -> None:
-    scenario = make_scenario(changes=PATIENT | {"activeDeadlineSeconds": 60}, preflights=["hangs"])
+    scenario = make_scenario(
+        changes=LONG_DEADLINES | {"activeDeadlineSeconds": 60}, preflights=["hangs"]
+    )
 
     await scenario.until_quiet()
 

@@ -1,4 +1,4 @@
-"""No attempt takes a GPU before its memory was judged."""
+"""GPU memory is checked before an attempt allocates a GPU."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from support.fakes.fake_runtime import Scenario, make_scenario
 H100 = DeviceObserved(81559, 9, "NVIDIA-H100-80GB-HBM3")
 V100 = DeviceObserved(32768, 7, "Tesla-V100-SXM2-32GB")
 LLAMA_70B = KNOWN_7B.model_copy(update={"parameters": 70_600_000_000, "layers": 80})
-BOASTFUL = {"gpu_memory_mib": 1_048_576, "gpu_compute_major": 9}
-"""What an image may say of a device that it has not seen."""
+CLAIMED_DEVICE = {"gpu_memory_mib": 1_048_576, "gpu_compute_major": 9}
+"""Device facts that an image reports although preflight pods have no GPU."""
 
 
 async def make_gpu_scenario(
     facts: Any, device: DeviceObserved | None, **resources: Any
 ) -> Scenario:
     given = {"device": "GPU", "gpusPerNode": 8, "ranks": 1, **resources}
-    result = PreflightResult(facts=facts.model_copy(update=BOASTFUL))
+    result = PreflightResult(facts=facts.model_copy(update=CLAIMED_DEVICE))
     scenario = make_scenario({}, {"resources": given}, preflight_result=result)
     scenario.runtime.device = device
     await scenario.until_quiet()

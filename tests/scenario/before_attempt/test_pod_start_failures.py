@@ -30,12 +30,12 @@ from support.fakes.fake_runtime import (
     make_scenario_job,
 )
 
-WORDS = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
+PULL_FAILURE = "trainer pod small-c1-worker-0: ImagePullBackOff: no such image"
 
 
 @dataclass
 class PodsRuntime(FakeRuntime):
-    """Pods may wait, and a deleted preflight pod is there for one more round."""
+    """Fake runtime whose pods may not start, and whose preflight pod may terminate slowly."""
 
     waiting_for: str = ""
     final_cause: Cause | None = None
@@ -54,7 +54,7 @@ class PodsRuntime(FakeRuntime):
             waiting = [replace(each, is_ready=False) for each in observed.retrievers]
             observed = replace(observed, retrievers=tuple(waiting))
         if self.preflight_waits and observed.preflight is not None:
-            waiting = replace(observed.preflight, result=None, waiting_for=WORDS)
+            waiting = replace(observed.preflight, result=None, waiting_for=PULL_FAILURE)
             return replace(observed, preflight=waiting)
         cluster = observed.cluster
         if cluster is None:
@@ -65,8 +65,8 @@ class PodsRuntime(FakeRuntime):
         if self.evidence_after is not None and observed.attempt is not None:
             self._ended = self._ended or (self.now if observed.attempt.exit_code else None)
             observed = replace(observed, evidence_seconds=5.0)
-            lasted = (self.now - self._ended).total_seconds() if self._ended else -1
-            self.lost_worker = lasted >= self.evidence_after
+            elapsed = (self.now - self._ended).total_seconds() if self._ended else -1
+            self.lost_worker = elapsed >= self.evidence_after
         if self.lost_worker:
             return replace(observed, cluster=replace(cluster, cause=Cause.WORKER_LOST))
         return observed
@@ -76,20 +76,24 @@ class PodsRuntime(FakeRuntime):
             self._deleting = 2
         if self._deleting and isinstance(action, StartPreflight):
             self._deleting -= 1
-            raise TransientError("the earlier preflight is still being deleted")
+            raise TransientError("waiting for the earlier preflight to terminate")
         await super().perform(job, action)
 
 
-def make_pods_scenario(**world: object) -> tuple[Scenario, PodsRuntime]:
-    runtime = PodsRuntime(**world)  # type: ignore[arg-type]
+def make_pods_scenario(**environment: object) -> tuple[Scenario, PodsRuntime]:
+    runtime = PodsRuntime(**environment)  # type: ignore[arg-type]
     return Scenario(make_scenario_job(), runtime), runtime
 
 
 async def test_waiting_pods_are_reported_and_job_continues() -> None:
-    scenario, runtime = make_pods_scenario(waiting_for=WORDS)
+    scenario, runtime = make_pods_scenario(waiting_for=PULL_FAILURE)
 
     await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
-    assert scenario.condition(ConditionType.CLUSTER_READY) == ("False", "PodsNotReady", WORDS)
+    assert scenario.condition(ConditionType.CLUSTER_READY) == (
+        "False",
+        "PodsNotReady",
+        PULL_FAILURE,
+    )
 
     runtime.waiting_for = ""
     status = await scenario.until_quiet()
@@ -99,7 +103,7 @@ async def test_waiting_pods_are_reported_and_job_continues() -> None:
 
 async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
-    runtime = PodsRuntime(waiting_for=WORDS, preflight_waits=True, retrievers_wait=True)
+    runtime = PodsRuntime(waiting_for=PULL_FAILURE, preflight_waits=True, retrievers_wait=True)
     scenario = Scenario(
         make_scenario_job({"retrieval": {"mode": "Prompt", "endpoints": [managed]}}), runtime
     )
@@ -116,7 +120,7 @@ async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
     await scenario.until(has_condition(ConditionType.SUSPENDED, "True", "Queued"))
     runtime.queue = ""
     await scenario.until(has_condition(ConditionType.CLUSTER_READY, "False", "PodsNotReady"))
-    runtime.waiting_for = WORDS.replace("trainer", "head")
+    runtime.waiting_for = PULL_FAILURE.replace("trainer", "head")
     await scenario.until(lambda s: "head" in scenario.condition(ConditionType.CLUSTER_READY)[2])
     runtime.waiting_for = ""
     await scenario.until_quiet()
@@ -128,11 +132,11 @@ async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
 
 
 async def test_final_start_failure_fails_job_with_pod_reason() -> None:
-    scenario, _ = make_pods_scenario(waiting_for=WORDS, final_cause=Cause.START_FAILED)
+    scenario, _ = make_pods_scenario(waiting_for=PULL_FAILURE, final_cause=Cause.START_FAILED)
 
     await scenario.until_quiet()
 
-    assert scenario.condition(ConditionType.FAILED) == ("True", "StartFailed", WORDS)
+    assert scenario.condition(ConditionType.FAILED) == ("True", "StartFailed", PULL_FAILURE)
     assert scenario.count(SubmitAttempt) == 0
 
 
@@ -140,7 +144,11 @@ async def test_waiting_preflight_reports_reason() -> None:
     scenario, runtime = make_pods_scenario(preflight_waits=True)
 
     await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))
-    assert scenario.condition(ConditionType.PREFLIGHT_PASSED) == ("Unknown", "PodsNotReady", WORDS)
+    assert scenario.condition(ConditionType.PREFLIGHT_PASSED) == (
+        "Unknown",
+        "PodsNotReady",
+        PULL_FAILURE,
+    )
 
     runtime.preflight_waits = False
     assert (await scenario.until_quiet()).phase is Phase.SUCCEEDED

@@ -33,8 +33,8 @@ async def test_queued_job_waits_without_deadline() -> None:
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 1
 
 
-async def test_queue_time_does_not_count_as_provisioning_time() -> None:
-    """Even if the queue has something new to say all the time, so that each second is watched."""
+async def test_queue_time_is_not_provisioning_time() -> None:
+    """Also if the queue's message changes each second, so that every second is observed."""
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
     for position in range(20, 0, -1):  # longer than the deadline, shorter than an unwatched gap

@@ -1,4 +1,4 @@
-"""What an undisturbed job costs the API server: every status and every Event is a write."""
+"""Number of status writes and Events of an undisturbed job."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Deadlines hold however many jobs there are: a busy operator is late, not away."""
+"""Deadlines apply regardless of the number of jobs, even if rounds are late."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,20 +20,20 @@ from support.operator.reconciler_environment import (
     make_running_status,
 )
 
-HANGS = Progress(
+HANGING_PROGRESS = Progress(
     attempt=1, stage=Stage.TRAINING, step=25, total_steps=100, started_from_step=0,
     seconds_per_step=60.0,
 )  # fmt: skip
-LIMIT = 600.0
-"""Ten times the usual step."""
+STALL_SECONDS = 600.0
+"""Ten times the usual step duration."""
 
 
 @asynccontextmanager
 async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerEnvironment]:
-    """One job whose driver hangs, among other running jobs."""
+    """Yield a job whose driver hangs, among other running jobs."""
 
     async def answer(request: web.Request) -> web.Response:
-        progress = HANGS.model_dump(mode="json", by_alias=True)
+        progress = HANGING_PROGRESS.model_dump(mode="json", by_alias=True)
         is_progress = request.path == "/progress"
         return web.Response(text=json.dumps(progress if is_progress else {"status": "RUNNING"}))
 
@@ -52,18 +52,18 @@ async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerE
     await runner.cleanup()
 
 
-def intent(environment: ReconcilerEnvironment) -> str:
+def intent_of(environment: ReconcilerEnvironment) -> str:
     seconds: str = environment.stored()["status"]["restartState"].get("intent", "")
     return seconds
 
 
 async def until_stopped(environment: ReconcilerEnvironment, *, late: float = 0.0) -> float:
-    """Look when it is this job's turn, `late` seconds after that; return when it is stopped."""
-    while not intent(environment):
+    """Reconcile `late` seconds after each due time; return the seconds until the stop."""
+    while not intent_of(environment):
         delay = await environment.reconciler.round(KEY)
         assert delay is not None
         environment.now += timedelta(seconds=delay + late)
-        assert (environment.now - NOW).total_seconds() < 7 * 3600, "a hang that counts no time"
+        assert (environment.now - NOW).total_seconds() < 7 * 3600, "the stall was not detected"
     return (environment.now - NOW).total_seconds()
 
 
@@ -78,14 +78,14 @@ async def test_stall_is_detected_within_deadline_and_two_polls(
         seconds = await until_stopped(environment)
 
     assert environment.pace.poll_seconds(KEY) == poll
-    assert LIMIT < seconds <= LIMIT + 2 * poll + 5
+    assert STALL_SECONDS < seconds <= STALL_SECONDS + 2 * poll + 5
 
 
 async def test_late_reconciles_do_not_reset_deadlines(tmp_path: Path) -> None:
     async with make_environment(tmp_path, 10_000) as environment:
         seconds = await until_stopped(environment, late=600.0)
 
-    assert LIMIT < seconds < LIMIT + 2 * 1100 + 5
+    assert STALL_SECONDS < seconds < STALL_SECONDS + 2 * 1100 + 5
 
 
 async def test_operator_downtime_resets_deadlines_with_many_jobs(
@@ -97,7 +97,7 @@ async def test_operator_downtime_resets_deadlines_with_many_jobs(
         environment.now += timedelta(hours=3)
         await environment.reconciler.round(KEY)
 
-        assert not intent(environment)
+        assert not intent_of(environment)
         environment.now += timedelta(seconds=500)
         await environment.reconciler.round(KEY)
-        assert not intent(environment)
+        assert not intent_of(environment)

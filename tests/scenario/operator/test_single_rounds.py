@@ -1,4 +1,4 @@
-"""Single rounds of a job: a refused spec, an end, a reopening, a driver whose end waits."""
+"""Single rounds: rejected and finished jobs, reopening, settling of an ended attempt."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -70,22 +70,22 @@ CLUSTER_READY, ACCEPTED = ConditionType.CLUSTER_READY, ConditionType.ACCEPTED
 def make_job_with(
     *conditions: Condition,
     changes: dict[str, Any] | None = None,
-    asked: str = "",
+    retry_annotation: str = "",
     **status: Any,
 ) -> RagGrpoJob:
-    """Return a job whose checks have passed."""
+    """Return a job with these conditions whose preflight has passed."""
     job = make_scenario_job(changes)
     passed = [] if any(c.type is PASSED for c in conditions) else [
         make_condition(PASSED, "True", "Passed")
     ]  # fmt: skip
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "conditions": [*passed, *conditions],
         "preflight": PreflightStatus(spec_hash=spec_hash(job), facts=KNOWN_TINY),
         "start_time": T0,
     }
-    annotations = {ANNOTATION_RETRY: asked} if asked else {}
+    annotations = {ANNOTATION_RETRY: retry_annotation} if retry_annotation else {}
     metadata = job.metadata.model_copy(update={"annotations": annotations})
-    return job.model_copy(update={"status": JobStatus(**(made | status)), "metadata": metadata})
+    return job.model_copy(update={"status": JobStatus(**(fields | status)), "metadata": metadata})
 
 
 def with_attempt(**record: Any) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def with_attempt(**record: Any) -> dict[str, Any]:
     }
 
 
-# --- a refused or suspended job
+# --- rejected and suspended jobs
 
 
 INVALID: dict[str, Any] = {"checkpoint.everySteps": 0, "volumes": []}
-PLACES = ["checkpoint.everySteps", "checkpoint.path"]
-"""What is wrong with it."""
+INVALID_FIELDS = ["checkpoint.everySteps", "checkpoint.path"]
+"""Paths of the violations, below `spec`."""
 
 
 def test_rejected_job_reports_all_violations_and_creates_no_objects() -> None:
@@ -110,7 +110,7 @@ def test_rejected_job_reports_all_violations_and_creates_no_objects() -> None:
 
     assert condition_of(decision, ACCEPTED) == ("False", "RestartsNeedCheckpoints")
     lines = get_condition(decision.status, ACCEPTED).message.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [f"spec.{each}" for each in PLACES]
+    assert [line.partition(":")[0] for line in lines] == [f"spec.{each}" for each in INVALID_FIELDS]
     assert condition_of(decision, PROGRESSING) == ("False", "InvalidSpec")
     assert condition_of(decision, CLUSTER_READY) == ("False", "InvalidSpec")
     assert (decision.actions, decision.requeue_after) == (RELEASES, None)
@@ -126,9 +126,11 @@ def test_recorded_attempt_with_invalid_spec_is_not_submitted() -> None:
     assert decision.actions == ()
 
 
-@pytest.mark.parametrize(("judged", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)])
-def test_accepted_spec_is_not_evaluated_again(judged: int, phase: Phase) -> None:
-    accepted = make_condition(ACCEPTED, "True", "Valid", generation=judged)
+@pytest.mark.parametrize(
+    ("evaluated_generation", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)]
+)
+def test_accepted_spec_is_not_evaluated_again(evaluated_generation: int, phase: Phase) -> None:
+    accepted = make_condition(ACCEPTED, "True", "Valid", generation=evaluated_generation)
     job = make_job_with(accepted, changes=INVALID)  # by the rules of a newer release
     assert job.metadata.generation == 1
 
@@ -178,39 +180,39 @@ def test_warnings_from_facts_are_kept_after_unrelated_edit(
     assert ("GpuMemoryUnknown" in reasons) is is_warned
 
 
-@pytest.mark.parametrize(("generation", "is_judged"), [(0, False), (1, True)])
-def test_spec_is_evaluated_again_only_when_changed(generation: int, is_judged: bool) -> None:
-    """While an attempt runs; here a spec that an earlier release would have accepted."""
+@pytest.mark.parametrize(("generation", "is_evaluated"), [(0, False), (1, True)])
+def test_spec_is_evaluated_again_only_when_changed(generation: int, is_evaluated: bool) -> None:
+    """Check a running attempt whose spec was valid in an earlier release."""
     accepted = make_condition(ACCEPTED, "True", "Valid", generation=0)
     job = make_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
     metadata = job.metadata.model_copy(update={"generation": generation})
 
     decision = decide(job.model_copy(update={"metadata": metadata}), Observed(cluster=READY), T0)
 
-    assert condition_of(decision, ACCEPTED)[0] == ("False" if is_judged else "True")
+    assert condition_of(decision, ACCEPTED)[0] == ("False" if is_evaluated else "True")
 
 
-# --- a job that is over
+# --- finished jobs
 
 
-def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
+def make_finished_job(kind: ConditionType, reason: str = "any", **overrides: Any) -> RagGrpoJob:
     """Return a finished job whose last handled retry annotation is 1."""
-    made = {
+    fields = {
         **with_attempt(cause=Cause.PROGRAM_ERROR, started=T0),
         "progress": ProgressStatus(step=60, total_steps=60),
         "completion_time": at(5),
         "retry": "1",
-        "asked": "1",
+        "retry_annotation": "1",
         "restarts": RestartCounts(total=9, since_progress=6),
         "restart_state": RestartState(
             remedies=Remedies(failures_by_node={"node-a": 2}, skipped_steps=[7])
         ),
     }
-    return make_job_with(make_condition(kind, "True", reason), **(made | given))
+    return make_job_with(make_condition(kind, "True", reason), **(fields | overrides))
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "changes", "reopens"),
+    ("kind", "retry_annotation", "changes", "reopens"),
     [
         (COMPLETE, "1", {}, False),
         (COMPLETE, "2", {}, False),
@@ -222,11 +224,11 @@ def over(kind: ConditionType, reason: str = "any", **given: Any) -> RagGrpoJob:
     ],
 )
 def test_started_job_is_reopened_by_higher_target_or_retry(
-    kind: ConditionType, asked: str, changes: dict[str, Any], reopens: bool
+    kind: ConditionType, retry_annotation: str, changes: dict[str, Any], reopens: bool
 ) -> None:
-    job = over(kind, asked=asked, changes=changes)
-    of_before = replace(job.status.preflight, spec_hash=spec_hash(make_scenario_job()))
-    status = replace(job.status, preflight=of_before)
+    job = make_finished_job(kind, retry_annotation=retry_annotation, changes=changes)
+    earlier = replace(job.status.preflight, spec_hash=spec_hash(make_scenario_job()))
+    status = replace(job.status, preflight=earlier)
     job = job.model_copy(update={"status": status})
 
     decision = decide(job, Observed(), at(99))
@@ -239,16 +241,20 @@ def test_started_job_is_reopened_by_higher_target_or_retry(
 def test_changed_spec_reopens_job_that_failed_before_start(
     edit: dict[str, Any], reopens: bool
 ) -> None:
-    judged = PreflightStatus(spec_hash=spec_hash(make_scenario_job()))
-    unstarted = {"attempt": 0, "attempts": [], "preflight": judged}
+    evaluated_generation = PreflightStatus(spec_hash=spec_hash(make_scenario_job()))
+    unstarted = {"attempt": 0, "attempts": [], "preflight": evaluated_generation}
 
-    decision = decide(over(FAILED, changes=edit, **unstarted), Observed(), at(99))
+    decision = decide(make_finished_job(FAILED, changes=edit, **unstarted), Observed(), at(99))
 
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
-def test_reopened_job_resets_budget_and_avoided_nodes_but_keeps_mitigations() -> None:
-    decision = decide(over(FAILED, asked="2", changes={"suspend": True}), Observed(), at(99))
+def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
+    decision = decide(
+        make_finished_job(FAILED, retry_annotation="2", changes={"suspend": True}),
+        Observed(),
+        at(99),
+    )
 
     restarts, remedies = decision.status.restarts, decision.status.restart_state.remedies
     assert (restarts.total, restarts.since_progress) == (9, 0)
@@ -260,7 +266,7 @@ def test_reopened_job_resets_budget_and_avoided_nodes_but_keeps_mitigations() ->
 
 def test_continued_job_does_not_repeat_preflight() -> None:
     checked = PreflightStatus(spec_hash=spec_hash(make_scenario_job()), facts=KNOWN_TINY)
-    job = over(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
+    job = make_finished_job(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
 
     decision = decide(job, Observed(), at(99))
 
@@ -275,15 +281,17 @@ def test_retry_clears_pinned_image_id_only_after_image_changed_failure(
 ) -> None:
     pinned = Pinned(image="trainer:1", image_id="sha256:1")
 
-    decision = decide(over(FAILED, reason, asked="2", pinned=pinned), Observed(), at(99))
+    decision = decide(
+        make_finished_job(FAILED, reason, retry_annotation="2", pinned=pinned), Observed(), at(99)
+    )
 
     assert decision.status.pinned == Pinned(
         image="trainer:1", image_id="sha256:1" if is_kept else ""
     )
 
 
-def test_finished_job_deletes_objects_and_polls_until_gone() -> None:
-    job = over(COMPLETE, "TargetReached")
+def test_finished_job_frees_objects_and_polls_until_deleted() -> None:
+    job = make_finished_job(COMPLETE, "TargetReached")
 
     decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))
 
@@ -292,20 +300,20 @@ def test_finished_job_deletes_objects_and_polls_until_gone() -> None:
     assert (later.actions, later.requeue_after) == ((), None)
 
 
-# --- an attempt that was recorded and does not run yet
+# --- recorded attempts before submission
 
 
-def test_old_cluster_is_deleted_before_other_actions() -> None:
-    made = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
+def test_older_cluster_is_deleted_first() -> None:
+    fields = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
 
-    decision = decide(make_job_with(**made), Observed(cluster=READY), at(5))
+    decision = decide(make_job_with(**fields), Observed(cluster=READY), at(5))
 
     assert decision.actions == (DeleteCluster(1),)
     assert is_soon(decision)
 
 
 def test_stale_observations_of_earlier_attempt_are_ignored() -> None:
-    made = {
+    fields = {
         "attempt": 2,
         "attempts": [AttemptRecord(number=2)],
         "cluster": ClusterStatus(name="small-1", number=1),
@@ -316,7 +324,7 @@ def test_stale_observations_of_earlier_attempt_are_ignored() -> None:
         progress=Progress(attempt=1, stage=Stage.TRAINING, step=30, total_steps=60),
     )
 
-    decision = decide(make_job_with(**made), observed, at(5))
+    decision = decide(make_job_with(**fields), observed, at(5))
 
     assert kinds(decision) == [SubmitAttempt]
     assert decision.status.progress.step == 0
@@ -325,52 +333,52 @@ def test_stale_observations_of_earlier_attempt_are_ignored() -> None:
 DEADLINE = {"activeDeadlineSeconds": 60}
 
 
-def late(
+def round_past_deadline(
     observed: Observed, *, started: datetime | None = None, intent: Cause | None = None
 ) -> Any:
-    """Return a round 1 s after the deadline of a job with an attempt."""
+    """Run a round 1 s after the job's deadline."""
     state = RestartState(
         retry=RetryState(intent=intent),
         launch=LaunchState(cluster_since=at(50)),
         spent=SpentTime(counted_since=T0),
         watch=WatchState(looked=at(61), watched_since=T0),
     )
-    made = with_attempt(started=started) | {"restart_state": state}
-    return decide(make_job_with(changes=DEADLINE, **made), observed, at(61))
+    fields = with_attempt(started=started) | {"restart_state": state}
+    return decide(make_job_with(changes=DEADLINE, **fields), observed, at(61))
 
 
 @pytest.mark.parametrize(
-    ("cluster", "waits"),
+    ("cluster", "suffix"),
     [
         (None, ""),
         (ClusterObserved(1), "; the cluster was not ready: its pods are not ready"),
         (ClusterObserved(1, message="0/3"), "; the cluster was not ready: 0/3"),
     ],
 )
-def test_deadline_message_names_pending_resource(
-    cluster: ClusterObserved | None, waits: str
+def test_deadline_message_names_what_the_job_waited_for(
+    cluster: ClusterObserved | None, suffix: str
 ) -> None:
-    record = late(Observed(cluster=cluster)).status.attempts[0]
+    record = round_past_deadline(Observed(cluster=cluster)).status.attempts[0]
 
     assert record.cause is Cause.DEADLINE_EXCEEDED
-    assert record.message == f"the job exceeded activeDeadlineSeconds (60 s){waits}"
+    assert record.message == f"the job exceeded activeDeadlineSeconds (60 s){suffix}"
 
 
 @pytest.mark.parametrize("started", [None, T0])
 def test_running_driver_is_stopped_at_deadline(
     started: datetime | None,
 ) -> None:
-    """It may be seen for the first time in this round."""
+    """Also if the driver is first observed in this round."""
     driver = AttemptObserved(1, SubmissionStatus.RUNNING)
 
-    decision = late(Observed(cluster=READY, attempt=driver), started=started)
+    decision = round_past_deadline(Observed(cluster=READY, attempt=driver), started=started)
 
     assert decision.status.attempts[0].cause is None
     assert decision.status.restart_state.retry.intent is Cause.DEADLINE_EXCEEDED
 
 
-def test_cluster_is_not_created_while_attempt_is_stopping() -> None:
-    decision = late(Observed(), intent=Cause.SUSPENDED)
+def test_stopping_attempt_gets_no_new_cluster() -> None:
+    decision = round_past_deadline(Observed(), intent=Cause.SUSPENDED)
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED
     assert CreateCluster not in kinds(decision)
@@ -396,18 +404,18 @@ def test_cluster_lost_before_submission_ends_attempt() -> None:
     assert decision.status.attempts[0].cause is Cause.NODE_LOST
 
 
-# --- an end that waits
+# --- settling of an ended attempt
 
 
-def running(
+def running_round(
     observed: Observed, seconds: float, reason: str = "Training", *, intent: Cause | None = None
 ) -> Decision:
-    """Return a round of a running attempt whose Progressing is False for that reason since T0."""
+    """Run a round of a running attempt whose Progressing has had this reason since T0."""
     status = "True" if reason == "Training" else "False"
     state = RestartState(retry=RetryState(intent=intent), watch=WatchState(looked=at(seconds)))
-    made = with_attempt(started=T0) | {"restart_state": state}
+    fields = with_attempt(started=T0) | {"restart_state": state}
     progressing = make_condition(PROGRESSING, status, reason)
-    return decide(make_job_with(progressing, **made), observed, at(seconds))
+    return decide(make_job_with(progressing, **fields), observed, at(seconds))
 
 
 DONE = AttemptObserved(1, SubmissionStatus.SUCCEEDED, 0)
@@ -417,50 +425,52 @@ LOST_A_RANK = AttemptObserved(1, SubmissionStatus.FAILED, ExitCode.TRAINER_RANK_
 def test_success_waits_one_minute_for_final_progress() -> None:
     observed = Observed(cluster=READY, attempt=DONE)
 
-    first = running(observed, 5)
-    last, over = (running(observed, seconds, "VerifyingSuccess") for seconds in (59.9, 60))
+    first = running_round(observed, 5)
+    last, timed_out = (
+        running_round(observed, seconds, "VerifyingSuccess") for seconds in (59.9, 60)
+    )
 
     assert condition_of(first, PROGRESSING) == ("False", "VerifyingSuccess")
     for decision in (first, last):
         assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
-    assert over.status.attempts[0].cause is Cause.FALSE_SUCCESS
+    assert timed_out.status.attempts[0].cause is Cause.FALSE_SUCCESS
 
 
-def lost_a_rank(cluster: ClusterObserved, evidence_seconds: float = 5.0) -> Observed:
+def rank_lost(cluster: ClusterObserved, evidence_seconds: float = 5.0) -> Observed:
     return Observed(cluster=cluster, attempt=LOST_A_RANK, evidence_seconds=evidence_seconds)
 
 
 def test_settling_waits_for_evidence_until_timeout() -> None:
-    first = running(lost_a_rank(READY), 5)
-    last, over = (
-        running(lost_a_rank(READY), seconds, "WaitingForEvidence") for seconds in (4.9, 5)
+    first = running_round(rank_lost(READY), 5)
+    last, timed_out = (
+        running_round(rank_lost(READY), seconds, "WaitingForEvidence") for seconds in (4.9, 5)
     )
 
     assert condition_of(first, PROGRESSING) == ("False", "WaitingForEvidence")
     for decision in (first, last):
         assert (decision.status.attempts[0].cause, is_soon(decision)) == (None, True)
-    assert over.status.attempts[0].cause is Cause.TRAINER_RANK_LOST
+    assert timed_out.status.attempts[0].cause is Cause.TRAINER_RANK_LOST
 
 
 @pytest.mark.parametrize(
     ("observed", "cause"),
     [
-        (lost_a_rank(READY, 0.0), Cause.TRAINER_RANK_LOST),
-        (lost_a_rank(replace(READY, is_lost=True)), Cause.HEAD_LOST),
-        (lost_a_rank(replace(READY, is_queued=True)), Cause.PREEMPTED),
-        (lost_a_rank(replace(READY, cause=Cause.NODE_LOST)), Cause.NODE_LOST),
+        (rank_lost(READY, 0.0), Cause.TRAINER_RANK_LOST),
+        (rank_lost(replace(READY, is_lost=True)), Cause.HEAD_LOST),
+        (rank_lost(replace(READY, is_queued=True)), Cause.PREEMPTED),
+        (rank_lost(replace(READY, cause=Cause.NODE_LOST)), Cause.NODE_LOST),
         (Observed(attempt=LOST_A_RANK, evidence_seconds=5.0), Cause.HEAD_LOST),
     ],
 )
 def test_settling_does_not_wait_when_cause_is_known(observed: Observed, cause: Cause) -> None:
-    assert running(observed, 5).status.attempts[0].cause is cause
+    assert running_round(observed, 5).status.attempts[0].cause is cause
 
 
 def test_running_driver_sets_cluster_ready() -> None:
     driver = AttemptObserved(1, SubmissionStatus.RUNNING)
 
     ready, silent = (
-        running(Observed(cluster=cluster, attempt=driver), 5)
+        running_round(Observed(cluster=cluster, attempt=driver), 5)
         for cluster in (READY, ClusterObserved(1))
     )
 

@@ -1,4 +1,4 @@
-"""What an upgrade of the operator changes for a job that runs: nothing, or it says what."""
+"""A running job across an operator upgrade: unchanged, or waiting for the user with a reason."""
 
 import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, Scenario, head_is_lost, make_scenario
 
 
-def reporting(**facts: str) -> PreflightResult:
+def result_with(**facts: str) -> PreflightResult:
     return PreflightResult(facts=KNOWN_TINY.model_copy(update=facts))
 
 
@@ -33,7 +33,7 @@ def digests(scenario: Scenario) -> list[str]:
 async def test_job_keeps_image_of_first_attempt() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
-        preflight_result=reporting(schema_digest=schema_digest()),
+        preflight_result=result_with(schema_digest=schema_digest()),
         default_image="trainer:1",
     )
     await scenario.until(lambda status: status.attempt == 1)
@@ -51,11 +51,11 @@ async def test_job_keeps_image_of_first_attempt() -> None:
 async def test_unknown_schema_waits_for_user() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
-        preflight_result=reporting(schema_digest=schema_digest()),
+        preflight_result=result_with(schema_digest=schema_digest()),
         default_image="trainer:1",
     )
     await scenario.until(lambda status: status.progress.step > 20)
-    facts = reporting(schema_digest="an earlier operator").facts
+    facts = result_with(schema_digest="an earlier operator").facts
     status = replace(scenario.status, preflight=replace(scenario.status.preflight, facts=facts))
     scenario.job = scenario.job.model_copy(update={"status": status})
 
@@ -76,12 +76,12 @@ async def test_unknown_schema_waits_for_user() -> None:
     assert set(digests(scenario)) == {schema_digest()}
 
 
-OLDER = "the digest of an earlier release"
+OLDER = "digest of an earlier release"
 
 
 @pytest.fixture
 def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there have been a release that did not know `monitoring.historyWindow`."""
+    """Add an earlier release without the field `monitoring.historyWindow`."""
     fields = copy.deepcopy(trainer_schemas.known_schemas()[schema_digest()])
     del fields["monitoring"]["historyWindow"]
     known = {**trainer_schemas.known_schemas(), OLDER: fields}
@@ -93,7 +93,7 @@ def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_config_for_earlier_image_contains_only_known_fields() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
-        preflight_result=reporting(schema_digest=OLDER),
+        preflight_result=result_with(schema_digest=OLDER),
         default_image="trainer:1",
     )
 
@@ -110,7 +110,7 @@ async def test_field_unknown_to_earlier_image_waits_for_user() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         changes={"monitoring": {"historyWindow": 50}},
-        preflight_result=reporting(schema_digest=OLDER),
+        preflight_result=result_with(schema_digest=OLDER),
         default_image="trainer:1",
     )
 
@@ -126,7 +126,7 @@ async def test_field_unknown_to_earlier_image_waits_for_user() -> None:
 async def test_job_keeps_ray_version() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
-        preflight_result=reporting(ray_version="2.60.0"),
+        preflight_result=result_with(ray_version="2.60.0"),
         default_image="trainer:1",
     )
     await scenario.until(lambda status: status.progress.step > 20)
@@ -134,7 +134,7 @@ async def test_job_keeps_ray_version() -> None:
     [created] = [each for each in scenario.runtime.performed if isinstance(each, CreateCluster)]
     assert created.ray_version == "2.60.0"
 
-    scenario.runtime.preflight_result = reporting(ray_version="2.61.0")
+    scenario.runtime.preflight_result = result_with(ray_version="2.61.0")
     scenario.edit({"image": "trainer:2"})
     await scenario.until_quiet()
 
@@ -148,7 +148,7 @@ async def test_job_keeps_ray_version() -> None:
     )
     assert scenario.submitted == [1]
 
-    scenario.runtime.preflight_result = reporting(ray_version="2.60.0")
+    scenario.runtime.preflight_result = result_with(ray_version="2.60.0")
     scenario.edit({"image": "trainer:3"})
     scenario.retry("yes")
     await scenario.until_quiet()
@@ -160,12 +160,12 @@ async def test_ray_version_may_change_before_first_attempt() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
     scenario = make_scenario(
         changes={"retrieval": {"mode": "Search", "endpoints": [managed]}},
-        preflight_result=reporting(ray_version="2.60.0"),
+        preflight_result=result_with(ray_version="2.60.0"),
         default_image="trainer:1",
     )
     await scenario.until(lambda status: status.pinned.ray_version == "2.60.0")
     assert scenario.status.attempt == 0
-    scenario.runtime.preflight_result = reporting(ray_version="2.61.0")
+    scenario.runtime.preflight_result = result_with(ray_version="2.61.0")
     scenario.edit({"image": "trainer:2"})
     await scenario.until_quiet()
 
@@ -173,17 +173,21 @@ async def test_ray_version_may_change_before_first_attempt() -> None:
     assert scenario.status.pinned.ray_version == "2.61.0"
 
 
-# What is behind a name may change
+# Images whose tag changes
 
 
-ONE, TWO = (f"registry.example.com/trainer@sha256:{digit * 64}" for digit in "12")
+DIGEST_ONE, DIGEST_TWO = (f"registry.example.com/trainer@sha256:{digit * 64}" for digit in "12")
 LOADED_ONE, LOADED_TWO = (f"sha256:{digit * 64}" for digit in "12")
-NAME = "registry.example.com/trainer:1"
+IMAGE_TAG = "registry.example.com/trainer:1"
 
 
-def make_pinned_scenario(**world: Any) -> Scenario:
-    observed = {"ray_version": "2.60.0", "image_ids": (ONE,), "default_image": NAME} | world
-    result = reporting(ray_version="2.60.0")
+def make_pinned_scenario(**environment: Any) -> Scenario:
+    observed = {
+        "ray_version": "2.60.0",
+        "image_ids": (DIGEST_ONE,),
+        "default_image": IMAGE_TAG,
+    } | environment
+    result = result_with(ray_version="2.60.0")
     return make_scenario({(1, 25): head_is_lost}, preflight_result=result, **observed)
 
 
@@ -197,13 +201,19 @@ def images(scenario: Scenario) -> list[str]:
 async def test_next_cluster_uses_pinned_digest() -> None:
     scenario = make_pinned_scenario()
     await scenario.until(lambda status: status.progress.step == 20)
-    assert (scenario.status.pinned.image, scenario.status.pinned.image_id) == (NAME, ONE)
+    assert (scenario.status.pinned.image, scenario.status.pinned.image_id) == (
+        IMAGE_TAG,
+        DIGEST_ONE,
+    )
 
-    scenario.runtime.image_ids = (ONE, TWO)  # a node knows the image by another digest, too
+    scenario.runtime.image_ids = (
+        DIGEST_ONE,
+        DIGEST_TWO,
+    )  # a node knows the image by another digest, too
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.SUCCEEDED
-    assert images(scenario) == [NAME, f"{NAME}@sha256:{'1' * 64}"]
+    assert images(scenario) == [IMAGE_TAG, f"{IMAGE_TAG}@sha256:{'1' * 64}"]
 
 
 @pytest.mark.row("C13")
@@ -216,8 +226,10 @@ async def test_changed_image_under_same_name_is_rejected() -> None:
 
     value, reason, message = scenario.condition(ConditionType.FAILED)
     assert (value, reason) == ("True", Cause.IMAGE_CHANGED)
-    assert f"{NAME} is {LOADED_TWO} on a node, but the job started with {LOADED_ONE}" in message
-    assert images(scenario) == [NAME, NAME]
+    assert (
+        f"{IMAGE_TAG} is {LOADED_TWO} on a node, but the job started with {LOADED_ONE}" in message
+    )
+    assert images(scenario) == [IMAGE_TAG, IMAGE_TAG]
     assert scenario.submitted == [1]
 
     scenario.retry("I know")
@@ -227,10 +239,8 @@ async def test_changed_image_under_same_name_is_rejected() -> None:
 
 
 @pytest.mark.row("C13")
-@pytest.mark.parametrize("image_ids", [(ONE,), (LOADED_ONE,), ()])
-async def test_changed_ray_version_under_same_tag_is_rejected_on_resume(
-    image_ids: tuple[str, ...],
-) -> None:
+@pytest.mark.parametrize("image_ids", [(DIGEST_ONE,), (LOADED_ONE,), ()])
+async def test_other_ray_under_same_tag_is_rejected_on_resume(image_ids: tuple[str, ...]) -> None:
     scenario = make_pinned_scenario(image_ids=image_ids)
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.ray_version = "2.61.0"
@@ -263,10 +273,10 @@ async def test_late_image_id_is_pinned_during_attempt() -> None:
     await scenario.until(lambda status: status.progress.step == 5)
     assert scenario.status.pinned.image_id == ""
 
-    scenario.runtime.image_ids = (ONE,)
+    scenario.runtime.image_ids = (DIGEST_ONE,)
     await scenario.until(lambda status: status.progress.step == 10)
 
-    assert scenario.status.pinned.image_id == ONE
+    assert scenario.status.pinned.image_id == DIGEST_ONE
 
 
 async def test_attempt_does_not_start_when_nodes_have_different_images() -> None:
@@ -284,9 +294,9 @@ async def test_new_image_name_replaces_pinned_image() -> None:
 
     other = "registry.example.com/trainer:2"
     scenario.edit({"image": other})
-    scenario.runtime.image_ids = (TWO,)
+    scenario.runtime.image_ids = (DIGEST_TWO,)
     await scenario.until_quiet()
 
     assert scenario.status.phase is Phase.SUCCEEDED
-    assert (scenario.status.pinned.image, scenario.status.pinned.image_id) == (other, TWO)
-    assert images(scenario) == [NAME, other]
+    assert (scenario.status.pinned.image, scenario.status.pinned.image_id) == (other, DIGEST_TWO)
+    assert images(scenario) == [IMAGE_TAG, other]

@@ -1,4 +1,4 @@
-"""Every combination of what Ray's Jobs API answers, how the driver ended and what the head does."""
+"""The cause of an attempt for each Jobs API response, exit code and head state."""
 
 import itertools
 from typing import Any
@@ -21,19 +21,19 @@ from raggrpo_operator.core.lifecycle.observed import (
 from support.fakes.fake_runtime import T0, make_scenario
 
 HTTP = ["200", "404", "silent"]
-"""Silent: no connection, a time-out, 5xx, nonsense, or a refused token (test_adversarial_heads)."""
+"""Silent: no connection, timeout, 5xx, malformed response or rejected token."""
 STATUS = [status.value for status in SubmissionStatus]
-EXITS: list[int | None] = [None, *map(int, ExitCode), 99, -9]
+EXIT_CODES: list[int | None] = [None, *map(int, ExitCode), 99, -9]
 HEAD = ["ready", "not ready", "lost", "gone"]
-CELLS = list(itertools.product(HTTP, STATUS, EXITS, HEAD))
+CELLS = list(itertools.product(HTTP, STATUS, EXIT_CODES, HEAD))
 
 ANY = "*"
-# The first row that fits says what the attempt's end is called; "-": it may still run.
+# The first matching row gives the cause; "-": the attempt may still be running.
 TABLE: list[tuple[str, str, object, str, str]] = [
     (ANY, ANY, ANY, "gone", "HeadLost"),
     (ANY, ANY, ANY, "lost", "NodeLost"),  # reported by its pods
     ("silent", ANY, ANY, ANY, "-"),
-    ("404", ANY, ANY, ANY, "HeadLost"),  # it restarted in place
+    ("404", ANY, ANY, ANY, "HeadLost"),  # the head restarted in place
     ("200", "PENDING", ANY, ANY, "-"),
     ("200", "RUNNING", ANY, ANY, "-"),
     ("200", "SUCCEEDED", ANY, ANY, "FalseSuccess"),  # at step 30 of 60
@@ -68,7 +68,7 @@ def expected(cell: tuple[str, str, int | None, str]) -> str:
     raise AssertionError(f"no row covers {cell}")
 
 
-def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -> Observed:
+def make_observed(http: str, status: str, code: int | None, head: str, **progress: Any) -> Observed:
     cluster: ClusterObserved | None = ClusterObserved(
         1,
         is_ready=head == "ready",
@@ -92,7 +92,7 @@ def seen(http: str, status: str, code: int | None, head: str, **progress: Any) -
     )
 
 
-def ended(observed: Observed, **record: Any) -> AttemptRecord:
+def attempt_after(observed: Observed, **record: Any) -> AttemptRecord:
     running = AttemptRecord(number=1, started="2026-11-21T11:59:00Z", **record)
     status = JobStatus(attempt=1, attempts=[running], cluster=ClusterStatus(number=1))
     job = make_scenario().job.model_copy(update={"status": status})
@@ -106,27 +106,31 @@ def ended(observed: Observed, **record: Any) -> AttemptRecord:
 def test_cause_matches_table_for_all_observations(http: str, head: str) -> None:
     wrong = []
     for cell in [each for each in CELLS if (each[0], each[3]) == (http, head)]:
-        record = ended(seen(*cell))
+        record = attempt_after(make_observed(*cell))
         if (actual := str(record.cause or "-")) != expected(cell):
             wrong.append((*cell, actual, expected(cell)))
 
     assert wrong == []
 
 
-def test_table_rows_all_match_some_observation() -> None:
-    used = {next(r for r in TABLE if expected(cell) == r[4] and _fits(r, cell)) for cell in CELLS}
+def test_table_rows_are_necessary() -> None:
+    used = {
+        next(r for r in TABLE if expected(cell) == r[4] and _matches(r, cell)) for cell in CELLS
+    }
 
     assert used == set(TABLE)
 
 
-def _fits(row: tuple[str, str, object, str, str], cell: tuple[str, str, int | None, str]) -> bool:
+def _matches(
+    row: tuple[str, str, object, str, str], cell: tuple[str, str, int | None, str]
+) -> bool:
     return all(entry in (ANY, value) for entry, value in zip(row, cell, strict=False))
 
 
 def test_reported_failure_is_used_without_exit_code() -> None:
     failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
 
-    record = ended(seen("200", "FAILED", None, "ready", failure=failure))
+    record = attempt_after(make_observed("200", "FAILED", None, "ready", failure=failure))
 
     assert (record.cause, record.message) == (Cause.NON_FINITE, "loss nan")
 
@@ -134,16 +138,18 @@ def test_reported_failure_is_used_without_exit_code() -> None:
 def test_reported_failure_with_other_exit_code_is_ignored() -> None:
     failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
 
-    record = ended(seen("200", "FAILED", -9, "ready", failure=failure))
+    record = attempt_after(make_observed("200", "FAILED", -9, "ready", failure=failure))
 
     assert (record.cause, "signal 9" in record.message) == (Cause.PROGRAM_ERROR, True)
 
 
 def test_pod_evidence_takes_precedence_over_exit_code() -> None:
-    observed = seen("200", "FAILED", 12, "ready")
+    observed = make_observed("200", "FAILED", 12, "ready")
     cluster = ClusterObserved(1, is_ready=True, cause=Cause.HOST_OUT_OF_MEMORY, message="OOMKilled")
 
-    record = ended(Observed(cluster=cluster, attempt=observed.attempt, progress=observed.progress))
+    record = attempt_after(
+        Observed(cluster=cluster, attempt=observed.attempt, progress=observed.progress)
+    )
 
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
 
@@ -151,6 +157,6 @@ def test_pod_evidence_takes_precedence_over_exit_code() -> None:
 def test_driver_killed_by_ray_memory_monitor_is_head_memory_shortage() -> None:
     attempt = AttemptObserved(1, SubmissionStatus.FAILED, None, "low on memory", True)
 
-    record = ended(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))
+    record = attempt_after(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))
 
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "low on memory")

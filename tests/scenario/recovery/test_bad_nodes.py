@@ -1,4 +1,4 @@
-"""A node under which a job fails again and again is avoided if other nodes fit."""
+"""Exclusion of nodes on which a job has failed repeatedly."""
 
 from datetime import timedelta
 

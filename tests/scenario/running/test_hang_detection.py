@@ -11,46 +11,48 @@ from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.lifecycle.observed import Observed
 from support.fakes.fake_runtime import T0, FakeRuntime, Scenario, make_scenario, make_scenario_job
 
-MANY_LOOKS = 250
-Part = tuple[Stage, int, float]
-"""Stage, finished steps and how long that lasts (seconds)."""
+MAX_POLLS = 250
+Segment = tuple[Stage, int, float]
+"""Stage, completed steps and duration in seconds."""
 
 
-def poll(timeline: list[Part]) -> float:
-    """Seconds between two looks: 5 as in a cluster, more where that would be very many."""
-    return max(5.0, sum(lasts for _, _, lasts in timeline if lasts < 1e5) / MANY_LOOKS)
+def poll_interval(timeline: list[Segment]) -> float:
+    """Return the poll interval in seconds: 5, or more if the timeline would take over MAX_POLLS."""
+    return max(5.0, sum(duration for _, _, duration in timeline if duration < 1e5) / MAX_POLLS)
 
 
-def steps(first: int, seconds: list[float]) -> list[Part]:
-    return [(Stage.TRAINING, first + i, lasts) for i, lasts in enumerate(seconds)]
+def steps(first: int, seconds: list[float]) -> list[Segment]:
+    return [(Stage.TRAINING, first + i, duration) for i, duration in enumerate(seconds)]
 
 
-STARTED: list[Part] = [
+STARTED: list[Segment] = [
     (Stage.CONNECTING, 0, 5),
     (Stage.LOADING_MODEL, 0, 60),
     (Stage.STARTING_ROLLOUT, 0, 90),
     (Stage.WARMING_RETRIEVAL, 0, 10),
     (Stage.FIRST_STEP, 0, 30),
 ]
-SLOW_START: list[Part] = [
+SLOW_START: list[Segment] = [
     (Stage.CONNECTING, 0, 30),
     (Stage.LOADING_MODEL, 0, 1700),
     (Stage.STARTING_ROLLOUT, 0, 1700),
     (Stage.WARMING_RETRIEVAL, 0, 1700),
     (Stage.FIRST_STEP, 0, 1100),
 ]
-LONG_SAVES = [part for step in range(10, 80, 10) for part in [(Stage.CHECKPOINTING, step, 600.0)]]
-HEALTHY: dict[str, list[Part]] = {
+LONG_SAVES = [
+    segment for step in range(10, 80, 10) for segment in [(Stage.CHECKPOINTING, step, 600.0)]
+]
+HEALTHY: dict[str, list[Segment]] = {
     "even steps": STARTED + steps(1, [15.0] * 40),
     "a slow start": SLOW_START + steps(1, [20.0] * 10),
     "a long save": [*STARTED, *steps(1, [15.0] * 9), (Stage.CHECKPOINTING, 10, 1700)],
-    "saves in a row with nothing seen between them": STARTED + LONG_SAVES,
+    "consecutive saves without observed steps": STARTED + LONG_SAVES,
     "a long validation": [*STARTED, *steps(1, [15.0] * 9), (Stage.VALIDATING, 10, 3500)],
     "validation and save at each step": STARTED
     + [
-        part
+        segment
         for step in range(1, 8)
-        for part in [
+        for segment in [
             (Stage.TRAINING, step, 15.0),
             (Stage.VALIDATING, step, 1500.0),
             (Stage.CHECKPOINTING, step, 900.0),
@@ -71,30 +73,30 @@ HEALTHY: dict[str, list[Part]] = {
 
 
 @dataclass
-class FakeRuntime(FakeRuntime):
-    """/progress reports a timeline from the submission of the attempt on."""
+class TimelineRuntime(FakeRuntime):
+    """Fake runtime whose /progress follows a timeline that starts at the submission."""
 
-    timeline: list[Part] = field(default_factory=list)
+    timeline: list[Segment] = field(default_factory=list)
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         if self.attempt is not None:
-            self.attempt.hangs = True  # it does nothing by itself
+            self.attempt.hangs = True  # only the timeline advances
         return await super().observe(job)
 
     @property
-    def fake(self) -> float:
-        """Seconds since the submission."""
+    def elapsed_seconds(self) -> float:
+        """Seconds since the submission of the attempt."""
         return (self.now - self.attempt.started).total_seconds() if self.attempt else 0.0
 
     def _progress(self) -> Progress | None:
         if self.attempt is None:
             return None
-        left, recent = self.fake, []
-        for stage, step, lasts in self.timeline:  # noqa: B007
-            if left < lasts:
+        remaining, recent = self.elapsed_seconds, []
+        for stage, step, duration in self.timeline:  # noqa: B007
+            if remaining < duration:
                 break
-            left -= lasts
-            recent += [lasts] if stage is Stage.TRAINING else []
+            remaining -= duration
+            recent += [duration] if stage is Stage.TRAINING else []
         usual = sorted(recent[-8:])[len(recent[-8:]) // 2] if recent else 0.0
         return Progress(
             attempt=self.attempt.number,
@@ -106,33 +108,37 @@ class FakeRuntime(FakeRuntime):
         )
 
 
-def make_fake_scenario(timeline: list[Part], changes: dict[str, Any] | None = None) -> Scenario:
-    return Scenario(make_scenario_job(changes), FakeRuntime(timeline=timeline))
+def make_timeline_scenario(
+    timeline: list[Segment], changes: dict[str, Any] | None = None
+) -> Scenario:
+    return Scenario(make_scenario_job(changes), TimelineRuntime(timeline=timeline))
 
 
-async def looks(scenario: Scenario, until: float) -> None:
-    """Reconcile every few seconds for `seconds` after the submission."""
+async def poll_until(scenario: Scenario, seconds: float) -> None:
+    """Reconcile until `seconds` after the submission, or until the attempt is being stopped."""
     await scenario.until(lambda status: bool(status.attempts and status.attempts[0].started))
     runtime = scenario.runtime
-    assert isinstance(runtime, FakeRuntime)
-    while runtime.fake < until and scenario.status.restart_state.retry.intent is None:
+    assert isinstance(runtime, TimelineRuntime)
+    while runtime.elapsed_seconds < seconds and scenario.status.restart_state.retry.intent is None:
         now = runtime.now
         await scenario.round()
-        runtime.now = max(runtime.now, now + timedelta(seconds=poll(runtime.timeline)))
+        runtime.now = max(runtime.now, now + timedelta(seconds=poll_interval(runtime.timeline)))
 
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("timeline", HEALTHY.values(), ids=HEALTHY.keys())
-async def test_healthy_runs_are_not_stalled(timeline: list[Part]) -> None:
-    scenario = make_fake_scenario(timeline)
+async def test_healthy_runs_are_not_stalled(timeline: list[Segment]) -> None:
+    scenario = make_timeline_scenario(timeline)
 
-    await looks(scenario, sum(lasts for _, _, lasts in timeline) - poll(timeline))
+    await poll_until(
+        scenario, sum(duration for _, _, duration in timeline) - poll_interval(timeline)
+    )
 
     assert scenario.status.restart_state.retry.intent is None
     assert len(scenario.attempts) == 1
 
 
-def hangs_of() -> Iterator[tuple[str, list[Part], float]]:
+def hang_cases() -> Iterator[tuple[str, list[Segment], float]]:
     trained = STARTED + steps(1, [15.0] * 10)
     yield "a step", [*trained, (Stage.TRAINING, 11, 1e6)], 150.0
     yield "a short step", [*STARTED, *steps(1, [1.0] * 10), (Stage.TRAINING, 11, 1e6)], 60.0
@@ -146,37 +152,37 @@ def hangs_of() -> Iterator[tuple[str, list[Part], float]]:
     yield "the end", [*trained, (Stage.FINISHED, 11, 1e6)], 1800.0
 
 
-HANGS = {name: (timeline, limit) for name, timeline, limit in hangs_of()}
+HANGS = {name: (timeline, limit) for name, timeline, limit in hang_cases()}
 
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("name", HANGS)
 async def test_stall_is_detected_in_each_stage(name: str) -> None:
     timeline, limit = HANGS[name]
-    elapsed = sum(lasts for _, _, lasts in timeline[:-1])
-    scenario = make_fake_scenario(timeline)
+    elapsed = sum(duration for _, _, duration in timeline[:-1])
+    scenario = make_timeline_scenario(timeline)
 
-    await looks(scenario, elapsed + limit + 100)
+    await poll_until(scenario, elapsed + limit + 100)
 
     assert scenario.status.restart_state.retry.intent is Cause.STALLED
     runtime = scenario.runtime
-    assert isinstance(runtime, FakeRuntime)
+    assert isinstance(runtime, TimelineRuntime)
     # One poll until the stall is first observed, one until its deadline is observed as exceeded.
-    detected_after = runtime.fake - poll(timeline) - elapsed
-    assert limit - 1 < detected_after <= limit + 2 * poll(timeline)
+    detected_after = runtime.elapsed_seconds - poll_interval(timeline) - elapsed
+    assert limit - 1 < detected_after <= limit + 2 * poll_interval(timeline)
 
 
 async def test_remaining_time_is_unknown_before_first_step() -> None:
-    started = sum(lasts for _, _, lasts in STARTED)
-    scenario = make_fake_scenario(STARTED + steps(1, [15.0] * 2))
-    await looks(scenario, started + 10)
+    started = sum(duration for _, _, duration in STARTED)
+    scenario = make_timeline_scenario(STARTED + steps(1, [15.0] * 2))
+    await poll_until(scenario, started + 10)
     assert (scenario.status.progress.stage, scenario.status.progress.seconds_per_step) == (
         "Training",
         0,
     )
     assert scenario.status.progress.estimated_remaining_seconds is None
 
-    await looks(scenario, started + 25)
+    await poll_until(scenario, started + 25)
     assert scenario.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
 
 

@@ -1,4 +1,4 @@
-"""A service that is down costs waiting time: no restart, no budget, no cluster; then a deadline."""
+"""During a service outage, the step waits up to a deadline: no restart and no new cluster."""
 
 from datetime import timedelta
 from typing import Any
@@ -32,24 +32,24 @@ from support.fakes.fake_runtime import (
     make_scenario_job,
     until_step,
 )
-from support.fakes.fake_service_outage import REFUSES, Between, FakeServiceOutage
+from support.fakes.fake_service_outage import SERVICE_DOWN_RESULT, FakeServiceOutage, Interval
 
 MINUTE = 60.0
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 class PacedScenario(Scenario):
-    """A running job is looked at every 5 seconds, as on a cluster."""
+    """Scenario in which a running job is polled every 5 seconds, as in a cluster."""
 
     async def round(self) -> float | None:
         delay = await super().round()
         if delay == FOLLOW_SECONDS:
-            self.runtime.now += timedelta(seconds=LOOK_SECONDS - FOLLOW_SECONDS)
+            self.runtime.now += timedelta(seconds=POLL_SECONDS - FOLLOW_SECONDS)
         return delay
 
 
 def make_service_scenario(
-    down: list[Between], changes: dict[str, Any] | None = None, **environment: Any
+    down: list[Interval], changes: dict[str, Any] | None = None, **environment: Any
 ) -> Scenario:
     return PacedScenario(make_scenario_job(changes), FakeServiceOutage(down=down, **environment))
 
@@ -151,8 +151,8 @@ async def test_flapping_between_steps_does_not_exceed_outage_deadline() -> None:
 
 
 @pytest.mark.row("D10")
-async def test_flapping_within_one_step_exceeds_outage_deadline() -> None:
-    class NeverEnough(FakeServiceOutage):
+async def test_flapping_within_a_step_exceeds_outage_deadline() -> None:
+    class FlappingOutage(FakeServiceOutage):
         def _move(self) -> None:
             was_down, self.down = self.down, [(40.0, 1e9)]
             super()._move()
@@ -160,7 +160,7 @@ async def test_flapping_within_one_step_exceeds_outage_deadline() -> None:
 
     flaps = [(40.0 + 30 * i, 60.0 + 30 * i) for i in range(1000)]
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    scenario = PacedScenario(make_scenario_job(changes), NeverEnough(down=flaps))
+    scenario = PacedScenario(make_scenario_job(changes), FlappingOutage(down=flaps))
 
     await scenario.until_quiet()
 
@@ -171,7 +171,7 @@ async def test_flapping_within_one_step_exceeds_outage_deadline() -> None:
 async def test_stall_between_outages_is_detected() -> None:
     """The stage timer pauses while the service is down; it does not restart."""
 
-    class HangsBetween(FakeServiceOutage):
+    class HangsAfterOutage(FakeServiceOutage):
         seconds_per_step = 1.0
 
         def _move(self) -> None:
@@ -181,7 +181,7 @@ async def test_stall_between_outages_is_detected() -> None:
 
     flaps = [(60.0 + 30 * i, 66.0 + 30 * i) for i in range(10_000)]
     scenario = PacedScenario(
-        make_scenario_job({"recovery.maxRestarts": 0}), HangsBetween(down=flaps)
+        make_scenario_job({"recovery.maxRestarts": 0}), HangsAfterOutage(down=flaps)
     )
 
     await scenario.until(lambda status: status.restart_state.retry.intent is Cause.STALLED)
@@ -237,16 +237,20 @@ async def test_cluster_is_kept_after_failed_retrieval_calls() -> None:
     assert POLICIES[Cause.RETRIEVAL_UNAVAILABLE].is_counted
 
 
-# --- before any pod is held
+# --- outages during preflight
 
-PASSES = FakeRuntime().preflight_result
+PASSED_RESULT = FakeRuntime().preflight_result
 
 
-def refused_by(*ids: CheckId) -> PreflightResult:
-    [check] = [c for c in REFUSES.checks if c.state is CheckState.FAILED]
-    others = [c for c in REFUSES.checks if c.state is not CheckState.FAILED and c.id not in ids]
+def service_down_result(*ids: CheckId) -> PreflightResult:
+    [check] = [c for c in SERVICE_DOWN_RESULT.checks if c.state is CheckState.FAILED]
+    others = [
+        c
+        for c in SERVICE_DOWN_RESULT.checks
+        if c.state is not CheckState.FAILED and c.id not in ids
+    ]
     checks = [*others, *(check.model_copy(update={"id": each}) for each in ids)]
-    return REFUSES.model_copy(update={"checks": checks})
+    return SERVICE_DOWN_RESULT.model_copy(update={"checks": checks})
 
 
 RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
@@ -257,7 +261,7 @@ RETRIEVAL, JUDGE = CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE
 async def test_preflight_waits_for_service_without_pod(
     services: list[CheckId],
 ) -> None:
-    scenario = make_service_scenario([], preflight_result=refused_by(*services))
+    scenario = make_service_scenario([], preflight_result=service_down_result(*services))
     await scenario.until(is_waiting)
     since = scenario.condition(ConditionType.WAITING_FOR_ENDPOINT)[2]
     while scenario.runtime.now - T0 < timedelta(minutes=10):
@@ -270,14 +274,14 @@ async def test_preflight_waits_for_service_without_pod(
     assert condition[2] == since  # still the time of the first observation
     assert scenario.status.phase is Phase.PREFLIGHT
     assert 10 <= scenario.count(StartPreflight) <= 21
-    scenario.runtime.preflight_result = PASSES
+    scenario.runtime.preflight_result = PASSED_RESULT
     await scenario.until_quiet()
     assert causes(scenario) == [Cause.SUCCEEDED]
     assert not is_waiting(scenario.status)
 
 
-async def test_change_events_do_not_shorten_retry_interval() -> None:
-    scenario = make_service_scenario([], preflight_result=REFUSES)
+async def test_events_do_not_shorten_retry_interval() -> None:
+    scenario = make_service_scenario([], preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(is_waiting)
     started = scenario.runtime.now
     checks = scenario.count(StartPreflight)
@@ -298,7 +302,7 @@ async def test_change_events_do_not_shorten_retry_interval() -> None:
 
 async def test_outage_deadline_limits_preflight() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    scenario = make_service_scenario([], changes, preflight_result=REFUSES)
+    scenario = make_service_scenario([], changes, preflight_result=SERVICE_DOWN_RESULT)
 
     await scenario.until_quiet()
 
@@ -309,11 +313,11 @@ async def test_outage_deadline_limits_preflight() -> None:
 
 
 async def test_corrected_url_is_checked_at_once() -> None:
-    scenario = make_service_scenario([], preflight_result=REFUSES)
+    scenario = make_service_scenario([], preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(is_waiting)
     edited = scenario.runtime.now
 
-    scenario.runtime.preflight_result = PASSES
+    scenario.runtime.preflight_result = PASSED_RESULT
     scenario.edit({"data.maxSamples": 50})
     await scenario.until(lambda status: status.attempt == 1)
 
@@ -325,7 +329,7 @@ async def test_changed_spec_resets_outage_timer(
     is_checking: bool,
 ) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
-    scenario = make_service_scenario([], changes, preflight_result=REFUSES)
+    scenario = make_service_scenario([], changes, preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(lambda _: scenario.runtime.now - T0 >= timedelta(seconds=200))
     await scenario.until(lambda _: (scenario.runtime._preflight is not None) is is_checking)
 
@@ -340,7 +344,7 @@ async def test_changed_spec_resets_outage_timer(
 
 async def test_failed_checks_other_than_outages_fail_job_at_once() -> None:
     checks = [
-        *REFUSES.checks,
+        *SERVICE_DOWN_RESULT.checks,
         Check(id=CheckId.DATA_COLUMNS, state=CheckState.FAILED, evidence="no column prompt"),
     ]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=ExitCode.PREFLIGHT_FAILED)
@@ -352,7 +356,7 @@ async def test_failed_checks_other_than_outages_fail_job_at_once() -> None:
 
 
 async def test_waiting_preflight_can_be_suspended() -> None:
-    scenario = make_service_scenario([], preflight_result=REFUSES)
+    scenario = make_service_scenario([], preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(is_waiting)
 
     scenario.edit({"suspend": True})

@@ -1,4 +1,4 @@
-"""The effective training time ratio: 60 steps of a second each, 10 s of loading per attempt."""
+"""Effective training time ratio of jobs with 60 steps of 1 s and 10 s of loading per attempt."""
 
 from datetime import timedelta
 

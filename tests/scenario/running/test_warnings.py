@@ -1,4 +1,4 @@
-"""What a job is warned of: in status, as one Event each, at the cost of no round and no write."""
+"""Warnings in status and Events, without extra rounds or status writes."""
 
 import pytest
 

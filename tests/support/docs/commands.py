@@ -1,4 +1,4 @@
-"""Commands in README.md and docs/start, and which test or CI step executes each of them."""
+"""Commands in README.md and docs/start, and the test or CI step that executes each of them."""
 
 import re
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_kubectl_raggrpo.py", '"logs"',
     ),
 }  # fmt: skip
-"""A file that executes the command, and texts in it that show this."""
+"""Command → (file that executes it, texts that the file must contain)."""
 
 
 def commands(page: Path) -> list[str]:

@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m support.engines.engine_parity qwen3_moe FOLDER
 
 Prints the largest logprob difference from the plain transformers model before and after the sync.
-Runs in its own process, since vLLM is started once per process.
+Runs in a separate process, because vLLM can be started only once per process.
 """
 
 import os
@@ -89,7 +89,7 @@ def main(model_type: str, folder: Path) -> None:
     engine.collective_rpc("load_weights_file", args=(str(weights),))
     engine.reset_prefix_cache()
     print(before, gap(engine, model), flush=True)
-    os._exit(0)  # skip the shutdown of vLLM's threads
+    os._exit(0)  # skip the shutdown of vLLM threads
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         [replace(REQUESTS[0], ignore_eos=True)]
         + [replace(request, max_tokens=640, ignore_eos=True) for request in REQUESTS]
     )
-    await short  # by then the others are at the same length and continue for long
+    await short  # by then, the other requests have the same length and are still running
     await engine.load_weights(path, 3)
     across = list(await asyncio.gather(*running))
     new = gaps_of(across)
@@ -138,12 +138,12 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     result["alive_after_bad_update"] = len(await asyncio.wait_for(run(), 60)) == len(after)
     result["dead"] = await errors_when_dead(engine)
     if isinstance(engine, AsyncEngine):
-        engine._engine.shutdown()  # its processes would outlive this process
+        engine._engine.shutdown()  # otherwise its child processes would outlive this process
     return result
 
 
 async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
-    """Load tensor chunks as on GPUs, with a file for each chunk."""
+    """Load tensor chunks as on GPUs, but with one file per chunk."""
     from safetensors.torch import save_file
 
     from raggrpo_trainer.weights.rank_side import ChunkSender
@@ -162,7 +162,7 @@ async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: 
 
 
 async def errors_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
-    """Kill the engine core during requests; return the errors of these and of a later call."""
+    """Kill the engine core during requests; return their errors and that of a later call."""
 
     async def error_of(work: Awaitable[Any]) -> str:
         try:

@@ -23,7 +23,7 @@ from raggrpo_trainer.preflight.family import Layout, engine_architectures, layou
 TABLE_MARKER = "<!-- made by `make models`; do not edit below -->"
 _MIXED = {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"]}
 GIVEN: dict[str, dict[str, Any]] = {
-    # Values that the class leaves open or that no published model uses.
+    # Values for fields without a default, or whose default no published model uses.
     "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [2]},
     "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1, "topk_method": "greedy"},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -38,7 +38,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One family with the measured result and its consequence."""
+    """Preflight result and row layout of one model family."""
 
     model_type: str
     architecture: str

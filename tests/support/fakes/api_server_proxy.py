@@ -1,4 +1,4 @@
-"""A proxy of the API server that can delay lists and cut off watches."""
+"""Proxy of the API server that can block lists and close watches."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 
 
 class ApiServerProxy:
-    """Forwards the requests of one client."""
+    """Forwards the requests of a client to the API server."""
 
     def __init__(self, server: str, session: aiohttp.ClientSession) -> None:
         self._server, self._session = server, session

@@ -36,10 +36,10 @@ def text_of(tokens: Sequence[int]) -> str:
 
 @dataclass
 class FakeEnginePool:
-    """Fake engine pool that returns scripted texts within the request's limits."""
+    """Fake engine pool that returns scripted texts, truncated to the request's limits."""
 
     write: Write
-    """Function from the text so far to the next text."""
+    """Returns the next text for the text so far."""
     requests: list[GenerationRequest] = field(default_factory=list)
     carried: str = ""
     """Additional text in the token that completes a stop text."""

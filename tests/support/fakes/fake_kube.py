@@ -10,7 +10,7 @@ Address = tuple[str, str, str]
 
 
 class FakeKube:
-    """Implements `KubeClient`; `before` may raise to simulate failures."""
+    """Implements `KubeClient`. A `before` hook may raise to simulate failures."""
 
     def __init__(self) -> None:
         self.objects: dict[Address, Manifest] = {}
@@ -20,7 +20,7 @@ class FakeKube:
         self._version = 0
 
     def put(self, manifest: Manifest) -> Manifest:
-        """Store an object as another client."""
+        """Store an object on behalf of another client."""
         metadata = manifest["metadata"]
         self._version += 1
         metadata["resourceVersion"] = str(self._version)

@@ -1,4 +1,4 @@
-"""Fake KubeRay and kubelet, which write the statuses of RayClusters and pods."""
+"""Fake KubeRay and kubelet: they write the statuses of RayClusters and pods."""
 
 import asyncio
 import base64
@@ -51,9 +51,9 @@ class Api:
         return collection["items"] if collection is not None else []
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
-        """Yield (event type, object): all existing objects, then every change, endlessly.
+        """Yield (event type, object) forever: first all existing objects, then changes.
 
-        A server under load closes watches: then all existing objects are repeated.
+        A server under load closes watches; then all existing objects are yielded again.
         """
         query = {"watch": "1"}
         while True:
@@ -92,7 +92,7 @@ class FakeKubeRay:
         self._suspended: set[str] = set()
 
     async def run(self) -> None:
-        """Poll all objects until canceled."""
+        """Poll objects until canceled."""
         while True:
             with suppress(httpx.HTTPStatusError):  # changed or deleted in the meantime
                 if self.is_active:
@@ -214,7 +214,7 @@ class FakeKubeRay:
         changes: Manifest = {"containerStatuses": [status], "phase": "Running"}
         if "terminated" in state:
             changes["phase"] = "Succeeded"
-        if "running" in state:  # KubeRay waits for this condition if the real one runs
+        if "running" in state:  # read by the real KubeRay, if it runs
             changes["conditions"] = [_condition("Ready", "True", "")]
             changes |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
         path = self._path("v1", "pods", name)
@@ -245,7 +245,7 @@ def path_of(version: str, plural: str, namespace: str, name: str = "") -> str:
 
 @asynccontextmanager
 async def fake_kuberay(api: Api, namespace: str, ray: FakeRay) -> AsyncIterator[FakeKubeRay]:
-    """Run in the background of the context; an error of the fake fails the test."""
+    """Run a fake KubeRay in the background. Its errors fail the test."""
     kuberay = FakeKubeRay(api, namespace, ray)
     task = asyncio.create_task(kuberay.run())
     try:

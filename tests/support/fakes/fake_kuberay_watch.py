@@ -10,7 +10,7 @@ from support.fakes.fake_kuberay import Api, FakeKubeRay, path_of
 from support.fakes.fake_ray import FakeRay
 
 AT_ONCE = 16
-"""Concurrent calls; the real components have limits of this order."""
+"""Maximum concurrent calls, similar to the limits of the real components."""
 
 
 class FakeKubeRayWatch(FakeKubeRay):
@@ -22,7 +22,7 @@ class FakeKubeRayWatch(FakeKubeRay):
         self._started: set[str] = set()
 
     async def run(self) -> None:
-        """Run until canceled. Raises the first error of the fake."""
+        """Run until canceled. Raises the first error."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clusters(group))
             group.create_task(self._pods(group))

@@ -1,7 +1,7 @@
-"""Fake Kueue with its contract: suspend at creation, admit, preempt.
+"""Fake Kueue: suspends RayClusters at creation, admits and preempts them.
 
 A policy of the API server suspends RayClusters with a queue label, as Kueue's webhook does.
-Admission resumes them and adds the node selector of the flavor to the pod templates.
+Admission unsuspends them and adds the flavor's node selector to the pod templates.
 """
 
 import asyncio

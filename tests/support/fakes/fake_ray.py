@@ -1,7 +1,7 @@
 """Fake Ray heads for the operator: Jobs REST API and /progress on one free port.
 
-Every Ray cluster has its own base path, so that one server can be many heads. Drivers step by the
-clock and follow a script.
+Each Ray cluster has its own base path, so one server can serve many heads. Drivers follow a script
+and advance with the clock.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Script:
     fails_at: int | None = None
     exit_code: int = 12
     waits_at: int | None = None
-    """Step at which it waits until it is stopped or `FakeRay.may_continue` is set."""
+    """Step at which the driver waits for a stop or for `FakeRay.may_continue`."""
     step_seconds: float = STEP_SECONDS
 
 
@@ -49,7 +49,7 @@ class Driver:
     step: int = 0
 
     def move(self, may_continue: bool) -> None:
-        """Advance the driver as far as its script and the clock allow."""
+        """Advance the driver to the current time, within its script."""
         if self.status != "RUNNING":
             return
         total, script = self.config.training.total_steps, self.script
@@ -141,7 +141,7 @@ class FakeRay:
         )
 
     async def submit(self, request: web.Request) -> web.Response:
-        """POST /api/jobs/. A used id is answered with 500, as by Ray."""
+        """POST /api/jobs/. A duplicate id gets HTTP 500, as in Ray."""
         body = await request.json()
         cluster, submission = request.match_info["cluster"], body["submission_id"]
         drivers = self._drivers.setdefault(cluster, {})
@@ -194,7 +194,7 @@ class FakeRay:
 
     @web.middleware
     async def check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer 401 without the token of the cluster's Secret."""
+        """Respond with 401 if the cluster's token is missing or wrong."""
         expected = self._tokens.get(request.match_info["cluster"])
         if request.headers.get("Authorization") != f"Bearer {expected}":
             self.refused += 1

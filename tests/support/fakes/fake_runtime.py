@@ -1,4 +1,4 @@
-"""A runtime on a fake clock: clusters, a fake trainer, and injected faults.
+"""Fake runtime: clusters and a trainer on a simulated clock, with injected faults.
 
 Implements `reconcile.Runtime` and records every action, so that tests can check that each was
 performed once.
@@ -92,7 +92,7 @@ Fault = Callable[["FakeRuntime", Attempt], None]
 
 @dataclass
 class FakeRuntime:
-    """The environment of `decide`."""
+    """Fake implementation of `reconcile.Runtime`."""
 
     now: datetime = T0
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
@@ -125,15 +125,15 @@ class FakeRuntime:
     """Ray version reported by the head of the current cluster."""
     cluster_seconds: float = CLUSTER_SECONDS
     stage: Stage | None = None
-    """Progress fields that /progress misreports."""
+    """Stage that /progress misreports, or None for the real one."""
     seconds_per_step: float = STEP_SECONDS
-    """As reported by the trainer."""
+    """Step duration, as reported by the trainer."""
     mismatch_mean: float | None = None
-    """Of the last step, as reported by the trainer."""
+    """Mean mismatch of the last step, as reported by the trainer."""
     save_seconds: float = 0.0
     """Duration of the last save, as reported by the trainer."""
     backup_failure: str = ""
-    """Why the newest backup failed, as reported by the trainer."""
+    """Error of the newest backup, as reported by the trainer."""
     queue: str = ""
     """Why a queue holds the pods, or ""."""
     attempt: Attempt | None = None
@@ -142,11 +142,11 @@ class FakeRuntime:
     _lost: tuple[Cause, str, str] | None = None
     _lost_at: datetime = T0
     _lost_worker: tuple[int, str] | None = None
-    """Attempt that lost it, and its node."""
+    """Attempt that lost a worker, and the worker's node."""
     _saves_seconds: float = 0.0
-    """Time in which a lost head may still save."""
+    """Seconds during which a lost head may still save."""
     _successor: tuple[int, datetime] | None = None
-    """Attempt that lost the head, and when its replacement is ready."""
+    """Attempt that lost its head, and the time at which the replacement is ready."""
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -212,9 +212,9 @@ class FakeRuntime:
         saves_seconds: float = 0.0,
         away_seconds: float | None = None,
     ) -> None:
-        """Lose the cluster with all its pods; its driver may save for `saves_seconds`.
+        """Lose the cluster with all its pods. Its driver may save for `saves_seconds`.
 
-        With `away_seconds` only the head is lost, and replaced after that time.
+        With `away_seconds`, only the head is lost; it is replaced after that time.
         """
         newest = self.attempt.number if self.attempt is not None else 0
         self._lost, self.attempt = (cause, message, node), None
@@ -304,7 +304,7 @@ class FakeRuntime:
             return None
         number, created = self._cluster
         if self._lost is not None and self._successor is not None and newest > self._successor[0]:
-            self._lost = None  # the current attempt has lost nothing
+            self._lost = None  # the current attempt has not lost it
             created = self._successor[1] - timedelta(seconds=self.cluster_seconds)
             self._cluster = (number, created)
         if self._lost is not None:
@@ -401,12 +401,12 @@ def crashes_and_tears(runtime: FakeRuntime, attempt: Attempt) -> None:
 
 @dataclass
 class Scenario:
-    """A job in a fake environment, driven by the real `reconcile`."""
+    """A job on a fake runtime, driven by the real `reconcile`."""
 
     job: RagGrpoJob
     runtime: FakeRuntime
     drops_process: bool = True
-    """Whether the operator restarts between rounds, keeping only the status."""
+    """Whether the operator restarts after each round, so that only the status remains."""
     delays: list[float] = field(default_factory=list)
 
     async def until_quiet(self, limit: timedelta = timedelta(hours=12)) -> JobStatus:
@@ -435,7 +435,7 @@ class Scenario:
         except OperatorError:
             if (
                 len(self.runtime.statuses) > written
-            ):  # the status was written, only the action failed
+            ):  # only an action failed; the status was written
                 self._read_back()
             self.runtime.now += timedelta(seconds=1)
             return 1.0

@@ -1,4 +1,4 @@
-"""The fake runtime with an outage of a service that jobs call."""
+"""The fake runtime with outages of a service that the job calls."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,26 +8,26 @@ from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_api.trainer.progress import EndpointOutage, Progress, Stage
 from support.fakes.fake_runtime import LOAD_SECONDS, T0, FakeRuntime, failed_check
 
-DOWN = EndpointOutage(
+OUTAGE = EndpointOutage(
     name="endpoint actor-8b",
     since="2026-11-21T12:01:00+00:00",
     cause="ConnectionRefused: Connect call failed",
 )
-REFUSES = failed_check(
+SERVICE_DOWN_RESULT = failed_check(
     CheckId.RETRIEVAL_REACHABLE,
     "endpoint kb (http://kb:8000/retrieve): ConnectionRefused: Connect call failed",
     ExitCode.RETRIEVAL_UNAVAILABLE,
 )
 """Preflight result while the service is down."""
-Between = tuple[float, float]
-"""Intervals in seconds after the job's creation in which the service is down."""
+Interval = tuple[float, float]
+"""Start and end of an outage, in seconds after the job's creation."""
 
 
 @dataclass
 class FakeServiceOutage(FakeRuntime):
-    """Makes no step while the service is down; the driver reports that it waits."""
+    """Fake runtime whose driver waits, and reports it, while the service is down."""
 
-    down: list[Between] = field(default_factory=list)
+    down: list[Interval] = field(default_factory=list)
     _looked: datetime = T0
     _waited: float = 0.0
 
@@ -51,5 +51,5 @@ class FakeServiceOutage(FakeRuntime):
             return None
         changes = {"waited_seconds": self._waited}
         if self.is_down and progress.started_from_step is not None:
-            changes |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [DOWN]}
+            changes |= {"stage": Stage.WAITING_FOR_ENDPOINT, "waiting_for": [OUTAGE]}
         return progress.model_copy(update=changes)

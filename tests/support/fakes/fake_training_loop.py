@@ -1,4 +1,4 @@
-"""Fakes to run the training loop without Ray: a scripted engine and ranks without a model."""
+"""Fakes for the training loop without Ray: a scripted engine pool and ranks without a model."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class FakePool(FakeEnginePool):
 
 
 class StepDone(Exception):
-    """Raised when training reaches a save, which these tests exclude."""
+    """Raised when training reaches a save, where these tests stop."""
 
 
 class EndingStore:
@@ -79,7 +79,7 @@ def make_components(
     validator: Any = None,
     pool: FakeEnginePool | None = None,
 ) -> Iterator[Components]:
-    """Yield the arguments of `train`; the engine always generates the correct answer "right"."""
+    """Yield the arguments of `train`. The engine always generates the correct answer, "right"."""
     composer = Composer(config, TOKENIZER)
     engines = cast(Any, pool or FakePool(lambda _: "right"))
     data = [

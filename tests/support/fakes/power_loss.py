@@ -1,7 +1,7 @@
 """State of a folder after a power loss, on a file system that loses unsynced data.
 
 Files keep the content and folders the entries of their last sync. With a journal, unsynced entries
-may have reached the disk, too: then they name files without content.
+may have reached the disk as well; then they refer to empty files.
 """
 
 import os
@@ -30,7 +30,7 @@ class PowerLoss:
                 self._record(Path(parent, name))
 
     def watch(self, patch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
-        """Record every sync from now on, and call `before` ahead of every disk write."""
+        """Record each sync from now on, and call `before` ahead of each disk write."""
         is_looking = False
         for name in CHANGES:
             real = getattr(os, name)
@@ -51,7 +51,7 @@ class PowerLoss:
             patch.setattr(os, name, call)
 
     def leave(self, into: Path, *, newest_entries: bool) -> None:
-        """Write the state after a power loss now; `newest_entries` keeps unsynced entries."""
+        """Write the state after a power loss to `into`. `newest_entries` keeps unsynced entries."""
         self._restore(self.root.stat().st_ino, self.root, into, newest_entries)
 
     def _restore(self, folder: int, now: Path | None, into: Path, newest: bool) -> None:

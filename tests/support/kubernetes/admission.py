@@ -1,4 +1,4 @@
-"""Result of a job at the API server and in the operator: rejection, or status and objects."""
+"""Admission of a job by the API server and by the operator's first round."""
 
 import time
 from collections.abc import Mapping
@@ -51,11 +51,11 @@ class Verdict:
 
 
 def refusal(http: httpx.Client, namespace: str, manifest: Mapping[str, Any]) -> str:
-    """Return why the API server would not create an object, empty when it would."""
+    """Return the API server's reason for rejecting an object, or "" if it accepts it."""
     path = RESOURCES[manifest["kind"]].format(f"namespaces/{namespace}")
     options = {"dryRun": "All", "fieldValidation": "Strict"}
     answer = http.post(f"/{path}", params=options, json=manifest)
-    # Which PriorityClasses there are is known only when pods are made.
+    # Missing PriorityClasses are expected: they depend on the cluster.
     if answer.is_success or "no PriorityClass with name" in answer.text:
         return ""
     assert answer.is_client_error, answer.text
@@ -63,7 +63,7 @@ def refusal(http: httpx.Client, namespace: str, manifest: Mapping[str, Any]) -> 
 
 
 def first_round(raw: Mapping[str, Any]) -> Verdict:
-    """Return what the first round makes of a job; every exception is a fault of ours."""
+    """Return the result of a job's first round. Any exception is a bug."""
     start = time.perf_counter()
     job = parse_job(raw)
     status = _decided(job) if isinstance(job, RagGrpoJob) else _malformed(job)

@@ -1,4 +1,4 @@
-"""The chart as Helm installs it on a real API server, and what may be done as its account."""
+"""A Helm release of the chart on a real API server, and requests as its service account."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ class Helm:
     server: ApiServer
     namespace: str
     kubeconfig: Path | None = None
-    """User who installs; "" for the cluster administrator."""
+    """Kubeconfig of the installing user; None: the cluster administrator."""
     release: str = RELEASE
 
     @property
@@ -98,7 +98,7 @@ class Account:
         return self.http.request(method, path, json=body, headers=patch | headers)
 
     def wait_until_denied(self, policy: str, method: str, path: str, body: Any = None) -> None:
-        """Wait until the request is denied by a policy, which takes effect with a delay."""
+        """Wait until a policy denies the request; policies take effect with a delay."""
         deadline, answer = time.monotonic() + SECONDS, ""
         while f"'{policy}'" not in answer:
             assert time.monotonic() < deadline, f"{policy} refuses nothing: {answer}"

@@ -1,4 +1,4 @@
-"""The operator's chart rendered by Helm, with the values that tests use."""
+"""The operator's chart rendered by Helm, and values for tests."""
 
 import json
 import subprocess
@@ -75,13 +75,13 @@ class Chart:
     folder: Path
 
     def lint(self, values: Mapping[str, Any]) -> str:
-        """Return the output of `helm lint`. Raises HelmRefused if it reports an error."""
+        """Return the output of `helm lint`. Raises HelmRejected if it reports an error."""
         return self._helm("lint", str(self.folder), "--strict", values=values)
 
     def render(
         self, values: Mapping[str, Any] | None = None, *options: str, release: str = RELEASE
     ) -> list[Manifest]:
-        """Return all rendered objects. Raises HelmRefused."""
+        """Return all rendered objects. Raises HelmRejected."""
         text = self._helm(
             "template", release, str(self.folder), "--namespace", NAMESPACE,
             "--kube-version", KUBE_VERSION, *options, values=values or {},

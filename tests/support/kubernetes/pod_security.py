@@ -1,4 +1,4 @@
-"""Pod Security Standard `restricted` for tests of manifests, by the Kubernetes documentation."""
+"""Checks of the Pod Security Standard `restricted`, as documented by Kubernetes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -24,7 +24,7 @@ PLURALS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A namespace with a job, its rendered objects, and objects of other owners."""
+    """A namespace with a job, the job's objects, and objects of other owners."""
 
     namespace: str
     attacker: Account

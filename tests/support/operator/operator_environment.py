@@ -1,4 +1,4 @@
-"""A real API server with an operator; KubeRay, kubelet and Ray heads are fakes."""
+"""A real API server and operator with a fake KubeRay, kubelet and Ray heads."""
 
 import asyncio
 import sys
@@ -104,7 +104,7 @@ class OperatorEnvironment:
 async def make_environment(
     api_server: ApiServer, account: Account, namespace: str, folder: Path
 ) -> AsyncIterator[OperatorEnvironment]:
-    """Yield a fake cluster whose operator watches one namespace and is not started yet."""
+    """Yield a fake cluster. Its operator watches one namespace and has not been started."""
     api = Api(api_server.kubeconfig)
     async with fake_ray() as ray, fake_kuberay(api, namespace, ray) as kuberay:
         environment = OperatorEnvironment(
@@ -122,7 +122,7 @@ async def make_environment(
 def make_operator(
     account: Account, folder: Path, ray: FakeRay, namespace: str, **more: str
 ) -> Program:
-    """Return the operator as a child process that is not started yet."""
+    """Return the operator as a child process that has not been started."""
     key = folder / "key" / "current"
     key.parent.mkdir(exist_ok=True)
     key.write_text("an installation key for tests only")
@@ -149,7 +149,7 @@ def make_operator(
 def two_replicas(
     account: Account, folder: Path, ray: FakeRay, namespace: str
 ) -> dict[str, Program]:
-    """Return two replicas of the operator by name, not started yet."""
+    """Return two replicas of the operator by name; they have not been started."""
     elected = {"RAGGRPO_LEADER_ELECTION": "true"}
     return {
         name: make_operator(account, folder, ray, namespace, RAGGRPO_POD_NAME=name, **elected)

@@ -1,4 +1,4 @@
-"""A reconciler with one job, in caches and on a fake API server."""
+"""A reconciler with one job in its caches and on a fake API server."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -93,7 +93,7 @@ class ReconcilerEnvironment:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the operator: reset the state kept in its process."""
+        """Restart the operator: reset its in-memory state."""
         lateness = Lateness(lambda: self.now.timestamp())
         self.reconciler = Reconciler(self.context, self.store, self.metrics, self.pace, lateness)
 
@@ -102,7 +102,7 @@ class ReconcilerEnvironment:
         return self.kube.objects[JOBS.plural, KEY.namespace, KEY.name]
 
     def show_cluster(self, key_id: str = "") -> Manifest:
-        """Return the RayCluster of the job, created with `key_id` and put into the cache."""
+        """Return a RayCluster of the job, created with `key_id`, after adding it to the cache."""
         cluster = make_ray_cluster()
         cluster["metadata"] |= {
             "namespace": KEY.namespace,

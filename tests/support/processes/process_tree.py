@@ -1,4 +1,4 @@
-"""A separate run for kill tests: starts children, announces them, and waits to be killed.
+"""Process for kill tests: starts children, reports them, and waits to be killed.
 
 `python process_tree.py LOGS [SECONDS]` prints one JSON line once all children run.
 """
@@ -16,7 +16,7 @@ FAMILY = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo $!; w
 
 
 def main() -> None:
-    """Start, announce, guard until killed."""
+    """Start and report the children; guard them until killed."""
     logs = Path(sys.argv[1])
     processes = Processes()
     child = processes.start("family", ["sh", "-c", FAMILY], os.environ, logs / "family.log")

@@ -1,4 +1,4 @@
-"""A separate run with a real Ray head, a driver and detached actors, for kill tests.
+"""Process for kill tests with a real Ray head, a driver and detached actors.
 
 `python ray_tree.py LOGS` prints one JSON line once everything runs, then waits.
 """
@@ -68,7 +68,7 @@ async def start_tree(processes: Processes, logs: Path) -> RayHead:
 
 
 def main() -> None:
-    """Start, announce, guard until killed."""
+    """Start and report the tree; guard it until killed."""
     processes = Processes()
     head = asyncio.run(start_tree(processes, Path(sys.argv[1])))
     announce(processes, keeper=head.child.process.pid, temp_dir=str(head.temp_dir))

@@ -1,6 +1,6 @@
-"""An event loop whose clock jumps to the next timer, so that an hour takes no time.
+"""An event loop whose clock jumps to the next timer, so that waiting takes no real time.
 
-For coroutines that wait for nothing but each other and the clock.
+For coroutines that wait only for each other and for timers.
 """
 
 import asyncio

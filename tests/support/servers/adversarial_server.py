@@ -89,12 +89,12 @@ ANSWERS: Mapping[str, Answer] = {
         _answer(status=b"500 \x1b[2J", body=b"\x1b]0;title\x07\x1b[31m\xe2\x80\xae\x00red\r\n")
     ),
 }
-"""Responses that a caller must treat as no response."""
+"""Responses that a client must treat as a failed request."""
 
 
 @asynccontextmanager
 async def adversarial_server(answer: Answer) -> AsyncIterator[str]:
-    """Answer every request with `answer` on a free port of 127.0.0.1; yield the address."""
+    """Serve `answer` for every request on a free port of 127.0.0.1; yield the address."""
     running: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

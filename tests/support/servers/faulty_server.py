@@ -1,4 +1,4 @@
-"""A real HTTP server whose responses, faults and silence are set by the test."""
+"""A real HTTP server whose responses, faults and timeouts are set by the test."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ Respond = Callable[[Received], Awaitable[Response]]
 
 @dataclass
 class FaultyServer:
-    """URL and received requests of the server."""
+    """URL of the server and the requests it has received."""
 
     url: str
     requests: list[Received] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A real S3 server (moto) in a separate process, which keeps its objects in memory."""
+"""An S3 server (moto) in a separate process, with objects in memory."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ KEY = "only-in-the-environment"
 
 
 class S3Server:
-    """Context manager that runs the server with one empty bucket; `stop` ends it earlier."""
+    """Context manager that runs the server with one empty bucket; `stop` stops it early."""
 
     bucket = "runs"
 

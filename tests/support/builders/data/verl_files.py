@@ -1,4 +1,4 @@
-"""Data files in the formats that scripts of verl and TRL write, with invented questions."""
+"""Data files in the formats written by verl and TRL scripts, with made-up questions."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A small repository laid out like verl: scripts, configurations, groups and tools."""
+"""A small repository with the layout of verl: scripts, configurations, config groups and tools."""
 
 from collections.abc import Mapping
 from pathlib import Path

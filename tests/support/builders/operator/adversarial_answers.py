@@ -14,11 +14,11 @@ VALUES: tuple[Any, ...] = (
     "SUCCEEDED", "RUNNING", "Training", "Finished", "9999-99-99T99:99:99Z", "\U0001f600" * 2000,
     [], {}, [[]], [None] * 5000, {"a": {"b": {"c": []}}}, {str(i): i for i in range(3000)},
 )  # fmt: skip
-"""Replacements of a value."""
+"""Values that replace valid ones."""
 
 
 def adversarial_answers(valid: Any, seed: int) -> Iterator[bytes]:
-    """Yield endless variants of a valid JSON value; every tenth is valid."""
+    """Yield variants of a valid JSON value forever; about every tenth is valid."""
     chance = random.Random(seed)
     while True:
         value = copy.deepcopy(valid)

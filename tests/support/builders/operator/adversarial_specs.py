@@ -1,6 +1,6 @@
-"""Adversarial jobs that the CRD's schema accepts: injections, limits, odd Unicode, huge texts.
+"""Adversarial jobs that pass the CRD's schema: injections, limits, odd Unicode, huge texts.
 
-They are generated from the schema, so that a new field is included automatically.
+They are generated from the schema, so new fields are included automatically.
 """
 
 import json
@@ -17,7 +17,7 @@ SPEC = job_schema()["properties"]["spec"]
 TEXT_BLOCKS = ("checkpoint", "data", "env", "image", "imagePullSecrets", "model", "monitoring")
 TEXT_BLOCKS += ("resources", "retrieval", "reward", "scheduling", "volumes")
 BLOCKS = (*sorted(SPEC["properties"]), *TEXT_BLOCKS * 2)
-"""Blocks of names, paths and addresses are changed more often than switches and numbers."""
+"""Blocks to change. Those with names, paths and addresses are listed more often."""
 
 FRAGMENTS: Sequence[str] = (
     "\n", "\r\n", "\x00", "\x1b[31m", "\x7f", "\x85", "\t", " ", "'", '"', "`id`", "$(HOME)",
@@ -95,7 +95,7 @@ HUGE: Sequence[str] = ("x", "中", "😀", "\x01", "<", "/a", "a.", "{{", "é")
 
 
 def adversarial_jobs(number: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield jobs whose spec the CRD's schema accepts; the same ones for the same seed."""
+    """Yield jobs that pass the CRD's schema; reproducible by seed."""
     random_source = random.Random(seed)
     for _ in range(number):
         yield _Generator(random_source).job()
@@ -154,7 +154,7 @@ class _Generator:
                 return self._map(schema)
 
     def _free_json(self, levels: int) -> Any:
-        """Return any JSON: texts, numbers, nested lists and maps, sometimes beyond all limits."""
+        """Return arbitrary JSON: texts, numbers, nested lists and maps, some beyond all limits."""
         roll = self._random.random()
         if roll < self._huge_share / 4:
             return {"deep": json.loads("[" * 60 + "]" * 60), "many": [0] * 3000}
@@ -193,7 +193,7 @@ class _Generator:
         return {key: self._value(schema["additionalProperties"]) for key in keys}
 
     def _text(self, schema: Mapping[str, Any]) -> str:
-        """Return a text that pattern and length allow, adversarial if one is found in 40 tries."""
+        """Return a text that matches pattern and length, adversarial if 40 tries find one."""
         limit, pattern = schema["maxLength"], schema.get("pattern", "")
         min_length = schema.get("minLength", 0)
         for _ in range(40):

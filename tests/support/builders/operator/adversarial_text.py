@@ -1,4 +1,4 @@
-"""Text that components between job file and trainer might expand, quote, cut or re-encode."""
+"""Text that a component between job file and trainer might expand, quote, truncate or re-encode."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Builders of jobs: a small valid job with changes."""
+"""Builders of jobs, from a small valid job and changes."""
 
 import copy
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 SAMPLES = sorted((Path(__file__).parents[4] / "crds" / "samples").glob("*.yaml"))
 
 REMOVED = object()
-"""Value that removes a field."""
+"""Value that removes a field from the job."""
 
 KNOWN_7B = Facts(
     parameters=7_600_000_000, layers=28, hidden_size=3584, heads=28, kv_heads=4, head_size=128,

@@ -1,4 +1,4 @@
-"""Runs of `raggrpo` with a fake trainer that fails as ordered."""
+"""Runs of `raggrpo` with a fake trainer that fails on request."""
 
 import json
 import os
@@ -21,14 +21,14 @@ DEADLINE_SECONDS = 240
 
 
 class LocalJob:
-    """A job file, its job folder and the `raggrpo run` processes on it."""
+    """A job file, its job folder and the `raggrpo run` processes of the job."""
 
     def __init__(self, folder: Path, spec: Mapping[str, Any] | None = None) -> None:
         self.folder, self.dir = folder, folder / "job"
         self.file = folder / "job.yaml"
         self.checkpoints = folder / "checkpoints"
         self.signals = "--default-signal=HUP"
-        """An option of `env`."""
+        """Option of `env` that resets the handling of signals."""
         (folder / "model").mkdir()
         self.write(spec)
 
@@ -48,7 +48,7 @@ class LocalJob:
         self.file.write_text(yaml.safe_dump(job))
 
     def start(self, *options: str, **orders: Any) -> "subprocess.Popen[str]":
-        # The caller of the tests may ignore SIGHUP, as nohup does; children inherit that.
+        # Children inherit an ignored SIGHUP, for example if the tests run under nohup.
         return subprocess.Popen(
             [
                 "env",
@@ -66,7 +66,7 @@ class LocalJob:
         return self.end_of(self.start(*options, **orders))
 
     def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
-        """Wait for the exit; no process of the run may remain."""
+        """Return the output after the exit; fail if a process of the run remains."""
         output, _ = process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode, output
 
@@ -91,7 +91,7 @@ class LocalJob:
             time.sleep(0.1)
 
     def wait_until_gone(self) -> None:
-        """Wait until no process with the mark of the last run is alive."""
+        """Wait until no process with the run mark of the last run is alive."""
         deadline, mark = time.monotonic() + 60, self.state["mark"]
         assert mark
         while left := warden.marked_processes(mark):

@@ -1,4 +1,4 @@
-"""All manifests of a job, rendered with the settings of one operator installation."""
+"""All manifests of a job, rendered with fixed operator settings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 def make_clustered_job(job: RagGrpoJob, facts: Facts | None = None) -> RagGrpoJob:
-    """Return the job as stored by the API server: with a uid and a status with preflight facts."""
+    """Return the job as stored by the API server, with a UID and preflight facts in its status."""
     metadata = job.metadata.model_copy(update={"uid": UID, "namespace": "research"})
     status = JobStatus(preflight=PreflightStatus(facts=facts or Facts()))
     return job.model_copy(update={"metadata": metadata, "status": status})

@@ -11,7 +11,7 @@ CLUSTER = {"kind": "RayCluster", "name": "small-c1", "uid": CLUSTER_UID, "contro
 
 
 def make_pod(status: Manifest | None = None, **about: Any) -> Manifest:
-    """Return a pod of Ray cluster `small-c1`; `kind` is head or worker, `going` marks deletion."""
+    """Return a pod of Ray cluster `small-c1`. `kind`: head or worker. `going`: terminating."""
     kind, name = about.get("kind", "worker"), about.get("name", "small-c1-worker-0")
     metadata: Manifest = {
         "name": name,

@@ -1,4 +1,4 @@
-"""Builders of job folders with a history, for tests of report and comparison."""
+"""Builders of job folders with a training history."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Invalid jobs and the reports they must get from the command and the API server."""
+"""Invalid jobs and the texts that the CLI and the API server must report for them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def make_volume(name: str, path: str, **more: object) -> dict[str, object]:
 
 
 Rows = Mapping[str, tuple[Mapping[str, Any], Sequence[str]]]
-"""Name of a mistake → (changes to a valid job, texts in the report of it)."""
+"""Name of a violation → (changes to a valid job, texts that the report must contain)."""
 
 WRONG_FORMS: Rows = {
     "unknown field": ({"spec.data.trainBatchsize": 4},
@@ -45,7 +45,7 @@ WRONG_FORMS: Rows = {
         ["endpoints[0].url", "the URL contains credentials", "secretKeyRef"]),
     "URL without scheme": (prompt_mode(url="kb:8000"), ["endpoints[0].url", "specify a full URL"]),
 }  # fmt: skip
-"""Texts of the command; the API server reports a violation of the schema in its own words."""
+"""Texts reported by the CLI. (The API server words schema violations differently.)"""
 
 WRONG_VALUES: Rows = {
     "checkpoint off the volumes": ({"spec.checkpoint.path": "/tmp/checkpoints"},
@@ -106,4 +106,4 @@ WRONG_VALUES: Rows = {
     "validation without files": ({"spec.validation.everySteps": 10},
         ["spec.data.validationFiles", "held_out.jsonl"]),
 }  # fmt: skip
-"""Texts of both the command and the API server."""
+"""Texts reported by both the CLI and the API server."""

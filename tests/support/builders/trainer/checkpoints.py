@@ -1,4 +1,4 @@
-"""Builders for checkpoint tests: claims, stores and small but real saves."""
+"""Builders for checkpoint tests: claims, stores and small shards."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase
 from raggrpo_trainer.data.sampler import Cursor
 
 NO_BEAT = 3600.0
-"""Watch interval that never elapses: otherwise each claim keeps a thread busy."""
+"""Heartbeat interval that never elapses, so that claims need no CPU time."""
 
 
 def make_claim(

@@ -9,8 +9,8 @@ START, END, PAD, UNKNOWN = "[CLS]", "[SEP]", "[PAD]", "[UNK]"
 def write_embedding_model(
     folder: Path, words: Sequence[str], *, context: int = 64, hidden: int = 16, layers: int = 2
 ) -> Path:
-    """Write model and tokenizer, return the folder. A text becomes `[CLS] words [SEP]`."""
-    # Imported here: most importers of this module only start processes.
+    """Write model and tokenizer; return the folder. Texts are encoded as `[CLS] words [SEP]`."""
+    # Imported here because most importers of this module only start processes.
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -29,7 +29,7 @@ def write_embedding_model(
         num_hidden_layers=layers,
         num_attention_heads=max(2, hidden // 64),
         max_position_embeddings=context,
-        initializer_range=0.5,  # makes texts differ clearly
+        initializer_range=0.5,  # embeddings of different texts differ clearly
     )
     BertModel(config).save_pretrained(folder)
     PreTrainedTokenizerFast(

@@ -163,7 +163,7 @@ def rank_processes(world_size: int) -> Iterator[Ranks]:
         ours, theirs = context.Pipe()
         child = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
         child.start()
-        theirs.close()  # otherwise a dead child would look unresponsive
+        theirs.close()  # so that the exit of a child raises EOFError
         pipes.append(ours)
         children.append(child)
     try:
@@ -253,13 +253,13 @@ def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
 
 
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
-    """Build in turns; return when this rank started and finished reading the model."""
+    """Build the policies one rank at a time; return when this rank started and finished loading."""
     times: list[float] = []
 
     def timed(path: str, **settings: Any) -> Any:
         times.append(time.monotonic())
         if rank == 0:
-            time.sleep(0.3)  # a rank that does not wait would overtake it
+            time.sleep(0.3)  # without turns, another rank would overlap
         state = read(path, **settings)
         times.append(time.monotonic())
         return state
@@ -280,7 +280,7 @@ def fp16_overflow_run(rank: int, world_size: int, model: str, folder: str) -> di
     policy = make_fp16_policy(model, rank, world_size)
     first = policy.step(uneven_groups(), step=1)
     before = parameters(policy)
-    # A single completion, so that the gradients of one rank overflow.
+    # Only one completion, so that the gradients overflow on one rank.
     too_much = [make_group(), make_group((5,), prompt=4, advantages=(OVERFLOWING,), seed=1)]
     skipped = policy.step(too_much, step=2)
     after = parameters(policy)

@@ -1,4 +1,4 @@
-"""Model folder (written without torch), data files and configuration that pass preflight."""
+"""Model folder (written without torch), data files and a configuration that pass preflight."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Step records, configurations and a collecting publisher for tests of reporting."""
+"""Step records, configurations and a publisher that collects what it receives."""
 
 import threading
 import time
@@ -66,7 +66,7 @@ def make_step(step: int, **changes: Any) -> StepRecord:
 
 @dataclass
 class Published:
-    """Collects published progress; `wait_for` blocks until one satisfies a condition."""
+    """Collects published progress; `wait_for` blocks until a condition is met."""
 
     progresses: list[Progress] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)

@@ -15,12 +15,12 @@ def write_word_model(
     tied: bool = False,
     experts: int = 0,
 ) -> Path:
-    """Write model and tokenizer, return the folder. Any other word is read as `?`.
+    """Write model and tokenizer; return the folder. Unknown words become `?`.
 
     A tied, untrained model repeats its last token. With experts it is a Qwen3-MoE that uses two
     experts per token, else a Qwen2.
     """
-    # Imported here: most importers of this module only start processes.
+    # Imported here because most importers of this module only start processes.
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import (

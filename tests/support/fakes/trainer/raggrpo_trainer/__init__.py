@@ -1,6 +1,6 @@
-"""Fake trainer for tests that need a driver that fails as ordered; it trains nothing.
+"""Fake trainer whose driver trains nothing and fails on request.
 
-Missing modules are those of the real trainer.
+Modules that are missing here are imported from the real trainer.
 """
 
 from pkgutil import extend_path

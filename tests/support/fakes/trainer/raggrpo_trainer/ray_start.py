@@ -1,4 +1,4 @@
-"""Ray's real head, with the progress server that outlives drivers."""
+"""Start a real Ray head, and the progress server that outlives drivers."""
 
 import os
 import runpy
