@@ -1,6 +1,6 @@
 """Actions that `decide` requests from a runtime. Each is safe to perform twice.
 
-They carry everything that was decided, so a runtime neither resolves a job nor sizes its pods.
+They carry all inputs, so a runtime neither resolves a job nor sizes its pods.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class PodPlan:
     """Inputs for rendering a job's pods (locally: its processes)."""
 
     spec: JobSpec
-    """Resolved."""
+    """The resolved spec."""
     image: str
     sizing: Sizing
 
@@ -52,14 +52,14 @@ class StopRetrievers:
 
 @dataclass(frozen=True, slots=True)
 class CreateCluster:
-    """Create the number-th Ray cluster of the job."""
+    """Create the job's Ray cluster with this number."""
 
     plan: PodPlan
     number: ClusterNumber
     name: str
-    """As in the status; an earlier release may have used another scheme."""
+    """Name from the status; earlier releases may have used another scheme."""
     ray_version: str
-    """Empty if preflight has not reported it."""
+    """Ray version of the image; "" if preflight has not reported it."""
     grace_seconds: int
     """Time for a driver to save after SIGTERM."""
     avoided_nodes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """`decide`: the only place where the lifecycle of a job is decided. Pure; safe to call twice.
 
 Starting an attempt takes two rounds: the first writes its number to the status, the second submits
-it. So a crash between any two rounds loses nothing and starts nothing twice.
+it. A crash between rounds therefore neither loses an attempt nor starts it twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from .warnings import update_warnings
 PEER_LOSS_EXIT_CODES = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
 )
-"""Exit codes that a lost pod may explain; its evidence takes precedence if it arrives in time."""
+"""Exit codes that a lost pod may explain; pod evidence takes precedence if it arrives in time."""
 SUCCESS_VERIFICATION_SECONDS = 60.0
 """How long exit code 0 waits for the final progress to be read."""
 
@@ -54,7 +54,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     this = Round(job, observed, now, status, resolved)
 
     spec_violations: tuple[Violation, ...] = ()
-    if not _is_accepted(job):  # an accepted spec is not validated again, nor by a newer release
+    if not _is_accepted(job):  # an accepted spec is not validated again, even by a newer release
         spec_violations = violations(job, resolved, in_pods=observed.in_pods)
         with_facts = _violations_with_facts(job, resolved, in_pods=observed.in_pods)
         update_warnings(this, [*spec_violations, *with_facts])
@@ -86,7 +86,7 @@ def _reject(this: Round, fatal: Sequence[Violation]) -> Decision:
     lines = "\n".join(v.line() for v in fatal)
     this.set_condition(ConditionType.ACCEPTED, False, fatal[0].reason, lines)
     if _is_running(this.status):
-        if this.record.started is not None:  # it keeps the configuration it was submitted with
+        if this.record.started is not None:  # a submitted attempt keeps its configuration
             return _continue_attempt(this)
         message = "the spec became invalid before the attempt was submitted"
         return recovery.settle(this, Cause.SUSPENDED, message)
@@ -139,7 +139,7 @@ def _reopen(this: Round) -> bool:
     is_requested = (
         (is_complete and this.spec.training.total_steps > status.progress.total_steps)
         or (has_failed and retry != status.retry)
-        # Without attempts: does the spec differ from the one that preflight evaluated?
+        # Without attempts, a spec that differs from the one preflight evaluated reopens the job.
         or (
             has_failed
             and not status.attempt
@@ -203,7 +203,9 @@ def _continue_attempt(this: Round) -> Decision:
     observed, record, intent = this.observed, this.record, this.state.retry.intent
     this.record_observation()
     cluster = observed.cluster
-    if cluster is not None and cluster.number < record.cluster:  # observed late: delete it first
+    if (
+        cluster is not None and cluster.number < record.cluster
+    ):  # the cluster of an earlier attempt is deleted first
         this.actions.append(DeleteCluster(cluster.number))
         return this.decision(RELEASE_SECONDS)
     retrievers.ensure_retrievers(this)
@@ -216,8 +218,8 @@ def _continue_attempt(this: Round) -> Decision:
     limit = this.spec.active_deadline_seconds
     timeout = active_deadline.timeout_message(limit, this.state.spent, this.now)
     if is_waiting and timeout:
-        waits = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
-        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, timeout + waits)
+        detail = f"; the cluster was not ready: {own.message or PODS_NOT_READY}" if own else ""
+        return recovery.settle(this, Cause.DEADLINE_EXCEEDED, timeout + detail)
     if record.started is None:
         if cluster is None and intent is None:
             return launch.start_cluster(this)
@@ -225,8 +227,8 @@ def _continue_attempt(this: Round) -> Decision:
             return launch.wait_for_cluster(this, own)
         if own is not None and not own.is_lost and attempt is None:
             return launch.submit(this, own)
-    is_unverified = progress is None and _must_verify_success(this, attempt)
-    if is_unverified or _must_wait_for_evidence(this, attempt):
+    is_unverified = progress is None and _delay_unverified_success(this, attempt)
+    if is_unverified or _delay_for_evidence(this, attempt):
         return this.decision(requeue_after=0.5)
     end = classify(
         attempt,
@@ -246,22 +248,22 @@ def _continue_attempt(this: Round) -> Decision:
 
 
 def _update_cluster(this: Round, cluster: ClusterObserved) -> None:
-    """Record what nodes and head may not have reported when the attempt was submitted."""
+    """Record the image ID and readiness, which may not have been reported before submission."""
     launch.pin_image(this, cluster)
     if cluster.is_ready:
         this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
 
 
-def _must_verify_success(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Return whether a success has to wait until /progress can be read."""
+def _delay_unverified_success(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Set Progressing, and return whether a success has to wait until /progress can be read."""
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
     return this.seconds_in(ConditionType.PROGRESSING) < SUCCESS_VERIFICATION_SECONDS
 
 
-def _must_wait_for_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Return whether to wait for evidence from the pods that a driver reports as lost."""
+def _delay_for_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
+    """Set Progressing, and return whether to wait for pod evidence that explains the exit."""
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
     if not limit or attempt is None or attempt.exit_code not in PEER_LOSS_EXIT_CODES:
         return False

@@ -38,7 +38,7 @@ class PreflightObserved:
     waiting_for: str = ""
     """Why it has not started, such as an image that cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Reason for the same; unused if `waiting_for` is empty."""
+    """Condition reason for `waiting_for`; unused if that is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ClusterObserved:
     number: ClusterNumber
     is_ready: bool = False
     is_lost: bool = False
-    """The head is gone, and everything on it."""
+    """The head and everything on it are gone."""
     may_return: bool = False
     """KubeRay restarts the lost head; nodes, ranks and engines survive."""
     may_save: bool = False
@@ -56,18 +56,18 @@ class ClusterObserved:
     is_queued: bool = False
     """A queueing system has suspended the cluster and will resume it."""
     cause: Cause | None = None
-    """Cause of a loss as shown by pods or processes (OOM kill, node, image)."""
+    """Cause of a loss as reported by pods or processes (OOM kill, node, image)."""
     short_of: Shortage | None = None
-    """Whose memory ran out, if that is the cause."""
+    """Which memory ran out, if that is the cause."""
     node: str = ""
     """Node that the loss is attributed to; "" if none."""
     image_ids: tuple[str, ...] = ()
-    """IDs of the images of its pods, as far as reported; the head's first."""
+    """Image IDs that its pods have reported, the head's first."""
     ray_version: str = ""
-    """As reported by the head before an attempt starts; "" if unknown."""
+    """Ray version reported by the head before an attempt starts; "" if unknown."""
     message: str = ""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Why its pods do not start, if it is neither ready nor lost."""
+    """Condition reason for pods that do not start, if the cluster is neither ready nor lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class RetrieverObserved:
     is_ready: bool = False
     problem: str = ""
     has_ended: bool = False
-    """Its process or pod is gone and has to be restarted."""
+    """Its process or pod has exited and must be restarted."""
     cause: Cause | None = None
-    """Why a restart would not help."""
+    """Cause that a restart cannot fix; None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class DeviceObserved:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything a runtime observed in one round; None means that it does not exist."""
+    """Everything that a runtime observed for one round. None: the object does not exist."""
 
     preflight: PreflightObserved | None = None
     cluster: ClusterObserved | None = None
@@ -125,11 +125,11 @@ class Observed:
     in_pods: bool = True
     """False for local runs, where folders replace volumes."""
     delay_seconds: float = 0.0
-    """How much later than requested the round starts, because of other jobs."""
+    """How much later than requested the round started because of other jobs."""
     evidence_seconds: float = 0.0
     """How long to wait for the pod status to explain the exit of a driver."""
 
     @property
     def is_queued(self) -> bool:
-        """Return whether a queueing system holds the job's pods back."""
+        """Whether a queueing system holds the job's pods back."""
         return self.cluster is not None and self.cluster.is_queued

@@ -37,7 +37,7 @@ RELEASE_SECONDS = 1.0
 """Interval between checks whether released resources are gone."""
 
 PODS_NOT_READY = "its pods are not ready"
-"""Message for pods without their own start problem."""
+"""Message for pods that report no start problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Round:
 
     @property
     def state(self) -> RestartState:
-        """State kept between rounds; assignment updates the status."""
+        """The restart state, which persists between rounds; assignment updates the status."""
         return self.status.restart_state
 
     @state.setter
@@ -91,7 +91,7 @@ class Round:
 
     @property
     def pod_image(self) -> str:
-        """The image to run in pods: by the pinned digest, if there is one."""
+        """The image of the job's pods, by pinned digest if there is one."""
         return pin_digest(self.image, self.status.pinned)
 
     def set_condition(
@@ -112,7 +112,8 @@ class Round:
     def request(self, action: Action) -> None:
         """Request an action that must be performed only once.
 
-        It is counted in the status, whose write fails if the job has changed since.
+        Requests are counted in the status. If the job has changed meanwhile, the status write fails
+        and the action is not performed.
         """
         launch = self.state.launch
         self.store(replace(launch, tries=launch.tries + 1))
@@ -154,7 +155,7 @@ class Round:
             retriever_addresses=retriever_addresses,
         )
 
-    def upgrade_required(self) -> str:
+    def upgrade_message(self) -> str:
         """Return why the pinned image cannot read the job's configuration, else ""."""
         digest = self._schema()
         remedy = "set spec.image to an image of this release"
@@ -176,8 +177,8 @@ class Round:
 
     def decision(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        # Ready as defined by kstatus. A queue may preempt the pods before the attempt's end is
-        # known, so Progressing alone does not suffice.
+        # Ready as defined by kstatus. Progressing does not suffice: a queue may have preempted the
+        # pods of an attempt whose end has not been observed.
         is_healthy = is_true(self.status, ConditionType.PROGRESSING)
         is_healthy &= not is_true(self.status, ConditionType.SUSPENDED)
         is_healthy &= not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)

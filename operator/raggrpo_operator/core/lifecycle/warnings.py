@@ -1,6 +1,6 @@
 """Warnings of a job: from rules, preflight checks and the checkpoint interval. Pure.
 
-They change only in rounds that write the status anyway.
+They are updated only in rounds that write the status for another reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,18 +25,20 @@ MAX_LENGTH = 512
 """Maximum characters of a warning."""
 FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
 INTERVAL_TOLERANCE = 2.0
-"""Factor by which the interval may differ from the optimum, which is flat."""
+"""Factor by which the interval may differ from the optimum without a warning."""
 
 
 def update_warnings(this: Round, violations: Iterable[Violation]) -> None:
     """List the warnings of rules, preflight and checkpoint interval in the status."""
-    warnings = [_warning(each) for each in violations if each.severity is Severity.WARNING]
-    warnings += [_of_check(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED]
+    warnings = [_rule_warning(each) for each in violations if each.severity is Severity.WARNING]
+    warnings += [
+        _check_warning(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED
+    ]
     _set_warnings(this, [*_interval_warning(this.spec, this.status), *warnings])
 
 
 def update_interval_warning(this: Round) -> None:
-    """Compare the checkpoint interval with the optimum for the job's saves and failures."""
+    """Warn if the checkpoint interval is far from the optimum for the job's saves and failures."""
     others = [
         each for each in this.status.warnings if each.reason != WarningReason.CHECKPOINT_INTERVAL
     ]
@@ -87,12 +89,12 @@ def _set_warnings(this: Round, warnings: Sequence[JobWarning], unlisted: int = 0
     this.status = replace(this.status, warnings=unique[:MAX_LISTED], warning_count=count)
 
 
-def _of_check(check: Check) -> JobWarning:
+def _check_warning(check: Check) -> JobWarning:
     path = FIELD_OF_CHECK.get(check.id, "spec")
     return JobWarning(path=path, reason=str(check.id), message=one_line(check.evidence, MAX_LENGTH))
 
 
-def _warning(violation: Violation) -> JobWarning:
+def _rule_warning(violation: Violation) -> JobWarning:
     remedy = f" → {one_line(violation.remedy, MAX_LENGTH // 2)}"
     message = one_line(violation.message, MAX_LENGTH - len(remedy)) + remedy
     return JobWarning(

@@ -71,7 +71,7 @@ def classify(
         cause = (cluster and cluster.cause) or Cause.HEAD_LOST
         message = (cluster and cluster.message) or "the Ray cluster is gone"
         return AttemptEnd(cause, message, cluster.short_of if cluster else None)
-    if attempt is None and cluster.is_queued:  # terminated with its pods
+    if attempt is None and cluster.is_queued:  # the driver was terminated with its pods
         return AttemptEnd(intent or Cause.PREEMPTED, cluster.message)
     if attempt is None and was_reported:
         return AttemptEnd(Cause.HEAD_LOST, "the head restarted and lost the attempt")
@@ -94,7 +94,7 @@ def classify(
 def _verified_success(progress: Progress | None, total_steps: int) -> AttemptEnd:
     """Return success only if the attempt reached its own target.
 
-    The job's may have been raised since, which is not the attempt's failure.
+    The job's target may have been raised after the attempt started.
     """
     step = progress.step if progress else 0
     total_steps = min(total_steps, (progress and progress.total_steps) or total_steps)
@@ -121,5 +121,5 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Atte
 
 
 def _shortage(reported: str) -> Shortage | None:
-    """Return the shortage that the trainer reported, or None if this release does not know it."""
+    """Return the shortage that the trainer reported, or None if this release does not define it."""
     return Shortage(reported) if reported in set(Shortage) else None

@@ -14,7 +14,7 @@ from raggrpo_api.status.restart_state import Remedies
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 
 MAX_NODES = 64
-"""Limit of the status; the nodes that failed least recently are dropped."""
+"""Maximum nodes in the status; those that failed least recently are dropped."""
 DECAY_SECONDS = 86_400.0
 """Time without a failure after which every count decreases by one."""
 DECAY_CHECKPOINTS = 10
@@ -24,7 +24,7 @@ DECAY_CHECKPOINTS = 10
 def with_decayed_counts(status: JobStatus, every_steps: int, now: datetime) -> Remedies:
     """Return the remedies with the failure counts of `now`.
 
-    `every_steps` is the checkpoint interval, or 0 if only the end is saved.
+    `every_steps` is the checkpoint interval, or 0 if only the last step is saved.
     """
     remedies = status.restart_state.remedies
     if (since := remedies.node_failed_at) is None:

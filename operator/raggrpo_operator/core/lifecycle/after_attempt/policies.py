@@ -22,7 +22,7 @@ class Policy:
     is_counted: bool = True
     """Whether the restart counts against the restart budget."""
     may_be_cluster_fault: bool = True
-    """Whether the Ray cluster may be at fault, so that a repetition gets a new one."""
+    """Whether the Ray cluster may be at fault, so that repeated failures get a new one."""
 
 
 _NEVER = Policy(Restart.NEVER)

@@ -33,7 +33,7 @@ MAX_UNMITIGATED = 3
 """Attempts that may run out of memory at one step once all mitigations are used."""
 MAX_RETRY_LENGTH = 64
 MAX_SKIPPED = 64
-"""Limit of skipped steps and of rejected checkpoints in the status."""
+"""Maximum skipped steps, and maximum rejected checkpoints, in the status."""
 JITTER = 0.1
 """Relative jitter of a delay, so that jobs do not restart simultaneously."""
 
@@ -51,7 +51,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
         this.store(replace(this.state.retry, next_retry_time=due))
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
         return this.decision(requeue_after=0.0)
-    if cause is Cause.SUCCEEDED:  # the image is the tenant's and may report any target
+    if cause is Cause.SUCCEEDED:  # the image is user-controlled and may report any target
         return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
         this.store(replace(this.state.retry, intent=None))
@@ -80,7 +80,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     _plan_restart(this, cause, has_progressed, mitigation, avoids_node=bool(newly_avoided))
     update_interval_warning(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
-        # The next attempt gets new pods, so the preempted ones are not its losses.
+        # The next attempt gets new pods, so the preempted pods do not count as its losses.
         this.store(replace(this.state.launch, cluster_since=this.now))
     this.set_condition(
         ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
@@ -163,7 +163,7 @@ def _has_progressed(status: JobStatus) -> bool:
 
 
 def _has_new_steps(status: JobStatus) -> bool:
-    """Return whether the newest attempt reached a later step than all before it, saved or not."""
+    """Return whether the newest attempt reached a later step than all before, saved or not."""
     newest, *older = status.attempts
     return newest.to_step > max((each.to_step for each in older), default=0)
 
@@ -192,7 +192,7 @@ def _plan_restart(
 ) -> None:
     """Schedule the next attempt with its mitigation, and decide whether it needs a new cluster.
 
-    Only the pods of a new cluster avoid a node, because node affinity is part of the pods.
+    Only a new cluster can avoid a node, because the node affinity of running pods is fixed.
     """
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
@@ -224,7 +224,7 @@ def _count_node_failure(this: Round, cause: Cause) -> str:
     every = this.spec.checkpoint.every_steps
     before = with_decayed_counts(this.status, every, this.now)
     remedies = with_node_failure(this.status, this.observed.cluster, cause, every, this.now)
-    if remedies == this.state.remedies:  # the end is not attributed to a node
+    if remedies == this.state.remedies:  # the failure is not attributed to a node
         return ""
     this.store(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
@@ -238,7 +238,7 @@ def _count_node_failure(this: Round, cause: Cause) -> str:
 def _with_skipped_step(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
     """Return the remedies with this step's prompts skipped and the newest checkpoint rejected.
 
-    The weights of that checkpoint may already be broken.
+    That checkpoint may already contain non-finite weights.
     """
     rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest is not None else [])]
     return replace(

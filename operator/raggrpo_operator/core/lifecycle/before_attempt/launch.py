@@ -35,14 +35,14 @@ from .queueing import wait_in_queue
 
 REMEDY = "to wait longer, increase recovery.deadlines.provisioningSeconds"
 START_REPORT_SECONDS = 3
-"""Delay before start problems of pods are reported; most disappear by then."""
+"""Seconds before start problems of pods are reported; most disappear by then."""
 
 
 def record_next_attempt(this: Round) -> Decision:
     """Record the next attempt once its delay is over; a later round submits it."""
     status, cluster = this.status, this.observed.cluster
-    keep = cluster is not None and _is_kept(status, cluster)
-    if cluster is not None and (cluster.may_save or not keep):
+    keeps_cluster = cluster is not None and _is_reusable(status, cluster)
+    if cluster is not None and (cluster.may_save or not keeps_cluster):
         if not cluster.may_save:  # before the delay, to free its resources
             this.actions.append(DeleteCluster(cluster.number))
         return this.decision(requeue_after=0.5)
@@ -54,17 +54,17 @@ def record_next_attempt(this: Round) -> Decision:
                 this.spec.active_deadline_seconds, this.state.spent, this.now
             )
             return this.decision(min(wait, remaining) + 0.1)
-    if why := this.upgrade_required():
+    if why := this.upgrade_message():
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.UPGRADE_REQUIRED, why)
         return this.decision()
-    _record_attempt(this, keeps_cluster=keep)
+    _record_attempt(this, keeps_cluster=keeps_cluster)
     this.set_condition(
         ConditionType.PROGRESSING, True, ConditionReason.STARTING, f"attempt {this.record.number}"
     )
-    return this.decision(requeue_after=0.0) if keep else start_cluster(this)
+    return this.decision(requeue_after=0.0) if keeps_cluster else start_cluster(this)
 
 
-def _is_kept(status: JobStatus, cluster: ClusterObserved) -> bool:
+def _is_reusable(status: JobStatus, cluster: ClusterObserved) -> bool:
     """Return whether the next attempt uses this cluster; its head may still be restarting."""
     is_usable = not cluster.is_lost or cluster.may_return
     is_current = cluster.number == status.cluster.number
@@ -112,7 +112,7 @@ def next_cluster(metadata: Metadata, current: ClusterStatus) -> ClusterStatus:
 
 
 def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
-    """Return the tier of the next attempt; a retained cluster may have new pods only."""
+    """Return the tier of the next attempt; it is not warm if a retained cluster got new pods."""
     if not status.attempts:
         return Tier.FIRST
     since, started = status.restart_state.launch.cluster_since, status.attempts[0].started

@@ -47,7 +47,7 @@ SERVICE_CHECKS = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 OUTAGE_RETRY_SECONDS = 30.0
 """Interval between preflight retries during an outage; each retry starts a pod."""
 OBSERVATION_LAG_SECONDS = 10.0
-"""How long a started preflight may be missing from the operator's watch."""
+"""How long a started preflight may be missing from the operator's cache."""
 MAX_PREFLIGHT_LOSSES = 3
 """Maximum retries of a preflight that exits without a result (eviction, broken image)."""
 
@@ -98,7 +98,9 @@ def run_preflight(this: Round) -> Decision | None:
         )
         return _fail_without_result(this, message)
     if observed is None or observed.spec_hash != expected or problem:
-        if observed is not None:  # None: a lost pod may already be deleted, keep the count
+        if (
+            observed is not None
+        ):  # without a pod, the count stays: a lost pod may already be deleted
             losses = losses + 1 if problem else 0
             this.store(replace(this.state.retry, preflight_losses=losses))
             this.actions.append(DeletePreflight())
@@ -137,7 +139,7 @@ def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:
 def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision | None:
     """Evaluate a preflight result; return None if every check passed.
 
-    The decision is to wait if only services are down, else to fail the job with all failed checks.
+    Otherwise the job waits if only services are down, or fails with all failed checks.
     """
     facts = _with_device(result.facts, this.observed.device)
     resolved = resolve(this.job, facts)
@@ -199,7 +201,7 @@ def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
 def _memory_check(
     spec: JobSpec, facts: Facts, all_violations: Sequence[Violation]
 ) -> Iterator[Check]:
-    """Yield the GpuMemory check, derived from rule violations: the preflight pod has no GPU."""
+    """Yield the GpuMemory check, derived from rules because the preflight pod has no GPU."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return
     relevant = tuple(v for v in all_violations if v.reason in GPU_MEMORY_REASONS)
@@ -245,7 +247,7 @@ def _wait_for_retry(this: Round) -> Decision | None:
     remaining = interval - (this.now - since).total_seconds()
     if not 0 < remaining <= interval:  # due, or the clock was set back
         return None
-    if this.observed.preflight is not None:  # its result is already evaluated
+    if this.observed.preflight is not None:  # its result has been evaluated
         this.actions.append(DeletePreflight())
     return this.decision(remaining + 0.1)
 

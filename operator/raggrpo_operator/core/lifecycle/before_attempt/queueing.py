@@ -1,4 +1,4 @@
-"""Queueing systems: waiting for admission and preemption, neither of which is a failure. Pure.
+"""Queueing systems: waiting for admission, and preemption; neither is a failure. Pure.
 
 Kueue suspends the RayCluster when it is created or preempted, and resumes it later. The operator
 keeps the RayCluster, because a new one would start at the end of the queue.
@@ -16,9 +16,9 @@ from raggrpo_operator.core.state.conditions import get_condition
 
 
 def update_queued(this: Round) -> bool:
-    """Update Suspended and return whether a queue holds the cluster back.
+    """Update Suspended; return whether a queue holds the cluster back.
 
-    The provisioning deadline starts with the admission.
+    The provisioning timer starts at admission.
     """
     cluster = this.observed.cluster
     if this.spec.suspend:
@@ -36,7 +36,7 @@ def update_queued(this: Round) -> bool:
 def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
     """Wait for admission, by default without a deadline.
 
-    All time counts, observed or not, because a queued job needs no rounds.
+    Unobserved time counts as well, because a queued job is not reconciled periodically.
     """
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)

@@ -41,7 +41,7 @@ def wait_for_retrievers(this: Round) -> Decision | None:
 
 
 def ensure_retrievers(this: Round) -> list[str]:
-    """Start the managed retrievers that are not running; return the names of all of them."""
+    """Start the managed retrievers that are not running; return the names of all."""
     managed = this.spec.retrieval.managed
     running = {r.name for r in this.observed.retrievers if not r.has_ended}
     if missing := [name for name in managed if name not in running]:

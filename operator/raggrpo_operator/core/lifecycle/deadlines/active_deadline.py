@@ -36,7 +36,7 @@ def advance_timer(
 def paused_at_last_observation(status: JobStatus) -> JobStatus:
     """Return the status with the timer paused at the last observation.
 
-    A local job stops when `raggrpo run` exits.
+    Used for local jobs, which stop when `raggrpo run` exits.
     """
     state = status.restart_state
     spent, observed = state.spent, state.watch.looked

@@ -1,4 +1,4 @@
-"""Deadlines of an attempt's stages, and advice for a slow one. Pure."""
+"""Deadlines of an attempt's stages, and advice for slow stages. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class StageGuide:
     """Deadline and advice of one stage."""
 
     field: str
-    """Name of the `Deadlines` field that limits it."""
+    """Name of the stage's field in `Deadlines`."""
     advice: str
     """What the stage waits for, and what to check."""
 

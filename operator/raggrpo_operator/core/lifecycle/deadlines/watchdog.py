@@ -12,7 +12,7 @@ from . import outages
 from .stage_deadlines import advice, stage_limit
 
 MIN_READS = 2
-"""Reads of /progress before a stage can be stalled: one shows the stage, another that it lasts."""
+"""Minimum reads of /progress in the same stage and step before it counts as stalled."""
 
 
 def advance_timer(state: WatchState, progress: Progress, now: datetime) -> WatchState:
@@ -42,7 +42,7 @@ def timeout_message(
 
     `state` is the result of `advance_timer` for the same `progress`.
     """
-    # A step that waited for a flapping service gets that time back.
+    # The time for which the step waited for a flapping service does not count.
     limit = stage_limit(progress, deadlines) + state.outage_seconds
     duration = elapsed(state.still_since, state, now)
     if state.reads_since_step < MIN_READS or duration <= limit:

@@ -18,13 +18,13 @@ from . import trends
 FOLLOW_SECONDS = 1.0
 """Interval between two reads of /progress."""
 STOP_SECONDS = 60.0
-"""How long beyond its grace period a driver may take to exit."""
+"""How long after its grace period a driver may take to exit."""
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:
     """Let an attempt continue, or record why it is stopped."""
     if this.state.retry.intent is not None:  # recorded in an earlier round
-        if this.observed.is_queued:  # pre-stop hooks of its pods make the driver save
+        if this.observed.is_queued:  # the preStop hooks of the pods make the driver save
             return this.decision(FOLLOW_SECONDS)
         return _stop(this)
     if this.spec.suspend:

@@ -55,7 +55,7 @@ def update_progress(
     if has_new_step:
         this.status = with_ratios(this.status, this.now)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
-        # Earlier, the attempt would be verified against its own checkpoint.
+        # Before verification, the resume would be compared with the attempt's own checkpoint.
         this.status = replace(
             this.status,
             checkpoint=progress.checkpoint,
@@ -66,7 +66,7 @@ def update_progress(
 
 
 def _with_chosen_values(pinned: Pinned, progress: Progress) -> Pinned:
-    """Return `pinned` with the values that the first attempt chose for Auto."""
+    """Return `pinned` with the values that the first attempt selected for `Auto`."""
     chosen = progress.pinned
     return replace(
         pinned,
@@ -78,8 +78,8 @@ def _with_chosen_values(pinned: Pinned, progress: Progress) -> Pinned:
 def _with_corrected_loss(status: JobStatus, resumed_at: int) -> JobStatus:
     """Recount the previous attempt's lost steps from the step at which this one resumed.
 
-    Ranks may hold a later step than the checkpoint, the previous attempt may have saved after its
-    progress was last read, or its newest checkpoint may be damaged.
+    The first count is wrong if surviving ranks are ahead of the checkpoint, if the previous attempt
+    saved after its last observed progress, or if its newest checkpoint is damaged.
     """
     if len(status.attempts) < 2:
         return status
@@ -136,7 +136,7 @@ def _descriptions(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
 
 
 def _progress_status(progress: Progress, total_steps: int, known: float) -> ProgressStatus:
-    """Return the progress to show; `known` is the step time until the attempt's first step."""
+    """Return the progress for the status; `known` is the step time until the first step."""
     total = progress.total_steps or total_steps
     seconds_per_step = round(progress.seconds_per_step, 3) or known
     remaining = None
