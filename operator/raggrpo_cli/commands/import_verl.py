@@ -124,7 +124,8 @@ def _write(imported: Imported, output: Path | None) -> None:
     ):
         show("\n".join([f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)]), err=True)
     if output is not None:
-        show(f"{output}: raggrpo validate {output}; raggrpo run {output} --mount {CLAIM}=DIR")
+        next_steps = f"raggrpo validate {output}, raggrpo run {output} --mount {CLAIM}=DIR"
+        show(f"wrote {output}; next: {next_steps}")
     parsed = parse_job(imported.job)
     problems = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
     if problems:

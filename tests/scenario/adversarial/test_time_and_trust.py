@@ -243,7 +243,7 @@ async def test_deleted_job_does_not_cause_actions() -> None:
 # Clusters
 
 
-async def test_late_old_cluster_is_deleted_without_using_budget() -> None:
+async def test_stale_cluster_observation_does_not_use_restart_budget() -> None:
     class StaleCacheRuntime(FakeRuntime):
         stale_number = 0
 

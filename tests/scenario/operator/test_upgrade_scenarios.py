@@ -240,7 +240,9 @@ async def test_changed_image_under_same_name_is_rejected() -> None:
 
 @pytest.mark.row("C13")
 @pytest.mark.parametrize("image_ids", [(DIGEST_ONE,), (LOADED_ONE,), ()])
-async def test_other_ray_under_same_tag_is_rejected_on_resume(image_ids: tuple[str, ...]) -> None:
+async def test_changed_ray_version_under_same_tag_is_rejected_on_resume(
+    image_ids: tuple[str, ...],
+) -> None:
     scenario = make_pinned_scenario(image_ids=image_ids)
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.ray_version = "2.61.0"

@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Missing(Enum):
-    """Type of MISSING, the value of a path that does not exist; an existing one may be null."""
+    """Type of MISSING, the result for a path that does not exist, as opposed to a null value."""
 
     MISSING = "missing"
 

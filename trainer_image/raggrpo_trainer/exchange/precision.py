@@ -44,7 +44,7 @@ def cpu_precision(specified: Precision, measured: MeasuredPrecision) -> Precisio
     if specified is Precision.BF16 and not measured.bf16_works:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            "spec.training.precision: BF16 kills every process on this CPU, which advertises "
-            "instructions that it may not run; set training.precision to Auto or FP32",
+            "spec.training.precision: BF16 crashes on this CPU, which advertises instructions "
+            "that it cannot execute; set training.precision to Auto or FP32",
         )
     return specified

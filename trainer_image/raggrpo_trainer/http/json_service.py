@@ -37,7 +37,7 @@ MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
 """Consecutive outages of a call after which such calls are retried one at a time."""
 MAX_SERIAL_OUTAGES = 5
-"""Outages during the serial retries of a call after which it counts as their cause."""
+"""Outages during the serial retries of a call, after which the call is assumed to cause them."""
 
 # A separate generator: retries must not advance the process's random numbers.
 _jitter = random.Random()

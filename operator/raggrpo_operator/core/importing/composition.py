@@ -107,7 +107,7 @@ class _Composer:
         return next((text for text in texts if text is not None), None)
 
     def _entries(self, defaults: Any, folder: str) -> Iterator[_Entry | None]:
-        """Yield the files of a list in order; None stands for the file's own content."""
+        """Yield the entries of a Hydra defaults list in order; None stands for `_self_`."""
         given = defaults if isinstance(defaults, list) else []
         pairs = [
             (str(key), option)

@@ -185,7 +185,8 @@ def _schedule(this: Translation) -> None:
     cycles = this.given.get(f"{ACTOR}optim.num_cycles")
     if cycles is not None and cycles != 0.5:
         this.report_error(
-            f"{ACTOR}optim.num_cycles", f"{cycles} is not half a period: changed to 0.5"
+            f"{ACTOR}optim.num_cycles",
+            f"{cycles} is not supported, only 0.5 (half a period): changed to 0.5",
         )
     if (decay := this.given.get(f"{ACTOR}optim.total_training_steps")) is not None and decay > 0:
         this.put(f"{ACTOR}optim.total_training_steps", decay)

@@ -48,7 +48,7 @@ def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
 
 
 def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
-    """Return what the condition's message explains, or "" if the change needs no Event."""
+    """Return the headline before the condition's message, or "" if the change needs no Event."""
     is_start_problem = now.reason in POD_START_REASONS
     match now.type, now.status:
         case ConditionType.ACCEPTED, "False":

@@ -271,7 +271,7 @@ def test_resume_is_verified_once() -> None:
     )
 
 
-def test_resume_from_older_checkpoint_needs_reason() -> None:
+def test_resume_from_older_checkpoint_is_verified_when_newer_were_skipped() -> None:
     skipped = [{"path": "/10", "reason": "truncated"}, {"path": "/9", "reason": "gone"}]
     updated = updated_status(at(started_from_step=8, skipped_checkpoints=skipped), RUNNING)
     assert condition(updated, ConditionType.RESUME_VERIFIED) == (
