@@ -268,7 +268,7 @@ def test_missing_crd_is_reported_with_remedy(api_server: ApiServer, tmp_path: Pa
 
     for ended in (listed, named):
         assert ended.returncode == 2
-        assert "knows no RagGrpoJob: install the operator" in ended.stderr
+        assert "does not serve RagGrpoJob: install the operator" in ended.stderr
 
 
 def test_unreachable_api_server_and_wrong_token_have_different_errors(

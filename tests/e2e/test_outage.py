@@ -133,7 +133,7 @@ def test_outage_deadline_fails_job_and_retry_resumes_it(
 
     failed = condition(status, "Failed")
     assert failed["reason"] == "EndpointDown"
-    assert "limit 30 s: endpoint kb since" in failed["message"]
+    assert "limit 30 s): endpoint kb since" in failed["message"]
     assert attempts(status) == [(1, "EndpointDown", "First")]
     job.wait_until_freed(120)
     service.start()

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and i
 
 MINUTE = timedelta(minutes=1)
 END_SECONDS = 240
-EARLY = "Preflight waits"
-LATE = "The Ray cluster waits"
+EARLY = "Waiting for the preflight pod"
+LATE = "Waiting for the Ray cluster's pods"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Case:
     """A job whose pods cannot start, and the words in its messages."""
 
     waits: str
+    reason: str
     words: tuple[str, ...]
     changes: Mapping[str, Any]
 
@@ -40,17 +41,34 @@ _GPUS = {"device": "GPU", "gpuResourceName": "example.com/gpu", "gpuMemoryGib": 
 _SMALL = {"cpu": "100m", "memory": "3Gi", "shmSize": "320Mi"}
 
 CASES = {
-    "image": Case(EARLY, ("ImagePull", "raggrpo/absent:1"), {"spec.image": "raggrpo/absent:1"}),
-    "claim": Case(EARLY, ('persistentvolumeclaim "absent" not found',), {"spec.volumes": [_CLAIM]}),
+    "image": Case(
+        EARLY,
+        "ImagePullFailed",
+        ("ImagePull", "raggrpo/absent:1"),
+        {"spec.image": "raggrpo/absent:1"},
+    ),
+    "claim": Case(
+        EARLY,
+        "Unschedulable",
+        ('persistentvolumeclaim "absent" not found',),
+        {"spec.volumes": [_CLAIM]},
+    ),
     "secret": Case(
-        EARLY, ("CreateContainerConfigError", 'secret "absent" not found'), {"spec.env": [_SECRET]}
+        EARLY,
+        "ContainerStartFailed",
+        ("CreateContainerConfigError", 'secret "absent" not found'),
+        {"spec.env": [_SECRET]},
     ),
     "gpu": Case(
-        LATE, ("Unschedulable", "Insufficient example.com/gpu"), {"spec.resources": _GPUS | _SMALL}
+        LATE,
+        "Unschedulable",
+        ("Insufficient example.com/gpu",),
+        {"spec.resources": _GPUS | _SMALL},
     ),
     "memory": Case(
         LATE,
-        ("Unschedulable", "Insufficient memory"),
+        "Unschedulable",
+        ("Insufficient memory",),
         {"spec.resources": {"device": "CPU", "cpu": "100m", "memory": "900Gi"}},
     ),
 }
@@ -88,7 +106,7 @@ def test_pod_start_failure_is_reported_within_a_minute_and_fails_job(
     ]
     matches = [each for each in waits if all(word in each["note"] for word in case.words)]
     assert matches, waits
-    assert (matches[0]["type"], matches[0]["reason"]) == ("Warning", "ImagePullFailed")
+    assert (matches[0]["type"], matches[0]["reason"]) == ("Warning", case.reason)
     assert time_of(matches[0]) - time_of(waits[0]) < MINUTE
 
 

@@ -136,6 +136,6 @@ def test_preflight_waits_for_endpoint_and_reports_it_at_deadline(tmp_path: Path)
     run = Run(tmp_path / "run")
     shorter = "recovery.deadlines.outageSeconds=2"
     output = run.rejection(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")
-    assert "failed (EndpointDown): waited" in output
+    assert "failed (EndpointDown): service unavailable for" in output
     assert "endpoint kb (http://127.0.0.1:9/retrieve): ConnectionRefused" in output
     assert run.left_over() == []
