@@ -209,7 +209,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
 def _root_loss(head: Loss, losses: Sequence[Loss]) -> Loss:
     """Return the most significant loss, or `head` if none is more significant.
 
-    A head that was deleted together with its workers carries no reason of its own.
+    A head that was deleted together with its workers has no separate reason.
     """
     first = losses[0]
     return first if first.weight > head.weight else head
