@@ -1,4 +1,7 @@
-"""List what `make setup` needs and this machine lacks. Standard library only; runs before setup."""
+"""List the requirements of `make setup` that this machine does not meet.
+
+Uses only the standard library, because it runs before setup.
+"""
 
 import platform
 import shutil
@@ -13,7 +16,7 @@ def problems() -> list[str]:
     if sys.version_info < (3, 11) or sys.version_info >= (3, 13):
         missing.append(
             f"Python {platform.python_version()}: 3.11 or 3.12 is needed; "
-            "name one with `make PYTHON=python3.11 ...`"
+            "select one with `make PYTHON=python3.11 ...`"
         )
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         missing.append(

@@ -22,7 +22,7 @@ LIST = ROOT / "docs" / "words.yaml"
 
 @dataclass(frozen=True)
 class Word:
-    """One entry of the list."""
+    """One entry of docs/words.yaml: a pattern, its replacement, and expressions that allow it."""
 
     pattern: str
     use: str
@@ -30,22 +30,22 @@ class Word:
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        """Match the pattern between boundaries; underscores and case changes are boundaries."""
+        """The compiled pattern between word boundaries, such as underscores and case changes."""
         flags = re.NOFLAG if self.is_case_sensitive else re.IGNORECASE
         return re.compile(self.bounded, flags)
 
     @property
     def is_case_sensitive(self) -> bool:
-        """Whether the pattern is about constants."""
+        """Whether the pattern is for names of constants, which are in upper case."""
         return self.pattern.isupper() or "[A-Z]" in self.pattern
 
     @property
     def bounded(self) -> str:
-        """The pattern as a whole word."""
+        """The source of `expression`: the pattern between word boundaries."""
         return rf"(?<![A-Za-z])(?:{self.pattern})(?!(?-i:[a-z]))"
 
     def matches(self, line: str) -> Iterator[str]:
-        """Yield the words in `line` that no allowed expression covers."""
+        """Yield the matches in `line` that do not start within a match of an `allow` expression."""
         allowed = [m.span() for each in self.allow for m in re.finditer(each, line, re.IGNORECASE)]
         for match in self.expression.finditer(line):
             if not any(start <= match.start() < end for start, end in allowed):
@@ -53,12 +53,12 @@ class Word:
 
 
 def words(entries: Iterable[Mapping[str, Any]]) -> list[Word]:
-    """Return the entries of one section of the list."""
+    """Return the entries of one section of docs/words.yaml."""
     return [Word(e["pattern"], e["use"], tuple(e.get("allow", ()))) for e in entries]
 
 
 def identifiers(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every name that Python code defines or assigns."""
+    """Yield line number and text of every name that Python code defines or assigns."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -78,7 +78,7 @@ def tracked_files() -> list[Path]:
 
 
 def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
-    """Return an expression that matches every line with a listed word, and few others."""
+    """Return a prefilter, which matches every line with a listed word and few other lines."""
     patterns = "|".join(each.pattern for each in entries)
     return re.compile(rf"(?<![A-Za-z])(?:{patterns})(?!(?-i:[a-z]))", re.IGNORECASE)
 
@@ -86,7 +86,7 @@ def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
 def problems(
     path: Path, name: str, prose: Sequence[Word], names: Sequence[Word], quick: re.Pattern[str]
 ) -> Iterator[str]:
-    """Yield one line per word in a file that should be replaced."""
+    """Yield one message for each word to replace in the text or the name of a file."""
     try:
         text = path.read_text()
     except UnicodeDecodeError:
@@ -108,7 +108,7 @@ def problems(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print every problem; return 1 if there is one."""
+    """Print all problems; return exit code 1 if there are any, else 0."""
     listed = yaml.safe_load(LIST.read_text())
     prose = words(listed["words"]) + words(listed["spelling"])
     names = words(listed["names"])

@@ -1,4 +1,4 @@
-"""Draws packages and their imports as Mermaid diagrams: `draw_packages.py [--check]`.
+"""Draw packages and their imports as Mermaid diagrams: `draw_packages.py [--check]`.
 
 Writes docs/internals/packages.md from the import graph. An arrow points from the importer to
 the imported package. Arrows implied by a longer path are left out for readability.
@@ -28,7 +28,7 @@ DEPTHS = {
     "raggrpo_operator.core": 3,
     "raggrpo_operator.kubernetes_runtime": 3,
 }
-"""Levels of a module's name that form its box, by prefix; 2 for other modules."""
+"""Number of leading name components that form the box of a module, by prefix; otherwise 2."""
 HEADER = """\
 # Packages and their imports
 
@@ -38,7 +38,7 @@ package to the imported one. Arrows implied by a longer path are left out.
 
 
 def box_of(module: str) -> str:
-    """Return the box of a module."""
+    """Return the name of the box in which a module is drawn."""
     parts = module.split(".")
     depth = DEPTHS.get(parts[0]) or DEPTHS.get(".".join(parts[:2]), 2)
     return ".".join(parts[:depth])
@@ -88,7 +88,7 @@ def _id(box: str) -> str:
 
 
 def main() -> None:
-    """Write the page, or with --check fail if it is out of date."""
+    """Write the page; with --check, exit with an error if the page is out of date instead."""
     graph = grimp.build_graph(*sorted({root for roots in PICTURES.values() for root in roots}))
     parts = [f"## {title}\n\n{diagram(graph, roots)}\n" for title, roots in PICTURES.items()]
     page = "\n".join([HEADER, *parts])

@@ -1,4 +1,4 @@
-"""Lists the tests of each row of docs/features.md: `feature_rows.py [--check] [ROW ...]`.
+"""List the tests of each row of docs/features.md: `feature_rows.py [--check] [ROW ...]`.
 
 Tests name their rows with `@pytest.mark.row("B13")`; benchmarks with a module constant
 `FEATURE_ROWS = ("G1",)`. The files are parsed, not imported. `--check` exits with code 1 if a row
@@ -20,15 +20,15 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def row_states(page: str) -> dict[str, str]:
-    """Return the state of each row of the page. Raises ValueError if a row is there twice."""
+    """Return the state of each row of the page. Raises ValueError if a row is listed twice."""
     rows = ROW.findall(page)
     if len(rows) != len(dict(rows)):
-        raise ValueError("a row is listed more than once")
+        raise ValueError("docs/features.md lists a row more than once; remove the duplicate")
     return dict(rows)
 
 
 def marked_rows(source: str) -> Iterator[tuple[str, str]]:
-    """Yield each named row with its test, or with an empty name for `FEATURE_ROWS`."""
+    """Yield each marked row with the name of its test, which is empty for `FEATURE_ROWS`."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
@@ -52,7 +52,7 @@ def tests_by_row(folder: Path) -> dict[str, list[str]]:
 
 
 def problems(states: Mapping[str, str], tests: Mapping[str, list[str]]) -> list[str]:
-    """Return what contradicts between the page and the markers."""
+    """Return one line for each contradiction between the page and the markers."""
     unknown = [
         f"{row}: not in {PAGE.name}, named by {', '.join(tests[row])}"
         for row in tests
@@ -68,7 +68,7 @@ def problems(states: Mapping[str, str], tests: Mapping[str, list[str]]) -> list[
 
 
 def main() -> None:
-    """Print rows with their tests, or check them."""
+    """Print the requested rows with their tests; with --check, compare page and markers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to print, by default all")
     parser.add_argument("--check", action="store_true", help="compare markers with the page")

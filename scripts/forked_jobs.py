@@ -9,13 +9,16 @@ from functools import partial
 from pathlib import Path
 
 Job = tuple[Callable[[Path], int], float]
-"""A function that takes a folder for exclusive use, and the limit of its CPU seconds."""
+"""A function that gets a folder for its exclusive use, and its limit in CPU seconds."""
 FAILED = 70
-"""Exit code of a job that raised."""
+"""Exit code of a job that raised an exception."""
 
 
 def start(work: Callable[[], int], limit: float) -> int:
-    """Start `work` in a new process group, whose leader exits with its result; return its pid."""
+    """Fork a process that runs `work` in a new process group, and return its PID.
+
+    The process exits with the result of `work`. `limit` is its CPU time in seconds.
+    """
     child = os.fork()
     if child:
         return child
@@ -33,7 +36,7 @@ def start(work: Callable[[], int], limit: float) -> int:
 
 
 def in_forks(jobs: Sequence[Job], scratch: Path) -> Iterator[tuple[int, int]]:
-    """Yield number and exit code of each finished job; the code is -N after signal N."""
+    """Yield index and exit code of each finished job; the exit code is -N after signal N."""
     free = [scratch / str(n) for n in range(os.cpu_count() or 1)]
     waiting = list(enumerate(jobs))[::-1]
     running: dict[int, tuple[int, Path]] = {}
@@ -55,6 +58,6 @@ def in_forks(jobs: Sequence[Job], scratch: Path) -> Iterator[tuple[int, int]]:
 
 
 def _kill_group(child: int) -> None:
-    """Kill the remaining processes of a child's group."""
+    """Kill the remaining processes in the process group of a child."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)

@@ -1,10 +1,10 @@
 """Measure the mutation score of core, arithmetic and checkpoints; print surviving mutants.
 
-A mutant is one small change of one expression or statement. It is written into a copy of the
-packages that comes first on the path, never into the work tree. The tests that call the changed
-function run against it, the fastest first, until one fails. Which tests call which function is
-recorded once, by running all of them against an instrumented copy. Each run is a fork of a
-process that has imported the libraries; one fork runs per core.
+A mutant has one small change of one expression or statement. It is written into a copy of the
+packages that precedes the work tree on the import path; the work tree is never changed. The tests
+that call the changed function run against the copy, fastest first, until one fails. To find these
+tests, all tests run once against an instrumented copy. Each run is a fork of a process that has
+already imported the libraries, with one fork per core at a time.
 
 Usage: python scripts/mutants.py [--seed N] [--count N] [--within TEXT] [GROUP ...]
 """
@@ -44,16 +44,16 @@ SMALL_FUZZ_RUNS = {
     "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "1000",
     "KILL_POINTS": "6",
 }  # fmt: skip
-"""Random cases per test, few enough to repeat them for many mutants."""
+"""Random cases per fuzz test, few because the tests are repeated for many mutants."""
 FIRST_TESTS = 25
-"""Tests of other packages to run before all the others are collected."""
+"""Number of tests from other packages that run before the remaining tests are collected."""
 MAX_SECONDS = 120.0
-"""CPU seconds of the tests selected for one mutant, as measured on the unchanged code."""
+"""Limit of the CPU seconds of the tests for one mutant, measured on the unchanged code."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Files or folders to mutate, and the tests that must notice."""
+    """Files or folders to mutate, and the tests that should fail on their mutants."""
 
     base: str
     mutated: tuple[str, ...]
@@ -88,7 +88,7 @@ GROUPS = {
 
 
 def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
-    """Return which tests call which function, how long each test takes, and which fail."""
+    """Return the tests that call each function, the CPU seconds of all tests, and failed tests."""
     base = scratch / "instrumented"
     shutil.copytree(ROOT / group.base, base)
     (base / f"{TRACE_MODULE}.py").write_text(TRACE_CODE)
@@ -126,7 +126,7 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     skipped = {line.split("  # ")[0] for line in lines}
     every = [m for file in files for m in mutants(base, file)]
     for gone in {s for s in skipped if s.split(" ")[0] in files} - {m.key for m in every}:
-        print(f"  {EQUIVALENT.name}: no such mutant: {gone}")
+        print(f"  {EQUIVALENT.name}: no such mutant: {gone}; remove the line")
     every = [m for m in every if m.key not in skipped and within in m.path]
 
     started = time.monotonic()
@@ -134,10 +134,13 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     print(f"{name}: {len(every)} mutants; clean run {time.monotonic() - started:.0f} s", flush=True)
     seconds, broken = clean["seconds"], set(clean["failed"])
     if broken:
-        print(f"  skipped, because they fail on the unchanged code: {', '.join(sorted(broken))}")
+        print(f"  skipped tests that fail on the unchanged code: {', '.join(sorted(broken))}")
 
     def reaching(mutant: Mutant) -> set[str]:
-        """Return the tests that call a mutant; for a module's body, those of all that import it."""
+        """Return the tests that call the mutated function.
+
+        For a change in a module body: the tests that call the module or one that imports it.
+        """
         users, module = [mutant.path], Path(mutant.path).stem
         if not mutant.function:
             users += [f for f in files if f"{module} import " in (base / f).read_text()]
@@ -171,7 +174,7 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
 
 
 def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
-    """Return the fastest test of each file, then the second fastest of each, and so on."""
+    """Return the tests in order: the fastest of each file, then the second fastest, and so on."""
     within: defaultdict[str, int] = defaultdict(int)
     places = {}
     for test in sorted(tests, key=lambda t: seconds[t]):
@@ -181,7 +184,7 @@ def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
 
 
 def _stages(mutant: Mutant, tests: set[str], seconds: dict[str, float]) -> list[list[str]]:
-    """Return the tests to run, in order, within the time limit."""
+    """Return three stages of tests within MAX_SECONDS, first those of the mutant's package."""
     package = f"/{Path(mutant.path).parent.name}/"
     near: list[str] = []
     far: list[str] = []
@@ -195,12 +198,12 @@ def _stages(mutant: Mutant, tests: set[str], seconds: dict[str, float]) -> list[
 
 
 def _try(base: Path, mutant: Mutant, number: int, stages: list[list[str]], folder: Path) -> int:
-    """Return 0 if no test fails on the mutant."""
+    """Run the stages on a mutant; return 0 if no test fails, else pytest's exit code."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns("__pycache__"))
     changed = folder / mutant.path
     changed.write_text(mutant.text)
-    # Bytecode is matched by second and size, which two mutants may share.
+    # Python matches bytecode to its source by mtime (seconds) and size; two mutants may share both.
     os.utime(changed, (number, number))
     for tests in filter(None, stages):
         files = dict.fromkeys(test.split("::")[0] for test in tests)
@@ -211,7 +214,7 @@ def _try(base: Path, mutant: Mutant, number: int, stages: list[list[str]], folde
 
 
 def main() -> None:
-    """Score the named groups, or all."""
+    """Score the groups named on the command line, or all groups."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100, help="mutants per group")

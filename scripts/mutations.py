@@ -1,4 +1,4 @@
-"""Mutants of a file; each is one small change of one expression or statement."""
+"""Generate the mutants of a file, each with one small change of an expression or statement."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, with the whole text of the changed file."""
+    """A change of one expression or statement, with the whole text of the changed file."""
 
     path: str
     line: int
@@ -27,7 +27,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Identifies the mutant without its line, which changes with every edit."""
+        """Identifier without the line number, which changes with every edit of the file."""
         return f"{self.path} {self.name}: {self.before} -> {self.after}"
 
 
@@ -41,11 +41,11 @@ _TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield replacements of a node."""
+    """Yield the nodes by which a node may be replaced."""
     new: Any = deepcopy(node)
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
-            return  # mypy proves that it is unreachable
+            return  # unreachable, as mypy proves
         case ast.Constant(value=bool() as value):
             yield ast.Constant(not value)
         case ast.Constant(value=int() | float() as number):
@@ -108,13 +108,13 @@ def mutants(base: Path, path: str) -> Iterator[Mutant]:
             try:
                 compile(changed, path, "exec")
             except (SyntaxError, ValueError):
-                continue  # inside an f-string, whose offsets are not those of the file
+                continue  # inside an f-string, where offsets do not refer to the file
             yield Mutant(path, at.lineno, function, name, ast.unparse(node), after, changed)
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "type_params"):
                 continue
             if isinstance(node, ast.JoinedStr | ast.FormattedValue):
-                continue  # the wording of messages
+                continue  # do not mutate the wording of messages
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from visit(child, function, name)

@@ -1,7 +1,7 @@
 """Draw docstrings, messages and test names at random for review: `sample_wording.py [SEED]`.
 
-Prints 60 docstrings, 40 messages and 40 test names with their places. A seed always draws the same
-ones from the same tree.
+Prints 60 docstrings, 40 messages and 40 test names with file and line. The same seed draws the
+same sample from the same tree.
 """
 
 import ast
@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = ("operator", "trainer_image")
 COUNTS = {"docstrings": 60, "messages": 40, "test names": 40}
 Place = tuple[str, str]
-"""File with line, and text."""
+"""File and line as `path:line`, and the text."""
 
 
 def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    """Yield path and syntax tree of the Python files in some folders."""
+    """Yield path and syntax tree of each Python file in `folders`."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
@@ -35,7 +35,7 @@ def docstrings() -> Iterator[Place]:
 
 
 def messages() -> Iterator[Place]:
-    """Yield texts of the product that have at least four words and are no docstrings."""
+    """Yield the strings of the product with at least four words, except docstrings."""
     for path, tree in trees(*PRODUCT):
         parts = {id(n) for outer in ast.walk(tree) for n in inner_texts(outer)}
         for node in ast.walk(tree):
@@ -46,7 +46,7 @@ def messages() -> Iterator[Place]:
 
 
 def inner_texts(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield constants that are docstrings or parts of an f-string."""
+    """Yield the constants in a node that are docstrings or parts of an f-string."""
     match node:
         case ast.Expr(value=ast.Constant() as value):
             yield value
@@ -55,7 +55,7 @@ def inner_texts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_text(node: ast.Constant | ast.JoinedStr) -> bool:
-    """Whether a node is a string rather than a number, bytes or a pattern."""
+    """Return whether a node is a text rather than a number, bytes or a regular expression."""
     return isinstance(node, ast.JoinedStr) or (
         isinstance(node.value, str) and " " in node.value and "\\" not in node.value
     )
@@ -72,7 +72,7 @@ def test_names() -> Iterator[Place]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the sample."""
+    """Print a sample of each kind of text."""
     seed = int(arguments[0]) if arguments else 1
     print(f"seed {seed}")
     kinds = {"docstrings": docstrings, "messages": messages, "test names": test_names}

@@ -1,4 +1,4 @@
-"""Run pytest against a copy of the packages: trace which tests call which function, or run some."""
+"""Run tests against a copy of the packages; optionally record the tests that call each function."""
 
 import ast
 import importlib
@@ -28,14 +28,14 @@ class Called(set):
 
 called = Called()
 """
-"""Writes to a file, because a test may call functions in another process.
+"""Source of the trace module, which records calls in a file: a test may start other processes.
 
-Such a process may outlive the test. Its set is never cleared, so it writes every call.
+Such a process may outlive its test and never clears its set; it therefore writes every call.
 """
 
 
 def instrumented(path: str, text: str) -> str:
-    """Return the file's text with functions that record their calls."""
+    """Return the source text with a statement in each function that records its calls."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -48,7 +48,7 @@ def instrumented(path: str, text: str) -> str:
 
 
 class Recorder:
-    """Pytest plugin that records which tests call which mutated function, and their CPU seconds."""
+    """Pytest plugin that records the tests that call each function, and their CPU seconds."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -62,7 +62,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Record what one test and its fixtures call."""
+        """Record the functions that one test and its fixtures call."""
         importlib.import_module(TRACE_MODULE).called.clear()
         self.trace_file.write_text("")
         started = sum(os.times()[:4])
@@ -75,30 +75,30 @@ class Recorder:
                 self.callers[where].append(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a failure."""
+        """Record a failed test."""
         if report.failed:
             self.failed.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the recording."""
+        """Write the recording to `out` as JSON."""
         recording = {"callers": self.callers, "seconds": self.seconds, "failed": self.failed}
         self.out.write_text(json.dumps(recording))
 
 
 class Selection:
-    """Pytest plugin that runs only these tests, in this order."""
+    """Pytest plugin that runs only the specified tests, in the specified order."""
 
     def __init__(self, tests: list[str]) -> None:
         self.places = {test: place for place, test in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Select and sort."""
+        """Select the tests and sort them."""
         selected = [item for item in items if item.nodeid in self.places]
         items[:] = sorted(selected, key=lambda item: self.places[item.nodeid])
 
 
 def run_tests(base: Path, files: Iterable[str], plugin: Recorder | Selection) -> int:
-    """Run the tests of these files against the copy; return pytest's exit code. Call in a fork."""
+    """Run tests of `files` on the copy in `base`; return pytest's exit code. Call in a fork."""
     paths = [str(base), str(ROOT / "operator"), str(ROOT / "trainer_image"), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = ":".join(paths)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -135,7 +135,7 @@ def split_default(description: str, path: str) -> tuple[str, str]:
 
 
 def preset_defaults(path: str) -> str:
-    """Return the value in each preset, the same values together."""
+    """Return the default of a field in each preset, with presets of equal value grouped."""
     row = next((row for row in TABLE if row.path == path), None)
     if row is None:
         return "preset"
@@ -148,7 +148,7 @@ def preset_defaults(path: str) -> str:
 
 
 def type_text(schema: Mapping[str, Any]) -> str:
-    """Return a field's type, its values, or its range."""
+    """Return the type of a field with its range, or its enumerated values."""
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     kind = schema.get("type", "any")
@@ -167,13 +167,13 @@ def type_text(schema: Mapping[str, Any]) -> str:
 
 
 def rule_lines(block: Mapping[str, Any]) -> list[str]:
-    """Return the messages of a block's rules, nested blocks included, as a list."""
+    """Return the messages of a block's rules, nested blocks included, as a Markdown list."""
     messages = list(dict.fromkeys(rule_messages(block)))
     return ["**Rules**", "", *(f"- {message}" for message in messages), ""] if messages else []
 
 
 def rule_messages(block: Mapping[str, Any], *, is_root: bool = True) -> Iterator[str]:
-    """Yield the messages of all validation rules of a block."""
+    """Yield the messages of a block's validation rules, except rules for updates."""
     for rule in block.get("x-kubernetes-validations", ()):
         if "oldSelf" not in rule["rule"]:
             yield rule.get("message") or rule.get("messageExpression", "")
@@ -256,7 +256,7 @@ def exit_code_rows(causes: Mapping[str, str]) -> Iterator[tuple[str, str, str, s
 
 
 def is_counted(cause: Cause) -> bool:
-    """Whether a cause spends the restart budget."""
+    """Return whether a cause counts against the restart budget."""
     policy = POLICIES[cause]
     return policy.is_counted and policy.restart is not Restart.NEVER
 
@@ -338,7 +338,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or report those that are out of date."""
+    """Write the pages; with --check, report the pages that are out of date instead."""
     stale = []
     for name, page in PAGES.items():
         text = page().rstrip() + "\n"

@@ -3,7 +3,7 @@
 from typing import Final
 
 MAX_SPEC_BYTES: Final = 64 * 1024
-"""All strings in a spec."""
+"""All strings in a spec together."""
 MAX_ENV_BYTES: Final = 32 * 1024
 """`spec.env`: names, values and references."""
 MAX_CONFIG_BYTES: Final = 64 * 1024
@@ -11,4 +11,4 @@ MAX_CONFIG_BYTES: Final = 64 * 1024
 MAX_PROGRESS_BYTES: Final = 64 * 1024
 """Response to GET /progress."""
 MAX_PREFLIGHT_BYTES: Final = 4096
-"""`PreflightResult`; the kubelet's limit of a termination message."""
+"""`PreflightResult` as JSON; equals the kubelet's limit for a termination message."""

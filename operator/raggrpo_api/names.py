@@ -45,16 +45,16 @@ ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 ENV_CONFIG: Final = "RAGGRPO_CONFIG"
 """`TrainerConfig` as base64-encoded JSON."""
 ENV_CONFIG_SHA256: Final = "RAGGRPO_CONFIG_SHA256"
-"""SHA-256 of that JSON, in hexadecimal."""
+"""SHA-256 of the JSON in ENV_CONFIG, in hexadecimal."""
 ENV_FAULT: Final = "RAGGRPO_FAULT"
 """Faults to inject in drills, such as kill-rank@step=7."""
 ENV_HEAD_STORE: Final = "RAGGRPO_HEAD_STORE"
 """Folder of the Ray head's persistent state."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
-"""Identifies the processes of one local run, so that a cleanup kills only those."""
+"""Id of a local run in the environment of its processes, so that a cleanup kills only those."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
-"""File of the preflight result; in a pod, the termination message."""
+"""File to which preflight writes its result; in a pod, the termination log."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 
 # --- Values that a job must not use
@@ -106,7 +106,7 @@ RETRIEVER_PORT: Final = 8000
 REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
 ATTEMPTS_DIR: Final = "attempts"
 HEADS_DIR: Final = "heads"
-"""Below the log folder: persistent state of Ray heads, by job and cluster."""
+"""Folder below the log folder with the persistent state of Ray heads, by job and cluster."""
 CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
@@ -114,9 +114,9 @@ EXPORT_DIR: Final = "export"
 # --- Kubernetes objects and Ray submissions
 
 MAX_CHILD_NAME: Final = 42
-"""Characters; KubeRay's longest derived name, `<name>-rollout-worker-xxxxx`, then has 63."""
+"""Maximum characters; KubeRay's longest derived name, <name>-rollout-worker-xxxxx, then has 63."""
 MAX_SUFFIX: Final = 16
-"""Characters of the readable suffix of a child's name."""
+"""Maximum characters of the readable suffix of a child's name."""
 
 
 def secret_env(name: str, key: str) -> str:
@@ -137,8 +137,8 @@ def ray_driver_log(submission: str) -> str:
 def child_name(job: str, uid: str, suffix: str) -> str:
     """Return the unique, readable name of a job's object.
 
-    The hash of `uid` and `suffix` prevents collisions between jobs whose names overlap, and with
-    an earlier job of the same name.
+    The hash of `uid` and `suffix` prevents collisions with jobs whose names overlap with this one,
+    and with an earlier job of the same name.
     """
     digest = hashlib.sha256(f"{uid}/{suffix}".encode()).hexdigest()[:8]
     short_suffix = suffix[:MAX_SUFFIX].rstrip("-")
@@ -180,5 +180,5 @@ def token_secret_name(job: str, digest: str) -> str:
 
 
 def ray_namespace(job_uid: str) -> str:
-    """Return the Ray namespace of the job's named actors, shared by all attempts."""
+    """Return the Ray namespace of the job's named actors, which all attempts share."""
     return f"raggrpo-{job_uid}"

@@ -1,4 +1,4 @@
-"""The two attempts that `diff` compares, and its output."""
+"""Selection of the two attempts that `diff` compares, and the text of their differences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ HELP = "Job {}, or {}@3 for its attempt 3 (default: the newest)."
 def select_attempts(
     selected: Sequence[AttemptName], newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return the two attempts selected by one or two names, or exit with the existing ones."""
+    """Return the two attempts selected by one or two names, or exit with an error."""
     try:
         return pair(selected[0], selected[1] if len(selected) > 1 else None, newest)
     except ValueError as error:
@@ -23,6 +23,6 @@ def select_attempts(
 def diff_text(
     name_a: AttemptName, a: dict[str, Any], name_b: AttemptName, b: dict[str, Any]
 ) -> str:
-    """Return the differences of two configurations as text."""
+    """Return the differences between two configurations as text."""
     lines = list(differences(a, b)) or ["no differences"]
     return "\n".join([f"{name_a} → {name_b}", *lines])

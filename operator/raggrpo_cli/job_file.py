@@ -1,4 +1,4 @@
-"""Reads the job file of a command; problems are printed to standard error, with exit code 2."""
+"""Reads the job file of a command, or prints its problems to standard error and exits."""
 
 import glob
 import os
@@ -22,7 +22,7 @@ from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
 FAILED = 1
-"""Exit code of errors that may be temporary; errors of the caller exit with CONFIG_ERROR."""
+"""Exit code for errors that may be temporary; errors of the caller exit with CONFIG_ERROR."""
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file (YAML).")]
 Sets = Annotated[
@@ -46,7 +46,7 @@ Mounts = Annotated[
 
 
 def fail(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
-    """Print an error and exit."""
+    """Print an error to standard error and exit with `code`."""
     show(message, err=True)
     raise typer.Exit(code)
 
@@ -78,7 +78,7 @@ def load_local_job(
 
 
 def resolve_valid_job(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
-    """Return the resolved job, or exit with a list of violations; print warnings."""
+    """Return the resolved job and print warnings, or exit with a list of violations."""
     resolved = resolve(job)
     all_violations = violations(job, resolved, in_pods=in_pods)
     for violation in all_violations:
@@ -106,11 +106,11 @@ def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None
     except InvalidOptions as error:
         _fail_options(error.problems)
     except RecursionError:
-        fail(f"{path} contains itself through a YAML alias: replace the alias with its value")
+        fail(f"{path} contains itself through a YAML alias: remove the alias")
 
 
 def _read(path: Path) -> object:
-    """Return the only document of a YAML file, or exit."""
+    """Return the only document of a YAML file, or exit with an error."""
     if path.is_dir():
         fail(f"{path} is a folder: specify a job file, such as {path / 'job.yaml'}")
     try:
@@ -141,7 +141,7 @@ def _fail_options(problems: Sequence[str]) -> NoReturn:
 
 
 def _fail_violations(violations: Sequence[Violation]) -> NoReturn:
-    """Exit with one line per violation."""
+    """Exit with an error that has one line per violation."""
     problems = "problem" if len(violations) == 1 else "problems"
     lines = "\n".join(f"  {violation.line()}" for violation in violations)
     fail(f"{len(violations)} {problems} in the job file:\n{lines}")

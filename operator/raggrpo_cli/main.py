@@ -32,7 +32,7 @@ def _main() -> None:
 
 
 def main() -> None:
-    """Run `raggrpo` or `kubectl raggrpo`, by the name of the executable."""
+    """Run `raggrpo` or `kubectl raggrpo`, depending on the name of the executable."""
     if not Path(sys.argv[0]).name.startswith(PLUGIN):
         app()
     try:

@@ -1,4 +1,4 @@
-"""Manifests of a job as YAML."""
+"""The manifests of a job as YAML text."""
 
 import json
 from importlib.metadata import version
@@ -27,7 +27,10 @@ RELEASE = "raggrpo-system"
 def manifests_text(
     job: RagGrpoJob, resolved: Resolved, image: str = "", facts: Facts | None = None
 ) -> str:
-    """Return a YAML stream; `image` defaults to the trainer image of this release."""
+    """Return the manifests of the first attempt as a YAML stream.
+
+    `image` defaults to the trainer image of this release.
+    """
     settings = ClusterSettings(
         trainer_image=image or f"raggrpo/trainer:{version('raggrpo-operator')}",
         operator_namespace=RELEASE,
@@ -39,5 +42,5 @@ def manifests_text(
 
 def as_yaml(manifest: Manifest) -> str:
     """Return the manifest as deterministic YAML."""
-    plain = json.loads(json.dumps(manifest))  # avoids YAML aliases
+    plain = json.loads(json.dumps(manifest))  # copies shared values, which would become aliases
     return str(yaml.safe_dump(plain, sort_keys=False, width=100, allow_unicode=True))

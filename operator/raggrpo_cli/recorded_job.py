@@ -1,4 +1,4 @@
-"""Reads a job folder for commands that inspect a local run."""
+"""Reads the job folder for commands that inspect a local run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,18 @@ DirOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job as recorded in its folder."""
+    """A job as recorded in its job folder."""
 
     folder: Path
     job: RagGrpoJob
     resolved: Resolved
     status: JobStatus
     temp_dir: Path | None = None
-    """Temporary folder of Ray, or None if the job is not running."""
+    """Temporary folder for Ray's files, or None if the run has removed it."""
 
     @property
     def log_dir(self) -> Path:
-        """The folder with the history."""
+        """The log folder, which contains the history."""
         return Path(self.resolved.spec.monitoring.log_dir)
 
 
@@ -56,7 +56,7 @@ def load_recorded_job(folder: Path) -> RecordedJob:
 
 
 def resolve_folder(folder: Path | None, job_file: Path | None) -> Path:
-    """Return the specified job folder or the default folder of the job, or exit."""
+    """Return `folder`, or the default folder of the job in `job_file`, or exit with an error."""
     if folder is not None:
         return folder
     if job_file is None:
@@ -65,5 +65,5 @@ def resolve_folder(folder: Path | None, job_file: Path | None) -> Path:
 
 
 def default_folder(name: str) -> Path:
-    """Return the default folder of a job."""
+    """Return the default job folder of a job."""
     return Path("raggrpo-jobs") / name

@@ -1,4 +1,4 @@
-"""Prints text from jobs, pods and servers without the control characters it may contain."""
+"""Prints text from jobs, pods and servers without control characters."""
 
 import codecs
 import sys
@@ -17,7 +17,7 @@ def show(text: object, *, err: bool = False, nl: bool = True) -> None:
 def log_printer() -> Callable[[bytes], None]:
     """Return a function that prints chunks of a log, without control characters on a terminal.
 
-    A character may be split between two chunks.
+    On a terminal, a character that is split between two chunks is printed once it is complete.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     is_terminal = sys.stdout.isatty()

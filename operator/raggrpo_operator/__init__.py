@@ -1,1 +1,1 @@
-"""The operator: a pure core and two runtimes with its side effects."""
+"""The operator: a pure core, and two runtimes that perform its actions."""

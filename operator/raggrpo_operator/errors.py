@@ -1,4 +1,4 @@
-"""Errors of a runtime and whether retrying can help."""
+"""Errors that a runtime raises, and whether a retry can help."""
 
 
 class OperatorError(Exception):
@@ -22,15 +22,15 @@ class PermanentError(OperatorError):
 
 
 class AccessDenied(OperatorError):
-    """HTTP 401 or 403. From a server of the job it counts as unreachable."""
+    """HTTP 401 or 403. A server of the job that returns one of them counts as unreachable."""
 
 
 class NotFound(OperatorError):
-    """HTTP 404: the object, or its kind, does not exist."""
+    """HTTP 404: the object or its kind does not exist."""
 
 
 class Conflict(OperatorError):
-    """HTTP 409: the object already exists, or has changed since it was read."""
+    """HTTP 409: the object already exists, or it has changed since it was read."""
 
 
 class AlreadyExists(Conflict):
@@ -38,4 +38,4 @@ class AlreadyExists(Conflict):
 
 
 class NameTaken(OperatorError):
-    """An object that the job does not own has a name the job needs; it is not changed."""
+    """An object of another owner has a name that the job needs; the object is not changed."""

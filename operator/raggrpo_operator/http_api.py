@@ -1,6 +1,6 @@
-"""`HttpApi`: the only client of a job's own servers, whose responses are not trusted.
+"""`HttpApi`: the only client of a job's servers; it limits each response in time and size.
 
-Every response is limited in time and size; exceeding a limit raises Unreachable.
+A response that exceeds a limit raises Unreachable.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ MAX_EXCERPT = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one call, from connecting to the last byte of the response.
+    """Limits in time and size of one call, from connecting to the last byte of the response.
 
-    A reconcile reads status and progress once each, then performs its action.
+    A reconcile makes one call for the status and one for the progress, then performs its action.
     """
 
     call_seconds: float = 10.0
     submit_seconds: float = 60.0
-    """Looking up a submission and creating it, which starts a process on the head."""
+    """Limit for looking up and creating a submission, which starts a process on the head."""
     progress_seconds: float = 3.0
     response_bytes: int = 256 * 1024
 
@@ -34,8 +34,8 @@ LIMITS = Limits()
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Return a session that many APIs can share; the caller closes it."""
-    # No connection limit: it would be shared by all heads, and hanging ones would starve the rest.
+    """Return a session that many `HttpApi` objects can share; the caller closes the session."""
+    # No connection limit: all heads would share it, and hanging heads would block the others.
     # No keep-alive: the address of a Service outlives the head it points to.
     connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
     return aiohttp.ClientSession(
@@ -45,7 +45,7 @@ def open_session() -> aiohttp.ClientSession:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response."""
+    """A completely received HTTP response."""
 
     status: int
     body: bytes
@@ -57,7 +57,7 @@ class Response:
 
 
 class HttpApi:
-    """One server; proxies from the environment are ignored."""
+    """Client of one server; it ignores the proxies in the environment."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class HttpApi:
 
         Raises:
             AccessDenied: HTTP 401 or 403.
-            Unreachable: There is no response, or it exceeds a limit or is compressed.
+            Unreachable: There is no response, or the response exceeds a limit or is compressed.
 
         """
         try:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ProgressClient:
-    """The progress server of one Ray cluster."""
+    """Client of the progress server of one Ray cluster."""
 
     def __init__(self, http: HttpApi) -> None:
         self._http = http
@@ -45,7 +45,7 @@ class ProgressClient:
             return None
 
     async def dump_stacks(self) -> None:
-        """Make all processes write their stacks to the log folder; best effort."""
+        """Make all processes write their stack traces to the log folder; log a failure."""
         try:
             await self._http.call("POST", "/stacks", seconds=self._http.limits.progress_seconds)
         except OperatorError as error:

@@ -1,7 +1,7 @@
-"""Client of Ray's Jobs REST API: submit, status, stop.
+"""Client of Ray's Jobs REST API: submit and stop drivers, read their status.
 
-Observed with Ray 2.60: a reused submission id returns 500, a missing token 401; `driver_exit_code`
-is the exit code of the driver and absent if the driver was stopped.
+Ray 2.60 returns HTTP 500 for a submission id that exists and HTTP 401 if the token is missing;
+`driver_exit_code` is the exit code of the driver, or absent if the driver was stopped.
 """
 
 from typing import Annotated, TypeVar
@@ -28,7 +28,7 @@ class _RuntimeEnv(BaseModel):
 
 
 class _JobDetails(BaseModel):
-    """The fields that are used of Ray's description of a submission."""
+    """The fields of Ray's `JobDetails` that the operator reads."""
 
     status: SubmissionStatus
     message: str | None = None
@@ -41,7 +41,7 @@ class _Version(BaseModel):
 
 
 class RayJobs:
-    """The Jobs API of one Ray head."""
+    """Client of the Jobs API of one Ray head."""
 
     def __init__(self, http: HttpApi) -> None:
         self._http = http
@@ -65,7 +65,7 @@ class RayJobs:
             raise TransientError(f"{call}: HTTP 404")
 
     async def status(self, submission_id: str, number: AttemptNumber) -> AttemptObserved | None:
-        """Return the state of a submission, or None if the head does not know it."""
+        """Return the state of a submission, or None if the head has no such submission."""
         job = await self._get(submission_id)
         if job is None:
             return None
@@ -83,7 +83,7 @@ class RayJobs:
         return "" if response is None else self._read(_Version, response, call).ray_version
 
     async def environment(self, submission_id: str) -> dict[str, str]:
-        """Return the environment of a submission, empty if the head does not know it."""
+        """Return the environment of a submission, or {} if the head has no such submission."""
         job = await self._get(submission_id)
         return job.runtime_env.env_vars if job and job.runtime_env else {}
 
@@ -118,7 +118,7 @@ class RayJobs:
 
 
 def last_lines(message: str) -> str:
-    """Return the end of the driver's log, which Ray appends to its message."""
+    """Return the last lines of the driver log, which Ray appends to the status message."""
     tail = printable(message[-4 * LAST_LINES * MAX_LINE :]).splitlines()
     lines = [line.rstrip()[-MAX_LINE:] for line in tail if line.strip()]
     return "\n".join(lines[-LAST_LINES:])

@@ -1,4 +1,4 @@
-"""`reconcile`: observe, decide, write the status, perform. Shared by both runtimes."""
+"""`reconcile`: observe, decide, write the status, perform actions. Used by both runtimes."""
 
 from datetime import datetime
 from typing import Protocol
@@ -12,14 +12,14 @@ from raggrpo_operator.core.lifecycle.round import Decision
 
 
 class Runtime(Protocol):
-    """The side effects of a reconcile."""
+    """Interface for the side effects of a reconcile."""
 
     async def observe(self, job: RagGrpoJob) -> Observed:
-        """Return a snapshot of everything that exists for the job."""
+        """Return a snapshot of all objects and processes of the job."""
         ...
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
-        """Perform one action; it must be idempotent."""
+        """Perform one action. Implementations must be idempotent."""
         ...
 
     async def write_status(self, job: RagGrpoJob, status: JobStatus) -> None:
@@ -28,9 +28,9 @@ class Runtime(Protocol):
 
 
 async def reconcile(job: RagGrpoJob, runtime: Runtime, now: datetime) -> Decision:
-    """Run one round.
+    """Run one round: observe, decide, write the status, then perform the actions.
 
-    The status is written before any action, so that after a crash it shows what may have started.
+    After a crash, the status thus shows which actions may have been performed.
     """
     observed = await runtime.observe(job)
     decision = decide(job, observed, now)

@@ -26,7 +26,7 @@ def restricted(api_server: ApiServer, namespace: str) -> str:
 
 
 @pytest.mark.row("E8")
-def test_admitted_jobs_are_rejected_by_rule_or_can_be_created(
+def test_adversarial_jobs_are_rejected_or_create_valid_objects(
     http: httpx.Client, restricted: str
 ) -> None:
     outcomes: Counter[str] = Counter()

@@ -113,7 +113,9 @@ def test_service_account_has_only_needed_permissions(helm: Helm, scoped: bool) -
 
 
 @pytest.mark.row("E9")
-def test_namespace_admin_can_install_chart(api_server: ApiServer, namespace: str) -> None:
+def test_namespace_admin_can_install_chart_only_with_delegated_rbac(
+    api_server: ApiServer, namespace: str
+) -> None:
     with api_server.namespace(f"{namespace}-b") as other:
         helm = Helm(api_server, namespace, admin_of(api_server, namespace, other))
         scoped = f"--set=watchNamespaces={{{namespace},{other}}},crds.install=false"

@@ -154,7 +154,7 @@ def test_kubectl_wait_returns_on_completion(api_server: ApiServer, namespace: st
     )
 
 
-def test_spec_and_status_are_written_separately(api_server: ApiServer, namespace: str) -> None:
+def test_status_is_written_only_through_subresource(api_server: ApiServer, namespace: str) -> None:
     create(api_server, namespace, {"status": {"phase": "Succeeded"}})
     api_server.write_status("rgj", "small", {"phase": "Running"}, namespace)
     job = api_server.read("rgj", "small", "-n", namespace)
@@ -195,7 +195,7 @@ SEARCHED = {"name": "kb", "url": "http://kb/", "protocol": "Http", "response": {
 
 
 @pytest.mark.parametrize("field", FROZEN)
-def test_frozen_fields_can_change_before_first_attempt(
+def test_frozen_field_can_change_only_before_first_attempt(
     field: str, api_server: ApiServer, namespace: str
 ) -> None:
     create(api_server, namespace)
@@ -210,7 +210,9 @@ def test_frozen_fields_can_change_before_first_attempt(
     assert "create a new job with its own checkpoint.path" in refused
 
 
-def test_removing_frozen_field_is_rejected(api_server: ApiServer, namespace: str) -> None:
+def test_removing_frozen_field_after_first_attempt_is_rejected(
+    api_server: ApiServer, namespace: str
+) -> None:
     create(api_server, namespace, {"spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
@@ -282,7 +284,7 @@ FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSte
         (BY_EPOCHS, {"spec.suspend": True}, False),
     ],
 )
-def test_learning_rate_decay_end_is_frozen(
+def test_change_of_learning_rate_decay_end_is_rejected(
     existing: Mapping[str, Any],
     edit: Mapping[str, Any],
     is_rejected: bool,

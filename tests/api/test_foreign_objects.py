@@ -205,7 +205,7 @@ async def apply_two_jobs(cluster: Cluster) -> tuple[Metadata, Metadata]:
 
 @pytest.mark.row("E1")
 @EACH_KIND
-async def test_existing_foreign_object_is_kept(cluster: Cluster, kind: str) -> None:
+async def test_existing_foreign_object_is_left_unchanged(cluster: Cluster, kind: str) -> None:
     _, other = await apply_two_jobs(cluster)
     for number, whose in enumerate(owners_of(other, other)):
         job = await cluster.environment.apply(name=f"job-{number}")
@@ -224,7 +224,9 @@ async def test_existing_foreign_object_is_kept(cluster: Cluster, kind: str) -> N
 
 @pytest.mark.row("E1")
 @EACH_KIND
-async def test_foreign_object_created_before_write_is_kept(cluster: Cluster, kind: str) -> None:
+async def test_foreign_object_created_before_write_is_left_unchanged(
+    cluster: Cluster, kind: str
+) -> None:
     job, other = await apply_two_jobs(cluster)
     theirs = make_foreign(KINDS[kind].render(job), [owner_reference(other)])
     stored = []
@@ -248,7 +250,9 @@ async def write_without_labels(cluster: Cluster, kind: str, job: Metadata) -> No
 
 
 @pytest.mark.parametrize("kind", APPLIED)
-async def test_foreign_object_created_before_apply_is_kept(cluster: Cluster, kind: str) -> None:
+async def test_foreign_object_created_before_apply_is_left_unchanged(
+    cluster: Cluster, kind: str
+) -> None:
     job, other = await apply_two_jobs(cluster)
     theirs = make_foreign(KINDS[kind].render(job), [owner_reference(other)])
     stored = []
@@ -283,7 +287,9 @@ async def test_object_deleted_before_apply_is_not_recreated(cluster: Cluster, ki
 
 @pytest.mark.row("E1")
 @EACH_KIND
-async def test_foreign_replacement_of_own_object_is_kept(cluster: Cluster, kind: str) -> None:
+async def test_foreign_replacement_of_owned_object_is_left_unchanged(
+    cluster: Cluster, kind: str
+) -> None:
     job, other = await apply_two_jobs(cluster)
     await KINDS[kind].write(children(cluster.client), job)
     ours = await cluster.read(KINDS[kind].render(job))
@@ -404,7 +410,7 @@ async def test_replaced_attempt_config_map_is_reported_while_attempt_continues(
     assert await cluster.read(theirs) == kept
 
 
-async def test_rejected_token_is_reported_with_its_secret(cluster: Cluster) -> None:
+async def test_rejected_ray_token_is_reported_with_secret_name(cluster: Cluster) -> None:
     environment = cluster.environment
     cluster.start_operator()
     environment.ray.scripts["small-a1"] = Script(waits_at=7)

@@ -196,7 +196,7 @@ async def interrupted(
             fake.operator.stop()
 
 
-async def test_restarted_operator_waits_for_all_caches(
+async def test_restarted_operator_does_not_act_before_cache_sync(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     fake.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -341,7 +341,7 @@ async def test_manually_deleted_config_map_is_restored(environment: OperatorEnvi
 
 
 @pytest.mark.row("B23")
-async def test_suspended_job_saves_deletes_pods_and_resumes(
+async def test_suspended_job_saves_checkpoint_deletes_pods_and_resumes(
     environment: OperatorEnvironment,
 ) -> None:
     environment.ray.scripts["small-a1"] = Script(waits_at=7)
@@ -473,7 +473,7 @@ async def test_worker_oom_is_reported_as_cause_after_pod_deletion(
     assert (second["tier"], second["fromStep"]) == ("NewCluster", 10)
 
 
-async def test_job_waits_for_kuberay_and_continues(
+async def test_job_waits_until_kuberay_crd_is_installed(
     operator_account: Account, fake: OperatorEnvironment, tmp_path: Path
 ) -> None:
     # Watches the whole cluster; otherwise a kind that is added later is not discovered.

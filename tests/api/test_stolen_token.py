@@ -46,12 +46,12 @@ def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
 
 
 @pytest.mark.parametrize("name", OPERATOR_OBJECTS)
-def test_rendered_objects_pass_admission(target: Target, name: str) -> None:
+def test_objects_rendered_by_operator_pass_admission_policies(target: Target, name: str) -> None:
     answer = target.answer(create(name, name, lambda _: None))
     assert answer.status_code == 201, answer.text
 
 
-def test_kueue_changes_to_ray_cluster_pass_admission(target: Target) -> None:
+def test_kueue_changes_to_ray_cluster_pass_admission_policies(target: Target) -> None:
     def as_its_webhook_writes_it(cluster: Manifest) -> None:
         cluster["metadata"]["name"] += "-queued"
         cluster["spec"]["suspend"] = True
@@ -109,7 +109,9 @@ def test_admission_policy_expressions_use_existing_fields(
 
 
 @pytest.mark.row("E9")
-def test_rbac_alone_allows_most_stolen_token_cases(api_server: ApiServer, target: Target) -> None:
+def test_rbac_without_admission_policies_allows_most_stolen_token_requests(
+    api_server: ApiServer, target: Target
+) -> None:
     """Otherwise the tests above could pass for another reason."""
     with api_server.namespace("without-policies") as name:
         helm = Helm(api_server, name, release="bare")

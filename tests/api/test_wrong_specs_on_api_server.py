@@ -110,7 +110,9 @@ def test_wrong_spec_forms_cover_all_schema_messages() -> None:
 
 @pytest.mark.row("A1", "B2")
 @pytest.mark.parametrize("row", WRONG_FORMS | WRONG_VALUES)
-def test_kubectl_reports_field_and_remedy(row: str, api_server: ApiServer) -> None:
+def test_kubectl_apply_reports_field_and_remedy_for_invalid_spec(
+    row: str, api_server: ApiServer
+) -> None:
     changes, texts = (WRONG_FORMS | WRONG_VALUES)[row]
     raw = make_raw_job(changes)
     result = api_server.kubectl(
@@ -124,7 +126,7 @@ def test_kubectl_reports_field_and_remedy(row: str, api_server: ApiServer) -> No
 
 
 @pytest.mark.parametrize("row", MORE_FORMS)
-def test_api_server_reports_field_and_remedy(row: str, http: httpx.Client) -> None:
+def test_api_server_reports_field_and_remedy_for_invalid_spec(row: str, http: httpx.Client) -> None:
     changes, texts = MORE_FORMS[row]
     raw = make_raw_job(changes)
     message = refusal(http, "default", raw)
@@ -133,7 +135,7 @@ def test_api_server_reports_field_and_remedy(row: str, http: httpx.Client) -> No
     assert is_rejected_by_operator(raw)
 
 
-def test_unquoted_n_in_yaml_is_explained(api_server: ApiServer) -> None:
+def test_error_for_unquoted_n_key_suggests_quotes(api_server: ApiServer) -> None:
     text = yaml.safe_dump(make_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
     bare = api_server.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
@@ -144,7 +146,7 @@ def test_unquoted_n_in_yaml_is_explained(api_server: ApiServer) -> None:
     assert fixed.stderr == ""
 
 
-def test_kubectl_reports_all_violations(api_server: ApiServer) -> None:
+def test_kubectl_apply_reports_all_violations(api_server: ApiServer) -> None:
     raw = make_raw_job({"spec.rollout.temperature": 0, "spec.checkpoint.keepLast": 1})
     result = api_server.kubectl(
         "apply", "--dry-run=server", "-f", "-", stdin=json.dumps(raw), check=False

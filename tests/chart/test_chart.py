@@ -67,7 +67,9 @@ def test_chart_objects_are_unique_and_in_release_namespace(
 
 
 @EACH
-def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None:
+def test_chart_pods_meet_restricted_pod_security_standard(
+    chart: Chart, values: dict[str, Any]
+) -> None:
     manifests = chart.render(values)
 
     deployment = one(manifests, "Deployment")["spec"]["template"]["spec"]
@@ -104,7 +106,7 @@ def test_chart_pods_are_restricted(chart: Chart, values: dict[str, Any]) -> None
         ({"jobPolicy": {"validations": [{"expression": "true"}]}}, "message"),
     ],
 )
-def test_invalid_chart_values_are_reported(
+def test_invalid_chart_value_is_rejected_with_its_path(
     chart: Chart, values: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(HelmRejected, match=place):
@@ -116,7 +118,7 @@ def test_unsupported_kubernetes_version_is_rejected(chart: Chart) -> None:
         chart.render({}, "--kube-version", "1.31.0")
 
 
-def test_chart_crd_is_generated_and_kept_on_uninstall(chart: Chart) -> None:
+def test_chart_crd_equals_generated_crd_and_is_kept_on_uninstall(chart: Chart) -> None:
     crd = one(chart.render(), "CustomResourceDefinition")
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert crd == crd_manifest(KEEP)
@@ -210,7 +212,7 @@ POLICY = "ValidatingAdmissionPolicy"
 ADMISSION = "admissionregistration.k8s.io/v1"
 
 
-def test_admission_policies_are_optional_in_namespaced_mode(
+def test_admission_policies_are_disabled_by_default_in_namespaced_mode(
     chart: Chart,
 ) -> None:
     scoped = {"watchNamespaces": ["team-a"]}
@@ -272,7 +274,7 @@ def test_job_policy_without_admission_policies_is_rejected(chart: Chart) -> None
         chart.render(limits | {"admissionPolicies": {"enabled": False}})
 
 
-def test_namespace_admin_role_equals_operator_role(chart: Chart) -> None:
+def test_namespace_admin_role_covers_operator_role(chart: Chart) -> None:
     delegated = {"rbac": {"delegateToNamespaceAdmins": True}}
     manifests = chart.render(delegated | {"watchNamespaces": ["a"], "replicas": 2})
     role = one(manifests, "ClusterRole")
@@ -372,7 +374,7 @@ def test_chart_values_are_passed_to_operator(chart: Chart, tmp_path: Path) -> No
     ("policy", "is_reported"),
     [({}, True), ({"apiServer": ["192.0.2.10/32"]}, False), ({"restrictEgress": False}, False)],
 )
-def test_notes_warn_about_missing_api_server_addresses(
+def test_helm_notes_warn_about_missing_api_server_addresses(
     chart: Chart, policy: dict[str, Any], is_reported: bool
 ) -> None:
     notes = chart.notes({"networkPolicy": policy})
@@ -385,7 +387,7 @@ def test_job_network_policies_select_operator_pods(chart: Chart) -> None:
     assert settings.operator_labels.items() <= pod.items()
 
 
-def test_chart_selectors_exclude_test_pod(chart: Chart) -> None:
+def test_chart_selectors_match_operator_pod_but_not_test_pod(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     operator = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     test = one(manifests, "Pod")["metadata"]["labels"]
@@ -406,7 +408,7 @@ def test_chart_selectors_exclude_test_pod(chart: Chart) -> None:
     }
 
 
-def test_installation_key_is_generated_and_kept(chart: Chart) -> None:
+def test_installation_key_is_generated_unless_existing_secret_is_specified(chart: Chart) -> None:
     made = one(chart.render(), "Secret")
     given = chart.render({"installationKey": {"existingSecret": "own-key"}})
 

@@ -14,7 +14,7 @@ STEPS = 24
 
 @pytest.mark.row("A33", "B10", "B17", "B25", "B28")
 @pytest.mark.timeout(3600)
-def test_job_survives_losses_and_runs_each_step_once(
+def test_job_survives_worker_driver_operator_and_head_losses(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "lossy")

@@ -29,7 +29,9 @@ def test_kuberay_operator_is_ready(cluster: Kubernetes) -> None:
     assert "rayclusters.ray.io" in cluster.kubectl("get", "crd").stdout
 
 
-def test_nonroot_user_writes_to_shared_claim(cluster: Kubernetes, namespace: str) -> None:
+def test_nonroot_pod_can_write_to_persistent_volume_claim(
+    cluster: Kubernetes, namespace: str
+) -> None:
     pod = with_claim(make_probe("echo kept > /data/file; cat /data/file"), "data", "/data")
     cluster.apply(make_claim("data"), namespace=namespace)
     assert output_of(cluster, namespace, pod) == "kept\n"

@@ -45,7 +45,7 @@ def test_logs_are_read_from_head_during_run_and_from_volume_afterwards(
 
 
 @pytest.mark.timeout(600)
-def test_unreadable_logs_are_reported_without_leftover_pod(
+def test_unreadable_logs_are_reported_and_reader_pod_is_deleted(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "silent")

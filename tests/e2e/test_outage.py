@@ -79,7 +79,7 @@ def steps_done(status: Status) -> int:
 
 
 @pytest.mark.row("D10")
-def test_outage_costs_only_waiting_time(
+def test_outage_delays_job_without_restart(
     cluster: Kubernetes, operator: Images, seeded: str, service: Service
 ) -> None:
     job = TrainingJob(cluster, seeded, "patient")

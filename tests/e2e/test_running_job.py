@@ -184,7 +184,9 @@ def has_checkpoint_or_end(status: Mapping[str, Any]) -> bool:
     return bool(status.get("checkpoint")) or has_ended(status)
 
 
-def test_ray_cluster_waits_for_retriever(cluster: Kubernetes, running: Running) -> None:
+def test_ray_cluster_is_created_after_retriever_is_ready(
+    cluster: Kubernetes, running: Running
+) -> None:
     notes = [event["note"] for event in events_about(cluster, running.namespace, "searching")]
     assert any(note.startswith("Waiting for managed retrievers") for note in notes)
     of_job = ("-n", running.namespace, "-l", "raggrpo.io/job-name=searching")

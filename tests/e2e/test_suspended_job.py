@@ -14,7 +14,7 @@ MARK = "example.org/mine"
 
 @pytest.mark.row("B23")
 @pytest.mark.timeout(3600)
-def test_suspended_job_frees_pods_and_resumes(
+def test_job_survives_suspension_and_manual_deletions(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     job = TrainingJob(cluster, seeded, "calm")

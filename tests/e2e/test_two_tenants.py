@@ -133,7 +133,7 @@ def attacker(
 
 
 @pytest.mark.row("E1")
-def test_job_named_like_policy_leaves_policy_unchanged(
+def test_job_named_like_network_policy_leaves_policy_unchanged(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     def policy() -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_job_named_like_policy_leaves_policy_unchanged(
     assert policy() == before
 
 
-def test_adversarial_preflight_fails_own_job_with_escaped_text(
+def test_adversarial_preflight_fails_its_job_without_control_characters(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     assert attacker.create(attacker.make_adversarial_job("flood", "preflight")) == ""
@@ -189,7 +189,9 @@ def test_slow_head_does_not_block_suspension(cluster: Kubernetes, attacker: Atta
     job.wait_until_freed(SECONDS)
 
 
-def test_accepted_configuration_runs_unexpanded(cluster: Kubernetes, attacker: Attacker) -> None:
+def test_template_placeholders_in_configuration_are_not_expanded(
+    cluster: Kubernetes, attacker: Attacker
+) -> None:
     template = "$BAIT ${{BAIT}} $(BAIT) $$BAIT {passages}{prompt}"
     job = attacker.job(
         "expand",
@@ -261,7 +263,7 @@ def test_stolen_operator_token_cannot_create_other_pods(
         assert "ValidatingAdmissionPolicy" in said.stderr, said
 
 
-def test_other_tenants_job_completes(
+def test_job_of_other_tenant_completes_undisturbed(
     cluster: Kubernetes, victim: tuple[TrainingJob, dict[str, Any]], attacker: Attacker
 ) -> None:
     job, before = victim

@@ -14,7 +14,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_logprob_values_and_gradients_match_in_bf16(compiled: bool) -> None:
+def test_bf16_logprobs_and_gradients_match_exact_values(compiled: bool) -> None:
     torch.manual_seed(0)
     hidden = torch.randn(700, 256, device="cuda").to(torch.bfloat16).requires_grad_()
     weight = (0.1 * torch.randn(5003, 256, device="cuda")).to(torch.bfloat16).requires_grad_()

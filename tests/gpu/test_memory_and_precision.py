@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_measured_device_matches_torch() -> None:
+def test_measured_gpu_memory_and_compute_capability_match_torch() -> None:
     import torch
 
     device = measure_device("cuda")

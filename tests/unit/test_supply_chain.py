@@ -27,7 +27,7 @@ def test_github_workflows_run_all_make_targets_of_local_ci() -> None:
     assert {f"make {target}" for target in targets} <= hosted
 
 
-def test_release_needs_all_other_jobs() -> None:
+def test_release_job_needs_all_other_jobs() -> None:
     assert set(WORKFLOW["jobs"]["release"]["needs"]) == set(WORKFLOW["jobs"]) - {"release"}
 
 
@@ -86,7 +86,7 @@ def test_files_do_not_contain_package_or_image_hosts() -> None:
 
 
 @pytest.mark.row("E13")
-def test_threat_model_names_existing_tests() -> None:
+def test_security_page_references_existing_files() -> None:
     named = re.findall(
         r"`((?:tests|scripts|\.github)/[\w./-]+)`", (ROOT / "SECURITY.md").read_text()
     )

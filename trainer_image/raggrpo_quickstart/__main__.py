@@ -11,7 +11,7 @@ from pathlib import Path
 MARKER = "COMPLETE"
 STEPS = 12
 VERSION = 3
-"""Increment when the content changes, so that existing folders are rebuilt."""
+"""Version of the content; increment it to rebuild existing folders."""
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
 def _prepare(folder: Path, seed: int, steps: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # incomplete or outdated
     folder.mkdir(parents=True)
-    # Imported late: a complete folder does not need torch, which takes seconds.
+    # Imported late: a complete folder does not need torch, whose import takes seconds.
     import torch
 
     from . import model, records

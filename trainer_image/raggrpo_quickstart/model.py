@@ -1,7 +1,7 @@
 """A tiny causal model and its tokenizer, created from scratch and warmed up by supervised steps.
 
-The warm-up teaches the format of an answer and the basics of copying it from a passage. Its codes
-are random, so the model cannot memorize them and has to read the passages.
+The warm-up teaches the format of an answer and the basics of copying it from a passage. The codes
+in its examples are random, so the model cannot memorize them and has to read the passages.
 """
 
 import random
@@ -24,13 +24,13 @@ NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
 SHARPNESS = 6.0
-"""Initial bias with which a first-layer head attends at one distance."""
+"""Initial bias of queries and keys that makes a first-layer head attend at one distance."""
 MATCH_SCALE = 1.4
-"""Initial scale of queries and keys in the second layer: the contrast of a match."""
+"""Initial scale of second-layer queries and keys, which determines the contrast of a match."""
 COPY_SCALE = 5.0
-"""Initial weight of the copied embedding relative to that of the current token."""
+"""Initial weight of the copied embedding relative to the embedding of the current token."""
 LOGIT_SCALE = 0.15
-"""Initial weight of the final norm; the logit of an exactly copied token is 128 times this."""
+"""Initial weight of the final norm; an exactly copied token has a logit of HIDDEN times this."""
 LEARNING_RATE, BATCH = 6e-3, 48
 
 
@@ -57,11 +57,11 @@ def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """Return a Qwen2 of about 1.7M parameters, initialized close to copying.
+    """Return a Qwen2 model of about 1.7M parameters, initialized close to a model that copies.
 
     Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one adds the
     preceding token to each position, the other attends to earlier occurrences of the current
-    token. Learned from scratch they take thousands of steps; from this initialization, a dozen.
+    token. Learning them takes thousands of steps from scratch, but a dozen from this start.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -97,9 +97,10 @@ def warm_up(
     seed: int,
     report: Callable[[int, float], None],
 ) -> None:
-    """Train on the answer tokens only, with a linear warm-up; `report` gets step and loss.
+    """Train on the answer tokens only, with a linear warm-up of the learning rate.
 
-    `codes` must include those of validation records: a token that is never a target is unlearned.
+    `report` is called with step and loss. `codes` must include the codes of validation records,
+    because the model unlearns tokens that are never a target.
     """
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(
@@ -122,7 +123,7 @@ def warm_up(
 
 
 def prompt_text(question: Question, passages: Sequence[str]) -> str:
-    """Return the prompt that the trainer composes from these templates."""
+    """Return the prompt as the trainer composes it from the templates of this module."""
     text = "".join(PASSAGE_TEMPLATE.format(index=i, text=p) for i, p in enumerate(passages, 1))
     return PROMPT_TEMPLATE.format(passages=text, prompt=question.record.question)
 
@@ -135,10 +136,11 @@ def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 
 def _initialize_copying(first: Any, second: Any) -> None:
-    """Divide the hidden space into one slot per head; slot 0 has the embedding of the token.
+    """Initialize two attention layers to copy, with one slot of the hidden space per head.
 
-    Head d of the first layer copies slot 0 of the token d positions back into slot d. Head d of
-    the second layer attends where slot d matches the current token's slot d - 1, and copies all.
+    Slot 0 has the embedding of the token. Head d of the first layer copies slot 0 of the token d
+    positions back into slot d. Head d of the second layer attends to the positions whose slot d
+    matches slot d - 1 of the current token, and copies their whole hidden state.
     """
     size = HIDDEN // HEADS
     slots = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN)).Q.T.view(HEADS, size, HIDDEN)
@@ -155,7 +157,7 @@ def _initialize_copying(first: Any, second: Any) -> None:
 
 
 def _attend_at_distance(attention: Any, rows: slice, distance: int) -> None:
-    """Bias queries and keys of one head so that its rotary positions favor one distance."""
+    """Set the biases of one head so that its rotary positions favor one distance."""
     size = HIDDEN // HEADS
     angle = -distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
     keys = attention.k_proj.bias[rows]
@@ -168,7 +170,7 @@ def _attend_at_distance(attention: Any, rows: slice, distance: int) -> None:
 def _example(
     question: Question, codes: Sequence[str], rng: random.Random, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[int], list[int]]:
-    """Return prompt and answer tokens, with a random code in each passage."""
+    """Return the prompt and answer tokens of a question, with a random code in each passage."""
     hits = rng.sample(question.hits, len(question.hits))
     drawn = {record: rng.choice(codes) for record in hits}
     text = prompt_text(question, [record.passage(drawn[record]) for record in hits])

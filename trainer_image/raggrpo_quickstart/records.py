@@ -2,9 +2,9 @@
 
 Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name of the standard.
 The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
-retrieved passages. A question is used only if all its hits share a word with it, so that the right
-hit cannot be chosen without reading, and if its last word occurs in no other hit: that word is next
-to the code, where a model of two layers can use both.
+retrieved passages. A question is used only if it meets two conditions. All its hits share a word
+with it, so that the right hit cannot be chosen without reading. No other hit ends with the same
+word: a model of two layers can only use the word next to the code.
 """
 
 import json
@@ -24,7 +24,7 @@ from raggrpo_retriever.index import Bm25Index
 
 TOP_K = 3
 MAX_NAME_CHARACTERS = 32
-"""The few longer names would determine the length of all batches."""
+"""Maximum length of a name; the few longer names would determine the length of all batches."""
 VALIDATION_QUESTIONS = 256
 
 
@@ -56,7 +56,7 @@ class Record:
         return self.name.split()[-1]
 
     def passage(self, code: str = "") -> str:
-        """Return the passage of the record, or the same with another code."""
+        """Return the passage of the record; `code`, if specified, replaces its code."""
         return f"{self.name} [{code or self.code}]"
 
 
@@ -88,7 +88,7 @@ def load_records() -> list[Record]:
 
 
 def select_questions(records: Sequence[Record], seed: int) -> Questions:
-    """Return training and validation questions for records that meet the module's conditions."""
+    """Return training and validation questions that meet the conditions of the module docstring."""
     index = Bm25Index([Passage(str(i), r.passage()) for i, r in enumerate(records)])
     results = index.search([record.question for record in records], TOP_K)
     candidates = [
@@ -104,7 +104,7 @@ def select_questions(records: Sequence[Record], seed: int) -> Questions:
 
 
 def write_corpus(records: Iterable[Record], path: Path) -> None:
-    """Write one line {"id", "contents"} per record."""
+    """Write one line of JSON per record, with the keys `id` and `contents`."""
     lines = [
         json.dumps({"id": str(i), "contents": record.passage()}, ensure_ascii=False) + "\n"
         for i, record in enumerate(records)

@@ -1,7 +1,8 @@
 """`python -m raggrpo_retriever`: serve one corpus over HTTP until SIGTERM.
 
-The port opens before the index is loaded; until then `/healthz` returns 503. Exit codes: 3 if the
-corpus cannot be used (with one line of error), 2 for invalid arguments or an address in use.
+The port opens before the index is loaded; until the index is loaded, `/healthz` returns 503. Exit
+codes: 2 for invalid arguments or an address in use; 3 if the corpus cannot be used, with one line
+on standard error; 1 if the index was not loaded for another reason.
 """
 
 import argparse

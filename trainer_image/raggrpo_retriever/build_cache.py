@@ -1,10 +1,10 @@
-"""A cache of folders by key, each complete or absent. Must not know their content.
+"""A cache of folders by key; each folder is complete or absent. Must not know their content.
 
     root/<key>/            a complete folder; COMPLETE is written last
-    root/<key>.building/   partial results of unfinished builds, reused by the next one
+    root/<key>.building/   partial results of unfinished builds, reused by the next build
 
-Processes may build the same key concurrently: the first to finish publishes its folder by a rename,
-which cannot replace a non-empty folder, and the others use that one.
+Processes may build the same key concurrently. The first process to finish publishes its folder by
+a rename, which cannot replace a non-empty folder; the other processes then use this folder.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 COMPLETE = "COMPLETE"
 Build = Callable[[Path, Path], None]
-"""Arguments: folder to fill, folder for partial results of interrupted builds."""
+"""Fills a folder. Arguments: this folder, and one for partial results of interrupted builds."""
 
 
 def get_or_build(root: Path, key: str, build: Build) -> Path:
@@ -50,7 +50,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a draft, sync it to disk and rename it to `path`."""
+    """Call `write` with the path of a draft, sync the draft to disk and rename it to `path`."""
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     write(draft)
     _sync(draft)

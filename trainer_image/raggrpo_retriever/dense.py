@@ -12,23 +12,23 @@ from .vectors import VectorIndex
 RANK_CONSTANT = 60
 """k of reciprocal rank fusion, as in the paper (see HybridIndex)."""
 MIN_CANDIDATES = 100
-"""Minimum number of hits of each search to fuse."""
+"""Minimum number of hits that each search contributes to the fusion."""
 
 
 class DenseIndex:
     """Search by inner product of embeddings.
 
-    Hits of equal score are in corpus order; faiss chooses among those that tie for the last place.
+    Hits of equal score are in corpus order; faiss chooses among hits that tie for the last place.
     """
 
     def __init__(
         self, passages: Sequence[Passage], vectors: VectorIndex, embedder: Embedder
     ) -> None:
-        """`vectors` are those of `passages`, in this order, by the model of `embedder`."""
+        """`vectors` are the embeddings of `passages` by `embedder`, in the same order."""
         self._passages, self._vectors, self._embedder = passages, vectors, embedder
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return the `top_k` best hits of each query; none for a blank query."""
+        """Return the `top_k` best hits of each query; a blank query has no hits."""
         indices = [i for i, query in enumerate(queries) if query.strip()]
         hits: list[list[Hit]] = [[] for _ in queries]
         if not indices:
@@ -50,7 +50,7 @@ class HybridIndex:
 
     The score of a passage is the sum of 1 / (60 + rank) over the rankings that contain it: Cormack,
     Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning
-    methods", 2009. It does not need a common scale of BM25 scores and inner products.
+    methods", 2009. BM25 scores and inner products need no common scale for it.
     """
 
     def __init__(self, bm25: Bm25Index, dense: DenseIndex) -> None:

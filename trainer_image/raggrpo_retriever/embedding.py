@@ -15,19 +15,19 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
 
-transformers_logging.disable_progress_bar()  # logs are not terminals
+transformers_logging.disable_progress_bar()  # progress bars are unreadable in logs
 
 MAX_BATCH_TOKENS = 4096
 """Limit of a forward pass: texts in the batch × tokens of the longest one."""
 TRIAL_WORD = "a "
-"""Repeated to test a text of maxTokens before serving."""
+"""Word that is repeated maxTokens times to test the longest text before serving."""
 
 
 class Embedder:
     """An embedding model.
 
     Runs one forward pass at a time, so that memory does not grow with the calls in flight. Vectors
-    are float32 [N, dimension]; those of equal texts may differ in the last bits between batches.
+    are float32 [N, dimension]; equal texts in different batches may differ in the last bits.
     """
 
     def __init__(self, spec: EmbeddingModel) -> None:
@@ -49,11 +49,11 @@ class Embedder:
         self.dimension: int = trial.shape[1]
 
     def passages(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of passages."""
+        """Return the vectors of passages, each embedded with the passage prefix."""
         return self._embed([self._spec.passage_prefix + text for text in texts])
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors of queries."""
+        """Return the vectors of queries, each embedded with the query prefix."""
         return self._embed([self._spec.query_prefix + text for text in texts])
 
     def normalized(self, vectors: np.ndarray) -> np.ndarray:

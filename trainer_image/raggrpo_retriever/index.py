@@ -39,7 +39,7 @@ class Index(Protocol):
 
 
 def tokenize(text: str) -> list[str]:
-    """Return lower-cased words; runs of CJK characters become bigrams, a single one is kept."""
+    """Return lower-cased words; a run of two or more CJK characters becomes bigrams."""
     tokens: list[str] = []
     for run in _RUN.finditer(text.lower()):
         word = run.group()
@@ -66,7 +66,7 @@ class Bm25Index:
         )
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Return at most `top_k` hits per query, best first, each with a token of the query."""
+        """Return at most `top_k` hits per query, best first; each hit has a token of the query."""
         return [self._search_one(query, top_k) for query in queries]
 
     def _search_one(self, query: str, top_k: int) -> list[Hit]:

@@ -27,7 +27,7 @@ def load_or_build_vectors(
     embedder: Embedder,
     report: Callable[[str], None],
 ) -> VectorIndex:
-    """Return the vector index of all passages. Raises CorpusError."""
+    """Load the vector index of all passages from the cache, or build it. Raises CorpusError."""
     exact = len(passages) <= spec.hnsw_above
 
     def build(folder: Path, partial: Path) -> None:
@@ -48,7 +48,7 @@ def load_or_build_vectors(
             f"{spec.index_path}: cannot write the index ({error.strerror or error}); "
             "use a folder on a writable volume"
         ) from error
-    except RuntimeError as error:  # from faiss: a full disk, a damaged file
+    except RuntimeError as error:  # faiss raises it for a full disk or a damaged file
         raise CorpusError(
             f"{spec.index_path}: cannot write or read the index "
             f"({' '.join(str(error).split())[:300]}); free space, or delete the folder"
@@ -78,8 +78,8 @@ def _specified_vectors(path: Path, count: int, embedder: Embedder) -> np.ndarray
     vectors = load_vectors(path, count)
     if vectors.shape[1] != embedder.dimension:
         raise CorpusError(
-            f"{path}: vectors have dimension {vectors.shape[1]}, the embedding model "
-            f"{embedder.dimension}; embed the corpus with this model"
+            f"{path}: vectors have dimension {vectors.shape[1]}, but the embedding model "
+            f"has {embedder.dimension}; embed the corpus with this model"
         )
     return vectors
 
@@ -105,7 +105,7 @@ def _embedded_blocks(
 
 
 def _saved_block(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """Return a block that an interrupted build saved, or None."""
+    """Return a block saved by an interrupted build, or None if it is missing or invalid."""
     try:
         vectors: np.ndarray = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):

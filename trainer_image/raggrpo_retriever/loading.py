@@ -9,11 +9,11 @@ from .corpus import CorpusError, load_corpus
 from .index import Bm25Index, Index
 
 Report = Callable[[str], None]
-"""Receives the current activity, for /healthz."""
+"""Receives a description of the current activity, which /healthz reports."""
 
 
 def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index:
-    """Return the index of the corpus. Raises CorpusError."""
+    """Load or build the index of a corpus; `report` gets each activity. Raises CorpusError."""
     report(f"loading {spec.corpus}")
     passages = load_corpus(Path(spec.corpus))
     if not spec.embeds:

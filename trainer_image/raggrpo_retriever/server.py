@@ -2,8 +2,8 @@
 
 Must not load anything: responds with 503 until the loader sets the index of the `IndexHolder`.
 
-A call may have any number of queries; beyond MAX_BODY_BYTES of request or MAX_RESPONSE_BYTES of
-passages, the response is 413.
+A call may have any number of queries. The response is 413 if the request body exceeds
+MAX_BODY_BYTES or the passages exceed MAX_RESPONSE_BYTES.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ MAX_RESPONSE_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
 TOO_LARGE = 413
 QUERY_BLOCK = 64
-"""Queries that are searched together, which bounds the memory of large calls."""
+"""Number of queries that are searched together; it bounds the memory of large calls."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass
 class IndexHolder:
-    """Receives the index from the loader; `reason` explains why there is none."""
+    """Receives the index from the loader; `reason` explains why it is not available yet."""
 
     index: Index | None = None
     reason: str = "loading the index"
 
 
 class BadRequest(Exception):
-    """The request is invalid; `field` is the field of the body at fault."""
+    """The request is invalid; `field` names the invalid field of its body."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -61,7 +61,7 @@ class RetrieveRequest(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A RagChat request; only calls of role Reference omit the actor's three fields."""
+    """A RagChat request; calls of role Reference omit the three fields that the actor writes."""
 
     model_config = ConfigDict(strict=True)
 
@@ -74,10 +74,10 @@ class ChatRequest(BaseModel):
 
 
 def build_app(holder: IndexHolder) -> Starlette:
-    """Return the web application; error responses have their reason in `error`.
+    """Return the web application; error responses contain the reason in `error`.
 
     Unknown fields are ignored, because clients of these protocols add their own. Invalid requests
-    get status 400 from `/retrieve` and 422 from `/chat`, with the `field` at fault.
+    get status 400 from `/retrieve` and 422 from `/chat`, with the name of the invalid `field`.
     """
 
     async def healthz(_: Request) -> Response:
@@ -101,7 +101,7 @@ def build_app(holder: IndexHolder) -> Starlette:
 
 
 def retrieve_response(index: Index, body: RetrieveRequest) -> dict[str, object]:
-    """Return a list per query of documents, or of {"document", "score"} with `return_scores`."""
+    """Return one list per query: documents, or {"document", "score"} with `return_scores`."""
     results = _search(index, body)
     return {"result": [[_document(hit, body.return_scores) for hit in hits] for hits in results]}
 
@@ -179,7 +179,7 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
         block = index.search(queries[start : start + QUERY_BLOCK], body.topk)
         size += sum(len(hit.passage.contents) for hits in block for hit in hits)
         if size > MAX_RESPONSE_BYTES:
-            problem = f"passages with more than {MAX_RESPONSE_BYTES} characters"
+            problem = f"the passages have more than {MAX_RESPONSE_BYTES} characters"
             raise TooLarge("topk", f"{problem}; decrease topk or send fewer queries")
         results += block
     return results

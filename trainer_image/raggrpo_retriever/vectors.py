@@ -58,6 +58,6 @@ class VectorIndex:
         return int(self._index.d)
 
     def search(self, queries: np.ndarray, top_k: int) -> Neighbors:
-        """Return the `top_k` nearest passages of each row of `queries`, float32 [Q, dimension]."""
+        """Return the `top_k` nearest passages for each row of `queries`, float32 [Q, dimension]."""
         scores, positions = self._index.search(queries, min(top_k, len(self)))
         return scores, positions

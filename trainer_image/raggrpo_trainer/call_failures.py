@@ -1,4 +1,4 @@
-"""`CallFailed`: a call to a service or to user code failed, with its cause."""
+"""`CallFailed`: the exception for a failed call to a service or to user code."""
 
 from enum import StrEnum
 
@@ -26,7 +26,7 @@ class FailureCause(StrEnum):
 
 
 class CallFailed(Exception):
-    """One call failed."""
+    """A call failed; `cause` and `detail` describe the failure."""
 
     def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
         super().__init__(f"{cause}: {detail}")

@@ -1,17 +1,17 @@
-"""`TrainerError`: an error with the exit code and the message that the operator shows."""
+"""`TrainerError`: an error with an exit code and the message that the operator shows."""
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
 
 
 class TrainerError(Exception):
-    """Ends the attempt with this exit code; the message names the cause and the remedy."""
+    """An error that ends the attempt with `exit_code`; the message has the cause and the remedy."""
 
     def __init__(self, exit_code: ExitCode, message: str, short_of: Shortage | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.short_of = short_of
-        """The memory term that was too small, if memory ran out."""
+        """The sizing term that was too small; None if memory did not run out."""
 
     def __reduce__(self) -> tuple[type["TrainerError"], tuple[object, ...]]:
         return type(self), (self.exit_code, str(self), self.short_of)

@@ -20,21 +20,22 @@ from .errors import TrainerError
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
     """Return the configuration from the environment.
 
-    Raises TrainerError CONFIG_ERROR if it is invalid, was altered, or has another schema.
+    Raises TrainerError CONFIG_ERROR if the configuration is invalid, was altered, or has another
+    schema.
     """
     try:
         config = TrainerConfig.model_validate_json(open_sealed(env))
     except BrokenSeal as error:
         raise TrainerError(ExitCode.CONFIG_ERROR, str(error)) from error
     except ValidationError as error:
-        # Without values: the message is logged, and the query of a URL may contain a key.
+        # Omit the values: the message is logged, and the query of a URL may contain a key.
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
         raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {problems}") from None
     if config.schema_digest != schema_digest():
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"the configuration has schema {config.schema_digest}, this trainer supports "
+            f"the configuration has schema {config.schema_digest}, but this trainer supports "
             f"{schema_digest()}; use the image of the operator's version",
         )
     return config
@@ -43,13 +44,13 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return each endpoint's headers by endpoint name, with secrets from the environment.
 
-    Raises TrainerError CONFIG_ERROR if a variable is missing.
+    Raises TrainerError CONFIG_ERROR if an environment variable is not set.
     """
     return {each.name: _values(each.headers, env) for each in spec.endpoints}
 
 
 def judge_headers(spec: RewardSpec, env: Mapping[str, str]) -> dict[int, dict[str, str]]:
-    """Return each judge's headers by the index of its reward term, as `endpoint_headers` does."""
+    """Return each judge's headers by the index of its reward term; see `endpoint_headers`."""
     return {index: _values(judge.headers, env) for index, judge in spec.judges}
 
 

@@ -1,12 +1,12 @@
 """`python -m raggrpo_trainer.pre_stop`: makes the driver save and exit before this pod terminates.
 
-The preStop hook of Ray head and workers. Must import only the standard library and must not fail:
-without a driver there is nothing to save. After the driver's exit it can kill Ray, since nothing in
-the pod is worth saving then, and a regular shutdown takes half a minute, during which the pods
-still use GPUs and quota.
+This is the preStop hook of the Ray head and of the workers. It must import only the standard
+library and must not fail: without a driver there is nothing to save. After the driver has exited,
+the hook can kill Ray, because nothing in the pod is worth saving then. A regular shutdown takes
+half a minute, during which the pods still use GPUs and quota.
 
 If the RayCluster was deleted, a worker may be unable to reach the Ray head although the driver is
-still saving. A driver kills its ranks or marks them as waiting before it exits. So live ranks
+still saving. Before a driver exits, it kills its ranks or marks them as waiting. So live ranks
 without that marker mean that the driver is alive or was killed.
 """
 
@@ -28,14 +28,14 @@ from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 POLL_SECONDS = 0.2
 CALL_SECONDS = 5.0
 UNREACHABLE_SECONDS = 30.0
-"""How long live ranks without a marker indicate a live driver that is unreachable. Ranks outlive a
-lost Ray head by more than this."""
+"""How long live ranks without a marker count as evidence of a live but unreachable driver. Ranks
+outlive a lost Ray head for longer than this."""
 RANK_TITLE = "ray::RankActor"
 """Prefix of a rank's process title; Ray appends the running method."""
 RAY_EXIT_SECONDS = 5.0
-"""Time for `ray start` to exit and terminate the container, and this hook with it."""
+"""Time for `ray start` to exit; the container then terminates and stops this hook."""
 RAYLET, LOG_MONITOR = "/raylet/raylet", "/log_monitor.py"
-"""Path suffixes of processes of every Ray node; `ray start --block` exits once one is killed."""
+"""Path suffixes of two processes of a Ray node; `ray start --block` exits if one is killed."""
 RAYLET_EXIT_SECONDS = 1.0
 """How long a raylet may take to unregister its node from the Ray head and exit."""
 RAYLET_POLL_SECONDS = 0.1
@@ -52,7 +52,7 @@ def main(
     parser = argparse.ArgumentParser(prog="raggrpo_trainer.pre_stop", description=__doc__)
     parser.add_argument("--head", required=True, help="host of the progress server")
     parser.add_argument("--seconds", type=float, required=True, help="timeout")
-    parser.add_argument("--end-ray", action="store_true", help="then kill the Ray node of this pod")
+    parser.add_argument("--end-ray", action="store_true", help="finally, kill this pod's Ray node")
     options = parser.parse_args(arguments)
     port = env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT)
     url = f"http://{options.head}:{port}/stop"
@@ -79,11 +79,11 @@ def main(
 
 
 def end_ray(processes: Path, sleep: Callable[[float], None]) -> None:
-    """Terminate the Ray node of these processes.
+    """Terminate the Ray node of this pod; `processes` is the pod's /proc.
 
-    The Ray head detects that a raylet was killed only after several health checks, and until then
-    would schedule the next attempt on its node. On SIGTERM a raylet unregisters, but `ray start`
-    does not exit. So SIGTERM comes first, then SIGKILL.
+    The Ray head detects that a raylet was killed only after several health checks. Until then, it
+    would schedule the next attempt on the killed raylet's node. On SIGTERM a raylet unregisters its
+    node, but `ray start` does not exit. So SIGTERM comes first, then SIGKILL.
     """
     _send(signal.SIGTERM, _running(processes, RAYLET))
     for _ in range(round(RAYLET_EXIT_SECONDS / RAYLET_POLL_SECONDS)):
@@ -95,7 +95,7 @@ def end_ray(processes: Path, sleep: Callable[[float], None]) -> None:
 
 def _send(number: signal.Signals, to: Sequence[int]) -> None:
     for process in to:
-        with suppress(OSError):  # it has exited, or belongs to another user
+        with suppress(OSError):  # the process has exited, or belongs to another user
             os.kill(process, number)
 
 
@@ -111,12 +111,12 @@ def commands(processes: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the PID and the command, or the process title, of every process."""
     for each in processes.iterdir():
         if each.name.isdigit():
-            with suppress(OSError):  # it has exited
+            with suppress(OSError):  # the process has exited
                 yield int(each.name), (each / "cmdline").read_text().split("\0")
 
 
 def _is_running(url: str, token: str) -> bool | None:
-    """Request the driver to stop; return whether it is running, None without a response."""
+    """Request a stop of the driver; return whether it is running, or None without a response."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = Request(url, data=b"", headers=headers, method="POST")
     try:

@@ -1,17 +1,19 @@
-"""`python -m raggrpo_trainer.ray_start ray start ...`: `ray start` as used for every Ray node.
+"""`python -m raggrpo_trainer.ray_start ray start ...`: a modified `ray start` for all Ray nodes.
 
-It differs from `ray start` as follows:
+This module changes `ray start` as follows:
 
-- Without Ray's other commands, which import pandas and FastAPI: three quarters of its imports.
-- Without the Ray Client server, which no job uses. It waits 30 s for the node of the Ray head and
-  fails if a busy machine takes longer; `ray start --block` then terminates the whole Ray head. Ray
-  has no option to disable it and starts it wherever Ray Client's requirements are installed.
-- Without the dashboard process, with `--include-dashboard=false`. Ray would start it anyway, to
-  report usage statistics, which are disabled.
-- Without waiting for the dashboard, if there is one. Ray would start the head's own node only after
-  the dashboard responds, which that node does not need. A dashboard that fails to start terminates
-  the Ray head.
-- With persistent storage of the Ray head's state in RAGGRPO_HEAD_STORE, see `host.ray_head_store`.
+- It does not import Ray's other commands. They need pandas and FastAPI, which account for three
+  quarters of the imports of `ray start`.
+- It does not start the Ray Client server, which no job uses. That server waits 30 s for the node of
+  the Ray head and fails if a busy machine takes longer; `ray start --block` then terminates the
+  whole Ray head. Ray has no option to disable the server and starts it wherever Ray Client's
+  requirements are installed.
+- With `--include-dashboard=false`, it does not start the dashboard process. Ray would start that
+  process anyway to report usage statistics, which are disabled.
+- With a dashboard, it does not wait for the dashboard to respond. Ray would start the head's own
+  node only after the response, although the node does not need the dashboard. A dashboard that
+  fails to start terminates the Ray head.
+- It stores the Ray head's state in the folder RAGGRPO_HEAD_STORE, see `host.ray_head_store`.
 """
 
 import logging
@@ -28,11 +30,11 @@ from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.job.cli")
-"""Ray's modules of other commands; its command line works without them."""
+"""Modules of Ray's other commands; Ray's command line works without them."""
 
 
 def skip_dashboard_wait() -> None:
-    """Make Ray read an empty dashboard address, for which it would otherwise wait."""
+    """Make Ray read an empty dashboard address instead of waiting until the address is known."""
     get = internal_kv._internal_kv_get
 
     def get_or_empty(key: str | bytes, **options: Any) -> bytes | None:
@@ -45,7 +47,7 @@ def main() -> None:
     """Run Ray's command line without Ray Client and its other commands."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for name in OTHER_COMMANDS:
-        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # importing it fails
+        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # makes its import fail
     with large_import():
         from ray.scripts import scripts
     scripts.get_ray_client_dependency_error = lambda: ImportError("unused")

@@ -1,4 +1,4 @@
-"""Failed calls of one sample, with their source. The rest of the step continues."""
+"""Exceptions for failed calls of one sample. The other samples of the step are not affected."""
 
 from .call_failures import CallFailed, FailureCause
 
@@ -11,14 +11,14 @@ class SampleFailed(CallFailed):
     ) -> None:
         super().__init__(cause, detail, transient=transient)
         self.source = source
-        """What was called, for messages: "endpoint actor-8b", "reward Python"."""
+        """Name of the called service or function: "endpoint actor-8b", "reward Python"."""
 
     def __str__(self) -> str:
         return f"{self.source}: {self.cause}: {self.detail}"
 
 
 def source_of(endpoint: str) -> str:
-    """Return the name of an endpoint as a source, for messages."""
+    """Return the `SampleFailed.source` of an endpoint."""
     return f"endpoint {endpoint}"
 
 

@@ -12,7 +12,7 @@ HTTP_URL: Final = (
     rf"^(https?://({_HOST}(\.{_HOST})*\.?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{{0,4}})?"
     "([/?][!-?A-~]*)?)?$"
 )
-"""Printable ASCII without @, so that every client parses the same host."""
+"""Pattern of printable ASCII without @, so that all clients read the same host from a URL."""
 BACKUP_URL: Final = rf"^((s3|gs)://[A-Za-z0-9][-A-Za-z0-9._]*(/{_FOLDER})?|file:///{_FOLDER})?$"
 MAX_URL: Final = 1024
 MAX_HOST: Final = 253
@@ -22,7 +22,7 @@ HttpUrl = Annotated[str, StringConstraints(pattern=HTTP_URL, max_length=MAX_URL)
 """Full URL of a service, without credentials, or empty."""
 
 BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_URL)]
-"""Folder in S3 or Google Cloud Storage, or on a volume, or empty."""
+"""URL of a folder in S3, in Google Cloud Storage or on a volume; or empty."""
 
 
 def display_url(url: str) -> str:
@@ -31,12 +31,12 @@ def display_url(url: str) -> str:
 
 
 def without_queries(text: str) -> str:
-    """Return a text with queries and fragments of URLs removed, up to the next space."""
+    """Return a text without the queries and fragments of its URLs; each URL ends at a space."""
     return re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1", text)
 
 
 def url_problem(url: str) -> str:
-    """Return why a URL is unusable, or "" if it is valid; never contains the URL."""
+    """Return why a URL is invalid, or "" if it is valid. The result never contains the URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

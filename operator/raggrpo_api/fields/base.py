@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ApiModel(BaseModel):
-    """Frozen model that rejects unknown fields; camelCase in JSON.
+    """Frozen model that rejects unknown fields and uses camelCase names in JSON.
 
     `core.spec.resolve` derives the origin of each value from `model_fields_set`. The CRD therefore
     has no defaults: they would appear as specified by the user.
@@ -39,19 +39,19 @@ class ApiModel(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy. Raises TypeError for unknown names, which pydantic accepts."""
+        """Return a copy. Raises TypeError for unknown names, which pydantic's method accepts."""
         if unknown := sorted((update or {}).keys() - type(self).model_fields.keys()):
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
         return super().model_copy(update=update, deep=deep)
 
 
 DATACLASS_CONFIG = ApiModel.model_config.copy()
-DATACLASS_CONFIG.pop("frozen")  # an argument of the decorator
+DATACLASS_CONFIG.pop("frozen")  # `api_dataclass` passes `frozen` as an argument
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def api_dataclass(cls: type[T]) -> type[T]:
-    """Make a validated dataclass: `dataclasses.replace` checks names, types and limits."""
+    """Make a frozen, validated dataclass: `dataclasses.replace` checks names, types and limits."""
     return cast(type[T], dataclass(frozen=True, kw_only=True, config=DATACLASS_CONFIG)(cls))
 
 
@@ -75,7 +75,7 @@ Time = Annotated[
     PlainSerializer(format_time, return_type=str),
     WithJsonSchema({"type": "string"}),
 ]
-"""A time in whole seconds or None; in JSON a string, "" for None."""
+"""A time in whole seconds, or None; a string in JSON, where "" stands for None."""
 
 
 class PathMarker:
@@ -90,10 +90,10 @@ _PART: Final = rf"({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)"
 _PATH: Final = f"/({_PART}(/{_PART})*/?)?"
 ABSOLUTE_PATH: Final = f"^{_PATH}$"
 OPTIONAL_PATH: Final = f"^({_PATH})?$"
-"""Without empty components, `.` and `..`, so that a path has only one spelling."""
+"""Patterns without empty components, `.` and `..`, so that a path has only one spelling."""
 MAX_PATH: Final = 512
 MAX_CHECKPOINT_PATH: Final = 480
-"""Shorter than MAX_PATH, so that derived paths such as the default log folder fit."""
+"""Maximum characters; less than MAX_PATH, so that derived paths such as the log folder fit."""
 
 AbsolutePath = Annotated[
     str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=MAX_PATH), PathMarker()
@@ -124,7 +124,7 @@ CPU: Final = r"^([0-9]{1,5}(\.[0-9]{1,3})?|[0-9]{1,8}m)?$"
 MEMORY: Final = r"^([0-9]{1,15}|[0-9]{1,12}(\.[0-9]{1,3})?(k|Ki|M|Mi|G|Gi|T|Ti))?$"
 
 Cpu = Annotated[str, StringConstraints(pattern=CPU, max_length=16)]
-"""An amount of CPUs such as `16` or `500m`; empty: computed by the operator."""
+"""Number of CPUs, such as `16` or `500m`; empty: computed by the operator."""
 
 Memory = Annotated[str, StringConstraints(pattern=MEMORY, max_length=24)]
 """An amount of memory such as `64Gi`; empty: computed by the operator."""
@@ -137,7 +137,7 @@ AttemptNumber = NewType("AttemptNumber", int)
 ClusterNumber = NewType("ClusterNumber", int)
 """Number of a Ray cluster within its job, from 1; several attempts may share a cluster."""
 Count = Annotated[int, Field(ge=0, le=10**9)]
-"""A number reported by a pod; multiplied by a Duration it fits into int64."""
+"""A number reported by a pod, limited so that its product with a Duration fits into int64."""
 Duration = Annotated[float, Field(ge=0.0, le=10 * 365 * 86_400.0)]
 """Seconds reported by a pod."""
 Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]

@@ -31,7 +31,7 @@ JsonPath = Annotated[str, StringConstraints(pattern=JSON_PATH, max_length=256)]
 
 
 def size_problem(value: object, max_depth: int, max_values: int) -> str:
-    """Return how a value exceeds the limits, or "" if it does not.
+    """Return a description of how a value exceeds the limits, or "" if it is within them.
 
     Iterative, because the API server accepts objects nested deeper than Python's recursion limit
     and YAML aliases may be circular.
@@ -63,12 +63,12 @@ def _within_limits(value: Any) -> Any:
         each, depth = pending.pop()
         count += 1
         if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ValueError(f"at most {MAX_DEPTH} levels and {MAX_VALUES} values")
+            raise ValueError(f"it has more than {MAX_DEPTH} levels or {MAX_VALUES} values")
         match each:
             case dict():
                 if not all(isinstance(key, str) and len(key) <= MAX_NAME for key in each):
                     raise ValueError(
-                        f"a name is not a string, or longer than {MAX_NAME} characters"
+                        f"a name is not a string, or has more than {MAX_NAME} characters"
                     )
                 pending += [(item, depth + 1) for item in each.values()]
             case list():
@@ -100,7 +100,7 @@ JsonTemplate = Annotated[
 
 
 def values_at(path: str, value: Any) -> list[Any]:
-    """Return the values at a path: several with `[*]`, none if the path does not exist."""
+    """Return the values at a path: several for `[*]`, none if the path does not exist."""
     matches = [value]
     for step in _STEP.findall(path.removeprefix("$")):
         if step == "[*]":
@@ -144,10 +144,10 @@ def placeholders(template: Any) -> set[str]:
 
 
 def render_template(template: Any, values: Mapping[str, Any]) -> Any:
-    """Return a template with its placeholders replaced. Raises KeyError with a missing name.
+    """Return a template with its placeholders replaced. Raises KeyError for an unknown name.
 
-    A string that is a single placeholder becomes the value itself, so that `"{top_k}"` is sent as
-    a number. Within longer strings, values other than strings are written as JSON.
+    A string that consists of one placeholder becomes the value itself, so that `"{top_k}"` is sent
+    as a number. Within longer strings, values other than strings are written as JSON.
     """
     match template:
         case str():
@@ -164,7 +164,7 @@ def render_template(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """Return a string with its placeholders replaced. Raises KeyError with a missing name."""
+    """Return a string with its placeholders replaced. Raises KeyError for an unknown name."""
 
     def replace(match: re.Match[str]) -> str:
         if literal := match.group(1):

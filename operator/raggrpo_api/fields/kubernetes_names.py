@@ -16,7 +16,7 @@ _HOST: Final = _LABEL.replace("a-z", "a-zA-Z")
 _REPOSITORY: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 
 NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Unanchored: use `fullmatch`."""
+"""Pattern of a namespace's name without anchors: use `fullmatch`."""
 OBJECT_NAME: Final = f"^{_SUBDOMAIN}$"
 OPTIONAL_OBJECT_NAME: Final = f"^({_SUBDOMAIN})?$"
 QUALIFIED_NAME: Final = f"^({_SUBDOMAIN}/)?{_NAME_PART}$"
@@ -29,9 +29,9 @@ IMAGE: Final = (
     r"(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@sha256:[0-9a-f]{64})?)?$"
 )
 BARE_DIGEST: Final = "^[0-9a-f]{64}$"
-"""Matches IMAGE, but is rejected by the kubelet."""
+"""Pattern of a digest without a name, which matches IMAGE but is rejected by the kubelet."""
 MAX_IMAGE: Final = 255 - 18
-"""The kubelet limits the name after adding registry and `library/` to a short one."""
+"""Maximum characters; the kubelet's limit of 255 includes the registry and `library/` it adds."""
 NATIVE_RESOURCES: Final = "kubernetes.io/"
 QUOTA_RESOURCES: Final = "requests."
 """Prefixes of resource names that Kubernetes reserves."""

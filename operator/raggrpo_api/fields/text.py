@@ -6,13 +6,14 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[ -~])", re.DOTALL)
-"""Terminal escape sequences: colors and cursor, titles and other strings, single letters."""
+"""Terminal escape sequences: colors and cursor, titles and other strings, two-character ones."""
 
 
 def printable(text: str) -> str:
-    """Return the text without escape sequences and control characters except newlines and tabs.
+    """Return the text without escape sequences, and with other non-printable characters as spaces.
 
-    Bidirectional overrides and lone surrogates are removed as well.
+    Newlines and tabs are kept, and carriage returns are removed. Bidirectional overrides and lone
+    surrogates are not printable either.
     """
     shown = _ESCAPES.sub("", text)
     return "".join(
@@ -21,13 +22,13 @@ def printable(text: str) -> str:
 
 
 def lines(text: str, limit: int) -> str:
-    """Return printable lines of at most `limit` characters in all."""
-    shown = printable(text[: 4 * limit])  # bounds the time
+    """Return the printable lines of a text, at most `limit` characters in total."""
+    shown = printable(text[: 4 * limit])  # limits the processing time
     return "\n".join(line.rstrip() for line in shown.splitlines())[:limit]
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return one printable line of at most `limit` characters."""
+    """Return a text as one printable line of at most `limit` characters."""
     return " ".join(printable(text[: 4 * limit]).split())[:limit]
 
 

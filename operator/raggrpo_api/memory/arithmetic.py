@@ -1,4 +1,4 @@
-"""Memory arithmetic shared by the operator's sizing and the trainer, in bytes."""
+"""Memory sizes in bytes, as computed by both the operator's sizing and the trainer."""
 
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.resources import Device, ResourcesSpec
@@ -15,15 +15,15 @@ LOGIT_CHUNK = 2**25
 GPU_LOGIT_CHUNK = 2**27
 """Logits per chunk on GPU: 512 MiB in fp32. Every chunk updates the whole LM head gradient."""
 WEIGHT_CHUNK_BYTES = GIB
-"""Unsharded weights per tensor chunk of a weight sync; a single tensor may be larger."""
+"""Maximum unsharded weights per tensor chunk of a weight sync, unless one tensor is larger."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""fp32 parameters and AdamW's two moments."""
+"""Bytes of the fp32 parameter and AdamW's two moments."""
 EXPORT_BYTES_PER_PARAMETER = 4
-"""Upper bound: an export has the data type of the initial model."""
+"""Upper bound for an export, which has the data type of the initial model."""
 LOADING_BYTES_PER_PARAMETER = 4
-"""Host memory of a rank while it loads the model as unsharded fp32."""
+"""Host memory per parameter of a rank that loads the model as unsharded fp32."""
 MAX_WEIGHT_FILES = 2
-"""Weight files in /dev/shm: an engine may read one while a rank writes the next."""
+"""Maximum weight files in /dev/shm: an engine may read one file while a rank writes the next."""
 
 
 def num_ranks(resources: ResourcesSpec) -> int:
@@ -42,7 +42,7 @@ def element_bytes(precision: Precision) -> int:
 
 
 def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Precision) -> int:
-    """Return the KV cache of one token: 2·L·kvHeads·headSize·bytes."""
+    """Return the KV cache of one token in bytes: 2·L·kvHeads·headSize·(bytes per element)."""
     return 2 * layers * kv_heads * head_size * element_bytes(precision)
 
 

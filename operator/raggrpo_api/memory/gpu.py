@@ -23,7 +23,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Facts
 
 MemoryInputs = JobSpec | TrainerConfig
-"""Either type has the sections that the estimates use."""
+"""Types with the sections that the estimates read."""
 
 STATE_BYTES_PER_PARAMETER = 16
 """FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
@@ -40,11 +40,11 @@ MLP_BYTES = 8
 SCORE_BYTES = 5
 """Per token, attention head and attended position: scores, softmax and dropout in bf16."""
 ENGINE_OVERHEAD = 2 * GIB
-"""vLLM's CUDA graphs and activations."""
+"""Memory of vLLM's CUDA graphs and activations."""
 MAX_GPU_BYTES = 288 * 10**9
 """Largest memory of a GPU (B300, MI355X)."""
 USABLE_SHARE = 0.92
-"""Share of a GPU's memory; the rest is for the CUDA context and fragmentation."""
+"""Usable share of a GPU's memory; the rest is for the CUDA context and fragmentation."""
 
 
 def training_state(spec: MemoryInputs, facts: Facts) -> int:
@@ -56,7 +56,7 @@ def training_state(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the activations per token: of all layers, or 2·h·L plus one layer if recomputed.
+    """Return the bytes of activations per token: of all layers, or 2·h·L plus one if recomputed.
 
     Eager attention adds 5·a·s per layer; other implementations never materialize all scores
     (arXiv 2205.14135).
@@ -73,7 +73,7 @@ def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the unsharded parameters of a pass: b·(V·h + 2·layer), plus the largest in fp32.
+    """Return the unsharded parameters of a pass: b·(V·h + 2·layer), plus the largest block in fp32.
 
     The embedding stays gathered, the next layer is prefetched, and gradients are reduced in fp32.
     """
@@ -147,7 +147,7 @@ def full_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def device_memory(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the memory of one GPU: as specified, else from node labels; 0 if unknown."""
+    """Return the memory of one GPU: the specified value, else the reported one; 0 if unknown."""
     return spec.resources.gpu_memory_gib * GIB or facts.gpu_memory_mib * MIB
 
 
@@ -167,10 +167,10 @@ def usable_memory(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def training_room(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the memory for the training state of a rank, without the share of a colocated engine.
+    """Return the memory for a rank's training state, without the share of a colocated engine.
 
-    Activations may use that share, because the engine sleeps during training. It is awake during a
-    weight sync.
+    Only activations may use that share: the engine sleeps during training, but is awake during a
+    weight sync, when the training state exists as well.
     """
     room = usable_memory(spec, facts) - weight_sync_bytes(spec, facts)
     if spec.resources.placement is Placement.DISAGGREGATED:
@@ -185,12 +185,12 @@ def activation_room(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def training_state_excess(spec: MemoryInputs, facts: Facts) -> int:
-    """Return training state minus available memory; if positive, it does not fit."""
+    """Return the training state minus the memory available for it; positive if it does not fit."""
     return training_state(spec, facts) - training_room(spec, facts)
 
 
 def engine_excess(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache of one sequence minus available memory; if positive, it does not fit."""
+    """Return one sequence's KV cache minus the memory available; positive if it does not fit."""
     one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
     return one - kv_cache(spec, facts)
 
@@ -206,7 +206,7 @@ def _layer_bytes_per_token(facts: Facts) -> int:
 
 
 def _logits(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the fp32 copies of a chunk of logits: two on CPU, up to three on GPU."""
+    """Return the bytes of all fp32 copies of a chunk of logits: two on CPU, up to three on GPU."""
     on_cpu = spec.resources.device is Device.CPU
     chunk, copies = (LOGIT_CHUNK, 2) if on_cpu else (GPU_LOGIT_CHUNK, 3)
     return copies * 4 * min(chunk, micro_batch_tokens(spec) * facts.vocabulary)

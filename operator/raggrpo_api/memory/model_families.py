@@ -12,9 +12,9 @@ from typing import Any, Final
 MEASURED_ARCHITECTURES: Final = frozenset(
     {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 )
-"""Exact with shared-prefix rows in every configuration, except for attention windows."""
+"""Architectures that train exactly with shared-prefix rows, unless they have attention windows."""
 ATTENTION_LAYERS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
-"""`layer_types` without recurrent state."""
+"""Values of `layer_types` for layers without recurrent state."""
 _WINDOWS: Final = (
     "sliding_window", "attention_chunk_size", "attention_window_size", "window_size", "index_topk",
     "local_attention_window",
@@ -28,7 +28,7 @@ _ROPE_TYPES: Final = _LENGTH_DEPENDENT_ROPE | {"default", "linear", "yarn", "lla
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """Properties of a model's config.json that matter for training."""
+    """Properties that training depends on, as read from a model's config.json."""
 
     architecture: str
     """Class name in transformers and vLLM, or ""."""
@@ -39,7 +39,7 @@ class ModelFamily:
     num_experts: int
     """Number of experts; 0 for a dense model."""
     positions_change_at: int | None
-    """Row length above which a row changes the positions of other rows; None: never."""
+    """Row length above which a row changes the rotary positions of other rows; None: never."""
     is_measured: bool
     """Whether measurements of the model's family apply to this configuration."""
     activation: str
@@ -49,7 +49,7 @@ class ModelFamily:
 
 
 def model_family(config: Mapping[str, Any]) -> ModelFamily:
-    """Return the properties of a config.json."""
+    """Return the properties of the model with this config.json."""
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
     named = config.get("architectures")
@@ -68,7 +68,7 @@ def model_family(config: Mapping[str, Any]) -> ModelFamily:
 
 
 def _windows(config: Mapping[str, Any]) -> Iterator[int]:
-    if config.get("use_sliding_window") is False:  # Qwen configures a window that is unused
+    if config.get("use_sliding_window") is False:  # Qwen specifies a window that it does not use
         return
     kinds = _kinds(config.get("layer_types"))
     for name in _WINDOWS:

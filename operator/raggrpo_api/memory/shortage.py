@@ -1,4 +1,4 @@
-"""`Shortage`: which memory ran out; selects the mitigation of the next attempt."""
+"""`Shortage`: the memory that ran out, which determines the mitigation of the next attempt."""
 
 from enum import StrEnum
 

@@ -10,15 +10,15 @@ from raggrpo_api.spec.reward import RewardSpec
 SHARED_PLACEHOLDERS: Final = frozenset({"top_k", "score_threshold", "message_id"})
 """Placeholders that do not depend on a sample."""
 CALL_PLACEHOLDERS: Final = SHARED_PLACEHOLDERS | {"question", "context"}
-"""Placeholders of endpoint calls, plus the fields that the policy wrote with role Actor."""
+"""Placeholders of endpoint calls; for role Actor, the fields that the policy wrote are added."""
 JUDGE_PLACEHOLDERS: Final = frozenset(
     {"prompt", "question", "completion", "answer", "context", "passages", "message_id"}
 )
-"""Placeholders of judge prompts, plus the fields that the policy wrote in mode Reward."""
+"""Placeholders of judge prompts; in mode Reward, the fields that the policy wrote are added."""
 
 
 def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> Mapping[str, str]:
-    """Return the columns that templates require, each with the path of one such template."""
+    """Return the columns that templates require, each with the path of one template."""
     columns: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
     for index, endpoint in enumerate(retrieval.endpoints):
@@ -39,7 +39,7 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
 
 
 def needs_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
-    """Return whether a template contains {context}, the column data.columns.context."""
+    """Return whether a template contains {context}, the value of column data.columns.context."""
     endpoints = [[e.extra_body, e.body, e.url] for e in retrieval.endpoints]
     judges = [[j.prompt, j.system, j.extra_body] for _, j in reward.judges] if reward else []
     return "context" in placeholders([*endpoints, *judges])

@@ -18,7 +18,7 @@ from raggrpo_api.fields.kubernetes_names import (
 CPU_RANGE: Final = ("1m", "4096")
 MEMORY_RANGE: Final = ("64Mi", "64Ti")
 SHM_RANGE: Final = ("80Mi", MEMORY_RANGE[1])
-"""Minimum and maximum; Ray rejects an object store that fits into a smaller /dev/shm."""
+"""Minimum and maximum; Ray rejects the small object store that would fit below the minimum."""
 
 
 class Device(StrEnum):

@@ -4,14 +4,14 @@ import re
 from typing import Final
 
 _WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
-"""Secret as a separate word: DB_PW, x-key-id."""
+"""Words that mark a name as secret if they are separate words of it: DB_PW, x-key-id."""
 _LAST_WORDS: Final = "(pass|auth)"
-"""Secret as the last word, optionally with a number: DB_PASS_1, but not AUTH_MODE.
+"""Words that mark a name as secret at its end, before an optional number: DB_PASS_1, not AUTH_MODE.
 
-The same holds for `token`, also as the end of a word, but not for eos_token_id.
+The same applies to `token`, which may be the end of a longer word; eos_token_id does not match.
 """
 _PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
-"""Secret at the start of a word: AUTH_HEADER."""
+"""Pairs of words that mark a name as secret, although it ends with another word: AUTH_HEADER."""
 _ANYWHERE: Final = (
     "((api|auth|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
@@ -19,7 +19,7 @@ _ANYWHERE: Final = (
     "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook)"
 )
 _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
-"""Secret as a word of a camelCase name: dbPass, but not maxTokens."""
+"""Words that mark a camelCase name as secret: dbPass, but not maxTokens."""
 
 
 def _pattern(start: str, other: str, end: str) -> str:
@@ -36,11 +36,11 @@ def _pattern(start: str, other: str, end: str) -> str:
 SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
 """RE2 pattern of secret names; must not match TOKENIZERS_PARALLELISM or max_tokens."""
 SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
-"""RE2 pattern of a URL with a value for a secret name in its query or fragment."""
+"""RE2 pattern of a URL whose query or fragment has a value for a secret name."""
 
 
 def has_secret_query(url: str) -> bool:
-    """Return whether SECRET_QUERY_PATTERN would match; in linear time, unlike `re`."""
+    """Return whether SECRET_QUERY_PATTERN matches a URL, in linear time, unlike `re.search`."""
     pairs = (part.partition("=") for part in re.split("[?&;#]", url)[1:])
     return any(value and is_secret_name(name) for name, _, value in pairs)
 

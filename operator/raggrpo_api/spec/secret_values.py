@@ -1,4 +1,4 @@
-"""Values that look like secrets regardless of name: credentials in URLs, tokens, webhooks."""
+"""Values that look like secrets under any name: credentials in URLs, tokens, webhooks."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ _ASSIGNED: Final = (
     r"(?i:(^|[;,&?\s])[-a-z._]{0,40}(password|passwd|pwd|accountkey|(api|access)[-_]?key"
     r"|sharedaccess(key|signature))\s*=\s*[^;,\s]|authorization\s*[:=]\s*[a-z0-9])"
 )
-"""Assignments in connection strings and command lines."""
+"""Pattern of secrets that are assigned in connection strings and command lines."""
 _WEBHOOKS: Final = (
     r"(?i:hooks\.slack\.com/(services|workflows|triggers)/|/hooks/[a-z0-9]{20}"
     r"|discord(app)?\.com/api/(v[0-9]+/)?webhooks/|(webhook\.office\.com|office\.com/webhook)/"
@@ -30,9 +30,9 @@ _TOKENS: Final = (
     r"|^(?i:(bearer|basic)\s+[A-Za-z0-9+/._~=-]{12,}|token\s+[A-Za-z0-9+/._~=-]{16,})$"
 )
 SECRET_VALUE_PATTERNS: Final = (f"{_CREDENTIALS_IN_URL}|{_ASSIGNED}|{_WEBHOOKS}", _TOKENS)
-"""Valid in Python and RE2, without expensive backtracking.
+"""Patterns of secret values, valid in Python and RE2, without expensive backtracking.
 
-Two patterns, because the API server limits the cost of a rule.
+There are two patterns, because the API server limits the cost of a rule.
 """
 
 

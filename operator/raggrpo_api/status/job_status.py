@@ -37,9 +37,10 @@ from .sizing import Sizing
 
 
 def _fallback(value: Any) -> WrapValidator:
-    """Replace a stored value that exceeds the limits; an earlier release may have stored it.
+    """Return a validator that replaces an invalid stored value, such as one beyond the limits.
 
-    A status that cannot be parsed would prevent the job from being suspended.
+    An earlier release may have stored it, and a job whose status cannot be parsed could not be
+    suspended.
     """
 
     def read(stored: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -78,7 +79,7 @@ class PreflightStatus:
 
     @property
     def known_facts(self) -> Facts | None:
-        """The facts, or None before they are known."""
+        """The facts, or None before preflight has reported them."""
         return self.facts if self.facts.parameters else None
 
 
@@ -170,7 +171,7 @@ def status_from_json(raw: Any) -> JobStatus:
 
 
 def status_to_json(status: JobStatus, *, with_nulls: bool = True) -> dict[str, Any]:
-    """Return the status as JSON; the API server requires it without nulls."""
+    """Return the status as JSON; requests to the API server must not contain nulls."""
     values: dict[str, Any] = _STATUS.dump_python(status, mode="json", by_alias=True)
     return values if with_nulls else _without_nulls(values)
 

@@ -163,7 +163,7 @@ POD_START_REASONS = frozenset(
         ConditionReason.PODS_NOT_READY,
     }
 )
-"""Reasons for which pods do not start."""
+"""Reasons why pods do not start."""
 
 
 class WarningReason(StrEnum):

@@ -184,7 +184,7 @@ _GROUPS: dict[str, Any] = {
 
 
 _GROUP_OF = {to_camel(each.name): name for name in _GROUPS for each in fields(_GROUPS[name])}
-"""JSON name → group that contains the field."""
+"""Group that contains a field, by the field's JSON name."""
 
 
 def _ungrouped(grouped: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What the operator and the trainer exchange: configuration, progress, results and exit codes."""
+"""Data that operator and trainer exchange: configuration, progress, results and exit codes."""

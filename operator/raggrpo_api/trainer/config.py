@@ -1,7 +1,7 @@
 """`TrainerConfig`: the resolved configuration of an attempt.
 
-It shares its sections with the spec, so that each field is declared only once. It contains the
-digest of its JSON schema, because operator and image may have different versions.
+A `TrainerConfig` shares its sections with the spec, so that each field is declared only once. It
+contains the digest of its JSON schema, because operator and image may have different versions.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ class World(ApiModel):
     cpus_per_engine: float = 1.0
     gpus_per_engine: float = 0.0
     threads_per_rank: Annotated[int, Field(ge=1)] = 1
-    """OpenMP threads; must be equal in all attempts for bitwise reproducible results."""
+    """OpenMP threads of a rank; equal in all attempts for bitwise reproducible results."""
     threads_per_engine: Annotated[int, Field(ge=1)] = 1
-    """OpenMP threads."""
+    """OpenMP threads of an engine."""
 
 
 class TrainerConfig(ApiModel):
@@ -86,12 +86,12 @@ class TrainerConfig(ApiModel):
         """Return the configuration for display, without secrets.
 
         URL queries, header values and everything in bodies that looks like a secret are hidden,
-        because the job may predate the rule that rejects it.
+        because the job may predate the rule that rejects secrets in plain text.
         """
         return json.dumps(_recorded(self.values()), indent=1, sort_keys=True)
 
     def to_json(self) -> str:
-        """Return the canonical JSON for the driver, in the schema of `schema_digest`."""
+        """Return the canonical JSON for the driver, which follows the schema of `schema_digest`."""
         return json.dumps(self.values(), sort_keys=True)
 
     def values(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Exit codes of the trainer's driver.
 
-The docstrings of `raggrpo_api.status.cause.Cause` explain them; docs/reference/conditions.md lists
-both.
+The docstrings of `raggrpo_api.status.cause.Cause` explain the codes; docs/reference/conditions.md
+lists both codes and causes.
 """
 
 from enum import IntEnum

@@ -20,7 +20,7 @@ def history_file(log_dir: Path, epoch: int) -> Path:
 
 
 def read_history(log_dir: Path) -> list[Record]:
-    """Return one record per step, in order; for a repeated step, that of the newest epoch."""
+    """Return one record per step, in order; for a repeated step, the record of the newest epoch."""
     steps = {r["step"]: r for r in _records(log_dir) if "event" not in r}
     return [steps[step] for step in sorted(steps)]
 

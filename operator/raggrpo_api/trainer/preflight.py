@@ -94,6 +94,6 @@ class PreflightResult(ApiModel):
     facts: Facts = Facts()
     checks: Annotated[list[Check], Field(max_length=32)] = []
     truncated: bool = False
-    """Whether evidence was shortened to fit the size limit."""
+    """Whether the evidence of a check was shortened to fit the size limit."""
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """Exit code: 2 to 5, or 15 if only services are down; 0: all checks passed."""
+    """Exit code: 0 if all checks passed, 15 if only services are down, else 2 to 5."""

@@ -67,7 +67,7 @@ class EndpointOutage(ApiModel):
     since: Annotated[ShortText, Field(max_length=64)] = ""
     """Time of the first failed call (RFC 3339)."""
     cause: ShortText = ""
-    """Error of that call."""
+    """Error of the first failed call."""
 
 
 class Failure(ApiModel):
@@ -76,7 +76,7 @@ class Failure(ApiModel):
     exit_code: Annotated[int, Field(ge=-255, le=255)]
     message: Message
     short_of: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{0,32}$")] = ""
-    """Memory that ran out, a `Shortage`, or ""."""
+    """Memory that ran out (a `Shortage`), or ""."""
 
 
 class Progress(ApiModel):
@@ -99,11 +99,11 @@ class Progress(ApiModel):
     total_steps: Count = 0
     """Target step of the job."""
     started_from_step: Count | None = None
-    """Step of the checkpoint that the attempt resumed from, 0 without one; None until known."""
+    """Step of the checkpoint that the attempt resumed from; 0: no checkpoint; None: unknown yet."""
     seconds_per_step: Duration = 0.0
     """Median step time in seconds."""
     seconds_by_stage: Annotated[dict[StageName, Duration], Field(max_length=16)] = {}
-    """Median time per stage of a step, in seconds; the rest is `other`."""
+    """Median time per stage of a step, in seconds; `other` is the remaining step time."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Latest metrics, such as reward_mean."""
     checkpoint: CheckpointRef | None = None

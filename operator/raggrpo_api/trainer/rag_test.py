@@ -4,7 +4,7 @@ from raggrpo_api.fields.base import ApiModel
 
 
 class Variant(ApiModel):
-    """A call whose body differs from the job's in one field."""
+    """Result of a call whose body differs in one field from the body specified in the job."""
 
     name: str
     passages: int = 0
@@ -20,11 +20,13 @@ class LoadLevel(ApiModel):
     per_second: float
     """Successful calls per second."""
     p50: float | None
-    """Percentiles of the latency of successful calls, in seconds; None without such calls."""
+    """Median latency of successful calls in seconds, or None without successful calls."""
     p95: float | None
+    """95th percentile of the latency of successful calls, in seconds."""
     p99: float | None
+    """99th percentile of the latency of successful calls, in seconds."""
     failures: dict[str, int]
-    """Count by cause."""
+    """Number of failed calls by cause."""
 
 
 class StepTest(ApiModel):
@@ -33,16 +35,16 @@ class StepTest(ApiModel):
     questions: int
     seconds: float
     failures: dict[str, int]
-    """Count by cause."""
+    """Number of failed calls by cause."""
 
 
 class EndpointTest(ApiModel):
-    """Results of an endpoint; if the first call fails, the other measurements are skipped."""
+    """Results of one endpoint; if the first call fails, the other measurements are skipped."""
 
     name: str
     url: str
     failure: str = ""
-    """Why the first call failed."""
+    """Why the first call failed, or ""."""
     first_seconds: float = 0.0
     variants: list[Variant] = []
     levels: list[LoadLevel] = []

@@ -36,7 +36,7 @@ RESUME_JUDGE_FIELDS: Final = (
     "model prompt system score_pattern score_path lowest highest temperature max_tokens"
 )
 FREE_JSON_FIELDS: Final = "extra_body body"
-"""Arbitrary JSON sent to services; stored with secrets redacted."""
+"""Fields with arbitrary JSON that is sent to services; stored with secrets redacted."""
 ADDED_LATER: Final = frozenset(
     {
         "data.systemPrompt",
@@ -50,7 +50,7 @@ ADDED_LATER: Final = frozenset(
         "training.minLearningRateRatio",
     }
 )
-"""Fields that older checkpoints lack; a default value is treated as absent."""
+"""Fields that older checkpoints lack; a default value of such a field counts as absent."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 """Maximum characters of a value in a difference."""
@@ -72,7 +72,7 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two sets of values: "reward.functions[0].weight: 1.0 → 2.0"."""
+    """Return the differences of two sets of values, such as "rollout.temperature: 0.6 → 1.0"."""
     return list(_changes("", old, new))
 
 
@@ -130,7 +130,7 @@ def _changes(place: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _shown(old: Any, new: Any) -> list[str]:
-    """Return two values as JSON; long ones are cut to the first difference."""
+    """Return two values as JSON; long values are cut to the text around their first difference."""
     texts = ["(unset)" if v is _UNSET else json.dumps(v, ensure_ascii=False) for v in (old, new)]
     if max(map(len, texts)) <= _SHOWN:
         return texts

@@ -1,8 +1,8 @@
 """Fields of `TrainerConfig` in each release, by schema digest.
 
 A running job keeps its image when the operator is upgraded, so the operator omits fields that the
-image does not support. `make generate` writes the entry of this release; keep earlier entries for
-as long as their jobs must be able to resume.
+image does not support. `make generate` writes the entry of this release. Keep the entry of an
+earlier release for as long as jobs with its image must be able to resume.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 FILE = Path(__file__).with_name("schemas.json")
 
 Fields = dict[str, Any]
-"""Field name → nested fields; None if any value is allowed."""
+"""Fields by name, each with its nested fields, or None if the field accepts any value."""
 
 
 @cache
@@ -33,7 +33,7 @@ def drop_unknown(value: Any, fields: Fields | None) -> Any:
 
 
 def unknown_paths(value: Any, fields: Fields | None, path: str) -> Iterator[str]:
-    """Yield the path of everything that `drop_unknown` drops."""
+    """Yield the path of every value that `drop_unknown` drops."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from unknown_paths(item, fields, f"{path}[{index}]")
@@ -61,7 +61,7 @@ def fields_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Fiel
 
 
 def with_release(text: str, version: str, digest: str, schema: Mapping[str, Any]) -> str:
-    """Return the file's text with the entry of this release added or replaced."""
+    """Return the text of FILE with the entry of this release added or replaced."""
     releases = json.loads(text)
     fields = fields_of(schema, schema.get("$defs", {}))
     releases[version] = {"digest": digest, "fields": fields}

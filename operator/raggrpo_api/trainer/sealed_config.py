@@ -1,7 +1,7 @@
 """The configuration as environment variables with an integrity check.
 
-Ray expands `$NAME` in the variables of a submission, the kubelet `$(NAME)` in those of a container.
-Base64 contains no `$`, and the hash detects other changes.
+Ray expands `$NAME` in the variables of a submission, and the kubelet expands `$(NAME)` in the
+variables of a container. Base64 contains no `$`, and the hash detects any other change.
 """
 
 import base64
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from raggrpo_api.names import ENV_CONFIG, ENV_CONFIG_SHA256
 
 REMEDY = (
-    "the operator and `raggrpo run job.yaml` set both variables; start the job with one of them, "
-    "and with an image of the same version"
+    "start the job with the operator or `raggrpo run job.yaml`, which set both variables, "
+    "and use an image of the same version"
 )
 
 
 class BrokenSeal(ValueError):
-    """The environment contains no configuration, or a modified one."""
+    """Raised if the environment contains no configuration or a modified configuration."""
 
 
 def seal(text: str) -> dict[str, str]:
-    """Return the environment variables for a configuration's JSON."""
+    """Return the environment variables that contain a configuration's JSON and its hash."""
     raw = text.encode()
     return {
         ENV_CONFIG: base64.b64encode(raw).decode(),
@@ -30,7 +30,7 @@ def seal(text: str) -> dict[str, str]:
 
 
 def open_sealed(environ: Mapping[str, str]) -> str:
-    """Return the sealed JSON. Raises BrokenSeal if it is missing or was modified."""
+    """Return the configuration's JSON. Raises BrokenSeal if the JSON is missing or was modified."""
     for name in (ENV_CONFIG, ENV_CONFIG_SHA256):
         if not environ.get(name):
             raise BrokenSeal(f"{name} is not set: {REMEDY}")

@@ -45,7 +45,7 @@ def check(
         show(json.dumps(output | {"problems": [v.line() for v in new_violations]}, indent=1))
     else:
         show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(new_violations)]))
-    # `run` waits for a service that is unavailable, so it is no failure there.
+    # An unavailable service is a failure here, but `raggrpo run` waits for the service.
     if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:
         raise typer.Exit(ExitCode.PREFLIGHT_FAILED)
     if result.exit_code:
@@ -55,7 +55,7 @@ def check(
 
 
 def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
-    """Run the checks in a separate process, as in a cluster, with temporary files."""
+    """Run the checks in a separate process, as in a cluster, and write only temporary files."""
     from raggrpo_operator.local_runtime.preflight_run import PreflightRun
     from raggrpo_operator.local_runtime.processes import Processes
 
@@ -74,7 +74,7 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
 
 
 def _fact_violations(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
-    """Return the violations that depend on the facts about model and data."""
+    """Return the violations found only if the facts about model and data are known."""
     without_facts = violations(job, resolve(job), in_pods=False)
     with_facts = violations(job, resolve(job, result.facts), result.facts, in_pods=False)
     return tuple(violation for violation in with_facts if violation not in without_facts)

@@ -1,4 +1,4 @@
-"""`raggrpo compare A B`: results of two runs side by side."""
+"""`raggrpo compare A B`: show the results of two runs side by side."""
 
 import json
 import textwrap
@@ -15,7 +15,7 @@ from raggrpo_cli.terminal import show
 from raggrpo_operator.core.text.figures import Figures, figures
 
 WIDTHS = (34, 27, 27, 6)
-"""Widths of the columns name, A, B and B/A."""
+"""Widths of the columns name, A, B and B/A in characters."""
 PER_RUN = frozenset({"checkpoint.path", "monitoring.logDir"})
 """Fields that always differ between two runs."""
 
@@ -103,7 +103,7 @@ def _differences(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
 
 
 def _line(*cells: str) -> str:
-    """Return a row of at most 100 columns; longer cells wrap."""
+    """Return a row of at most 100 characters per line; text longer than its cell is wrapped."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(cells, WIDTHS, strict=False)]
     rows = zip_longest(*wrapped, fillvalue="")
     return "\n".join(

@@ -1,4 +1,4 @@
-"""`raggrpo crd`: the CustomResourceDefinition, for `kubectl apply --server-side -f -`."""
+"""`raggrpo crd`: print the CustomResourceDefinition for `kubectl apply --server-side -f -`."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`raggrpo diff A[@N] [B[@M]]`: differences of the configurations of two attempts."""
+"""`raggrpo diff A[@N] [B[@M]]`: show the differences between two attempts' configurations."""
 
 import json
 from pathlib import Path

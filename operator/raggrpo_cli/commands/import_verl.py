@@ -20,11 +20,11 @@ from raggrpo_operator.core.spec.resolve import resolve
 app = typer.Typer(no_args_is_help=True)
 
 MAIN = "verl/trainer"
-"""Folder of verl's programs in its repository."""
+"""Folder in the verl repository that contains verl's programs."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes strings that are booleans in YAML 1.1 (kubectl) but not for PyYAML."""
+    """YAML dumper that quotes y and n, which kubectl reads as booleans and PyYAML as strings."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -74,7 +74,7 @@ def verl(
 
 
 def _compose(config: Path, text: str, read: Read) -> Composition:
-    """Return the values of a configuration, or of a script and the configuration it uses."""
+    """Return the values of a configuration, or of a script and the configuration that it names."""
     if config.suffix != ".sh":
         return compose(config.stem, [str(config.parent.absolute())], read, text=text)
     script = read_script(text)
@@ -91,7 +91,10 @@ def _compose(config: Path, text: str, read: Read) -> Composition:
 
 
 def _reader(config: Path, repository: Path | None) -> Read:
-    """Return a reader of files relative to any parent folder of the configuration."""
+    """Return a function that reads a file relative to the first folder that contains it.
+
+    The folders are the repository, all parents of the configuration, and the working directory.
+    """
     parent = config.absolute().parent
     folders = [*([repository] if repository else []), parent, *parent.parents, Path.cwd()]
 
@@ -125,7 +128,7 @@ def _write(imported: Imported, output: Path | None) -> None:
         show("\n".join([f"{title} ({len(lines)}):", *(f"  {line}" for line in lines)]), err=True)
     if output is not None:
         next_steps = f"raggrpo validate {output}, raggrpo run {output} --mount {CLAIM}=DIR"
-        show(f"wrote {output}; next: {next_steps}")
+        show(f"the job was written to {output}; next commands: {next_steps}")
     parsed = parse_job(imported.job)
     problems = parsed if isinstance(parsed, tuple) else violations(parsed, resolve(parsed))
     if problems:

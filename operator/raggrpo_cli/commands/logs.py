@@ -1,4 +1,4 @@
-"""`raggrpo logs`: the driver log of an attempt."""
+"""`raggrpo logs`: print the driver log of an attempt."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def logs(
     recorded = load_recorded_job(resolve_folder(dir, job_file))
     files = _logs(recorded)
     if not files:
-        fail(f"no attempt of this job has started; see also {recorded.folder / 'logs'}")
+        fail(f"no attempt of this job has started: read the logs in {recorded.folder / 'logs'}")
     number = attempt or max(files)
     if number not in files:
         existing = ", ".join(map(str, sorted(files)))
@@ -31,7 +31,7 @@ def logs(
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
-    """Return attempt → log; the live log of a driver replaces its copy, which lags behind."""
+    """Return attempt number → log file; a live log replaces its copy, which may be incomplete."""
     copies = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
     files = {int(path.parent.name): path for path in copies}
     number = recorded.status.attempt

@@ -1,4 +1,4 @@
-"""`raggrpo plan JOB.yaml`: resolved values with their origins, sizing and violations."""
+"""`raggrpo plan JOB.yaml`: show resolved values with their origins, sizing and violations."""
 
 import json
 from typing import Annotated

@@ -38,8 +38,8 @@ def rag_test(
     config = trainer_config(job, resolved)
     if not config.retrieval.external:
         fail(
-            "spec.retrieval.endpoints: all endpoints are managed and not running; specify one with "
-            "--endpoint NAME=URL"
+            "spec.retrieval.endpoints: all endpoints are managed and not running; specify the URL "
+            "of a running service with --endpoint NAME=URL"
         )
     results = _measure(config, trainer_env(resolved.spec, os.environ), seconds, most)
     if as_json:
@@ -51,7 +51,7 @@ def rag_test(
 
 
 def _measure(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
-    """Measure in a trainer process with the client that training uses."""
+    """Measure the endpoints in a trainer process, with the client that training uses."""
     process = subprocess.run(
         [*COMMAND, str(seconds), str(most)],
         env={**env, **seal(config.to_json())},
@@ -78,8 +78,8 @@ def lines(test: EndpointTest) -> Iterator[str]:
     yield from map(_level, test.levels)
     if test.saturates_at:
         yield (
-            f"  saturated at {test.saturates_at} calls in flight; further calls only wait "
-            "(retrieval.endpoints[].maxConcurrency)"
+            f"  saturated at {test.saturates_at} calls in flight: with more calls, only "
+            "the latency increases (limit: retrieval.endpoints[].maxConcurrency)"
         )
     else:
         yield "  not saturated: the last level still increased throughput, or calls failed"

@@ -19,7 +19,7 @@ from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
 SUSPENDED = 130
-"""Exit code of a shell for a command interrupted by Ctrl-C."""
+"""Exit code for a suspended job; shells use this code for a command interrupted by Ctrl-C."""
 EXIT_CODES: Mapping[str, int] = {
     Cause.CONFIG_ERROR: ExitCode.CONFIG_ERROR,
     Cause.DATA_ERROR: ExitCode.DATA_ERROR,
@@ -30,7 +30,7 @@ EXIT_CODES: Mapping[str, int] = {
     Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
     Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
-"""Exit codes of causes that the user must fix; all others exit with FAILED."""
+"""Cause that the user must fix → exit code; all other causes exit with FAILED."""
 
 
 def run(
@@ -96,7 +96,7 @@ def _completion(recorded: RecordedJob) -> Iterator[str]:
 
 
 def _result(recorded: RecordedJob) -> Iterator[str]:
-    """Write summary and report; yield the output lines."""
+    """Write the summary and the report; yield the lines to print."""
     from raggrpo_operator.reporting.report import write_report
     from raggrpo_operator.reporting.summary import write_summary
 

@@ -1,4 +1,4 @@
-"""`raggrpo status`: the status of a local job."""
+"""`raggrpo status`: show the status of a local job."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Connects a command to a cluster and reads jobs; errors are printed as one line."""
+"""Connects a command to a cluster and reads jobs; prints an error as one line and exits."""
 
 import asyncio
 import signal
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 def run_in_cluster(
     kubeconfig: str, context: str, work: Callable[[UserClient], Awaitable[Result]]
 ) -> Result:
-    """Return the result of `work` with a client, or exit with an error."""
+    """Return the result of `work`, called with a connected client, or exit with an error."""
     try:
         return asyncio.run(_connected(kubeconfig, context, work))
     except KubeconfigError as error:
@@ -57,7 +57,7 @@ async def get_job(client: UserClient, namespace: str, name: str) -> RagGrpoJob:
         await require_installed(client)
         fail(
             f"job {name} does not exist in namespace {namespace}: `kubectl raggrpo status -n "
-            f"{namespace}` lists its jobs, `kubectl get rgj -A` all jobs"
+            f"{namespace}` lists the jobs there, and `kubectl get rgj -A` lists all jobs"
         )
 
 
@@ -82,7 +82,7 @@ async def require_installed(client: UserClient) -> None:
 
 
 def fail_not_installed(client: UserClient) -> NoReturn:
-    """Exit with an error: the CRD is not installed."""
+    """Exit with the error that the CRD is not installed."""
     fail(
         f"the cluster at {client.host} does not serve {names.KIND}: install the operator "
         "(helm upgrade --install raggrpo-operator helm/raggrpo-operator) or specify another "
@@ -94,7 +94,7 @@ async def default_image(client: UserClient) -> str:
     """Return the image that the operator uses for jobs without `spec.image`.
 
     Raises:
-        OperatorError: The caller may not read the Deployment, or it does not exist.
+        OperatorError: The caller has no permission to read Deployments, or there is no match.
 
     """
     for deployment in await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS):
@@ -109,7 +109,7 @@ async def _connected(
 ) -> Result:
     task = asyncio.current_task()
     assert task is not None
-    # Cancel as on Ctrl-C, so that created pods are deleted.
+    # SIGTERM cancels the task, as Ctrl-C does, so that created pods are deleted.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     client = await connect_as_user(kubeconfig, context)
     try:

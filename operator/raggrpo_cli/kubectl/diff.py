@@ -1,4 +1,4 @@
-"""`kubectl raggrpo diff A[@N] [B[@M]]`: differences of the configurations of two attempts."""
+"""`kubectl raggrpo diff A[@N] [B[@M]]`: show differences between two attempts' configurations."""
 
 import json
 from typing import Annotated, Any
@@ -48,7 +48,7 @@ async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[
         config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
         return config
     fail(
-        f"the ConfigMap of {name} (labels {labels}) does not exist; those of old attempts are "
-        "deleted",
+        f"the ConfigMap of {name} (labels {labels}) does not exist; the operator deletes the "
+        "ConfigMaps of old attempts",
         FAILED,
     )

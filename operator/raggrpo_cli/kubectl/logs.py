@@ -1,4 +1,4 @@
-"""`kubectl raggrpo logs NAME`: the driver log of an attempt, from the head or the volume."""
+"""`kubectl raggrpo logs NAME`: print an attempt's driver log from the head or the volume."""
 
 from typing import Annotated
 
@@ -25,8 +25,9 @@ from .reader import reader_pod
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that explain why no attempt has started, in order of preference."""
 NO_LOG = 3
-# $1: log file of Ray on the head, $2: copies on the volume, $3: attempt, $4: "follow" or "".
-# tail exits with the driver, which is the only writer.
+# $1: Ray's log file on the head, $2: folder with copies on the volume, $3: attempt number,
+# $4: "follow" or "".
+# tail exits when the driver, which is the only writer, has exited.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
     [ -r "$log" ] || continue
@@ -94,13 +95,13 @@ def _command(job: RagGrpoJob, number: AttemptNumber, follow: bool) -> list[str]:
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"
     copies = f"{log_dir}/{names.ATTEMPTS_DIR}"
-    is_newest = number == job.status.attempt  # only its driver may be running
+    is_newest = number == job.status.attempt  # only the newest driver can be running
     mode = "follow" if follow and is_newest else ""
     return ["sh", "-c", READ, "logs", live, copies, str(number), mode]
 
 
 async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> ExecResult:
-    """Run the command in the head, which has all logs, or else in a reader pod."""
+    """Run the command in the head pod, which has all logs, or in a reader pod if no head runs."""
     namespace = job.metadata.namespace
     head = await _running_head(client, job)
     if head:
@@ -133,7 +134,7 @@ async def _image(client: UserClient, job: RagGrpoJob, image: str) -> str:
 
 
 def _other_logs(result: ExecResult) -> str:
-    """Return which attempts have logs, or why they cannot be listed."""
+    """Return text that lists the attempts with logs, or the error of listing them."""
     lines = result.errors.split("\n")
     if lines[0].startswith("ls:"):
         return f": {lines[0].removeprefix('ls: ')}"

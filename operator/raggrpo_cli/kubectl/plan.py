@@ -1,4 +1,4 @@
-"""`kubectl raggrpo plan`: the resolved job, in the cluster or in a file."""
+"""`kubectl raggrpo plan`: show the resolved values of a job in the cluster or in a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +56,7 @@ def plan(
 
 
 async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
-    """Return the image, or "" if it cannot be read, and a remark."""
+    """Return the image, or "" if it cannot be read, and a remark on its origin or the error."""
     if job.spec.image:
         return job.spec.image, ""
     try:

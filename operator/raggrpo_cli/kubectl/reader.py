@@ -1,4 +1,4 @@
-"""A temporary pod with the volumes of a job."""
+"""A temporary pod that mounts the volumes of a job."""
 
 import asyncio
 import uuid
@@ -19,7 +19,7 @@ CORE_EVENTS = Resource("v1", "events", "Event")
 
 @asynccontextmanager
 async def reader_pod(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
-    """Create a pod with the job's volumes, yield its name, then delete it.
+    """Create a pod that mounts the job's volumes, yield the pod's name, then delete the pod.
 
     Raises:
         OperatorError: The pod cannot be created or does not start.
@@ -29,7 +29,7 @@ async def reader_pod(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIt
     name = f"{metadata.name}-reader-{uuid.uuid4().hex[:5]}"
     creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
     try:
-        # Shielded: even on Ctrl-C, the pod must be known so that it can be deleted.
+        # Shielded from cancellation by Ctrl-C: deleting the pod requires its uid.
         await asyncio.shield(creating)
         await _until_running(client, metadata.namespace, name)
         yield name
@@ -52,8 +52,8 @@ async def _until_running(client: UserClient, namespace: str, name: str) -> None:
         if is_final or loop.time() > deadline:
             reason = problem.message if problem is not None else await _first_warning(client, pod)
             raise PermanentError(
-                f"the job's volumes cannot be read: {reason}; fix this, or mount the claims in "
-                "another pod"
+                f"the job's volumes cannot be read: {reason}; fix the cause, or mount the claims "
+                "in another pod"
             )
         await asyncio.sleep(POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""`kubectl raggrpo status [NAME]`: the status of a job, or a list of all jobs."""
+"""`kubectl raggrpo status [NAME]`: show the status of a job, or a list of all jobs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -52,14 +52,14 @@ def status(
 
 
 def job_text(job: RagGrpoJob) -> str:
-    """Return the status of a job."""
+    """Return the status of a job as text."""
     name = f"{job.metadata.namespace}/{job.metadata.name}"
     heading = labeled("job", f"{name}, preset {job.spec.preset}", WIDTH)
     return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
 
 
 def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
-    """Return a heading and one line per job, at most 100 characters wide."""
+    """Return a table with a heading and one line per job; a line usually fits in WIDTH."""
     return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
 
 
@@ -82,7 +82,7 @@ def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
 
 
 def _row(cells: Iterable[str]) -> str:
-    """Return the cells in columns; only name and step may exceed their widths."""
+    """Return the cells as one row; only a name or a step can be wider than its column."""
     texts = (one_line(cell, WIDTH) for cell in cells)
     return " ".join(f"{cell:<{width}}" for cell, width in zip(texts, WIDTHS, strict=True)).rstrip()
 

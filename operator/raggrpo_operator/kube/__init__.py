@@ -1,1 +1,1 @@
-"""Kubernetes API access: clients, cached objects, the Lease, and evidence read from pods."""
+"""Kubernetes API: clients, cached objects, the Lease, and evidence in pods and nodes."""

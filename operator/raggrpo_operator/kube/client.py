@@ -1,6 +1,6 @@
-"""`KubeClient`: the Kubernetes API verbs that the operator uses, on plain dicts.
+"""`KubeClient`: the Kubernetes API verbs that the operator uses, with objects as plain dicts.
 
-The only module that maps HTTP statuses of the API server to OperatorErrors.
+This is the only module that maps HTTP statuses of the API server to OperatorErrors.
 """
 
 import json
@@ -35,9 +35,9 @@ MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 PAGE_SIZE = 10
-"""Objects per page; an object may be 1.5 MB of JSON, which takes 40 MB as Python objects."""
+"""Objects per page of a list; an object of 1.5 MB of JSON takes 40 MB as Python objects."""
 RECURSION_LIMIT = 16_000
-"""The API server accepts objects nested 10,000 deep; Python's default limit is 1,000."""
+"""Python's recursion limit (default 1,000); the API server accepts 10,000 levels of nesting."""
 IDENTITY_FIELDS = ("namespace", "name", "uid", "resourceVersion")
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 404, 409, 410, 429
@@ -45,14 +45,17 @@ _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY = 401, 403, 4
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object with its name in API paths."""
+    """A kind of object and its name in API paths."""
 
     api_version: str
     plural: str
     kind: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of an object or, without a name, of all in the namespace ("" for all)."""
+        """Return the API path of an object, or of the list of objects if `name` is "".
+
+        Namespace "" stands for all namespaces.
+        """
         prefix = "/apis" if "/" in self.api_version else "/api"
         scope = f"namespaces/{namespace}" if namespace else ""
         parts = (prefix, self.api_version, scope, self.plural, name, subresource)
@@ -80,15 +83,15 @@ BY_KIND = {
 
 
 def resource_of(manifest: Mapping[str, Any]) -> Resource:
-    """Return the resource of an object."""
+    """Return the `Resource` of an object."""
     return BY_KIND[manifest["apiVersion"], manifest["kind"]]
 
 
 class KubeClient(Protocol):
-    """The API verbs; each raises OperatorError or a subclass."""
+    """The API verbs; a failed call raises OperatorError or a subclass."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Manifest:
-        """Return the object. Raises NotFound if there is none."""
+        """Return the object. Raises NotFound if it does not exist."""
         ...
 
     async def list_all(self, resource: Resource, namespace: str) -> list[Manifest]:
@@ -96,7 +99,7 @@ class KubeClient(Protocol):
         ...
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return the IDENTITY_FIELDS of the metadata of all objects."""
+        """Return all objects, reduced to the IDENTITY_FIELDS of their metadata."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -104,15 +107,15 @@ class KubeClient(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply the fields (server-side, forced). Raises Conflict if resourceVersion is stale."""
+        """Apply the manifest (server-side, forced). Raises Conflict if resourceVersion is stale."""
         ...
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply the status fields. Raises Conflict if resourceVersion is stale."""
+        """Apply the status in the manifest. Raises Conflict if resourceVersion is stale."""
         ...
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete the object. Raises NotFound if there is none, Conflict if its uid differs."""
+        """Delete the object. Raises NotFound if it does not exist, Conflict if its uid differs."""
         ...
 
     async def get_raw(self, path: str) -> Manifest:
@@ -121,11 +124,11 @@ class KubeClient(Protocol):
 
 
 CallObserver = Callable[[str, int, float], None]
-"""Called with (method, HTTP status or 0, seconds) after every call."""
+"""Callback after every call, with method, HTTP status (0 without a response) and seconds."""
 
 
 class ApiServer:
-    """`KubeClient` over HTTP."""
+    """`KubeClient` that calls an API server over HTTP."""
 
     def __init__(self, api: ApiClient, on_call: CallObserver = lambda *_: None) -> None:
         self._api, self._on_call = api, on_call
@@ -143,7 +146,7 @@ class ApiServer:
         return [each async for each in self._items(resource, namespace, JSON)]
 
     async def list_metadata(self, resource: Resource, namespace: str) -> list[Manifest]:
-        """Return the metadata of all objects."""
+        """Return all objects, reduced to the IDENTITY_FIELDS of their metadata."""
         return [
             {"metadata": {field: each["metadata"][field] for field in IDENTITY_FIELDS}}
             async for each in self._items(resource, namespace, METADATA_LIST)
@@ -156,11 +159,11 @@ class ApiServer:
         return await self._call("POST", path, body=manifest, query=query)
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply the fields."""
+        """Apply the manifest."""
         return await self._apply(manifest, "")
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Apply the status fields."""
+        """Apply the status in the manifest."""
         return await self._apply(manifest, "status")
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
@@ -184,7 +187,7 @@ class ApiServer:
         query = {"limit": str(PAGE_SIZE)}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, accept=accept)
-            for each in page["items"] or []:  # null if there are no objects
+            for each in page["items"] or []:  # items is null if there are no objects
                 yield each
             token = page["metadata"].get("continue", "")
             if not token:
@@ -255,13 +258,13 @@ def _status_field(text: bytes, field: str) -> str:
 
 
 def _proxy(url: str) -> str | None:
-    """Return the proxy for a URL; aiohttp would look it up in a thread on every call."""
+    """Return the proxy for a URL; aiohttp would look up the proxy in a thread on every call."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 async def connect(on_call: CallObserver = lambda *_: None) -> ApiServer:
-    """Return a client for the cluster in $KUBECONFIG, or in-cluster if it is not set."""
+    """Return a client for the cluster in $KUBECONFIG, or for the pod's cluster if it is not set."""
     sys.setrecursionlimit(RECURSION_LIMIT)
     configuration = Configuration()
     if kubeconfig := os.environ.get("KUBECONFIG"):

@@ -1,4 +1,4 @@
-"""Cached cluster objects by job, and readers of their fields. Must not call the API."""
+"""Cached cluster objects by job, and functions that read their fields. Must not call the API."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from .client import Manifest
 
 NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 RAY_CLUSTER_LABEL = "ray.io/cluster"
-"""Label with the RayCluster's name on every pod that KubeRay creates."""
+"""Label on every pod that KubeRay creates; its value is the name of the RayCluster."""
 RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
 
@@ -44,27 +44,30 @@ class ClusterObjects:
     deployments: ByJob = field(default_factory=dict)
 
     def job(self, key: JobKey) -> Manifest | None:
-        """Return the cached job, or None if there is none."""
+        """Return the cached job, or None if the cache does not contain it."""
         return next(iter(self.jobs.get(key, ())), None)
 
 
 def job_key_of(child: Mapping[str, Any]) -> JobKey:
-    """Return the key of the job an object belongs to according to its label."""
+    """Return the key of the job that the label of an object names."""
     return JobKey(child["metadata"]["namespace"], labels_of(child).get(names.LABEL_JOB, ""))
 
 
 def owned_by(uid: str, objects: Collection[Manifest]) -> list[Manifest]:
-    """Return the objects whose controller has this uid, not a deleted job of the same name."""
+    """Return the objects whose controller has this uid.
+
+    This excludes the objects of a deleted job of the same name.
+    """
     return [each for each in objects if is_owned(each, uid)]
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """Return whether this uid is the controller of the object, not just another owner."""
+    """Return whether the controller of the object has this uid; other owners do not count."""
     return bool(uid) and controller_of(child).get("uid") == uid
 
 
 def controller_of(child: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the owner reference of the controller, empty if there is none."""
+    """Return the owner reference of the controller, or {} if the object has no controller."""
     for owner in child["metadata"].get("ownerReferences", []):
         if owner.get("controller"):
             controller: Mapping[str, Any] = owner
@@ -73,7 +76,7 @@ def controller_of(child: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def labels_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the labels of an object, empty if it has none."""
+    """Return the labels of an object, or {} if it has no labels."""
     labels: Mapping[str, str] = manifest["metadata"].get("labels", {})
     return labels
 
@@ -90,12 +93,12 @@ def is_being_deleted(manifest: Mapping[str, Any]) -> bool:
 
 
 def section(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a mapping field of an object, or an empty mapping if it is missing or null."""
+    """Return a mapping in a field of an object, or {} if the field is missing or null."""
     mapping: Mapping[str, Any] = manifest.get(name) or {}
     return mapping
 
 
 def condition_of(manifest: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type, empty if there is none."""
+    """Return the condition of type `kind`, or {} if the object has no such condition."""
     conditions: list[Mapping[str, Any]] = section(manifest, "status").get("conditions") or []
     return next((each for each in conditions if each["type"] == kind), {})

@@ -2,7 +2,8 @@
 
 NVIDIA GPU feature discovery labels nodes with `nvidia.com/gpu.memory` (MiB per GPU, or per MIG
 slice if all slices are equal), `nvidia.com/gpu.product`, `nvidia.com/gpu.replicas` (clients that
-share a GPU) and `nvidia.com/gpu.compute.major`; for mixed slices, with `<resource>.memory`.
+share a GPU) and `nvidia.com/gpu.compute.major`. If slices have different sizes, the label
+`<resource>.memory` is the memory of one slice.
 """
 
 import re
@@ -38,7 +39,7 @@ PRODUCTS: tuple[tuple[str, int, int], ...] = (
 )
 """(word in the product name, GB of the smallest common variant, major compute capability).
 
-A fallback: the memory label or a size in the product name takes precedence."""
+These are fallback values: labels and a size in the product name take precedence."""
 _SLICE = re.compile(r"MIG-\d+g\.(\d+)gb", re.IGNORECASE)
 GB_IN_MIB = 10**9 / 2**20
 MAX_MIB, MAX_MAJOR = 1_048_576, 99
@@ -74,7 +75,7 @@ def _device(labels: Mapping[str, str], resource: str) -> DeviceObserved | None:
     match = is_slice or _SLICE.search(product) or re.search(r"(\d+)GB", product)
     if match is not None:
         size = int(match[1])
-    # With slices of several sizes, the general label has the memory of the whole GPU.
+    # If slices have different sizes, the label MEMORY is the memory of the whole GPU.
     per_gpu = "" if is_slice else labels.get(MEMORY, "")
     reported = _number(labels.get(f"{resource}.memory", ""), MAX_MIB) or _number(per_gpu, MAX_MIB)
     sharing = 1 if is_slice else max(1, _number(labels.get(REPLICAS, ""), MAX_MIB))
@@ -86,5 +87,5 @@ def _device(labels: Mapping[str, str], resource: str) -> DeviceObserved | None:
 
 
 def _number(text: str, maximum: int) -> int:
-    """Return a number of up to nine digits, capped at `maximum`, or 0 if `text` is not one."""
+    """Return `text` as a number, capped at `maximum`, or 0 if it is not one to nine digits."""
     return min(int(text), maximum) if re.fullmatch(r"\d{1,9}", text) else 0

@@ -23,7 +23,7 @@ RETRY_SECONDS = 2.0
 
 
 class Lease:
-    """The Lease as observed by one replica. `clock` is monotonic, in seconds."""
+    """The Lease as observed by one replica. `clock` returns monotonic seconds."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Evidence in a pod's status that it was lost or cannot start. Pure."""
+"""Evidence in a pod's status that the pod was lost or cannot start. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Pod = Mapping[str, Any]
 
 
 class Weight(IntEnum):
-    """Priority of a piece of evidence; the heaviest is reported."""
+    """Priority of evidence; the evidence with the highest weight is reported."""
 
     DELETED = 1
     ENDED = 2
@@ -40,21 +40,21 @@ class Loss:
     time: datetime
     weight: Weight
     short_of: Shortage | None = None
-    """The memory that ran out, if that is the cause."""
+    """The memory that ran out, if known; None for other causes."""
     node: str = ""
     """The node to which the loss is attributed; "" if the node is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """Why a pod does not start."""
+    """The reason why a pod does not start."""
 
     pod: str
     uid: str
     reason: ConditionReason
     message: str
     is_final: bool
-    """Whether waiting cannot help, because a person has to fix the cause."""
+    """Whether the pod cannot start until a person has fixed the cause."""
 
 
 WAITING_REASONS: Mapping[str, ConditionReason] = {
@@ -67,7 +67,7 @@ WAITING_REASONS: Mapping[str, ConditionReason] = {
     "RunContainerError": ConditionReason.CONTAINER_START_FAILED,
     "CrashLoopBackOff": ConditionReason.CRASH_LOOP_BACK_OFF,
 }
-"""Reasons why a waiting container keeps its pod from starting."""
+"""Reason of a waiting container that prevents its pod from starting → condition reason."""
 SCHEDULING_REASONS: Mapping[str, ConditionReason] = {
     "Unschedulable": ConditionReason.UNSCHEDULABLE,
     "SchedulingGated": ConditionReason.SCHEDULING_GATED,
@@ -97,9 +97,9 @@ def is_head(pod: Pod) -> bool:
 
 
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
-    """Return how a pod of a Ray cluster was lost, or None if it was not.
+    """Return the loss of a pod of a Ray cluster, or None if the pod was not lost.
 
-    `now` is used for evidence without a timestamp, such as a deletion.
+    `now` is the time of evidence without a timestamp, such as a deletion.
     """
     evidence = _out_of_memory(pod, now) or _disrupted(pod, now) or _terminated(pod, now)
     if evidence is not None:
@@ -110,7 +110,7 @@ def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
 
 
 def start_problem(pod: Pod) -> StartProblem | None:
-    """Return why the pod does not start, quoting its status, or None if nothing is wrong."""
+    """Return the problem that keeps the pod from starting, with its status quoted, or None."""
     for status in _statuses(pod, "initContainerStatuses", "containerStatuses"):
         waiting = section(section(status, "state"), "waiting")
         if (reason := WAITING_REASONS.get(waiting.get("reason", ""))) is not None:

@@ -1,4 +1,4 @@
-"""`UserClient`: the API server through a kubeconfig, with the permissions of its user."""
+"""`UserClient`: a client of the API server with the permissions of a kubeconfig user."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from raggrpo_operator.errors import TransientError
 from .client import PODS, ApiServer, Manifest, Resource, api_error
 
 HEARTBEAT_SECONDS = 30.0
-"""Interval of WebSocket pings, which detect a dead connection."""
+"""Seconds between WebSocket pings, which detect a dead connection."""
 
 
 class KubeconfigError(Exception):
@@ -34,7 +34,7 @@ class ExecResult:
 
 
 class UserClient(ApiServer):
-    """`ApiServer` with additional verbs for commands."""
+    """`ApiServer` with additional verbs for the commands of `kubectl raggrpo`."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         super().__init__(ApiClient(configuration))
@@ -90,9 +90,10 @@ class UserClient(ApiServer):
                 call = f"create on pods/exec for pod {pod} in {namespace}"
                 raise api_error(error.status, call, error.message.encode()) from error
             except aiohttp.ClientError as error:
-                raise TransientError(f"exec in pod {pod}: {error!r}") from error
+                raise TransientError(f"exec in pod {pod} failed: {error!r}") from error
         raise TransientError(
-            f"exec in pod {pod}: connection closed before the command exited; was the pod deleted?"
+            f"exec in pod {pod} failed: the connection was closed before the command exited; "
+            "check whether the pod was deleted"
         )
 
 
@@ -106,7 +107,7 @@ async def connect_as_user(kubeconfig: str = "", context: str = "") -> UserClient
     files = _files(kubeconfig)
     configuration = Configuration()
     try:
-        # Not persisted: the command must not change the user's files.
+        # New credentials are not saved: the command must not change the user's files.
         loader = await load_kube_config(
             os.pathsep.join(files),
             context=context or None,

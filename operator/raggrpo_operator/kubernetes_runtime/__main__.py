@@ -1,4 +1,4 @@
-"""`python -m raggrpo_operator.kubernetes_runtime`: the operator, configured by its environment."""
+"""`python -m raggrpo_operator.kubernetes_runtime`: run the operator with settings from env."""
 
 import asyncio
 import logging
@@ -15,6 +15,7 @@ from raggrpo_operator.kubernetes_runtime.watching.caches import ListTimeout
 from .operator_process import LeadershipLost, WatchFailed, run_operator
 
 WRONG_SETTINGS, RESTART = 2, 1
+"""Exit codes for invalid settings, and for a restart by the kubelet."""
 log = logging.getLogger("raggrpo_operator")
 
 
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 async def run_until_exit(running: Coroutine[Any, Any, None]) -> None:
-    """Run the operator; exit immediately if its watches have failed."""
+    """Run the operator; exit the process immediately if a list or watch has failed."""
     try:
         await running
     except (WatchFailed, ListTimeout) as reason:

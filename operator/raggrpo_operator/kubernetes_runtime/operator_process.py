@@ -41,9 +41,9 @@ from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 log = logging.getLogger(__name__)
 
 WATCHES = "multidimensional multitasker"
-"""kopf's name for the task that runs all watches."""
+"""Name that kopf gives to the task that runs all watches."""
 CANCEL_SECONDS = 10.0
-"""Time for canceled tasks to finish; kopf's may hang after a watch has failed."""
+"""Seconds to wait for canceled tasks; tasks of kopf may hang after a watch has failed."""
 
 
 class LeadershipLost(Exception):
@@ -51,11 +51,11 @@ class LeadershipLost(Exception):
 
 
 class WatchFailed(Exception):
-    """A watch has failed, after which kopf may hang without watching anything."""
+    """A watch has failed, so kopf may hang without watching anything."""
 
 
 async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
-    """Run until SIGTERM or SIGINT, or until a component fails; then raise its error.
+    """Run until SIGTERM or SIGINT. Raises the error of a component that fails.
 
     `head_address` resolves the addresses of Ray heads; the default uses the cluster's DNS.
     """
@@ -178,7 +178,7 @@ class _Operator:
 
 
 def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:
-    """Return the settings that manifests use."""
+    """Return the settings from which manifests of jobs are rendered."""
     return ClusterSettings(
         trainer_image=settings.trainer_image,
         operator_namespace=settings.own_namespace,
@@ -194,7 +194,7 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
 async def _run_until_first_ends(
     running: list["asyncio.Task[Any]"], coroutines: list[Coroutine[Any, Any, Any]]
 ) -> None:
-    """Run all until the first one ends, cancel the others, and raise its error if it failed."""
+    """Run all until the first one ends, and cancel the others. Raises the error of the first."""
     tasks = [*running, *(asyncio.create_task(each) for each in coroutines)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -207,13 +207,13 @@ async def _run_until_first_ends(
 
 
 async def monitor_watches(started: asyncio.Event) -> None:
-    """Wait for kopf's watches to start, then monitor them. Raises WatchFailed."""
+    """Wait for kopf's watches to start, then monitor them. Raises WatchFailed if one fails."""
     await started.wait()
     watches = [task for task in asyncio.all_tasks() if task.get_name() == WATCHES]
     done, _ = await asyncio.wait(watches)
     if any(not task.cancelled() and task.exception() for task in done):
         raise WatchFailed("a watch has failed: restarting")
-    await asyncio.Future()  # kopf is shutting down
+    await asyncio.Future()  # the watches ended without an error: kopf is shutting down
 
 
 async def _renew(lease: Lease) -> None:

@@ -1,1 +1,1 @@
-"""Runs a job on this machine: Ray as child processes, state as files."""
+"""Runs a job on this machine, with Ray in child processes and the state in files."""

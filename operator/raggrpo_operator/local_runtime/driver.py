@@ -1,7 +1,7 @@
 """The driver of an attempt as a child process, connected to a Ray head.
 
-In a cluster, Ray's Jobs API runs the driver. On one machine, that API would cost ten processes and
-three seconds of CPU time per head to start a single process.
+In a cluster, Ray's Jobs API starts the driver. On one machine, the servers of that API would cost
+ten processes and three seconds of CPU time per head.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .ray_head import RayHead
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer")
 STOP_SECONDS = 30
-"""Time from SIGTERM, when the driver saves the last completed step, to SIGKILL."""
+"""Seconds from SIGTERM, which makes the driver save the last completed step, to SIGKILL."""
 
 
 class Driver:
@@ -53,9 +53,9 @@ class Driver:
         return AttemptObserved(self.number, SubmissionStatus.FAILED, exit_code=code, message=log)
 
     def stop(self) -> None:
-        """Make the driver save and exit; kill it after STOP_SECONDS.
+        """Make the driver save a checkpoint and exit; kill the driver after STOP_SECONDS.
 
-        The signal is sent once: a second one could interrupt the exit.
+        SIGTERM is sent once: a second signal could interrupt the driver while it exits.
         """
         if not self._is_stopped:
             self._is_stopped = True
@@ -63,10 +63,10 @@ class Driver:
             asyncio.get_running_loop().call_later(STOP_SECONDS, self._child.process.terminate)
 
     def terminate(self) -> None:
-        """Terminate the driver and all processes it started."""
+        """Kill the driver and all processes it started."""
         self._processes.terminate(self._child)
 
 
 def driver_log(temp_dir: Path, number: AttemptNumber) -> Path:
-    """Return the path of the driver's log."""
+    """Return the path of the driver log of an attempt."""
     return temp_dir / f"driver-{number}.log"

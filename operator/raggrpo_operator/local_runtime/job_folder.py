@@ -29,23 +29,23 @@ REPORT = "report.html"
 
 @dataclass(slots=True)
 class State:
-    """State that persists between runs of a job."""
+    """State of a job that is saved between runs."""
 
     uid: str = ""
     generation: int = 0
     retry: int = 0
-    """Number of runs after a failure; sets the annotation raggrpo.io/retry."""
+    """Number of runs after a failure of the job; the value of annotation raggrpo.io/retry."""
     spec: dict[str, Any] = field(default_factory=dict)
     """Spec of the last run, adapted to this machine."""
     mark: str = ""
-    """Mark of the processes of the last run."""
+    """Run mark in the environment of all processes of the last run."""
     temp_dir: str = ""
-    """Temporary folder of Ray in the last run."""
+    """Temporary folder for Ray's files in the last run."""
     status: JobStatus = field(default_factory=JobStatus)
 
 
 class JobFolder:
-    """All file access of a local run."""
+    """A job folder, with its lock, saved state and job file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class JobFolder:
         self._lock: int | None = None
 
     def acquire(self) -> None:
-        """Create and lock the folder. Raises PermanentError if it is unusable or in use."""
+        """Create and lock the folder. Raises PermanentError if it is not writable or in use."""
         try:
             private_folder(self.path)
             require_own(self.path)
@@ -69,8 +69,8 @@ class JobFolder:
         except BlockingIOError as error:
             holder = (self.path / LOCK).read_text() or "unknown"
             raise PermanentError(
-                f"another `raggrpo run` (process {holder}) is using {self.path}: wait for it or "
-                "specify another folder with --dir"
+                f"another `raggrpo run` (process {holder}) is using {self.path}: wait until it "
+                "exits, or specify another folder with --dir"
             ) from error
         os.ftruncate(self._lock, 0)
         os.write(self._lock, str(os.getpid()).encode())
@@ -82,7 +82,7 @@ class JobFolder:
             self._lock = None
 
     def load(self) -> State:
-        """Return the saved state, or a new one."""
+        """Return the saved state, or a new state. Raises PermanentError if the file is damaged."""
         path = self.path / STATE
         if not path.exists():
             return State(uid=uuid.uuid4().hex)
@@ -96,22 +96,22 @@ class JobFolder:
             ) from error
 
     def save(self, state: State) -> None:
-        """Write the state."""
+        """Write the state to state.json."""
         raw = asdict(state) | {"status": status_to_json(state.status)}
         write_atomically(self.path / STATE, json.dumps(raw, indent=1))
 
     def save_job(self, job: RagGrpoJob) -> None:
-        """Write the job, adapted to this machine."""
+        """Write the job, as adapted to this machine, to job.yaml."""
         text = yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True)
         write_atomically(self.path / JOB, text)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a private file atomically. Raises OperatorError if it cannot be written."""
+    """Write a private file atomically. Raises OperatorError if the file cannot be written."""
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)  # left by a killed run, maybe with another mode
+        draft.unlink(missing_ok=True)  # a killed run may have left it
         with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         draft.replace(path)

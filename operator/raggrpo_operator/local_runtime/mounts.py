@@ -22,10 +22,10 @@ Model = TypeVar("Model", bound=ApiModel)
 def apply_mounts(
     job: RagGrpoJob, mounts: Mapping[str, str], exists: Callable[[str], bool]
 ) -> RagGrpoJob:
-    """Return the job with all paths on volumes moved to the folders that replace them.
+    """Return the job with each path on a volume moved to the folder that replaces the volume.
 
-    `mounts` maps claims to absolute folders. A volume needs none if its mount path exists on this
-    machine. Raises InvalidOptions with the exact flags to use.
+    `mounts` maps claims to absolute folders. A volume needs no folder if its mount path exists on
+    this machine. Raises InvalidOptions with the flags to use.
     """
     volumes = job.spec.volumes
     claims = {volume.claim_name: volume for volume in volumes}
@@ -35,7 +35,7 @@ def apply_mounts(
         if claim not in claims
     ]
     problems += [
-        f"--mount {claim}={folder}: the folder does not exist; create it: mkdir -p {folder}"
+        f"--mount {claim}={folder}: the folder does not exist; create it with `mkdir -p {folder}`"
         for claim, folder in mounts.items()
         if claim in claims and not exists(folder)
     ]
@@ -53,13 +53,13 @@ def apply_mounts(
         return job
     moved = job.model_copy(update={"spec": _moved(job.spec, places)})
     parsed = parse_job(moved.manifest())
-    if not isinstance(parsed, RagGrpoJob):  # the path of a folder is not valid in a job
+    if not isinstance(parsed, RagGrpoJob):  # the folder's path is invalid in a job
         raise InvalidOptions([f"--mount: {violation.line()}" for violation in parsed])
     return moved
 
 
 def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
-    """Return the requirements that this machine does not meet, with the flags to use."""
+    """Return the requirements of a job that this machine does not meet, with the flags to use."""
     problems = []
     if spec.resources.nodes > 1:
         problems.append(
@@ -83,7 +83,7 @@ def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
 
 
 def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[str, str]:
-    """Return claim → absolute folder from `--mount CLAIM=DIR` options; raises InvalidOptions."""
+    """Return the `--mount CLAIM=DIR` options as claim → absolute folder; raises InvalidOptions."""
     mounts: dict[str, str] = {}
 
     def add(text: str) -> str:
@@ -125,7 +125,7 @@ def _volume_of(path: str, volumes: Sequence[Volume]) -> str | None:
 
 
 def _moved(model: Model, places: Mapping[str, str]) -> Model:
-    """Return the model with its paths moved; unset fields remain unset."""
+    """Return the model with paths on volumes moved; unset fields remain unset."""
     changes: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)

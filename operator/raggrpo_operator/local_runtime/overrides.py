@@ -10,7 +10,7 @@ from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 
 class InvalidOptions(Exception):
-    """Options cannot be applied; `problems` has a line for each, with a remedy."""
+    """Some options cannot be applied; `problems` has one line with a remedy for each of them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -18,9 +18,9 @@ class InvalidOptions(Exception):
 
 
 def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> Any:
-    """Return the job read from YAML with the options applied; raises InvalidOptions.
+    """Return `raw`, a job read from YAML, with the options applied; raises InvalidOptions.
 
-    Values are read as YAML. The parser later rejects unknown fields and suggests the nearest one.
+    Values are read as YAML. Unknown fields are set; the parser of the job rejects them later.
     """
     if not isinstance(raw, Mapping):
         return raw
@@ -33,7 +33,7 @@ def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> An
 
 
 def option_problems(options: Sequence[str], apply: Callable[[str], str]) -> list[str]:
-    """Return the problems of the options; `apply` applies one and returns its problem or ""."""
+    """Apply each option; return the problems. `apply` returns the problem of one option or ""."""
     return [problem for text in options if (problem := apply(text))]
 
 
@@ -44,7 +44,7 @@ def _copied(value: Any) -> Any:
 
 
 def _set(raw: dict[str, Any], text: str) -> str:
-    """Apply one `--set`; return its problem or ""."""
+    """Apply one `--set` option; return its problem or ""."""
     path, equals, value_text = text.partition("=")
     keys = _keys(path.strip())
     if not equals or not keys:
@@ -73,7 +73,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
 
 
 def _keys(path: str) -> list[str | int]:
-    """Return the keys of a path, whose `spec.` is optional, or [] if it is malformed."""
+    """Return the keys of a path, whose prefix `spec.` is optional, or [] for an invalid path."""
     if not re.fullmatch(r"[A-Za-z_][\w/-]*(\[\d+\])*(\.[A-Za-z_][\w/-]*(\[\d+\])*)*", path):
         return []
     keys: list[str | int] = [

@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "raggrpo_trainer.preflight")
 
 
 class PreflightRun:
-    """A running or finished preflight, whose result is a file."""
+    """A running or finished preflight, which writes its result to a file."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PreflightRun:
         self._child.process.wait()
 
     def observe(self) -> PreflightObserved:
-        """Return the result once it exists, or why there is none."""
+        """Return the result or the problem of the preflight, or neither while it is running."""
         code = self._child.exit_code()
         if code is None:
             return PreflightObserved(self._spec_hash)
@@ -59,5 +59,5 @@ class PreflightRun:
         return PreflightObserved(self._spec_hash, result)
 
     def terminate(self) -> None:
-        """Terminate the process."""
+        """Terminate the preflight process."""
         self._processes.terminate(self._child)

@@ -1,4 +1,4 @@
-"""Files and folders that other users of the machine may not read or replace."""
+"""Files and folders that other users of the machine cannot read or replace."""
 
 import os
 import stat
@@ -25,7 +25,7 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def require_own(path: Path) -> None:
-    """Check that others cannot replace files in a folder. Raises PermanentError or OSError."""
+    """Raise PermanentError if other users can replace files in a folder. Also raises OSError."""
     info = path.stat()
     remedy = "specify another one with --dir"
     if info.st_uid != os.geteuid():

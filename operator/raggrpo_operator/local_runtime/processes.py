@@ -1,8 +1,6 @@
-"""Child processes of a run, which have its mark in their environment.
+"""Child processes of a run, which have the mark of the run in their environment.
 
-A warden kills them if the run exits.
-
-Processes are killed only by process id.
+A warden kills these processes if the run exits. Processes are killed only by process id.
 """
 
 import logging
@@ -29,7 +27,7 @@ log = logging.getLogger(__name__)
 WARDEN = (sys.executable, "-I", "-S", warden.__file__)
 TERMINATE_SECONDS = 10.0
 PORTS = range(20_000, 32_000)
-"""Outside Ray's default range for workers and below the ephemeral ports."""
+"""Ports outside Ray's default range for workers and below the ephemeral ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +45,19 @@ class Child:
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self) -> None:
-        """Send SIGTERM to the command. `Processes.terminate` kills it instead."""
+        """Send SIGTERM to the command. To kill the command, use `Processes.terminate`."""
         self.process.send_signal(warden.STOP_SIGNAL)
 
     def log_tail(self, lines: int = 5) -> str:
-        """Return the last lines of the output."""
+        """Return the last lines of the command's output."""
         return tail(self.log_file, lines)
 
 
 class Processes:
     """The processes of a run.
 
-    Start children from the main thread: the kernel kills them when the starting thread exits.
+    Start children from the main thread: the kernel kills a child when the thread that started it
+    exits.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -71,7 +70,7 @@ class Processes:
     ) -> Child:
         """Start a command in its own session, with its output appended to the log file.
 
-        Raises OperatorError if it cannot be started.
+        Raises OperatorError if the command cannot be started.
         """
         self.ensure_warden()
         mark = f"{self.mark}.{name}"
@@ -101,16 +100,16 @@ class Processes:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
-        sweep(child.mark)  # processes of a killed keeper
+        sweep(child.mark)  # a killed keeper leaves its processes running
         if child in self._children:
             self._children.remove(child)
 
     def ensure_warden(self) -> None:
-        """Start a warden, which kills the children if this process exits, unless one is running."""
+        """Start the warden unless it is running; it kills the children if this process exits."""
         if self._warden is not None and self._warden.poll() is None:
             return
         if self._warden is not None:
-            log.warning("the warden exited with code %s: starting another", self._warden.returncode)
+            log.warning("the warden exited with code %s: restarting it", self._warden.returncode)
             self._close_warden()
         self._warden = subprocess.Popen(
             [*WARDEN, "watch", self.mark],
@@ -151,7 +150,7 @@ def free_ports(number: int) -> list[int]:
     ports = list(islice(filter(is_free, random.sample(PORTS, 100)), number))
     if len(ports) < number:
         raise TransientError(
-            f"fewer than {number} free ports between {PORTS.start} and {PORTS.stop}"
+            f"fewer than {number} ports between {PORTS.start} and {PORTS.stop} are free"
         )
     return ports
 

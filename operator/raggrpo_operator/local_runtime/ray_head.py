@@ -34,14 +34,14 @@ CONNECT_TIMEOUT_SECONDS = 1.0
 MAX_TEMP_DIR_CHARS = 40
 """Ray appends about 60 characters for Unix sockets; the kernel allows 107 in total."""
 GCS_RECONNECT_SECONDS = 5
-"""A local head never returns at the same address, so nodes need not wait for it."""
+"""Seconds that nodes wait for a lost head; a new head always has another address."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
-"""Without it, Ray workers overwrite their environment in /proc, including the run mark."""
+"""Without this variable, Ray workers overwrite the run mark in /proc/PID/environ."""
 
 
 @dataclass(slots=True)
 class RayHead:
-    """A started head, and the client of the progress server that a driver starts on it."""
+    """A started head, and the client of the progress server that drivers start."""
 
     number: ClusterNumber
     child: Child
@@ -83,7 +83,7 @@ class RayHead:
         return True
 
     def exit_message(self) -> str:
-        """Return how the head exited, or "" while it is running."""
+        """Return a message with the exit codes of the head, or "" while the head is running."""
         code = self.child.exit_code()
         if code is None:
             return ""
@@ -94,7 +94,7 @@ class RayHead:
         return f"the Ray head exited with {exit_text(code)}{reasons}"
 
     async def close(self, processes: Processes) -> None:
-        """Terminate the head and its processes, and remove its files."""
+        """Terminate the head with all its processes, and remove Ray's files."""
         processes.terminate(self.child)
         await self.session.close()
         remove_temp_dir(self.temp_dir)
@@ -111,12 +111,12 @@ def start_ray_head(
     temp_dir: Path,
 ) -> RayHead:
     """Start a head with logical CPUs for all ranks and engines."""
-    # In one call, so that the ports differ.
+    # One call returns all ports, so that they differ.
     progress_port, gcs_port, agent_port = free_ports(3)
     command = [
         *(sys.executable, "-m", names.RAY_START, "ray", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(gcs_port)),
-        "--include-dashboard=false",  # it would start ten unused processes
+        "--include-dashboard=false",  # the dashboard would start ten unused processes
         # The default port would collide with a second head on this machine.
         *("--dashboard-agent-listen-port", str(agent_port)),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
@@ -142,7 +142,7 @@ def head_env(env: Mapping[str, str], temp_dir: Path, token: str) -> dict[str, st
         **SURVIVES_SETPROCTITLE,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on loopback; default on other systems
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on loopback; default on macOS
         **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo"),
         "VLLM_HOST_IP": "127.0.0.1",
         "TMPDIR": str(temp_dir),  # other users could guess names in /tmp
@@ -171,6 +171,6 @@ def make_temp_dir() -> Path:
 
 
 def remove_temp_dir(temp_dir: Path) -> None:
-    """Remove a folder created by `make_temp_dir`; ignore others."""
+    """Remove a folder that `make_temp_dir` created; ignore other folders."""
     if temp_dir.name.startswith(PREFIX):
         shutil.rmtree(temp_dir, ignore_errors=True)

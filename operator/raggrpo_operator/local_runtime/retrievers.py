@@ -57,7 +57,7 @@ class Retrievers:
 
 
 def command(managed: ManagedRetriever, port: int) -> list[str]:
-    """Return a retriever's command line."""
+    """Return the command line of a retriever."""
     words = [sys.executable, "-m", "raggrpo_retriever", *retriever_arguments(managed)]
     return [*words, "--host", "127.0.0.1", "--port", str(port)]
 

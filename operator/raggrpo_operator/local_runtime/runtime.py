@@ -43,12 +43,12 @@ from .retrievers import Retrievers
 from .secret_values import trainer_env
 
 LOST_SECONDS, START_SECONDS = 5.0, 120.0
-"""Time after which a head that refuses connections is lost: after startup, and during it.
+"""Seconds after which a head without a response counts as lost: after and during its startup.
 
-The head process itself usually exits at once, but not if its servers shut down cleanly.
+A failed head usually exits at once, but it keeps running if its servers shut down cleanly.
 """
 MIN_SILENT_POLLS = 5
-"""Minimum failed polls before a head is lost, in case the machine was asleep."""
+"""Minimum number of failed polls before a head counts as lost, in case the machine was asleep."""
 
 
 class LocalRuntime:
@@ -91,7 +91,7 @@ class LocalRuntime:
         driver = self._driver_of(job.status.attempt)
         attempt = driver.observe() if driver is not None else None
         is_running = attempt is not None and attempt.status is SubmissionStatus.RUNNING
-        # The driver of a failed head may exit before the head itself.
+        # If a head fails, its driver may exit before the head does.
         is_responding = is_running or head.accepts_connections()
         failure = head.exit_message() or self._silence(head, is_responding)
         is_responding = is_responding and not failure
@@ -106,7 +106,7 @@ class LocalRuntime:
             preflight=preflight,
             cluster=cluster,
             attempt=attempt if is_responding else None,
-            # Read last, so that it is final if the attempt has ended.
+            # Progress is read last, so that it is final if the attempt has ended.
             progress=None if failure else await head.progress.read(),
             retrievers=retrievers,
             is_head_reachable=is_responding,
@@ -146,14 +146,14 @@ class LocalRuntime:
             save_driver_log(status, Path(self._state.temp_dir), self._log_dir)
 
     async def close(self) -> None:
-        """Terminate all processes."""
+        """Terminate all processes of the job and remove the temporary folder."""
         self._delete_preflight()
         self._retrievers.stop()
         await self._delete_cluster()
         self._remove_temp_dir()
 
     def _silence(self, head: RayHead, is_responding: bool) -> str:
-        """Return a message if the head has been silent for too long, else ""."""
+        """Return a message if the head has exceeded its time limit for responses, else ""."""
         now = self._clock()
         if is_responding or not self._silent_polls:
             self._silent_since = now
@@ -215,7 +215,7 @@ class LocalRuntime:
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()
-        with suppress(OSError):  # preflight reports a folder that is not writable
+        with suppress(OSError):  # the preflight reports a folder that is not writable
             private_folder(self._log_dir)
         self._preflight = PreflightRun(
             self._processes,
@@ -232,7 +232,7 @@ class LocalRuntime:
             self._preflight = None
 
     def _remove_temp_dir(self) -> None:
-        """Remove the files of Ray, including those of a killed run."""
+        """Remove the temporary folder, which may be that of a killed run."""
         if self._state.temp_dir:
             remove_temp_dir(Path(self._state.temp_dir))
             self._state.temp_dir = ""
@@ -245,13 +245,13 @@ class LocalRuntime:
 
 
 def save_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
-    """Copy the driver log of the newest attempt to its folder in `log_dir`, once it has ended."""
+    """Copy the driver log of the newest attempt to `log_dir` if the attempt has ended."""
     if not status.attempts or status.attempts[0].cause is None:
         return
     number = status.attempts[0].number
     source = driver_log(temp_dir, number)
     target = _attempt_folder(log_dir, number) / names.DRIVER_LOG
-    # A killed driver has not copied its last lines: a copy is complete if the sizes match.
+    # A killed driver has not copied its last lines: the copy is complete if both sizes match.
     size = source.stat().st_size if source.exists() else None
     if size is None or (target.exists() and target.stat().st_size == size):
         return
@@ -263,7 +263,7 @@ def save_driver_log(status: JobStatus, temp_dir: Path, log_dir: Path) -> None:
 
 
 def _abandoned_cluster(state: State) -> ClusterObserved | None:
-    """Return the lost cluster of a run that was killed, or None."""
+    """Return the lost cluster if the previous run was killed during an attempt, else None."""
     attempts = state.status.attempts
     if not attempts or attempts[0].cause is not None:
         return None

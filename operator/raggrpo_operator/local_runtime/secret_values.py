@@ -1,4 +1,4 @@
-"""The environment of local processes: `spec.env`, with Secrets from environment variables."""
+"""Environment of local processes: `spec.env`, with Secret values from the user's environment."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return a line with a remedy for each Secret whose variable is not set."""
+    """Return a line with a remedy for each Secret key whose environment variable is not set."""
     return [
         f"{user} refers to key {ref.key} of Secret {ref.name}: "
         f"export {secret_env(ref.name, ref.key)}=..."

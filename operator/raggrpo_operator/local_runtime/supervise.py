@@ -1,4 +1,4 @@
-"""Runs a job on this machine until it ends: the reconcile loop and signals."""
+"""Runs a job on this machine until it ends: the reconcile loop and the handling of signals."""
 
 import asyncio
 import logging
@@ -27,20 +27,20 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 15.0
-"""Maximum retry interval, which doubles with each consecutive error."""
+"""Maximum retry interval in seconds; the interval doubles with each consecutive error."""
 Observer = Callable[[JobStatus], None]
-"""Called with every new status."""
+"""Callback that receives every new status."""
 
 
 class Interrupted(Exception):
-    """A second signal arrived: exit immediately."""
+    """A second signal arrived, so that the command must exit immediately."""
 
 
 def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
-    """Return the job with its uid and last status from the folder.
+    """Return the job with its uid and last status from the folder, and the saved state.
 
-    Kills processes of a killed run. A failed job is retried with a new restart budget. Raises
-    OperatorError if a value that checkpoints depend on has changed.
+    Kills processes that a killed run has left. A failed job is retried with a new restart budget.
+    Raises OperatorError if a value that checkpoints depend on has changed.
     """
     state = folder.load()
     if state.mark:
@@ -66,7 +66,8 @@ def supervise(
 ) -> JobStatus:
     """Run the job until it ends or is interrupted, then terminate all its processes.
 
-    The first SIGINT, SIGTERM or SIGHUP saves and suspends the job; the second exits immediately.
+    The first SIGINT, SIGTERM or SIGHUP makes the job save a checkpoint and suspend. The second
+    signal raises Interrupted.
     """
     processes = Processes()
     state.mark = processes.mark
@@ -94,7 +95,7 @@ class _Supervision:
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._until_settled())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
                 loop.add_signal_handler(number, self._on_signal, number, work)
         try:
             return await work
@@ -116,7 +117,7 @@ class _Supervision:
         self._wake.set()
 
     async def _until_settled(self) -> JobStatus:
-        """Reconcile until the decision has no actions and no requeue."""
+        """Reconcile until a decision has no actions and no requeue."""
         delay = RETRY_SECONDS
         while True:
             try:
@@ -125,7 +126,7 @@ class _Supervision:
                 if not error.retryable:
                     raise
                 log.warning("%s; retrying in %.0f s", error, delay)
-                self._set_status(self._state.status)  # written before the actions
+                self._set_status(self._state.status)  # saved before the actions
                 await self._sleep(delay)
                 delay = min(2 * delay, MAX_RETRY_SECONDS)
                 continue
@@ -149,7 +150,7 @@ class _Supervision:
 
 
 def _discard_output() -> None:
-    """Redirect output to /dev/null: saving must not fail because the terminal is closed."""
+    """Redirect output to /dev/null: a closed terminal must not prevent saving."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(null, stream)
@@ -157,10 +158,10 @@ def _discard_output() -> None:
 
 
 def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
-    """Reject a change of values that checkpoints depend on."""
+    """Raise PermanentError if values that checkpoints depend on have changed."""
     old_job = parse_job(job.manifest() | {"spec": state.spec})
     if not isinstance(old_job, RagGrpoJob):
-        return  # written by another version: the trainer checks the checkpoint instead
+        return  # another version wrote the spec: the trainer checks the checkpoint instead
     old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)

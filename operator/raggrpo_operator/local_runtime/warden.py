@@ -1,10 +1,10 @@
 """The warden and the keepers, which kill processes when their owner exits.
 
-Run as a script (`python -I -S warden.py …`) with only the standard library, each takes 20 ms to
-start and 9 MB. `watch MARK` (the warden) waits until standard input closes, then kills all
+Each runs as a script (`python -I -S warden.py …`) that imports only the standard library, starts
+in 20 ms and uses 9 MB. `watch MARK` (the warden) waits until standard input closes, then kills all
 processes with the mark. `keep MARK PARENT COMMAND…` (a keeper) starts a command and kills it when
-PARENT exits or on SIGTERM; SIGUSR1 sends the command SIGTERM. When the command has exited, the
-keeper kills its descendants.
+PARENT exits or the keeper receives SIGTERM; on SIGUSR1, the keeper sends SIGTERM to the command.
+When the command has exited, the keeper kills the descendants of the command.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ import sys
 import time
 
 MARK_VARIABLE = "RAGGRPO_RUN_MARK"
-"""Same as `names.ENV_RUN_MARK`, which this script cannot import; a test compares them."""
+"""Same as `names.ENV_RUN_MARK`, which this script cannot import; a test compares the two."""
 SWEEP_SECONDS = 20.0
 GRACE_SECONDS = 3.0
-"""Time for the keepers, which also kill descendants without the mark, before the warden acts."""
+"""Seconds the warden waits for the keepers, which also kill descendants without the mark."""
 STOP_SIGNAL = signal.SIGUSR1
-"""Makes a keeper send SIGTERM to its command."""
+"""Signal that makes a keeper send SIGTERM to its command."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP)
@@ -38,7 +38,7 @@ def marked_processes(mark: str) -> list[int]:
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
                 environment = b"\0" + file.read() + b"\0"
-        except OSError:  # exited, or of another user
+        except OSError:  # the process has exited or belongs to another user
             continue
         if entry_start + b"\0" in environment or entry_start + b"." in environment:
             pids.append(int(entry))
@@ -48,7 +48,7 @@ def marked_processes(mark: str) -> list[int]:
 def sweep(mark: str, timeout_seconds: float = SWEEP_SECONDS) -> list[int]:
     """Kill all processes with this mark; return the survivors after `timeout_seconds`.
 
-    Two consecutive scans must find none: the environment of a process is empty during exec.
+    Two consecutive scans must find no process: during exec, the environment of a process is empty.
     """
     deadline = time.monotonic() + timeout_seconds
     empty_scans = 0
@@ -67,7 +67,10 @@ def sweep(mark: str, timeout_seconds: float = SWEEP_SECONDS) -> list[int]:
 
 
 def watch(mark: str) -> int:
-    """Wait until the run exits, which closes standard input, then kill its processes."""
+    """Wait until the run exits, which closes standard input, then kill the processes of the run.
+
+    Return 1 if a process survives, else 0.
+    """
     for number in (*_TERMINAL_SIGNALS, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
@@ -124,7 +127,7 @@ def _kill_descendants() -> None:
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         for pid in _children():
-            os.kill(pid, signal.SIGKILL)  # not reused: only this process can reap it
+            os.kill(pid, signal.SIGKILL)  # the id is not reused: only the keeper can reap it
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue

@@ -1,1 +1,1 @@
-"""Output of a local run: live display, report with charts, summary."""
+"""Output of a local run: the live display, the report with charts, and the summary."""

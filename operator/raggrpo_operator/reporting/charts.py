@@ -1,6 +1,6 @@
 """Line and stacked charts as inline SVG, colored by the CSS classes s1…s7 of the page.
 
-A value of None is a gap.
+A value of None leaves a gap in its line.
 """
 
 import math
@@ -12,14 +12,14 @@ from itertools import accumulate
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 8, 24
 MAX_POINTS = 280
-"""Maximum points of a chart; more are averaged."""
+"""Maximum points of a chart; with more steps than that, each point is a mean of several steps."""
 
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line or layer; `css` sets its color, `faint` draws it behind the others."""
+    """A line or layer; `css` is its color class, and a `faint` line is drawn behind the others."""
 
     name: str
     values: Values
@@ -42,7 +42,7 @@ def line_chart(
 
 
 def stacked_chart(xs: Sequence[int], series: Sequence[Series], *, marks: Sequence[int] = ()) -> str:
-    """Return a chart of stacked layers, the first at the bottom."""
+    """Return a chart of stacked layers, with the first series at the bottom."""
     xs, series = _averaged(xs, series)
     columns = [list(accumulate(v or 0.0 for v in column)) for column in _columns(series)]
     if not columns:
@@ -61,7 +61,7 @@ def stacked_chart(xs: Sequence[int], series: Sequence[Series], *, marks: Sequenc
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits, or five from 1000."""
+    """Return a number as text with three significant digits, or five if it is 1000 or more."""
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.5g}"
     return text.replace("e-0", "e-").replace("e+0", "e")
 
@@ -106,7 +106,7 @@ class _Axes:
         return "".join([*grid, *numbers, *shapes, *lines, *self._strips(series), "</svg>"])
 
     def _strips(self, series: Sequence[Series]) -> list[str]:
-        """Return transparent columns with tooltips that show the values."""
+        """Return a transparent column for each x, with a tooltip that shows the values."""
         width = (WIDTH - LEFT - RIGHT) / max(1, len(self._xs) - 1)
         height = HEIGHT - TOP - BOTTOM
         strips = []
@@ -122,7 +122,7 @@ class _Axes:
 
 
 def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
-    """Return a line with gaps; `h.01` makes an isolated last point visible."""
+    """Return a line with gaps as an SVG path; `h.01` makes an isolated last point visible."""
     commands: list[str] = []
     after_gap = True
     for x, value in zip(xs, series.values, strict=True):
@@ -136,7 +136,7 @@ def _path(axes: _Axes, xs: Sequence[int], series: Series) -> str:
 
 
 def _averaged(xs: Sequence[int], series: Sequence[Series]) -> tuple[list[int], list[Series]]:
-    """Return at most MAX_POINTS points, each the mean of equally many steps."""
+    """Return xs and series with at most MAX_POINTS points, each a mean of equally many steps."""
     size = max(1, math.ceil(len(xs) / MAX_POINTS))
     starts = range(0, len(xs), size)
 
@@ -153,7 +153,7 @@ def _columns(series: Sequence[Series]) -> list[tuple[float | None, ...]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round values that include [low, high] and zero."""
+    """Return round tick values that cover zero and the range from `low` to `high`."""
     low, high = min(low, 0.0), max(high, 0.0)
     raw = (high - low) / 4 or 1.0
     power = 10.0 ** math.floor(math.log10(raw))

@@ -24,13 +24,13 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
 
 
 def collapsible_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table that is collapsed until it is clicked."""
+    """Return a table that is collapsed until the reader clicks its title."""
     content = table("", titles, rows)
     return f"<details><summary><h2>{escape(title)}</h2></summary>{content}</details>"
 
 
 def cell_text(value: Any) -> str:
-    """Return a value as text, or a dash if it is unknown."""
+    """Return a value as text, or a dash for None."""
     if value is None:
         return "–"
     return number(value) if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Displays a running job: a live panel on a terminal, otherwise lines. Only reads the status."""
+"""Displays the status of a running job, as a live panel on a terminal, otherwise as lines."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +21,14 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 
 PLAIN_SECONDS = 5.0
-"""Minimum time between progress lines without a terminal."""
+"""Minimum seconds between two progress lines if there is no terminal."""
 QUIET = frozenset(
     {
         *(Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.RESTARTING),
         *("Stage Training", "Stage Checkpointing", "Stage Finished"),
     }
 )
-"""Phases and stages without a line: they are shown elsewhere or change with every step."""
+"""Labels that are not printed, since other lines show them or they change with every step."""
 _STARTS = {
     Tier.FIRST: "starts",
     Tier.WARM_CLUSTER: "starts on the same Ray cluster",
@@ -37,7 +37,7 @@ _STARTS = {
 
 
 class ProgressDisplay:
-    """Context manager whose `show` is called with every new status."""
+    """Context manager that displays each status passed to `show`."""
 
     def __init__(
         self, name: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -52,7 +52,7 @@ class ProgressDisplay:
         self._live: Live | None = None
 
     def __enter__(self) -> "ProgressDisplay":
-        """Start the live panel if there is a terminal."""
+        """Start the live panel if the console is a terminal."""
         if self._console.is_terminal:
             self._live = Live(
                 get_renderable=self._panel, console=self._console, refresh_per_second=4
@@ -71,7 +71,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def show(self, status: JobStatus) -> None:
-        """Display a new status and print what has changed."""
+        """Display a new status, and print a line for each change."""
         old = self._status
         self._status = status
         if self._has_status:
@@ -123,7 +123,7 @@ class ProgressDisplay:
 
 
 def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) -> str:
-    """Return the progress, such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
+    """Return a line such as `Step 12/60, 18 s elapsed, 1.2 s/step, ETA 1 min`."""
     progress = status.progress
     clauses = [f"Step {progress.step}/{progress.total_steps}"]
     if status.attempts and status.attempts[0].started:
@@ -193,7 +193,7 @@ def _elapsed(attempt: AttemptRecord, now: datetime) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with at most two units."""
+    """Return a duration as text with at most two units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -21,7 +21,7 @@ from .report_charts import charts
 
 STYLE = Path(__file__).with_name("report.css")
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
-"""Causes that are not failures."""
+"""Causes of attempts that ended without a failure."""
 
 
 def write_report(
@@ -34,7 +34,8 @@ def write_report(
 ) -> Path:
     """Write `<job_dir>/report.html` from the history in `log_dir` and return its path.
 
-    Works while the job is running and without history. `resolved` adds the configuration.
+    The job may still be running, and the history may be empty. The report shows the configuration
+    if `resolved` is not None.
     """
     history, events = read_history(log_dir), read_events(log_dir)
     page = render_report(name or job_dir.name, status, history, events, resolved)
@@ -50,7 +51,7 @@ def render_report(
     events: Sequence[Record],
     resolved: Resolved | None = None,
 ) -> str:
-    """Return the page."""
+    """Return the report as an HTML page."""
     results = figures(history, events)
     sections = [
         _header(name, status, results),
@@ -240,6 +241,9 @@ def _change(before: float | None, after: float | None) -> str:
 
 
 def _exact_match(results: Figures, when: str) -> float | None:
-    """Return the latest exact match; an extended run has several "after" validations."""
+    """Return the exact match of the latest validation "before" or "after" training, or None.
+
+    An extended run has several "after" validations.
+    """
     values = [v.exact_match for v in results.validations if v.when == when]
     return values[-1] if values else None

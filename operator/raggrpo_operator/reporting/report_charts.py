@@ -1,4 +1,4 @@
-"""The charts of the report."""
+"""Charts of the report, drawn from the history and events of a job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from raggrpo_operator.core.text.figures import checkpoint_seconds
 from .charts import Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
-"""Minimum steps of the moving mean, which otherwise spans a tenth of the run."""
+"""Minimum window of the moving mean in steps; the window of a long run is a tenth of the run."""
 STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
 """Stages in the order of layers and colors, lowest layer first."""
 
@@ -23,11 +23,11 @@ class _Chart:
 
     title: str
     lines: tuple[tuple[str, str], ...]
-    """(key, name) of each line."""
+    """(key in the history, displayed name) of each line."""
     unit: float = 1.0
     log: bool = False
     always: bool = True
-    """Whether to show the chart even without values; False for values not measured everywhere."""
+    """Whether to show the chart even if the history has no values for it."""
 
 
 _CHARTS = (
@@ -52,7 +52,7 @@ _CHARTS = (
 
 
 def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
-    """Return all charts; dashed lines mark the first steps of new attempts."""
+    """Return all charts as HTML; dashed lines mark the first steps of new attempts."""
     marks = [b["step"] for a, b in pairwise(history) if a["epoch"] != b["epoch"]]
     blocks = [_reward(history, marks), _stages(history, events, marks)]
     blocks += [_lines(chart, history, marks) for chart in _CHARTS]

@@ -1,4 +1,4 @@
-"""`summary.json`: the results of a job from its status and history."""
+"""`summary.json`: the results of a job, computed from its status and history."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def _validation_value(validations: dict[str, Record], when: str, name: str) -> f
 
 
 def _seconds_by_stage(history: list[Record], events: list[Record]) -> dict[str, float]:
-    """Return the total seconds of the stages of attempts and steps, over all attempts."""
+    """Return stage → total seconds over all attempts; stages of steps are named `step.<stage>`."""
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":

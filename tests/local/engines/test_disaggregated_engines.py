@@ -32,7 +32,7 @@ def test_disaggregated_run_is_bitwise_equal_to_colocated_run(
 
 @pytest.mark.row("B31")
 @pytest.mark.timeout(600)
-def test_off_policy_training_is_corrected_and_resumes_after_kill(tmp_path: Path) -> None:
+def test_off_policy_run_applies_importance_weights_and_resumes_after_kill(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     process = run.start(f"{PAUSE_FAULTS['between']};slow-step@step=11:4@attempt=2", *ONE_OFF)
     run.wait_for(lambda s: s.get("progress", {}).get("step", 0) == 7, "step 7")

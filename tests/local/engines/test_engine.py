@@ -67,13 +67,13 @@ def test_in_process_engine_does_not_start_model_inspection_process(measured: Any
     assert measured["inspected"] == []
 
 
-def test_seeded_requests_are_independent_of_order(measured: Any) -> None:
+def test_seeded_completions_are_repeatable_in_any_request_order(measured: Any) -> None:
     assert measured["repeatable"]
     assert measured["order_free"]
 
 
 @pytest.mark.row("B31")
-def test_tokens_sampled_during_weight_sync_match_single_policy(measured: Any) -> None:
+def test_tokens_sampled_during_weight_sync_match_old_or_new_policy(measured: Any) -> None:
     assert measured["gap_across"] <= 1e-4
     before, after = measured["of_both"]
     assert max(before, after) < 12 * 640 <= before + after  # both policies may agree on a token
@@ -90,7 +90,7 @@ def test_stop_token_ends_completion_and_is_included(measured: Any) -> None:
 
 
 @pytest.mark.row("D9")
-def test_token_completing_stop_text_is_kept_whole(measured: Any) -> None:
+def test_token_completing_stop_text_is_not_truncated(measured: Any) -> None:
     assert measured["halted"] == "stop"
     assert measured["keeps_the_whole_token"]
 

@@ -52,7 +52,7 @@ def listening(mark: str) -> set[str]:
     }
 
 
-def test_ray_processes_exit_with_run_and_warden(tree: dict[str, Any]) -> None:
+def test_keeper_stops_ray_when_run_and_warden_are_killed(tree: dict[str, Any]) -> None:
     everything = warden.marked_processes(tree["mark"])
     programs = [" ".join(psutil.Process(pid).cmdline()) for pid in everything]
     addresses = listening(tree["mark"])

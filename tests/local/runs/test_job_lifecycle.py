@@ -62,7 +62,7 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Lifecycle:
 
 
 @pytest.mark.row("A30")
-def test_interrupted_job_keeps_all_steps_and_identical_weights(
+def test_interrupted_job_loses_zero_steps_and_has_identical_weights(
     request: pytest.FixtureRequest, lifecycle: Lifecycle
 ) -> None:
     assert lifecycle.interrupted.causes == ["Suspended"]
@@ -80,7 +80,7 @@ def test_complete_job_is_not_restarted(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.row("B20")
-def test_raised_total_steps_resumes_on_more_ranks(lifecycle: Lifecycle) -> None:
+def test_job_with_raised_total_steps_resumes_on_more_ranks(lifecycle: Lifecycle) -> None:
     assert lifecycle.extended.causes == ["Suspended"]
     assert lifecycle.extended.summary["step"] == 15
     assert lifecycle.extended.left_over == []
@@ -112,7 +112,7 @@ def test_requests_without_token_are_unauthorized(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.row("E6")
-def test_other_users_can_read_only_checkpoints(lifecycle: Lifecycle) -> None:
+def test_other_users_can_read_checkpoints_but_not_other_files(lifecycle: Lifecycle) -> None:
     job, checkpoints = lifecycle.run.dir, lifecycle.run.dir.parent / "checkpoints"
     private = {path: mode_of(path) for path in (job, *job.rglob("*"), checkpoints / "logs")}
     modes = private | lifecycle.probe.modes
@@ -124,7 +124,7 @@ def test_other_users_can_read_only_checkpoints(lifecycle: Lifecycle) -> None:
     assert any("-weights-" in path.name for path in lifecycle.probe.modes)
 
 
-def test_prompt_template_is_saved_unexpanded(lifecycle: Lifecycle) -> None:
+def test_prompt_template_is_saved_without_expansion(lifecycle: Lifecycle) -> None:
     saved = list((lifecycle.run.dir.parent / "checkpoints").rglob("meta.json"))
     assert saved
     for meta in saved:
@@ -132,7 +132,7 @@ def test_prompt_template_is_saved_unexpanded(lifecycle: Lifecycle) -> None:
 
 
 @pytest.mark.row("A4")
-def test_preflight_waits_for_endpoint_and_reports_it_at_deadline(tmp_path: Path) -> None:
+def test_preflight_waits_for_endpoint_and_fails_at_outage_deadline(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     shorter = "recovery.deadlines.outageSeconds=2"
     output = run.rejection(tmp_path / "job", shorter, endpoint="kb=http://127.0.0.1:9/retrieve")

@@ -27,7 +27,7 @@ def run(folder: Path, claim: Path, *settings: str) -> None:
 
 
 @pytest.mark.row("A21", "D2")
-def test_mixture_of_experts_trains_and_resumes(tmp_path: Path) -> None:
+def test_mixture_of_experts_job_trains_and_resumes(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     write_word_model(claim / "model", WORDS, context=2048, experts=4)
     half = WORDS[:8]  # an untrained model is right half of the time

@@ -97,7 +97,9 @@ async def test_driver_receives_head_address_and_environment(
     assert driver_log(head.temp_dir, 3).read_text() == "127.0.0.1:1 token more\n"
 
 
-async def test_driver_receives_one_stop_signal(head: RayHead, processes: Processes) -> None:
+async def test_repeated_stop_sends_one_signal_to_driver(
+    head: RayHead, processes: Processes
+) -> None:
     driver = make_driver(processes, head, COUNTS_SIGNALS)
     wait_until_ready(head)
     driver.stop()
@@ -134,7 +136,7 @@ async def test_driver_descendants_are_killed_when_driver_exits(
     assert not psutil.pid_exists(nameless)
 
 
-async def test_driver_can_be_killed_without_stop_signal(
+async def test_driver_terminate_kills_driver_without_stop_signal(
     head: RayHead, processes: Processes
 ) -> None:
     driver = make_driver(processes, head, STUBBORN)

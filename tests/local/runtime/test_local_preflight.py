@@ -39,7 +39,7 @@ def test_failed_check_sets_exit_code_and_prints_evidence(
     assert warden.marked_processes(job.state["mark"]) == []
 
 
-def test_next_run_restarts_after_failed_check(tmp_path: Path) -> None:
+def test_next_run_repeats_preflight_after_failed_check(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     job.run(check="Paths", evidence="first", exit_code=4)
     code, output = job.run(check="Paths", evidence="second", exit_code=4)
@@ -47,7 +47,7 @@ def test_next_run_restarts_after_failed_check(tmp_path: Path) -> None:
     assert "Paths: second" in output
 
 
-def test_preflight_crash_fails_run_with_its_output(tmp_path: Path) -> None:
+def test_preflight_crash_fails_run_and_prints_preflight_output(tmp_path: Path) -> None:
     code, output = LocalJob(tmp_path).run(broken=True)
     assert code == 4, output
     assert "preflight is broken on order" in output
@@ -102,7 +102,7 @@ def test_second_run_on_job_folder_is_rejected_with_pid(tmp_path: Path) -> None:
     assert "--dir" in output
 
 
-def test_job_saves_after_output_is_closed(tmp_path: Path) -> None:
+def test_hangup_suspends_job_after_output_is_closed(tmp_path: Path) -> None:
     job, process = checking(tmp_path)
     assert process.stdout is not None
 

@@ -160,7 +160,9 @@ async def test_dense_retriever_answers_trainer_calls(
     assert len(list((tmp_path / "checkpoints" / "indexes").iterdir())) == 1
 
 
-async def test_rejected_corpus_is_data_error(tmp_path: Path, processes: Processes) -> None:
+async def test_invalid_corpus_is_reported_as_data_error(
+    tmp_path: Path, processes: Processes
+) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1"}\n')
     runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
@@ -219,7 +221,7 @@ async def test_driver_failure_is_reported_only_if_head_is_reachable(
     assert lost.cluster.message == "the Ray head has not responded for 5 s"
 
 
-async def test_head_that_never_starts_is_lost_after_deadline(
+async def test_head_that_never_starts_is_reported_lost_after_deadline(
     tmp_path: Path, processes: Processes
 ) -> None:
     clock = Clock()

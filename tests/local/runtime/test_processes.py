@@ -74,7 +74,7 @@ def test_child_process_inherits_mark_and_exit_code_is_observed(
     assert child.log_tail() == f"{processes.mark}.probe"
 
 
-def test_exit_code_encodes_signal(processes: Processes, tmp_path: Path) -> None:
+def test_exit_text_names_signal_of_killed_child(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sh", "-c", "kill -9 $$"], os.environ, tmp_path / "log")
     wait_for(lambda: child.exit_code() is not None)
     assert exit_text(child.exit_code() or 0) == "signal 9 (SIGKILL)"
@@ -173,7 +173,7 @@ def test_children_exit_when_run_is_signaled(number: signal.Signals, owner: Owner
     wait_for(owner.is_gone)
 
 
-def test_process_tests_pass_under_nohup(tmp_path: Path) -> None:
+def test_children_exit_on_hangup_when_tests_run_under_nohup(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
         owner = Owner(tmp_path)
@@ -193,7 +193,7 @@ def signals(pid: int, *masks: str) -> int:
     return functools.reduce(operator.or_, (int(fields[mask], 16) for mask in masks))
 
 
-def test_children_run_in_their_own_sessions(processes: Processes, tmp_path: Path) -> None:
+def test_children_run_in_separate_sessions(processes: Processes, tmp_path: Path) -> None:
     child = processes.start("probe", ["sleep", "1000"], os.environ, tmp_path / "log")
     guard = warden_of(processes)
     sessions = {os.getsid(pid) for pid in (child.process.pid, guard, os.getpid())}
@@ -215,7 +215,7 @@ def test_terminal_signals_do_not_reach_children_or_warden(owner: Owner) -> None:
     assert owner.keeper in warden.marked_processes(owner.mark)
 
 
-def test_children_exit_after_exception(tmp_path: Path) -> None:
+def test_children_exit_when_run_raises(tmp_path: Path) -> None:
     owner = Owner(tmp_path, "raise")
     wait_for(owner.is_gone)
     owner.close()

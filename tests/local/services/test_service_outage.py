@@ -88,7 +88,7 @@ def wait_for_step(run: Run, step: int) -> None:
 
 @pytest.mark.row("D10")
 @pytest.mark.timeout(900)
-def test_flapping_service_costs_only_waiting_time(undisturbed: Outcome, tmp_path: Path) -> None:
+def test_flapping_service_delays_run_without_restart(undisturbed: Outcome, tmp_path: Path) -> None:
     with start_run_with_service(tmp_path / "run") as (run, service):
         process = run.start(SLOW_STEPS)
         wait_for_step(run, 2)
@@ -113,7 +113,7 @@ def test_flapping_service_costs_only_waiting_time(undisturbed: Outcome, tmp_path
 @pytest.mark.row("D10")
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_ten_minute_outage_costs_only_waiting_time(undisturbed: Outcome, tmp_path: Path) -> None:
+def test_ten_minute_outage_delays_run_without_restart(undisturbed: Outcome, tmp_path: Path) -> None:
     """The deadlines of stages and steps are much shorter than the outage, as by default."""
     with start_run_with_service(tmp_path / "run") as (run, service):
         process = run.start(SLOW_STEPS, "recovery.deadlines.firstStepSeconds=120")

@@ -38,7 +38,7 @@ def verdicts() -> list[tuple[dict[str, Any], Verdict]]:
 
 
 @pytest.mark.row("E7")
-def test_schema_valid_jobs_are_accepted_or_rejected() -> None:
+def test_first_round_does_not_raise_for_schema_valid_jobs() -> None:
     errors: Counter[str] = Counter()
     for raw in adversarial_jobs(SPECS):
         VALIDATOR.validate(raw)
@@ -150,7 +150,7 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.row("E10")
 @pytest.mark.parametrize("heavy", HEAVY)
-def test_largest_jobs_take_bounded_time(heavy: str) -> None:
+def test_first_round_of_largest_jobs_takes_bounded_time(heavy: str) -> None:
     raw = make_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
     VALIDATOR.validate(raw)
     start = time.process_time()
@@ -169,7 +169,7 @@ def test_rules_do_not_raise_for_any_facts(facts: Facts) -> None:
 
 
 @pytest.mark.skipif(not IS_LONG, reason="timings are asserted in the long run only")
-def test_rounds_take_bounded_time(
+def test_first_rounds_of_random_jobs_take_bounded_time(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     seconds = sorted(verdict.seconds for _, verdict in verdicts)

@@ -38,7 +38,7 @@ class FalseSuccessRuntime(FakeRuntime):
 
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_false_success_fails_job(at_once: bool) -> None:
+async def test_repeated_false_success_fails_job(at_once: bool) -> None:
     runtime = FalseSuccessRuntime()
     runtime.at_once = at_once
     changes = {"training.totalSteps": 100_000, "activeDeadlineSeconds": DEADLINE_SECONDS}

@@ -125,7 +125,7 @@ async def test_suspended_job_has_no_pods_after_grace_period(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISREPORTS)
-async def test_job_past_deadline_ends_after_grace_period(name: str) -> None:
+async def test_job_is_stopped_within_grace_period_after_active_deadline(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"activeDeadlineSeconds": 120})
     started = scenario.status.attempts[-1].started
     assert started is not None
@@ -138,7 +138,7 @@ async def test_job_past_deadline_ends_after_grace_period(name: str) -> None:
 
 @pytest.mark.row("D10")
 @pytest.mark.parametrize("name", ["endless outage", "outage of unknown service", "flapping outage"])
-async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
+async def test_waiting_trainer_is_stopped_at_outage_deadline(name: str) -> None:
     deadlines = {"outageSeconds": 60, "checkpointSeconds": 60}
     scenario = await make_misreporting_scenario(
         name, {"recovery.deadlines": deadlines, "recovery.maxRestarts": 0}
@@ -152,7 +152,7 @@ async def test_waiting_trainer_ends_at_outage_deadline(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISREPORTS)
-async def test_next_attempt_starts_after_any_progress(name: str) -> None:
+async def test_next_attempt_starts_after_misreported_progress(name: str) -> None:
     scenario = await make_misreporting_scenario(name, {"training.precision": "Auto"})
     assert scenario.runtime.attempt is not None
 
@@ -161,7 +161,7 @@ async def test_next_attempt_starts_after_any_progress(name: str) -> None:
     await scenario.until(lambda status: status.attempt == 2 and bool(status.attempts[0].started))
 
 
-async def test_preflight_with_maximum_number_of_checks_is_evaluated() -> None:
+async def test_duplicate_preflight_checks_appear_once_in_status() -> None:
     check = Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="fine")
     result = PreflightResult(facts=KNOWN_TINY, checks=[check] * 32)
     scenario = Scenario(make_scenario_job(), FakeRuntime(preflight_result=result))
@@ -172,7 +172,7 @@ async def test_preflight_with_maximum_number_of_checks_is_evaluated() -> None:
     assert [each.id for each in scenario.status.preflight.checks] == ["Paths", "RulesOnFacts"]
 
 
-async def test_large_annotation_does_not_enlarge_status() -> None:
+async def test_large_retry_annotation_does_not_enlarge_status() -> None:
     scenario = Scenario(
         make_scenario_job({"recovery.maxRestarts": 0}), FakeRuntime(faults={(1, 5): CRASH})
     )

@@ -36,7 +36,7 @@ def configs(scenario: Scenario) -> list[Any]:
 
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6, 9, 14, 25, 40])
-async def test_operator_downtime_stops_no_attempt(rounds: int) -> None:
+async def test_operator_downtime_does_not_stop_attempt(rounds: int) -> None:
     scenario = make_scenario(changes=SHORT_DEADLINES)
     for _ in range(rounds):
         await scenario.round()
@@ -88,7 +88,7 @@ async def test_attempt_with_unreadable_progress_ends_at_deadline() -> None:
     assert timedelta(seconds=300) < scenario.runtime.now - since < timedelta(seconds=310)
 
 
-async def test_denied_access_stops_no_attempt() -> None:
+async def test_denied_access_does_not_stop_attempt() -> None:
     class AccessDeniedRuntime(FakeRuntime):
         denies_access = False
 
@@ -136,7 +136,9 @@ async def test_cluster_is_replaced_when_ranks_are_stuck() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.CHECKPOINTING, Stage.EXPORTING, Stage.FINISHED])
-async def test_stuck_save_or_export_exceeds_deadline(stage: Stage) -> None:
+async def test_stuck_save_or_export_is_reported_as_stalled_at_checkpoint_deadline(
+    stage: Stage,
+) -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"checkpointSeconds": 120}})
     await scenario.until(lambda status: status.progress.step == 15)
 
@@ -164,7 +166,7 @@ async def test_rewritten_checkpoint_does_not_reset_budget() -> None:
 
 
 @pytest.mark.row("B6")
-async def test_causes_without_budget_cost_are_also_delayed() -> None:
+async def test_restarts_after_preemption_are_delayed_without_using_budget() -> None:
     preempted = exits(ExitCode.PREEMPTED)
     faults = {(n, 5): preempted for n in range(1, 6)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 0})
@@ -176,7 +178,7 @@ async def test_causes_without_budget_cost_are_also_delayed() -> None:
     assert [round(delay, -1) for delay in scenario.delays if delay > 6] == [10, 20, 40, 80]
 
 
-async def test_target_raised_during_run_continues_job() -> None:
+async def test_target_raised_during_run_adds_second_attempt() -> None:
     recovery = {"recovery.maxRestarts": 0, "recovery.backoffSeconds": 30}
     scenario = make_scenario(changes=recovery)
     await scenario.until(lambda status: status.progress.step == 30)
@@ -226,7 +228,7 @@ async def test_invalid_spec_prevents_next_attempt() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_deleted_job_does_not_cause_actions() -> None:
+async def test_job_with_deletion_timestamp_does_not_cause_actions() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.attempt == 1)
     stamp = {"deletion_timestamp": "2026-11-21T12:00:00Z"}
@@ -269,7 +271,7 @@ async def test_stale_cluster_observation_does_not_use_restart_budget() -> None:
 
 
 @pytest.mark.parametrize("action", [CreateCluster, SubmitAttempt])
-async def test_intents_are_recorded_before_each_action(
+async def test_launch_tries_are_recorded_in_status_before_each_action(
     action: type[CreateCluster | SubmitAttempt],
 ) -> None:
     class FailingActionsRuntime(FakeRuntime):
@@ -350,7 +352,7 @@ async def test_rejected_checkpoint_is_not_reused() -> None:
 # Out of memory
 
 
-async def test_mitigation_is_recorded_on_warm_restart() -> None:
+async def test_out_of_memory_mitigation_is_applied_and_recorded_on_warm_restart() -> None:
     scenario = make_scenario({(1, 27): exits(ExitCode.CUDA_OUT_OF_MEMORY, "out of memory")})
 
     await scenario.until_quiet()
@@ -364,7 +366,7 @@ async def test_mitigation_is_recorded_on_warm_restart() -> None:
     assert record.mitigation == "MicroBatchHalved"
 
 
-async def test_mitigation_matches_memory_term_that_ran_short() -> None:
+async def test_mitigation_depends_on_exhausted_memory_term() -> None:
     cases = {
         ("Engine", ExitCode.CUDA_OUT_OF_MEMORY): "SequencesHalved",
         ("Step", ExitCode.CUDA_OUT_OF_MEMORY): "MicroBatchHalved",
@@ -394,7 +396,7 @@ async def test_out_of_memory_without_mitigation_fails_job_after_three_attempts()
     assert "no mitigation is left" in message
 
 
-async def test_out_of_memory_fails_job_when_configured() -> None:
+async def test_out_of_memory_fails_job_when_on_out_of_memory_is_fail() -> None:
     scenario = make_scenario(
         {(1, 27): exits(ExitCode.CUDA_OUT_OF_MEMORY, "out of memory")},
         {"recovery.onOutOfMemory": "Fail"},

@@ -135,7 +135,7 @@ def test_preflight_pod_uses_job_image_and_own_sizing() -> None:
     assert PodRole.PREFLIGHT in {each.role for each in started.plan.sizing.pods}
 
 
-def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
+def test_preflight_of_old_spec_is_replaced_and_timer_is_reset() -> None:
     decision = preflight_round(500, PreflightObserved("of an earlier spec"), losses=2)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -145,7 +145,7 @@ def test_preflight_of_old_spec_is_replaced_with_reset_timer() -> None:
     assert condition_of(decision, ConditionType.PREFLIGHT_PASSED) == ("Unknown", "Running")
 
 
-def test_lost_preflight_is_counted_and_restarted_on_same_timer() -> None:
+def test_lost_preflight_is_counted_and_restarted_without_timer_reset() -> None:
     decision = preflight_round(50, PreflightObserved(hash_of_job(), problem="evicted"), losses=1)
 
     assert kinds(decision) == [DeletePreflight, StartPreflight]
@@ -168,7 +168,7 @@ def test_preflight_loss_count_resets_after_result() -> None:
         ("", "", "no result"),
     ],
 )
-def test_preflight_timeout_is_reported(problem: str, waiting_for: str, why: str) -> None:
+def test_preflight_timeout_fails_job(problem: str, waiting_for: str, why: str) -> None:
     preflight = PreflightObserved(hash_of_job(), problem=problem, waiting_for=waiting_for)
 
     in_time, late = (preflight_round(seconds, preflight, losses=2) for seconds in (400, 400.1))
@@ -190,7 +190,7 @@ def test_running_preflight_is_polled() -> None:
     assert (kinds(decision), is_soon(decision)) == ([], True)
 
 
-def test_late_preflight_result_is_accepted() -> None:
+def test_preflight_result_after_deadline_is_accepted() -> None:
     decision = preflight_round(500, PreflightObserved(hash_of_job(), PASSED_RESULT))
 
     assert decision.status.attempt == 1
@@ -208,7 +208,7 @@ def test_preflight_timer_restarts_after_operator_downtime() -> None:
     assert decision.status.restart_state.watch.watched_since == at(3600)
 
 
-def test_first_failed_check_is_reason_and_message_names_all() -> None:
+def test_first_failed_check_is_condition_reason_and_message_lists_all_checks() -> None:
     ids = [CheckId.DATA_COLUMNS, CheckId.REWARD_CODE]
     checks = [Check(id=each, state=CheckState.FAILED, evidence=f"why {each}") for each in ids]
     result = PreflightResult(facts=KNOWN_TINY, checks=checks, exit_code=3)
@@ -315,7 +315,7 @@ def test_gpu_memory_check_is_skipped_on_cpu_or_without_model_size() -> None:
     assert gpu_memory_check(ON_GPUS, PASSED_RESULT) is not None
 
 
-def test_gpu_memory_can_be_specified() -> None:
+def test_specified_gpu_memory_is_used_in_check() -> None:
     specified = {"resources": {"device": "GPU", "gpusPerNode": 8, "gpuMemoryGib": 80}}
 
     check = gpu_memory_check(specified, PreflightResult(facts=KNOWN_7B))
@@ -324,7 +324,7 @@ def test_gpu_memory_can_be_specified() -> None:
     assert (check.state, check.evidence) == (CheckState.PASSED, "80.0 GiB per GPU, as specified")
 
 
-def test_unobserved_device_facts_are_ignored() -> None:
+def test_gpu_facts_from_preflight_pod_are_ignored() -> None:
     claimed = KNOWN_TINY.model_copy(update={"gpu_memory_mib": 1_000_000, "gpu_compute_major": 9})
 
     decision = preflight_round(5, PreflightObserved(hash_of_job(), PreflightResult(facts=claimed)))
@@ -366,7 +366,7 @@ def test_retriever_loading_is_limited_by_provisioning_deadline() -> None:
     assert condition_of(late, ConditionType.FAILED) == ("True", "StartFailed")
 
 
-def test_retriever_timer_starts_with_retriever() -> None:
+def test_retriever_timer_starts_when_retriever_is_started() -> None:
     decision = retriever_round(500)
 
     assert kinds(decision) == [StartRetriever]
@@ -394,7 +394,7 @@ def make_ended_attempt(**changes: Any) -> AttemptRecord:
     return replace(record, **changes)
 
 
-def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
+def test_warm_attempt_is_recorded_before_submission() -> None:
     watch = replace(WATCHED, reads_since_step=2, unread_since=T0, still_since=T0, stage="Training")
     state = RestartState(launch=LaunchState(cluster_since=T0, tries=7), watch=watch)
     job = make_recorded_job(record=make_ended_attempt(), restart_state=state)
@@ -412,7 +412,7 @@ def test_warm_attempt_is_recorded_and_submitted_at_once() -> None:
     assert submitted.status.config_hash == submitted.status.attempts[0].config_hash != ""
 
 
-def test_attempt_on_requeued_cluster_is_not_warm() -> None:
+def test_tier_is_new_cluster_when_cluster_is_queued_again() -> None:
     job = make_recorded_job(record=make_ended_attempt(cause=Cause.PREEMPTED))
 
     decision = decide(job, Observed(cluster=QUEUED), at(10))
@@ -431,7 +431,7 @@ def test_attempt_on_requeued_cluster_is_not_warm() -> None:
         (None, None, Tier.WARM_CLUSTER),
     ],
 )
-def test_tier_is_new_cluster_when_pods_were_admitted_after_last_attempt(
+def test_tier_is_new_cluster_unless_last_attempt_ran_on_same_pods(
     since: float | None, started: float | None, tier: Tier
 ) -> None:
     launch = LaunchState(cluster_since=None if since is None else at(since))
@@ -468,7 +468,7 @@ def test_ten_newest_attempts_are_retained() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "starts"), [(-0.5, False), (0, True), (0.5, True)])
-def test_attempt_starts_after_delay(seconds: float, starts: bool) -> None:
+def test_attempt_starts_after_backoff(seconds: float, starts: bool) -> None:
     state = RestartState(retry=RetryState(next_retry_time=at(20)), watch=WATCHED)
     job = make_recorded_job(record=make_ended_attempt(), restart_state=state)
 
@@ -478,7 +478,7 @@ def test_attempt_starts_after_delay(seconds: float, starts: bool) -> None:
     assert decision.requeue_after == (0.0 if starts else pytest.approx(0.6))
 
 
-def test_delay_is_limited_by_job_deadline() -> None:
+def test_backoff_requeue_is_limited_by_active_deadline() -> None:
     state = RestartState(
         retry=RetryState(next_retry_time=at(50)), watch=WATCHED, spent=SpentTime(counted_since=T0)
     )
@@ -591,7 +591,7 @@ def test_attempt_waits_for_image_digests_of_nodes() -> None:
 
 
 @pytest.mark.parametrize("image_id", ["", f"sha256:{'1' * 64}"])
-def test_attempt_does_not_wait_without_image_comparison(image_id: str) -> None:
+def test_attempt_starts_when_image_digests_match_or_are_unknown(image_id: str) -> None:
     node_image_ids = (image_id,) if image_id else ()
     pinned = Pinned(image="trainer:1", image_id=image_id)
     cluster = replace(READY, image_ids=node_image_ids)
@@ -615,7 +615,7 @@ def test_image_of_head_is_pinned() -> None:
     assert decision.status.pinned.image_id == by_registry
 
 
-def test_foreign_image_is_not_pinned() -> None:
+def test_image_id_is_not_pinned_after_spec_image_changed() -> None:
     cluster = replace(READY, image_ids=(f"trainer@sha256:{'1' * 64}",))
     job = make_recorded_job(pinned=Pinned(image="trainer:1"), changes={"image": "trainer:2"})
 
@@ -632,7 +632,7 @@ def test_foreign_image_is_not_pinned() -> None:
         ("2.60.0", "", False, [SubmitAttempt]),  # a local run has only one Ray version
     ],
 )
-def test_unknown_ray_version_is_not_compared(
+def test_attempt_waits_for_ray_version_only_when_pinned_and_in_pods(
     pinned: str, head_version: str, in_pods: bool, starts: list[type]
 ) -> None:
     job = make_recorded_job(pinned=Pinned(image="trainer:1", ray_version=pinned))
@@ -668,7 +668,9 @@ def test_queued_job_is_not_polled_without_deadline() -> None:
 @pytest.mark.parametrize(
     ("seconds", "delay"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
 )
-def test_queue_deadline_is_polled_when_due(seconds: float, delay: float | None) -> None:
+def test_queued_job_is_polled_when_queue_deadline_is_due(
+    seconds: float, delay: float | None
+) -> None:
     decision = queued_round(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
 
     cause = decision.status.attempts[0].cause
@@ -679,7 +681,7 @@ def test_queue_deadline_is_polled_when_due(seconds: float, delay: float | None) 
 
 
 @pytest.mark.parametrize(("status", "reason"), [("True", "Suspended"), ("False", "Queued")])
-def test_admission_is_reported_when_queueing_ends(status: str, reason: str) -> None:
+def test_admission_is_not_reported_without_queued_condition(status: str, reason: str) -> None:
     conditions = [
         make_condition(ConditionType.PREFLIGHT_PASSED, "True", "Passed"),
         make_condition(ConditionType.SUSPENDED, status, reason),
@@ -705,7 +707,7 @@ async def test_default_image_is_accepted_with_other_schema_digest() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-def test_job_waiting_for_user_is_polled_every_five_seconds() -> None:
+def test_job_is_polled_every_five_seconds_when_upgrade_is_required() -> None:
     facts = KNOWN_TINY.model_copy(update={"schema_digest": "unknown digest"})
     preflight = PreflightStatus(spec_hash=hash_of_job(), facts=facts)
     job = make_checked_job(preflight=preflight, pinned=Pinned(image="trainer:1"))

@@ -77,7 +77,7 @@ async def test_suspension_does_not_count_against_deadline() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_used_time_of_job_from_earlier_release_is_kept() -> None:
+async def test_active_time_recorded_by_earlier_release_counts_against_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     state = scenario.status.restart_state

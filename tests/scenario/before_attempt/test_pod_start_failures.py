@@ -131,7 +131,7 @@ async def test_job_waiting_at_each_stage_emits_eight_events() -> None:
     assert len(events) == 8, events
 
 
-async def test_final_start_failure_fails_job_with_pod_reason() -> None:
+async def test_permanent_start_failure_fails_job_with_pod_reason() -> None:
     scenario, _ = make_pods_scenario(waiting_for=PULL_FAILURE, final_cause=Cause.START_FAILED)
 
     await scenario.until_quiet()
@@ -140,7 +140,7 @@ async def test_final_start_failure_fails_job_with_pod_reason() -> None:
     assert scenario.count(SubmitAttempt) == 0
 
 
-async def test_waiting_preflight_reports_reason() -> None:
+async def test_waiting_preflight_pod_is_reported_with_reason() -> None:
     scenario, runtime = make_pods_scenario(preflight_waits=True)
 
     await scenario.until(lambda status: any(c.reason == "PodsNotReady" for c in status.conditions))

@@ -33,7 +33,7 @@ async def test_queued_job_waits_without_deadline() -> None:
     assert scenario.count(CreateCluster) == scenario.count(DeleteCluster) == 1
 
 
-async def test_queue_time_is_not_provisioning_time() -> None:
+async def test_queue_time_does_not_count_against_provisioning_deadline() -> None:
     """Also if the queue's message changes each second, so that every second is observed."""
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
@@ -123,7 +123,7 @@ async def test_driver_exit_during_preemption_has_cause_preempted(
     assert scenario.status.phase is Phase.QUEUED
 
 
-async def test_saving_driver_is_not_stopped() -> None:
+async def test_preempted_driver_is_not_stopped_while_saving() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
 
@@ -169,7 +169,7 @@ async def test_queue_time_does_not_count_against_deadline() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_pods_terminating_after_readmission_were_preempted() -> None:
+async def test_head_loss_right_after_readmission_has_cause_preempted() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     await until_step(scenario, 23)
     scenario.runtime.queue = QUEUE
@@ -196,7 +196,7 @@ async def test_cluster_is_replaced_after_pod_eviction_without_queue() -> None:
     assert [each.cause for each in scenario.attempts] == [Cause.PREEMPTED, Cause.SUCCEEDED]
 
 
-async def test_pod_losses_are_counted_again_after_readmission() -> None:
+async def test_cluster_timer_is_reset_by_preemption_and_readmission() -> None:
     scenario = make_scenario()
     await until_step(scenario, 23)
     since = scenario.status.restart_state.launch.cluster_since

@@ -59,7 +59,7 @@ async def test_secret_in_free_json_is_rejected_before_preflight(
     assert not any(secret in visible_text(scenario) for secret in (SECRET, "abc", "12345"))
 
 
-async def test_job_without_secret_is_accepted() -> None:
+async def test_short_value_and_secret_reference_are_accepted() -> None:
     scenario = make_scenario({}, with_endpoint(extraBody={"api_key": "abc"}))
     await scenario.until_quiet()
 

@@ -29,7 +29,7 @@ async def test_job_start_needs_one_status_write_per_action() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(3, False), (15, True)])
-async def test_unobserved_preflight_does_not_cause_status_write(
+async def test_unobserved_preflight_changes_status_only_after_grace_period(
     seconds: int, is_written: bool
 ) -> None:
     scenario = make_scenario()
@@ -57,7 +57,7 @@ async def test_undisturbed_job_emits_one_event_per_transition() -> None:
     ]
 
 
-async def test_phase_leaves_provisioning_when_head_is_unreachable_after_submission() -> None:
+async def test_phase_becomes_running_after_head_was_unreachable() -> None:
     scenario = make_scenario()
     await scenario.until(lambda _: scenario.count(SubmitAttempt) == 1)
     observed = await scenario.runtime.observe(scenario.job)

@@ -81,7 +81,7 @@ async def test_stall_is_detected_within_deadline_and_two_polls(
     assert STALL_SECONDS < seconds <= STALL_SECONDS + 2 * poll + 5
 
 
-async def test_late_reconciles_do_not_reset_deadlines(tmp_path: Path) -> None:
+async def test_delayed_reconciles_do_not_reset_deadlines(tmp_path: Path) -> None:
     async with make_environment(tmp_path, 10_000) as environment:
         seconds = await until_stopped(environment, late=600.0)
 

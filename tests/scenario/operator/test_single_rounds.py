@@ -129,7 +129,9 @@ def test_recorded_attempt_with_invalid_spec_is_not_submitted() -> None:
 @pytest.mark.parametrize(
     ("evaluated_generation", "phase"), [(1, Phase.PROVISIONING), (0, Phase.INVALID)]
 )
-def test_accepted_spec_is_not_evaluated_again(evaluated_generation: int, phase: Phase) -> None:
+def test_accepted_spec_is_evaluated_again_only_for_new_generation(
+    evaluated_generation: int, phase: Phase
+) -> None:
     accepted = make_condition(ACCEPTED, "True", "Valid", generation=evaluated_generation)
     job = make_job_with(accepted, changes=INVALID)  # by the rules of a newer release
     assert job.metadata.generation == 1
@@ -181,7 +183,9 @@ def test_warnings_from_facts_are_kept_after_unrelated_edit(
 
 
 @pytest.mark.parametrize(("generation", "is_evaluated"), [(0, False), (1, True)])
-def test_spec_is_evaluated_again_only_when_changed(generation: int, is_evaluated: bool) -> None:
+def test_spec_of_running_attempt_is_evaluated_again_only_when_changed(
+    generation: int, is_evaluated: bool
+) -> None:
     """Check a running attempt whose spec was valid in an earlier release."""
     accepted = make_condition(ACCEPTED, "True", "Valid", generation=0)
     job = make_job_with(accepted, changes=INVALID, **with_attempt(started=T0))
@@ -223,7 +227,7 @@ def make_finished_job(kind: ConditionType, reason: str = "any", **overrides: Any
         (FAILED, "1", {"data.maxSamples": 50}, False),
     ],
 )
-def test_started_job_is_reopened_by_higher_target_or_retry(
+def test_finished_job_is_reopened_by_higher_target_or_retry_annotation(
     kind: ConditionType, retry_annotation: str, changes: dict[str, Any], reopens: bool
 ) -> None:
     job = make_finished_job(kind, retry_annotation=retry_annotation, changes=changes)
@@ -249,7 +253,7 @@ def test_changed_spec_reopens_job_that_failed_before_start(
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
-def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
+def test_reopening_resets_budget_and_node_failures_but_keeps_skipped_steps() -> None:
     decision = decide(
         make_finished_job(FAILED, retry_annotation="2", changes={"suspend": True}),
         Observed(),
@@ -264,7 +268,7 @@ def test_reopened_job_resets_budget_and_nodes_and_keeps_mitigations() -> None:
     assert decision.status.retry == "2"
 
 
-def test_continued_job_does_not_repeat_preflight() -> None:
+def test_job_reopened_by_higher_target_does_not_repeat_preflight() -> None:
     checked = PreflightStatus(spec_hash=spec_hash(make_scenario_job()), facts=KNOWN_TINY)
     job = make_finished_job(COMPLETE, changes={"training.totalSteps": 80}, preflight=checked)
 
@@ -290,7 +294,7 @@ def test_retry_clears_pinned_image_id_only_after_image_changed_failure(
     )
 
 
-def test_finished_job_frees_objects_and_polls_until_deleted() -> None:
+def test_finished_job_is_polled_until_its_objects_are_deleted() -> None:
     job = make_finished_job(COMPLETE, "TargetReached")
 
     decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))
@@ -355,7 +359,7 @@ def round_past_deadline(
         (ClusterObserved(1, message="0/3"), "; the cluster was not ready: 0/3"),
     ],
 )
-def test_deadline_message_names_what_the_job_waited_for(
+def test_active_deadline_message_contains_reason_for_waiting(
     cluster: ClusterObserved | None, suffix: str
 ) -> None:
     record = round_past_deadline(Observed(cluster=cluster)).status.attempts[0]
@@ -377,7 +381,7 @@ def test_running_driver_is_stopped_at_deadline(
     assert decision.status.restart_state.retry.intent is Cause.DEADLINE_EXCEEDED
 
 
-def test_stopping_attempt_gets_no_new_cluster() -> None:
+def test_stopping_attempt_does_not_create_new_cluster() -> None:
     decision = round_past_deadline(Observed(), intent=Cause.SUSPENDED)
 
     assert decision.status.attempts[0].cause is Cause.SUSPENDED

@@ -48,7 +48,7 @@ async def test_job_keeps_image_of_first_attempt() -> None:
     assert created.plan.sizing == scenario.status.sizing
 
 
-async def test_unknown_schema_waits_for_user() -> None:
+async def test_next_attempt_waits_for_user_when_image_schema_is_unknown() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=result_with(schema_digest=schema_digest()),
@@ -90,7 +90,7 @@ def earlier_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("earlier_release")
-async def test_config_for_earlier_image_contains_only_known_fields() -> None:
+async def test_config_for_earlier_image_contains_only_fields_of_its_schema() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=result_with(schema_digest=OLDER),
@@ -106,7 +106,7 @@ async def test_config_for_earlier_image_contains_only_known_fields() -> None:
 
 
 @pytest.mark.usefixtures("earlier_release")
-async def test_field_unknown_to_earlier_image_waits_for_user() -> None:
+async def test_next_attempt_waits_for_user_when_image_does_not_support_field() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         changes={"monitoring": {"historyWindow": 50}},
@@ -270,7 +270,7 @@ async def test_attempt_waits_for_image_ids() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_late_image_id_is_pinned_during_attempt() -> None:
+async def test_image_id_observed_after_start_is_pinned() -> None:
     scenario = make_pinned_scenario(image_ids=())
     await scenario.until(lambda status: status.progress.step == 5)
     assert scenario.status.pinned.image_id == ""

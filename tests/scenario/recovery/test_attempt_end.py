@@ -113,7 +113,7 @@ def test_cause_matches_table_for_all_observations(http: str, head: str) -> None:
     assert wrong == []
 
 
-def test_table_rows_are_necessary() -> None:
+def test_cause_table_has_only_used_rows() -> None:
     used = {
         next(r for r in TABLE if expected(cell) == r[4] and _matches(r, cell)) for cell in CELLS
     }
@@ -154,7 +154,7 @@ def test_pod_evidence_takes_precedence_over_exit_code() -> None:
     assert (record.cause, record.message) == (Cause.HOST_OUT_OF_MEMORY, "OOMKilled")
 
 
-def test_driver_killed_by_ray_memory_monitor_is_head_memory_shortage() -> None:
+def test_driver_killed_by_ray_memory_monitor_has_cause_host_out_of_memory() -> None:
     attempt = AttemptObserved(1, SubmissionStatus.FAILED, None, "low on memory", True)
 
     record = attempt_after(Observed(cluster=ClusterObserved(1, is_ready=True), attempt=attempt))

@@ -29,7 +29,7 @@ def created(scenario: Scenario) -> list[CreateCluster]:
 
 
 @pytest.mark.row("B24")
-async def test_node_with_two_failures_is_avoided_and_named() -> None:
+async def test_node_with_two_failures_is_avoided_and_reported() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-7")})
 
     await scenario.until(lambda status: len(status.attempts) == 2)
@@ -81,7 +81,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.mark.row("B24")
-async def test_rare_reboots_do_not_exclude_node() -> None:
+async def test_infrequent_failures_do_not_exclude_node() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 16): fails_on("gpu-7")})
     await scenario.until(lambda status: len(status.attempts) == 2)
 
@@ -117,7 +117,7 @@ async def test_node_failure_count_decreases_after_ten_checkpoints() -> None:
     assert [action.avoided_nodes for action in created(scenario)] == [(), (), ()]
 
 
-async def test_avoided_node_is_not_reported_as_pod_problem() -> None:
+async def test_unschedulable_message_does_not_name_avoided_node() -> None:
     changes = {
         "recovery.excludeNodeAfterFailures": 1,
         "recovery.deadlines": {"provisioningSeconds": 60},

@@ -154,7 +154,7 @@ async def test_new_cluster_is_used_for_two_attempts() -> None:
 
 
 @pytest.mark.row("B6")
-async def test_delays_double_up_to_maximum() -> None:
+async def test_restart_backoff_doubles_up_to_maximum() -> None:
     changes = {"recovery.backoffSeconds": 10, "recovery.maxBackoffSeconds": 30}
     scenario = make_scenario({(n, 5): CRASH for n in range(1, 6)}, changes)
 
@@ -168,7 +168,7 @@ async def test_delays_double_up_to_maximum() -> None:
     )
 
 
-async def test_lost_cluster_is_deleted_before_delay() -> None:
+async def test_lost_cluster_is_deleted_before_backoff() -> None:
     scenario = make_scenario(
         {(n, 5): head_is_lost for n in (1, 2)}, {"recovery.backoffSeconds": 100}
     )
@@ -181,7 +181,7 @@ async def test_lost_cluster_is_deleted_before_delay() -> None:
     assert scenario.runtime.now - lost_at < timedelta(seconds=2)
 
 
-async def test_cluster_is_kept_while_head_saves() -> None:
+async def test_cluster_is_kept_while_driver_saves_after_head_loss() -> None:
     def head_is_lost_and_saves(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.lose_head(saves_seconds=50)
 
@@ -288,7 +288,7 @@ async def test_cluster_is_replaced_after_repeated_worker_loss_without_progress()
     assert tiers(scenario) == [Tier.FIRST, Tier.WARM_CLUSTER, Tier.NEW_CLUSTER, Tier.WARM_CLUSTER]
 
 
-async def test_head_that_lost_its_submission_is_reported_as_head_lost() -> None:
+async def test_lost_submission_is_reported_as_head_lost() -> None:
     def restart_head(runtime: FakeRuntime, _: Attempt) -> None:
         runtime.attempt = None
 
@@ -300,7 +300,7 @@ async def test_head_that_lost_its_submission_is_reported_as_head_lost() -> None:
 
 
 @pytest.mark.row("B9")
-async def test_driver_success_before_target_is_failure() -> None:
+async def test_driver_success_before_target_has_cause_false_success() -> None:
     scenario = make_scenario({(1, 15): exits(0)})
 
     await scenario.until_quiet()
@@ -323,7 +323,7 @@ async def test_success_waits_for_readable_progress() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_success_without_readable_progress_is_failure() -> None:
+async def test_success_without_readable_progress_has_cause_false_success() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 58)
     scenario.runtime.is_blind = True
@@ -362,7 +362,7 @@ async def test_resume_at_wrong_step_ends_attempt() -> None:
     assert scenario.attempts[2].from_step >= 20
 
 
-async def test_older_checkpoint_is_accepted_with_reason() -> None:
+async def test_resume_from_older_checkpoint_is_accepted_with_reason() -> None:
     scenario = make_scenario({(1, 27): crashes_and_tears})
 
     await scenario.until_quiet()
@@ -461,7 +461,7 @@ async def test_permanent_causes_fail_job(code: ExitCode, cause: Cause) -> None:
     assert scenario.condition(ConditionType.FAILED) == ("True", str(cause), "look here")
 
 
-async def test_failed_preflight_names_all_checks_without_cluster() -> None:
+async def test_failed_preflight_fails_job_without_creating_cluster() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "train.jsonl has no column prompt", 3)
     scenario = make_scenario(preflight_result=result)
 
@@ -486,7 +486,7 @@ async def test_failed_preflight_shows_sizing_from_facts() -> None:
     assert any(f"{KNOWN_TINY.rows} rows" in each for each in reasons)
 
 
-async def test_fixed_spec_restarts_after_failed_preflight() -> None:
+async def test_job_restarts_when_spec_is_fixed_after_failed_preflight() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
     scenario = make_scenario(preflight_result=result)
     await scenario.until_quiet()
@@ -570,7 +570,7 @@ async def test_changed_url_is_checked_before_next_attempt() -> None:
     assert causes(scenario) == [Cause.PROGRAM_ERROR, Cause.SUCCEEDED]
 
 
-async def test_changed_url_is_rejected_by_preflight() -> None:
+async def test_preflight_failure_for_changed_url_fails_job() -> None:
     scenario = await between_two_attempts(asks_at("http://kb:8000/retrieve"))
 
     result = failed_check(CheckId.RETRIEVAL_REACHABLE, "endpoint kb: no passages", 4)
@@ -607,7 +607,7 @@ async def test_stalled_attempt_dumps_stacks_stops_and_restarts() -> None:
     assert scenario.attempts[1].from_step == 20
 
 
-async def test_unobserved_time_does_not_stop_attempt() -> None:
+async def test_unobserved_time_does_not_count_as_stall() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 5)
 
@@ -643,7 +643,7 @@ async def test_active_deadline_fails_job() -> None:
     assert scenario.runtime.now - T0 < timedelta(seconds=90)
 
 
-async def test_raised_target_continues_finished_job() -> None:
+async def test_raised_target_reopens_finished_job() -> None:
     scenario = make_scenario()
     await scenario.until_quiet()
 

@@ -21,7 +21,7 @@ async def test_grace_period_covers_slowest_save() -> None:
     assert [each.grace_seconds for each in created] == [30, 76]  # 3 x 20 s, the step, the margin
 
 
-async def test_slowest_save_is_unchanged_by_equally_slow_save() -> None:
+async def test_slowest_save_is_unchanged_when_observed_again() -> None:
     scenario = make_scenario(save_seconds=4.24)
     await scenario.until(lambda status: status.restart_state.slowest_save_seconds > 0)
     before = scenario.status.restart_state.slowest_save_seconds

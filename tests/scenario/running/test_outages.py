@@ -60,7 +60,7 @@ def is_waiting(status: JobStatus) -> bool:
 
 
 @pytest.mark.row("D10")
-async def test_outage_costs_only_waiting_time() -> None:
+async def test_outage_delays_job_without_restart() -> None:
     scenario = make_service_scenario([(40, 40 + 10 * MINUTE)])
 
     await scenario.until(is_waiting)
@@ -280,7 +280,7 @@ async def test_preflight_waits_for_service_without_pod(
     assert not is_waiting(scenario.status)
 
 
-async def test_events_do_not_shorten_retry_interval() -> None:
+async def test_watch_events_do_not_shorten_retry_interval() -> None:
     scenario = make_service_scenario([], preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(is_waiting)
     started = scenario.runtime.now
@@ -300,7 +300,7 @@ async def test_events_do_not_shorten_retry_interval() -> None:
     assert scenario.count(StartPreflight) == checks + 1
 
 
-async def test_outage_deadline_limits_preflight() -> None:
+async def test_outage_deadline_fails_job_during_preflight() -> None:
     changes = {"recovery.deadlines": {"outageSeconds": 300}}
     scenario = make_service_scenario([], changes, preflight_result=SERVICE_DOWN_RESULT)
 

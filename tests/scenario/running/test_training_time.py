@@ -28,7 +28,7 @@ def is_suspended(status: JobStatus) -> bool:
     return status.phase is Phase.SUSPENDED
 
 
-async def test_ettr_excludes_startup() -> None:
+async def test_startup_reduces_ettr() -> None:
     scenario = make_scenario()
 
     await scenario.until_quiet()
@@ -38,7 +38,7 @@ async def test_ettr_excludes_startup() -> None:
 
 
 @pytest.mark.row("B26")
-async def test_ettr_excludes_lost_steps_and_restart() -> None:
+async def test_lost_steps_and_restart_reduce_ettr() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await scenario.until_quiet()
@@ -47,7 +47,7 @@ async def test_ettr_excludes_lost_steps_and_restart() -> None:
     assert ratio(scenario) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
 
 
-async def test_ettr_excludes_waiting_for_new_cluster() -> None:
+async def test_waiting_for_new_cluster_reduces_ettr() -> None:
     lost = make_scenario({(1, 27): head_is_lost}, cluster_seconds=60.0)
 
     await lost.until_quiet()
@@ -55,7 +55,7 @@ async def test_ettr_excludes_waiting_for_new_cluster() -> None:
     assert ratio(lost) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS + 60), abs=0.03)
 
 
-async def test_ettr_ignores_suspension() -> None:
+async def test_suspension_does_not_reduce_ettr() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 30)
     scenario.edit({"suspend": True})

@@ -66,7 +66,7 @@ async def test_restart_when_degraded_saves_and_restarts() -> None:
     assert scenario.status.restarts.since_progress == 0
 
 
-async def test_degradation_restarts_only_when_configured() -> None:
+async def test_degradation_does_not_restart_attempt_by_default() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -95,7 +95,7 @@ async def test_policy_mismatch_condition_message_contains_difference() -> None:
 
 
 @pytest.mark.row("D3")
-async def test_policy_mismatch_cause_is_not_retried() -> None:
+async def test_policy_mismatch_fails_job_without_retry() -> None:
     fault = exits(ExitCode.POLICY_MISMATCH, "they differ by 1.5 nats per token at step 12")
     scenario = make_scenario({(1, 12): fault})
     await scenario.until_quiet()

@@ -95,7 +95,7 @@ async def test_checkpoint_interval_is_recommended_after_failure() -> None:
     assert sum("1 failure in" in each for each in notes(scenario)) == 1
 
 
-async def test_optimal_interval_does_not_cause_warning() -> None:
+async def test_optimal_checkpoint_interval_does_not_cause_warning() -> None:
     scenario = make_scenario({(1, 55): head_is_lost}, {"training": {"totalSteps": 60},
                                              "checkpoint.everySteps": 15})  # fmt: skip
     scenario.runtime.save_seconds = 2.0

@@ -80,5 +80,5 @@ def test_display_url_omits_query() -> None:
         ("http://h/s?f=<a>&sid=abc", "http://h/s"),
     ],
 )
-def test_url_queries_are_removed_by_without_queries(text: str, shown: str) -> None:
+def test_without_queries_removes_url_queries_from_text(text: str, shown: str) -> None:
     assert without_queries(text) == shown

@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_api_imports_neither_kopf_nor_torch() -> None:
+def test_api_does_not_import_heavy_packages() -> None:
     program = (
         "import pkgutil, importlib, sys, raggrpo_api\n"
         "for module in pkgutil.iter_modules(raggrpo_api.__path__):\n"

@@ -17,7 +17,7 @@ def test_repeated_step_uses_record_of_newest_epoch(tmp_path: Path) -> None:
     assert [(r["step"], r["epoch"]) for r in history] == [(1, 9), (2, 9), (3, 10), (4, 10), (5, 10)]
 
 
-def test_history_keeps_steps_of_older_epochs_beyond_restarted_attempt(tmp_path: Path) -> None:
+def test_history_keeps_old_steps_that_new_attempt_has_not_repeated(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": step} for step in (1, 2, 3)])
     write(tmp_path, 2, [{"step": 1}])
     assert [r["epoch"] for r in read_history(tmp_path)] == [2, 1, 1]
@@ -28,12 +28,12 @@ def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_truncated_line_with_valid_json_is_skipped(tmp_path: Path) -> None:
+def test_truncated_line_that_parses_as_json_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": 1}], torn="12")
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_events_are_ordered_by_attempt_and_exclude_steps(tmp_path: Path) -> None:
+def test_read_events_sorts_by_epoch_and_omits_step_records(tmp_path: Path) -> None:
     write(tmp_path, 10, [{"event": "start", "step": 2}])
     write(tmp_path, 9, [{"event": "start", "step": 0}, {"step": 1}, {"event": "end", "step": 1}])
     events = [(r["epoch"], r["event"]) for r in read_events(tmp_path)]

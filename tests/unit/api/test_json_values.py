@@ -63,6 +63,6 @@ def test_template_placeholders_are_names_in_braces() -> None:
         object(),
     ],
 )
-def test_free_form_json_size_is_bounded(value: Any) -> None:
+def test_oversized_or_non_json_template_is_rejected(value: Any) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(JsonTemplate).validate_python(value)

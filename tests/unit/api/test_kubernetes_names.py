@@ -40,10 +40,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("pattern", TAKEN)
-def test_names_accepted_by_kubernetes_are_accepted(pattern: str) -> None:
+def test_pattern_matches_valid_kubernetes_names(pattern: str) -> None:
     assert [text for text in TAKEN[pattern] if not re.fullmatch(pattern, text)] == []
 
 
 @pytest.mark.parametrize("pattern", REFUSED)
-def test_names_rejected_by_kubernetes_are_rejected(pattern: str) -> None:
+def test_pattern_does_not_match_invalid_kubernetes_names(pattern: str) -> None:
     assert [text for text in REFUSED[pattern] if re.fullmatch(pattern, text)] == []

@@ -23,7 +23,7 @@ PER_NUMBER = 2 * 2 * 2 * 16  # keys and values × layers × heads × head size
         ("FP32", {"data.maxPromptLength": 30_000}, 2 * GIB),
     ],
 )
-def test_cpu_kv_cache_matches_engine_options(
+def test_planned_cpu_kv_cache_equals_engine_argument(
     tmp_path: Path, precision: str, changes: dict[str, object], expected: int
 ) -> None:
     model = write_model(tmp_path)

@@ -50,7 +50,7 @@ def test_child_names_are_valid_with_kuberay_suffixes(job: str, uid: str, endpoin
 @pytest.mark.row("E2")
 @settings(max_examples=100)
 @given(st.lists(st.tuples(JOBS, UIDS), min_size=2, max_size=8, unique_by=lambda job: job[1]))
-def test_names_of_different_jobs_are_unique(jobs: list[tuple[str, str]]) -> None:
+def test_child_names_of_different_jobs_do_not_collide(jobs: list[tuple[str, str]]) -> None:
     endpoints = ["c", "b-r-c", "e" * 44, "e" * 43]
     of_jobs = [set(all_names(job, uid, endpoints)) for job, uid in jobs]
     derived = {name + end for job_names in of_jobs for name in job_names for end in KUBERAY}
@@ -61,7 +61,7 @@ def test_names_of_different_jobs_are_unique(jobs: list[tuple[str, str]]) -> None
     assert len(of_jobs[0]) == len(all_names(*jobs[0], endpoints))
 
 
-def test_overlapping_names_have_different_hashes() -> None:
+def test_child_names_differ_when_joined_parts_are_equal() -> None:
     assert names.retriever_name("a", "u1", "b-r-c") != names.retriever_name("a-r-b", "u2", "c")
     assert names.cluster_name("a", "u1", 1) != names.cluster_name("a", "u2", 1)
     assert names.cluster_name("a-c1", "u1", 1) != names.cluster_name("a", "u2", 1)

@@ -159,7 +159,7 @@ def test_secrets_in_bodies_are_redacted_in_resume_values() -> None:
     assert values["retrieval.endpoints"][0]["body"] == {"api_key": "(hidden)", "q": "{question}"}
 
 
-def test_long_differences_are_cut_to_first_difference() -> None:
+def test_long_text_change_is_shortened_around_first_difference() -> None:
     before = JUDGED | {"judge": {"model": "m", "prompt": "word " * 500 + "grade {completion}"}}
     edit = {"judge": {"model": "m", "prompt": "word " * 500 + "weigh {completion}"}}
     [change] = after_an_edit("function", before, edit)
@@ -178,7 +178,7 @@ def test_long_differences_are_cut_to_first_difference() -> None:
         ({"totalSteps": 2000, "decaySteps": 1000}, []),
     ],
 )
-def test_learning_rate_decay_changes_are_listed_in_resume_values(
+def test_learning_rate_schedule_changes_are_listed_as_differences(
     change: dict[str, Any], expected: list[str]
 ) -> None:
     original = {"learningRateSchedule": "Cosine", "totalSteps": 1000}
@@ -202,7 +202,7 @@ def test_decay_steps_default_to_steps_from_epochs() -> None:
     assert resolve(job, Facts(rows=rows)).values()["training.decaySteps"] == 10
 
 
-def test_dual_clip_changes_resume_values_if_enabled() -> None:
+def test_dual_clip_is_resume_value_only_if_enabled() -> None:
     spec = make_spec()
     on = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"dual_clip": 3.0})})
     assert "algorithm.dualClip" not in resume_values(spec)

@@ -11,11 +11,11 @@ LONGEST_VARIABLE = 128 * 1024
 
 
 @pytest.mark.parametrize("text", ["{}", ADVERSARIAL_JSON, "x" * limits.MAX_CONFIG_BYTES])
-def test_sealed_config_is_unsealed_unchanged(text: str) -> None:
+def test_sealed_config_round_trips_unchanged(text: str) -> None:
     assert open_sealed(seal(text)) == text
 
 
-def test_sealed_variables_avoid_dollar_signs_and_fit_linux_limit() -> None:
+def test_sealed_variables_omit_special_characters_and_fit_linux_limit() -> None:
     sealed = seal(ADVERSARIAL_JSON) | seal("é" * (limits.MAX_CONFIG_BYTES // 2))
     for name, value in sealed.items():
         assert set("$(){}%`\\ \n") & set(value) == set()
@@ -34,13 +34,15 @@ def test_sealed_variables_avoid_dollar_signs_and_fit_linux_limit() -> None:
         ({names.ENV_CONFIG_SHA256: "0" * 64}, "was modified"),
     ],
 )
-def test_invalid_environment_is_rejected_with_remedy(changes: dict[str, str], words: str) -> None:
+def test_damaged_sealed_environment_is_rejected_with_remedy(
+    changes: dict[str, str], words: str
+) -> None:
     with pytest.raises(BrokenSeal, match=words) as refused:
         open_sealed(seal("{}") | changes)
     assert "raggrpo run" in str(refused.value)
 
 
-def test_seal_error_does_not_reveal_configuration() -> None:
+def test_broken_seal_error_does_not_reveal_configuration() -> None:
     with pytest.raises(BrokenSeal) as refused:
         open_sealed(seal("{}") | {names.ENV_CONFIG: "hunter2 is the secret"})
     assert "hunter2" not in str(refused.value)

@@ -34,13 +34,13 @@ def test_secret_names_are_recognized(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
-def test_non_secret_names_are_accepted(name: str) -> None:
+def test_ordinary_names_are_not_treated_as_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
 @pytest.mark.row("E11")
 @pytest.mark.parametrize("name", [*NAMES, *HARMLESS_NAMES])
-def test_secret_query_names_equal_variable_names(name: str) -> None:
+def test_url_query_names_follow_same_secret_rule_as_variable_names(name: str) -> None:
     expected = is_secret_name(name)
     for url in (f"http://h/?{name}=x", f"http://h/?a=b&{name}=x", f"http://h/#{name}=x"):
         assert has_secret_query(url) is expected, url
@@ -82,7 +82,7 @@ def test_secret_values_are_recognized(value: str) -> None:
      "http://h/?country_code=de", "http://h/hooks/list", "token efficiency", "Basic English",
      "the password is required", "SG.UTF-8", "postgres://h/db"],
 )  # fmt: skip
-def test_non_secret_values_are_accepted(value: str) -> None:
+def test_ordinary_values_are_not_treated_as_secret(value: str) -> None:
     assert not has_secret(value)
 
 

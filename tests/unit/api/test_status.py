@@ -90,7 +90,7 @@ def test_pinned_values_ignore_unknown_keys() -> None:
         ("2026-11-21T13:00:00.900+01:00", NOON),
     ],
 )
-def test_times_are_whole_seconds(text: str, time: datetime | None) -> None:
+def test_status_times_are_truncated_to_whole_seconds(text: str, time: datetime | None) -> None:
     assert status_from_json({"startTime": text}).start_time == time
     later = NOON.astimezone(timezone(timedelta(hours=1))) + timedelta(milliseconds=900)
     assert replace(JobStatus(), start_time=later) == JobStatus(start_time=NOON)
@@ -103,7 +103,7 @@ def test_invalid_time_is_rejected(value: object) -> None:
         status_from_json({"startTime": value})
 
 
-def test_replace_rejects_unknown_field() -> None:
+def test_replace_rejects_unknown_field_and_overlong_list() -> None:
     misspelt: Any = {"attemps": []}
     with pytest.raises(ValidationError, match="attemps"):
         replace(STATUS, **misspelt)
@@ -129,7 +129,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BEYOND)
-def test_stored_status_values_beyond_limits_are_replaced(what: str) -> None:
+def test_invalid_or_oversized_stored_status_values_are_discarded(what: str) -> None:
     status = status_from_json({"attempt": 3, **BEYOND[what]})
 
     assert status.attempt == 3

@@ -16,7 +16,7 @@ def test_small_accuracy_gain_does_not_count_as_learning() -> None:
     assert not has_learned(SUMMARY | {"exactMatchAfter": 0.43})
 
 
-def test_accuracy_without_passages_does_not_count_as_learning() -> None:
+def test_correct_answers_without_passages_do_not_count_as_learning() -> None:
     assert not has_learned(SUMMARY | {"exactMatchControl": 0.1})
 
 

@@ -83,7 +83,7 @@ def test_recovery_is_split_into_phases_and_counts_repeated_steps(tmp_path: Path)
 
 
 @pytest.mark.parametrize("noticed", [None, 120.0])
-def test_late_or_missing_report_is_omitted_from_recovery_phases(
+def test_missing_or_late_failure_report_is_omitted_from_phases(
     tmp_path: Path, noticed: float | None
 ) -> None:
     result = recovery(interrupted(tmp_path), replace(KILLED, noticed=noticed))
@@ -148,7 +148,7 @@ def test_recovery_table_shows_spread_phases_and_missing_recoveries() -> None:
     ]
 
 
-def test_faults_after_job_loss_are_omitted() -> None:
+def test_faults_after_failed_recovery_are_omitted_from_summary() -> None:
     turn = {OURS: {DRIVER_KILLED: RECOVERY, HEAD_DELETED: RECOVERY}, RAYJOB: {DRIVER_KILLED: None}}
     result = summary([turn], {})
     assert result["cases"][f"{RAYJOB}, {DRIVER_KILLED}"] == [None]

@@ -69,7 +69,7 @@ def test_validate_reports_invalid_override(tmp_path: Path) -> None:
     assert "spec.rollout.n: " in result.output
 
 
-def test_plan_shows_origins(tmp_path: Path) -> None:
+def test_plan_shows_origin_of_each_value(tmp_path: Path) -> None:
     result = raggrpo("plan", make_job_file(tmp_path), "--set", "rollout.n=4")
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
@@ -118,7 +118,7 @@ def test_diff_shows_changed_fields_of_attempt(tmp_path: Path) -> None:
     assert (result.exit_code, same.exit_code) == (0, 0)
 
 
-def test_diff_reports_missing_attempts(tmp_path: Path) -> None:
+def test_diff_reports_missing_job_folder_attempt_and_configuration(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path, JobStatus(attempt=2))
     nowhere, never, lost = (
         raggrpo("diff", name) for name in (tmp_path, f"{folder}@3", f"{folder}@2")
@@ -141,7 +141,7 @@ def test_status_shows_progress_and_attempts(tmp_path: Path) -> None:
     assert "            at dawn" in result.output
 
 
-def test_status_json_is_complete(tmp_path: Path) -> None:
+def test_status_json_contains_restart_counts(tmp_path: Path) -> None:
     status = json.loads(raggrpo("status", "--dir", make_recorded_job(tmp_path), "--json").output)
     assert status["restarts"]["total"] == 1
 
@@ -155,7 +155,7 @@ def test_status_finds_folder_by_job_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "report"])
-def test_status_rejects_folder_without_job(verb: str, tmp_path: Path) -> None:
+def test_job_folder_commands_reject_folder_without_job(verb: str, tmp_path: Path) -> None:
     result = raggrpo(verb, "--dir", tmp_path)
     assert result.exit_code == 2
     assert f"{tmp_path} is not a job folder: create it with `raggrpo run" in result.output
@@ -165,7 +165,7 @@ def test_status_requires_file_or_folder() -> None:
     assert "specify JOB.yaml, or its folder with --dir" in raggrpo("status").output
 
 
-def test_damaged_state_is_reported_with_remedy(tmp_path: Path) -> None:
+def test_status_reports_damaged_state_file_with_remedy(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     (folder / "state.json").write_text('{"status": ')
     result = raggrpo("status", "--dir", folder)
@@ -200,26 +200,26 @@ def test_logs_are_read_from_live_driver_log_while_running(tmp_path: Path) -> Non
     assert raggrpo("logs", "--dir", folder).output == "live\n"
 
 
-def test_logs_without_attempt_name_log_folder(tmp_path: Path) -> None:
+def test_logs_error_contains_log_folder_when_there_are_no_logs(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path)
     result = raggrpo("logs", "--dir", folder)
     assert result.exit_code == 2
     assert str(folder / "logs") in result.output
 
 
-def test_crd_prints_complete_crd() -> None:
+def test_crd_command_prints_crd() -> None:
     crd = yaml.safe_load(raggrpo("crd").output)
     assert crd["metadata"]["name"] == "raggrpojobs.raggrpo.io"
 
 
-def test_run_reports_missing_mount_first(tmp_path: Path) -> None:
+def test_run_reports_missing_mount_before_creating_job_folder(tmp_path: Path) -> None:
     result = raggrpo("run", make_job_file(tmp_path), "--dir", tmp_path / "job")
     assert result.exit_code == 2
     assert "--mount work=/path/to/folder" in result.output
     assert not (tmp_path / "job").exists()
 
 
-def test_run_reports_variable_of_missing_secret(tmp_path: Path) -> None:
+def test_run_reports_environment_variable_for_missing_secret(tmp_path: Path) -> None:
     env = [{"name": "WANDB_API_KEY", "secretKeyRef": {"name": "wandb", "key": "api-key"}}]
     job = make_job_file(tmp_path, **{"spec.env": env, "spec.resources": {"device": "CPU"}})
     result = raggrpo("run", job, "--mount", f"work={tmp_path}", "--dir", tmp_path / "job")

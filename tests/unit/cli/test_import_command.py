@@ -31,7 +31,7 @@ def test_import_writes_valid_job_file(tmp_path: Path) -> None:
     assert validated.exit_code == 0, validated.output
 
 
-def test_import_prints_job_without_output_file(tmp_path: Path) -> None:
+def test_import_prints_job_when_output_file_is_omitted(tmp_path: Path) -> None:
     config = tmp_path / "search.yaml"
     config.write_text(SEARCH)
     done = CLI.invoke(app, ["import", "verl", str(config)])

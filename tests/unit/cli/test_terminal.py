@@ -72,7 +72,7 @@ def test_terminal_show_removes_control_characters(err: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [Terminal, TextIOWrapper])
-def test_log_printer_removes_control_characters_on_terminal(
+def test_log_printer_removes_control_characters_only_on_terminal(
     kind: type[TextIOWrapper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "a\tb\n\x1b[31mred\x1b[0m \u202e\u6f22\r\n\x00end".encode()

@@ -91,7 +91,7 @@ def test_validate_rejects_file_without_job(text: str, texts: list[str], tmp_path
     assert_rejected(raggrpo("validate", make_file(tmp_path, text)), texts)
 
 
-def test_validate_names_missing_file_and_folder(tmp_path: Path) -> None:
+def test_validate_rejects_missing_file_and_folder(tmp_path: Path) -> None:
     missing = tmp_path / "jib.yaml"
     assert_rejected(raggrpo("validate", missing), [f"{missing}: no such file", "crds/samples"])
     assert_rejected(raggrpo("validate", tmp_path), [f"{tmp_path} is a folder", "job.yaml"])
@@ -103,7 +103,7 @@ def test_validate_rejects_binary_file(tmp_path: Path) -> None:
     assert_rejected(raggrpo("validate", path), [f"{path} cannot be read", "utf-8"])
 
 
-def test_installed_command_rejects_invalid_job_without_traceback(tmp_path: Path) -> None:
+def test_cli_module_rejects_invalid_job_without_traceback(tmp_path: Path) -> None:
     path = make_job_file(tmp_path, {"spec.rollout": {"n": "three"}})
     result = subprocess.run(
         [sys.executable, "-m", "raggrpo_cli.main", "validate", str(path)],

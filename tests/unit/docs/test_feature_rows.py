@@ -17,7 +17,7 @@ def test_feature_page_and_test_markers_agree() -> None:
     assert feature_rows.problems(feature_rows.row_states(PAGE), tests) == []
 
 
-def test_partly_done_feature_rows_state_missing_parts() -> None:
+def test_unfinished_feature_rows_state_missing_parts() -> None:
     rows = re.findall(r"^\| ([A-Z]\d+) \| (.*) \| (\w+) \|$", PAGE, flags=re.MULTILINE)
     names_gap = {row: bool(re.search(r"Missing:|\bnext\b|\byet\b", text)) for row, text, _ in rows}
 
@@ -37,7 +37,7 @@ def test_two() -> None: ...
     ]  # fmt: skip
 
 
-def test_untested_and_unknown_feature_rows_are_problems() -> None:
+def test_untested_and_unknown_feature_rows_are_reported_as_problems() -> None:
     states = {"A1": "done", "A2": "partly", "A3": "next", "A4": "soon"}
 
     assert feature_rows.problems(states, {"A1": ["tests/a.py::test_a"], "B1": ["tests/b.py"]}) == [

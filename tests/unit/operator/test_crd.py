@@ -156,7 +156,7 @@ def bytes_around_texts(place: str) -> int:
             return {"string": 2, "boolean": 5}.get(kind, MAX_NUMBER)
 
 
-def test_largest_spec_fits_etcd_and_watch() -> None:
+def test_largest_spec_fits_into_144_kib() -> None:
     largest = limits.MAX_SPEC_BYTES + bytes_around_texts("spec")
     assert largest < 144 * 1024, largest
 

@@ -169,7 +169,7 @@ def leaves(value: Any) -> Iterator[str | float]:
         yield value
 
 
-async def test_valid_head_responses_are_used(
+async def test_valid_head_responses_update_status_progress(
     tmp_path: Path,
     session: ClientSession,
     head: tuple[AdversarialHead, str],

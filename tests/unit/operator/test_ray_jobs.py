@@ -99,7 +99,7 @@ async def test_status_reports_driver_exit_code(session: ClientSession) -> None:
     assert attempt.message == "failed, last available logs:\n(Rank pid=7) boom"
 
 
-async def test_status_reports_ray_memory_kill(
+async def test_status_reports_out_of_memory_kill_by_ray(
     session: ClientSession,
 ) -> None:
     line = "1 worker(s) were killed due to the node running low on memory. Memory was 22.44GB"
@@ -162,14 +162,14 @@ async def test_error_message_quotes_head_response(verb: str, session: ClientSess
             await calls[verb]()
 
 
-async def test_invalid_json_is_treated_as_unreachable(session: ClientSession) -> None:
+async def test_invalid_json_raises_operator_error(session: ClientSession) -> None:
     async with make_head(lambda method, path: (200, "<html>")) as head:
         jobs = RayJobs(HttpApi(session, head.url))
         with pytest.raises(OperatorError, match="Invalid JSON"):
             await jobs.status("j-a1", 1)
 
 
-async def test_missing_head_is_reported_as_unreachable(session: ClientSession) -> None:
+async def test_unreachable_head_raises_operator_error(session: ClientSession) -> None:
     async with make_head(unknown) as head:
         pass
     jobs = RayJobs(HttpApi(session, head.url))

@@ -66,7 +66,7 @@ def test_passages_are_within_token_limit(corpus: list[records.Record]) -> None:
     assert max(map(len, tokens["input_ids"])) <= retrieval["maxPassageTokens"]
 
 
-def test_accuracy_without_reading_question_is_one_third(questions: records.Questions) -> None:
+def test_guessing_most_frequent_passage_has_chance_accuracy(questions: records.Questions) -> None:
     """Guessing the most frequent passage of the training data is no better than chance."""
     shown = Counter(record for q in questions.train for record in q.hits)
     correct = Counter(q.record for q in questions.train)
@@ -126,7 +126,9 @@ def prepare(folder: Path) -> str:
     return completed.stdout
 
 
-def test_incomplete_quickstart_folder_is_rebuilt_and_complete_one_reused(tmp_path: Path) -> None:
+def test_incomplete_quickstart_folder_is_rebuilt_and_complete_folder_is_reused(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "corpus.jsonl").write_text("torn")

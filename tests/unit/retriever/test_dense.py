@@ -108,7 +108,7 @@ def test_long_texts_are_truncated_and_blank_queries_return_no_hits(
     assert [ids(hits) for hits in result] == [[], ["0", "1"], []]
 
 
-def test_embedding_vectors_do_not_depend_on_batch(
+def test_embedding_vectors_do_not_depend_on_batch_size(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = Embedder(EmbeddingModel(path=str(model)))

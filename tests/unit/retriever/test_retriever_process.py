@@ -47,7 +47,7 @@ def is_healthy(port: int) -> bool:
     return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
 
-def test_server_responds_on_port_of_file_and_exits_on_sigterm(tmp_path: Path) -> None:
+def test_server_writes_port_file_and_exits_on_sigterm(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     model = write_embedding_model(tmp_path / "model", ["word0", "word1", "word2", "shared"])
     arguments = ["--corpus", str(make_corpus(tmp_path)), "--index", "Hybrid"]

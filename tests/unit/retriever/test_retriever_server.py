@@ -38,7 +38,7 @@ async def test_health_is_ok_when_index_is_loaded(client: httpx.AsyncClient) -> N
     assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_search_r1_request_gets_search_r1_response(client: httpx.AsyncClient) -> None:
+async def test_search_r1_request_returns_search_r1_response(client: httpx.AsyncClient) -> None:
     body = {"queries": ["capital of France", "tea"], "topk": 2, "return_scores": True}
 
     first, second = (await client.post("/retrieve", json=body)).json()["result"]
@@ -48,7 +48,9 @@ async def test_search_r1_request_gets_search_r1_response(client: httpx.AsyncClie
     assert [hit["document"]["id"] for hit in second] == ["c3"]
 
 
-async def test_single_query_without_scores_gets_bare_documents(client: httpx.AsyncClient) -> None:
+async def test_single_query_without_scores_returns_bare_documents(
+    client: httpx.AsyncClient,
+) -> None:
     answer = await client.post("/retrieve", json={"query": "tea", "topk": 1, "own": "field"})
     assert answer.json() == {"result": [[{"id": "c3", "contents": "Tea is a drink"}]]}
 

@@ -143,7 +143,7 @@ def request_stop(driver: DriverProcess, process: "subprocess.Popen[bytes]") -> N
     assert process.stdout.readline() == b"requested\n"
 
 
-def test_pre_stop_hook_signals_driver_once_and_waits_for_exit() -> None:
+def test_driver_stop_signals_process_once_until_exit() -> None:
     driver = DriverProcess()
     assert not driver.stop()  # none has registered
     with make_driver() as process:
@@ -156,7 +156,7 @@ def test_pre_stop_hook_signals_driver_once_and_waits_for_exit() -> None:
         assert not driver.stop()
 
 
-def test_pre_stop_hook_also_signals_driver_of_next_attempt() -> None:
+def test_driver_stop_also_signals_driver_of_next_attempt() -> None:
     driver = DriverProcess()
     for _ in range(2):
         with make_driver() as process:

@@ -1,6 +1,6 @@
 """Backups of checkpoints at a URL that fsspec supports: file, s3, gs.
 
-As in the checkpoint path, COMPLETE is copied last, and a folder without it is not a checkpoint.
+COMPLETE is copied last. As in the checkpoint path, a folder without it is not a checkpoint.
 fsspec reads credentials from the environment. Must not delete anything. Clients of remote file
 systems raise more than OSError, so every error is caught and reported with the URL.
 """
@@ -51,10 +51,10 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
 
 
 def newest_backup(url: str) -> Backup | None:
-    """Return the newest backup whose files all exist with their size, or None.
+    """Return the newest backup whose files all exist with the recorded size, or None.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read, as starting from step
-    0 would then lose training progress.
+    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read, because a start from
+    step 0 would then lose training progress.
     """
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
@@ -82,7 +82,7 @@ def _complete_backup(file_system: Any, folder: str) -> Backup | None:
     try:
         marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
         sizes = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
-    except (FileNotFoundError, ValueError):  # an interrupted copy
+    except (FileNotFoundError, ValueError):  # the copy was interrupted
         return None
     return Backup(file_system, folder, marker) if sizes == marker.files else None
 
@@ -90,7 +90,7 @@ def _complete_backup(file_system: Any, folder: str) -> Backup | None:
 def _open(url: str) -> tuple[Any, str]:
     # Only the local file system needs folders to be created.
     options = {"auto_mkdir": True} if fsspec.utils.get_protocol(url) == "file" else {}
-    try:  # a cached instance has old listings, and connections to a server that was down
+    try:  # a cached instance may have old listings and broken connections
         file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         raise TrainerError(

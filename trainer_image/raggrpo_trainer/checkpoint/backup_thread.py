@@ -1,7 +1,7 @@
 """Backups in the background: one at a time, newest checkpoint first. Errors are not raised.
 
-It is a daemon thread, so that an attempt does not wait for an unresponsive server when it exits. An
-interrupted copy has no marker and is not a backup.
+A daemon thread copies the checkpoints, so an exiting attempt does not wait for an unresponsive
+server. An interrupted copy has no marker and is not a backup.
 """
 
 import logging

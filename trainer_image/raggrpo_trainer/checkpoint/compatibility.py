@@ -1,7 +1,7 @@
-"""Whether training can resume from a checkpoint with this configuration. Must not load anything.
+"""Compatibility of a checkpoint with the job's configuration. Must not load tensors.
 
-`identity` maps names for messages to what determines a checkpoint besides settings: digests of the
-model's configuration and tokenizer, and the number of prompts.
+`identity` has the inputs that determine a checkpoint in addition to the settings, by their names in
+messages: digests of the model's configuration and tokenizer, and the number of prompts.
 """
 
 from collections.abc import Mapping

@@ -5,8 +5,8 @@
     <path>/fence/00000003.beat     heartbeat: the host's clock, updated while the holder is alive
 
 Every attempt claims the next epoch. A checkpoint that an older attempt completes later, for example
-after it was frozen, is in no accepts list, so no later attempt uses it. Must not change checkpoints
-or compare clocks of different hosts: a heartbeat is only checked for changes.
+after it was frozen, is not in any accepts list, so no later attempt uses it. Must not change
+checkpoints or compare clocks of different hosts: a heartbeat is only checked for changes.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Fence:
     """A claim on a checkpoint folder, from `claim` to `release`."""
 
     validity: Validity
-    """Which checkpoints are valid, as recorded by `claim`."""
+    """The valid checkpoints, as recorded by `claim`."""
 
     def __init__(self, path: Path, epoch: int, claim: Claim, beat_seconds: float) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class Fence:
         *,
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self:
-        """Claim the next epoch of the folder and record which checkpoints are valid.
+        """Claim the next epoch of the folder and record the valid checkpoints.
 
         If the newest claim belongs to another job, its heartbeat is watched first, for up to
         WATCHED_BEATS intervals. Raises TrainerError: CHECKPOINT_PATH_IN_USE if that job is alive,
@@ -127,7 +127,7 @@ class Fence:
 
     def release(self) -> None:
         """Stop the heartbeat, so that another job can claim the folder at once."""
-        self._released.set()  # a heartbeat in progress does not recreate the file
+        self._released.set()  # prevents a heartbeat in progress from recreating the file
         _beat_path(self.path, self.epoch).unlink(missing_ok=True)
 
     def _record_valid_checkpoints(self) -> None:
@@ -147,9 +147,10 @@ class Fence:
 
 
 def validity(path: Path) -> Validity:
-    """Return which checkpoints the next claim would accept; needs no claim.
+    """Return the checkpoints that the next claim would accept; does not claim the folder.
 
-    Without an accepts list (a new folder, or copied checkpoints) all complete ones are valid.
+    Without an accepts list (a new folder, or copied checkpoints), all complete checkpoints are
+    valid.
     """
     epochs = sorted(_epochs(path), reverse=True)
     for epoch in epochs:
@@ -164,7 +165,7 @@ def validity(path: Path) -> Validity:
 def live_job(path: Path, job_uid: str, *, beat_seconds: float = BEAT_SECONDS) -> str | None:
     """Return the name of another live job that uses the folder, or None.
 
-    Watches its heartbeat for up to WATCHED_BEATS intervals.
+    Watches the other job's heartbeat for up to WATCHED_BEATS intervals.
     """
     holder = _live_other(path, max(_epochs(path), default=0), job_uid, beat_seconds)
     return None if holder is None else holder.job_name
@@ -174,7 +175,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
     """Create the claim of the next epoch; after a lost race, check the winner and retry."""
     draft = path / "fence" / f"{uuid.uuid4().hex}.tmp"
     draft.write_text(json.dumps(asdict(claim)))
-    sync(draft)  # an empty claim after a power cut would fail all later attempts
+    sync(draft)  # if a power cut left an empty claim, all later attempts would fail
     newest = max(_epochs(path), default=0)
     try:
         while True:
@@ -183,7 +184,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
                 raise _in_use(path, holder)
             # Copied checkpoints may have higher epochs than any claim.
             epoch = 1 + max([newest, *(name.epoch for name in CheckpointName.all_in(path))])
-            # The heartbeat comes first: a claim without heartbeat is released.
+            # Write the heartbeat first: a claim without one counts as released.
             with contextlib.suppress(FileExistsError), _beat_path(path, epoch).open("xb") as file:
                 file.write(_now())
             try:
@@ -197,7 +198,7 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
 
 
 def _live_other(path: Path, epoch: int, job_uid: str, beat_seconds: float) -> Claim | None:
-    """Return the holder of an epoch if it is another live job, else None."""
+    """Return the claim of an epoch if it belongs to another live job, else None."""
     if epoch == 0:
         return None
     holder = _read_claim(path, epoch)

@@ -1,9 +1,9 @@
-"""Layout of checkpoint folders, and which of them can be loaded. Must not delete.
+"""Layout of checkpoint folders, and discovery of usable ones. Must not delete files.
 
     <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
                                meta.json   step, data cursor, settings, metrics
                                COMPLETE    written last: epoch, attempt, all files with their sizes
-                               REJECTED    if it exists: why the checkpoint must not be used
+                               REJECTED    only if the checkpoint must not be used: the reason
 
 A folder without COMPLETE is not a checkpoint.
 """
@@ -31,7 +31,7 @@ _NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """Completed steps and the fencing epoch that saved it; names sort from old to new."""
+    """A checkpoint's name: its step and the fencing epoch that saved it; sorts from old to new."""
 
     step: int
     epoch: int
@@ -53,7 +53,7 @@ class CheckpointName:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a resume needs besides model and optimizer, and the settings it depends on."""
+    """State besides model and optimizer that a resume needs, and the checkpoint's settings."""
 
     step: int
     cursor: Cursor
@@ -63,7 +63,7 @@ class Meta:
     resume_hash: str
     """Hash of the settings a checkpoint depends on; compared before loading."""
     resume_values: Mapping[str, Any]
-    """The settings of that hash by field path, to report differences."""
+    """The settings covered by `resume_hash`, by field path, to report differences."""
     metrics: Mapping[str, float]
 
 
@@ -79,7 +79,7 @@ class Marker:
     time: str
     """RFC 3339."""
     score: float | None
-    """Score that determines the best checkpoint; larger is better, None is never the best."""
+    """Score that determines the best checkpoint; larger is better, None is never best."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
     scored_by: str = BestBy.REWARD
@@ -99,17 +99,17 @@ class Checkpoint:
 
     @property
     def name(self) -> CheckpointName:
-        """Return its step and epoch."""
+        """Return the checkpoint's name: step and epoch."""
         return CheckpointName(self.marker.step, self.marker.epoch)
 
     @property
     def size(self) -> int:
-        """Return its size in bytes."""
+        """Return the checkpoint's size in bytes."""
         return sum(self.marker.files.values())
 
     @property
     def score(self) -> float:
-        """Return the score; -inf without one."""
+        """Return the score, or -inf if the checkpoint has no score."""
         return -math.inf if self.marker.score is None else self.marker.score
 
     def ref(self) -> CheckpointRef:
@@ -122,7 +122,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Which complete checkpoints are valid: those of `epoch` and older ones that it accepted."""
+    """The valid complete checkpoints: those of `epoch` and the older ones in its accepts list."""
 
     epoch: int
     accepted: frozenset[str]
@@ -133,9 +133,9 @@ class Validity:
 
 
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
-    """Return usable checkpoints, newest first, and other complete ones with the reason.
+    """Return the usable checkpoints, newest first, and the unusable ones with the reason.
 
-    Folders without COMPLETE remain from a killed save and are not reported.
+    A folder without COMPLETE remains from a killed save; it is not reported.
     """
     usable: list[Checkpoint] = []
     skipped: list[SkippedCheckpoint] = []
@@ -192,7 +192,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
-    """Return the checkpoint, or why it cannot be used."""
+    """Return the checkpoint, or the reason why it cannot be used."""
     if not validity.covers(name):
         return f"completed after an epoch later than {name.epoch} was claimed, or copied here"
     rejected = folder / REJECTED

@@ -1,12 +1,13 @@
-"""Saving, retention and discovery of checkpoints. After the first save, one is always complete.
+"""Saving, retention and discovery of checkpoints.
 
     store = CheckpointStore(config.checkpoint, fence, config.attempt.config_hash)
     store.clean_up()                                     # after the previous ranks were killed
     checkpoint = store.newest or store.restore()
     store.save(meta_of(config, step, cursor, metrics), ranks.save, score=reward)
 
-All methods block: call them in a thread. `folder` defines the layout, `fence` the writer,
-`compatibility` whether a checkpoint fits the configuration.
+After the first save, a complete checkpoint always exists. All methods block: call them in a thread.
+`folder` defines the layout, `fence` ensures a single writer, `compatibility` checks whether a
+checkpoint fits the configuration.
 """
 
 import errno
@@ -57,7 +58,7 @@ class SavePhase(StrEnum):
     COMPLETE = "complete"
     """All files except the marker are on disk."""
     RETENTION = "retention"
-    """The checkpoint is complete; older ones have not been removed."""
+    """The checkpoint is complete; older ones have not been removed yet."""
 
 
 class CheckpointStore:
@@ -80,7 +81,7 @@ class CheckpointStore:
         self._lock = threading.Lock()
         self._protected: set[CheckpointName] = set()
         self.checkpoints, self.skipped = discover(self._path, fence.validity)
-        """Usable checkpoints, newest first, and other complete ones with the reason."""
+        """Usable checkpoints, newest first, and unusable ones with the reason."""
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -95,7 +96,7 @@ class CheckpointStore:
     def save(
         self, meta: Meta, save_shards: Callable[[Path], None], *, score: float | None = None
     ) -> Checkpoint:
-        """Save a checkpoint, then remove those beyond the retention.
+        """Save a checkpoint, then remove the checkpoints that are not retained.
 
         `save_shards` writes into the given folder and raises OSError if that fails. A step that
         this attempt has saved is not saved again. Raises TrainerError: VOLUME_FULL,
@@ -124,7 +125,7 @@ class CheckpointStore:
             self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
 
     def reject_all(self, folders: Collection[str], reason: str) -> None:
-        """Reject the checkpoints in these folders, except the last usable one."""
+        """Reject the checkpoints in these folders, but never the last usable checkpoint."""
         for checkpoint in self.checkpoints:
             if str(checkpoint.folder) in folders and len(self.checkpoints) > 1:
                 self.reject(checkpoint, reason)
@@ -162,7 +163,7 @@ class CheckpointStore:
         self._protected.add(checkpoint.name)
 
     def unprotect(self, checkpoint: Checkpoint) -> None:
-        """Let retention remove the checkpoint again."""
+        """End the exemption that `protect` started."""
         self._protected.discard(checkpoint.name)
 
     def back_up(self, checkpoint: Checkpoint) -> None:
@@ -197,7 +198,7 @@ class CheckpointStore:
         self._require_space()
         try:
             with _translate_errors(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # remains of a failed save
+                shutil.rmtree(folder, ignore_errors=True)  # left by a failed save
                 folder.mkdir()
                 fill(folder)
                 marker = Marker(
@@ -232,7 +233,7 @@ class CheckpointStore:
     def _remove_old(self) -> None:
         """Remove all checkpoint folders older than the newest `keepLast`, except the best.
 
-        This includes damaged, rejected and incomplete ones.
+        Damaged, rejected and incomplete folders are removed, too.
         """
         best_by = self._spec.best_by if self._spec.keep_best else None
         keep = retained_names(self.checkpoints, self._spec.keep_last, best_by)
@@ -258,14 +259,14 @@ def retained_names(
 
 
 def best_of(checkpoints: Sequence[Checkpoint], best_by: BestBy) -> Checkpoint | None:
-    """Return the checkpoint with the highest score by `best_by`, the newest of equal ones."""
+    """Return the checkpoint with the highest score by `best_by`; of equal scores, the newest."""
     comparable = [c for c in checkpoints if c.marker.scored_by == best_by]
     scored = [c for c in comparable if c.score > -math.inf]  # also excludes NaN
     return max(scored, key=lambda c: (c.score, c.name), default=None)
 
 
 def _remove(folder: Path) -> None:
-    # The marker first: if this is killed, the next start removes the incomplete folder.
+    # Remove the marker first: after a kill, the next start removes the incomplete folder.
     (folder / COMPLETE).unlink(missing_ok=True)
     shutil.rmtree(folder)
 

@@ -14,7 +14,7 @@ MISSING = Missing.MISSING
 
 
 def value_at(row: Mapping[str, object], path: str) -> object:
-    """Return the value at a path, or MISSING. A column whose name has dots takes precedence."""
+    """Return the value at a path, or MISSING. A column whose name is the path has priority."""
     if path in row:
         return row[path]
     value: object = row

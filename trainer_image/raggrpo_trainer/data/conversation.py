@@ -1,7 +1,7 @@
 """Parse the conversation of a row and render it with a chat template. Reads no files.
 
 A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JSONL. It ends with
-the user's message, which is the question. A string is a conversation of this one message.
+the user's message, which is the question. A string is a conversation with this message only.
 """
 
 import json
@@ -24,7 +24,7 @@ class InvalidValue(Exception):
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
         self.remedy = remedy
-        """What to do, for messages."""
+        """The remedy, as shown in messages."""
 
 
 class ChatTokenizer(Protocol):
@@ -86,7 +86,7 @@ def is_conversation(value: object) -> bool:
 
 
 def last_content(value: object) -> str:
-    """Return the content of the last message, as in TRL's `completion`. Raises InvalidValue."""
+    """Return the content of the last message, for TRL's `completion`. Raises InvalidValue."""
     assert isinstance(value, list)
     content: str = _message(value[-1], len(value))["content"]
     return content
@@ -115,8 +115,8 @@ def render(
 ) -> str:
     """Return a conversation as text that ends with the generation prompt.
 
-    Uses `chat_template`, or else the tokenizer's. Without either, a question without earlier
-    messages and tools is returned unchanged. Raises InvalidValue.
+    Uses the tokenizer's template if `chat_template` is empty. Without a template, a question that
+    has neither earlier messages nor tools is returned unchanged. Raises InvalidValue.
     """
     if not chat_template and not tokenizer.chat_template:
         if earlier or tools:
@@ -134,7 +134,7 @@ def render(
             add_generation_prompt=True,
         )
     except Exception as error:
-        # Templates raise errors of any type, such as that roles must alternate.
+        # Templates raise errors of any type, for example if roles do not alternate.
         raise InvalidValue(
             f"is rejected by the chat template ({type(error).__name__}: {error})",
             "change the row, or set data.chatTemplate",
@@ -196,7 +196,7 @@ def _text_part(part: object, number: int) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without nulls, which parquet has for the missing fields of a struct."""
+    """Return a value without its nulls; parquet stores the missing fields of a struct as null."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

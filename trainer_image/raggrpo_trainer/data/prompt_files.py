@@ -29,9 +29,9 @@ from .conversation import (
 from .rows import Row, data_error, read_rows
 
 MAX_SHOWN_ROWS = 3
-"""Invalid rows whose error is shown; further ones are counted."""
+"""Number of invalid rows whose error is shown; further invalid rows are only counted."""
 MAX_INVALID_ROWS = 100
-"""Invalid rows after which reading stops: the column is wrong, not the rows."""
+"""Number of invalid rows after which reading stops; so many indicate a wrong column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
 def _valid_prompts(
     rows: Iterable[Row], data: DataSpec, needed: set[str], template_columns: Mapping[str, str]
 ) -> list[Prompt]:
-    """Return the prompts of all rows. Raises TrainerError with the invalid rows.
+    """Return the prompts of all rows. Raises TrainerError with the first invalid rows.
 
     `template_columns` maps the columns that request templates name to the fields of the templates.
     """

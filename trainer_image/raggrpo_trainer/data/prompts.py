@@ -27,7 +27,7 @@ from .sampler import Cursor, Sampler, permutation
 
 
 class Tokenizer(ChatTokenizer, Protocol):
-    """The interface of a Hugging Face tokenizer that the trainer uses."""
+    """The part of a Hugging Face tokenizer's interface that the trainer uses."""
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
         """Return {"input_ids": [...]}."""
@@ -53,7 +53,7 @@ class ComposedPrompt:
     token_ids: tuple[int, ...]
     text: str
     passages: tuple[str, ...]
-    """The passages as they appear in the text: cut to length, in this order."""
+    """The passages as they appear in `text`: cut to length, in the order of the text."""
     truncated: bool
     """Whether passages or the end of the question were dropped."""
 
@@ -96,8 +96,9 @@ def compose(
 
     `passages` are ordered best first and used in mode Prompt only. With a chat template, the
     tokenizer's or `chat_template`, the text becomes the last user message. `allow_truncation`
-    drops passages, the last one first, then cuts the end of the question. Raises PromptTooLong,
-    and TrainerError DATA_ERROR if the template rejects the conversation.
+    drops passages, the last one first, and then cuts the end of the question. Raises PromptTooLong
+    if the prompt still exceeds the limit, and TrainerError DATA_ERROR if the template rejects the
+    conversation.
     """
     cut_passages = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
 
@@ -132,7 +133,7 @@ def compose(
 def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
     """Return the conversation of a prompt with `text` as its last message.
 
-    Raises TrainerError DATA_ERROR if the template rejects it.
+    Raises TrainerError DATA_ERROR if the template rejects the conversation.
     """
     try:
         return render(text, prompt.earlier, prompt.tools, tokenizer, chat_template)
@@ -157,10 +158,10 @@ class Composer:
             min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
         self._started: dict[int, tuple[Prompt, Future[ComposedPrompt]]] = {}
-        """By index, which a validation prompt may share with a training prompt."""
+        """Prefetched prompts by index, which a validation and a training prompt may share."""
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
-        """Return the composed prompt, from the prefetched ones if it is among them."""
+        """Return the composed prompt; reuse the prefetched result if there is one."""
         started = self._started.get(prompt.index)  # only prompts without passages are prefetched
         if started is None or started[0] is not prompt:
             return await asyncio.wrap_future(self._submit(prompt, passages, seed))
@@ -168,7 +169,7 @@ class Composer:
         return await asyncio.wrap_future(started[1])
 
     def prefetch(self, upcoming: Sequence[Prompt]) -> None:
-        """Start composing prompts unless they need passages; cancel all others."""
+        """Start composing `upcoming` unless prompts need passages; cancel all other prefetches."""
         if self._config.retrieval.mode is RetrievalMode.PROMPT:
             return
         previous = self._started
@@ -200,7 +201,7 @@ class Composer:
 
 
 class PromptSource:
-    """Returns batches by cursor and prefetches the next ones. Stateless."""
+    """Returns batches by cursor and prefetches the batches after them. Stateless."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None
@@ -212,11 +213,11 @@ class PromptSource:
         self._skipped_steps = frozenset(config.skipped_steps)
 
     def batch_start(self, step: int, cursor: Cursor, size: int) -> Cursor:
-        """Return the cursor of a step's batch; a skipped step starts after its own prompts."""
+        """Return the cursor of a step's batch; for a skipped step, the cursor after that batch."""
         return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
     async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:
-        """Return the `size` prompts after the cursor, and the cursor after those."""
+        """Return the `size` prompts after the cursor, and the cursor after these prompts."""
         batch, after = self._take(cursor, size)
         if self._composer is not None:
             ahead, _ = self._take(after, size * self._prefetch_factor)
@@ -243,7 +244,7 @@ def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:
-    """Return the largest length up to `count` with at most `limit` tokens, or 0.
+    """Return the largest text length up to `count` that has at most `limit` tokens, or 0.
 
     A search over the text works with any tokenizer; cutting token ids and decoding them can split
     characters and change the number of tokens.

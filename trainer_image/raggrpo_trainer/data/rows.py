@@ -14,7 +14,7 @@ from raggrpo_trainer.errors import TrainerError
 from .columns import candidate_columns
 
 _SURROGATE_ESCAPE = b"\\ud"
-"""A surrogate escaped in JSON; only a pair of them is a character."""
+"""Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 
 
 @dataclass(frozen=True, slots=True)

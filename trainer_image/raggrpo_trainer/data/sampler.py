@@ -1,6 +1,7 @@
 """Prompts of a batch and seeds of samples, as pure functions of counters.
 
-No random state is carried between steps, so a resumed run is bitwise equal on any number of ranks.
+No random state is carried between steps, so a resumed run continues with the same prompts and seeds
+on any number of ranks.
 Must not use the global generators of torch and numpy, nor Python's `hash()`, which differs between
 processes.
 """

@@ -64,7 +64,7 @@ class Drill(Hooks):
             log.warning("drill: a rank allocates %s GiB at step %d", gib, step)
             self._actors["rank"].__ray_call__.remote(_use_memory, float(gib))
         if self._faults.take_due("exit0", step=step):
-            log.warning("drill: exit 0 at step %d", step)
+            log.warning("drill: the driver exits with code 0 at step %d", step)
             sys.stdout.flush()
             os._exit(0)
         if self._faults.take_due("freeze", step=step):
@@ -77,7 +77,7 @@ class Drill(Hooks):
             await asyncio.sleep(float(seconds))
 
     def trained_groups(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """Return the groups of a step, with NaN advantages if that fault is due."""
+        """Return the groups of a step, with NaN advantages if the fault `nan` is due."""
         if not self._faults.take_due("nan", step=step):
             return list(groups)
         return [
@@ -111,5 +111,5 @@ def _hang(_: object) -> None:
 
 
 def _use_memory(holder: Any, gib: float) -> None:
-    """Allocate memory and write to every page: untouched pages do not count."""
+    """Allocate memory and write to every page, because untouched pages do not count as used."""
     holder.drill = [bytearray(b"\1") * 2**26 for _ in range(int(gib * 2**4))]

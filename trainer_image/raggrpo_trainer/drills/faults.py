@@ -1,10 +1,10 @@
-"""Parse `RAGGRPO_FAULT`: which faults `drill` injects, and when.
+"""Parse `RAGGRPO_FAULT`, which lists the faults that `drill` injects and when they are due.
 
 Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
     kill-driver@step=7            SIGKILL at the start of step 7; also kill-rank, kill-engine
     kill-rank@save=10:shards      SIGKILL during the save of step 10, at a phase: shards (default),
-                                  complete (all but the marker), retention (older ones remain)
+                                  complete (all but the marker), retention (older checkpoints kept)
     pause@save=10:complete:20     the save pauses for 20 s at that phase
     corrupt-checkpoint@save=10:retention   truncate a shard of the newest complete checkpoint
     hang-driver@step=4            the driver's event loop blocks forever
@@ -45,7 +45,7 @@ TRIGGERS = {
     "slow-step": {STEP},
     "wrong-resume": {START},
 }
-"""The faults, and what can trigger each of them."""
+"""Faults by name, each with the triggers that it accepts."""
 PHASES = ("shards", "complete", "retention")
 
 _ENTRY = re.compile(
@@ -80,7 +80,7 @@ class Faults:
     def take_due(
         self, name: str, *, step: int | None = None, save: int | None = None, phase: str = ""
     ) -> str:
-        """Remove a fault that is due; return its argument or name, or "" if it is not due."""
+        """If a fault is due, remove it and return its argument or name; otherwise return ""."""
         argument = self._arguments.pop(_Moment(name, step, save, phase), None)
         return "" if argument is None else argument or name
 

@@ -1,7 +1,7 @@
 """The driver process of one attempt, from its configuration to its exit code.
 
-It claims the checkpoint folder, trains (`training_run`), and reports one exit code and one message
-in Progress.failure. It never restarts anything: the operator decides what to restart.
+The driver claims the checkpoint folder, trains (`training_run`), and reports one exit code and one
+message in Progress.failure. It never restarts anything: the operator decides what to restart.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class _Attempt:
         except TrainerError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-        # Only after the claim: until then another job may own the folder.
+        # Write the log only after the claim: until then another job may own the folder.
         with mirrored_output(attempt_folder(config) / names.DRIVER_LOG):
             return await self._run_as_owner(fence)
 
@@ -86,7 +86,7 @@ class _Attempt:
         self._install_signal_handlers()
         port = int(self._env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT))
         server, previous = await start_progress_actor(port, self._env.get("RAY_AUTH_TOKEN", ""))
-        await server.watch([this_process()])  # early, because startup can hang, too
+        await server.watch([this_process()])  # early, because startup can also hang
         reporter = Reporter(config, fence.epoch, publish=server.publish)
         run = TrainingRun(
             config, self._env, self._hooks, self._stop, fence, reporter, server, previous
@@ -100,14 +100,14 @@ class _Attempt:
         return failure.exit_code if failure else ExitCode.DONE
 
     def _install_signal_handlers(self) -> None:
-        """Handle stop signals. Call after `ray.init`, whose own handler exits without saving."""
+        """Install signal handlers. Call after `ray.init`, whose handler exits without saving."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._request_stop, False)
         loop.add_signal_handler(POD_TERMINATING, self._request_stop, True)
 
     def _request_stop(self, pod_terminates: bool) -> None:
-        """Request a save and exit; the ranks survive only if every signal is POD_TERMINATING."""
+        """Request a save and an exit; the ranks survive only if every signal is POD_TERMINATING."""
         self._leaves_ranks = pod_terminates and (self._leaves_ranks or not self._stop.is_set())
         self._stop.set()
 

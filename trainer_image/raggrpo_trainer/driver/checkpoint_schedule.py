@@ -1,4 +1,4 @@
-"""When a checkpoint, a backup of it and a validation are due. Pure."""
+"""Schedule of checkpoints, their backups and validations. Pure."""
 
 from raggrpo_api.trainer.config import TrainerConfig
 
@@ -6,22 +6,23 @@ from .checkpoint_score import is_scored_by_validation
 
 
 def is_checkpoint_due(config: TrainerConfig, step: int) -> bool:
-    """Return whether a checkpoint is saved after a step: every `everySteps`, and the last one."""
+    """Return whether a checkpoint is due: every `everySteps` steps and after the last step."""
     every = config.checkpoint.every_steps
     return step == config.training.total_steps or (every > 0 and step % every == 0)
 
 
 def is_backup_due(config: TrainerConfig, step: int) -> bool:
-    """Return whether the checkpoint of a step is backed up."""
+    """Return whether a backup of the step's checkpoint is due."""
     backup = config.checkpoint.backup
     is_last = step == config.training.total_steps
     return bool(backup.url) and (is_last or step % backup.every_steps == 0)
 
 
 def due_validation(config: TrainerConfig, step: int) -> str:
-    """Return which validation precedes the checkpoint of a step: "during", "after" or "".
+    """Return the validation to run before a step's checkpoint: "during", "after", or "" for none.
 
-    After the last step the checkpoint comes first, unless its score is a validation metric.
+    After the last step, the checkpoint is saved before the validation, unless the checkpoint's
+    score is a validation metric.
     """
     every = config.validation.every_steps
     during = "during" if every and step % every == 0 else ""

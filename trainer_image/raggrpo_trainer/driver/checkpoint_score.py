@@ -23,7 +23,7 @@ METRICS: Final[Mapping[BestBy, str]] = {
 def checkpoint_metrics(
     reward: float | None, validation: ValidationResult | None
 ) -> dict[str, float]:
-    """Return the metrics of a step by name; a validation without scored prompts adds none."""
+    """Return the step's metrics by name; a validation that scored no prompt adds no metrics."""
     metrics = {} if reward is None else {METRICS[BestBy.REWARD]: reward}
     if validation is not None and validation.num_samples:
         metrics[METRICS[BestBy.VALIDATION_EXACT_MATCH]] = validation.exact_match
@@ -32,7 +32,7 @@ def checkpoint_metrics(
 
 
 def checkpoint_score(metrics: Mapping[str, float], best_by: BestBy) -> float | None:
-    """Return the score, larger is better; None if the metric is missing or not finite."""
+    """Return the score (larger is better), or None if the metric is missing or not finite."""
     score = metrics.get(METRICS[best_by])
     return score if score is not None and math.isfinite(score) else None
 

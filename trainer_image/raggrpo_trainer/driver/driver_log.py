@@ -15,7 +15,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 5.0
-"""Interval of the copies; a killed driver loses at most this much of its log."""
+"""Interval of the copies; a killed driver loses at most the log of one interval."""
 CLOSE_SECONDS = 10.0
 """How long an exiting driver waits for the last copy."""
 
@@ -46,12 +46,12 @@ class LogCopy(threading.Thread):
         self._closing = threading.Event()
 
     def close(self) -> None:
-        """Copy the rest; wait for it at most CLOSE_SECONDS."""
+        """Request the last copy and wait for it, at most CLOSE_SECONDS."""
         self._closing.set()
         self.join(CLOSE_SECONDS)
 
     def run(self) -> None:
-        """Copy until closed; overwrite the log of a deleted job's attempt with the same number."""
+        """Copy until `close` is called; overwrite a log left by a deleted job at the same path."""
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             with self._source.open("rb") as source, self._target.open("wb") as target:

@@ -1,4 +1,4 @@
-"""Progress.failure of an attempt, from the error that ended it."""
+"""Conversion of the error that ended an attempt to Progress.failure."""
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -8,13 +8,13 @@ from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
 
 def to_failure(error: Exception) -> Failure:
-    """Return exit code and message, and the memory that ran out if that is the cause."""
+    """Return the exit code, the message, and the sizing term that was too small, if known."""
     if isinstance(error, TrainerError):
         short_of = str(error.short_of or "")
         return Failure(exit_code=error.exit_code, message=str(error)[:1000], short_of=short_of)
     shortage = out_of_memory(error)
-    if shortage is not None and shortage.kind is Kind.HOST:  # the driver has no device
-        message = f"the driver: {shortage.line}; increase resources.memory"
+    if shortage is not None and shortage.kind is Kind.HOST:  # the driver allocates only host memory
+        message = f"the driver ran out of memory: {shortage.line}; increase resources.memory"
         return Failure(
             exit_code=ExitCode.HOST_OUT_OF_MEMORY,
             message=message[:1000],

@@ -1,4 +1,4 @@
-"""`Hooks`: points of an attempt at which drills inject faults; no-ops by default."""
+"""`Hooks`: methods that an attempt calls where drills inject faults; no-ops by default."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from raggrpo_trainer.ranks.ranks import Ranks
 
 
 class Hooks:
-    """Does nothing; a drill overrides the hooks it needs."""
+    """Hooks that do nothing; a drill overrides the hooks that it needs."""
 
     def resumes(self) -> bool:
         """Return whether the attempt resumes from the newest checkpoint."""
@@ -26,4 +26,4 @@ class Hooks:
         return list(groups)
 
     def during_save(self, phase: SavePhase, step: int) -> None:
-        """Run at a phase of a save."""
+        """Run when a save has reached a phase."""

@@ -29,7 +29,7 @@ class Prepared:
 
 
 class Lookahead:
-    """Prepares batches from the step after `step`, one ahead of the last one returned."""
+    """Prepares batches from the step after `step` on, one batch ahead of the training loop."""
 
     def __init__(
         self,

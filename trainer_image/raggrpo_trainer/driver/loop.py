@@ -1,12 +1,12 @@
-"""The training loop: one GRPO step reads from top to bottom.
+"""The training loop, built from the stages of one GRPO step.
 
     prompts ─▶ rollouts (retrieve ⇄ generate ─▶ reward) ─▶ advantages ─▶ FSDP2 step
        ▲                                                                    │
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
 Retrieval for the next step runs during generation and training of this one; with
-`offPolicySteps: 1`, generation for the next step runs during training of this one, too. The loop
-never restarts anything: it raises, and the operator decides.
+`offPolicySteps: 1`, generation for the next step also runs during training of this one. The loop
+never restarts anything: it raises an exception, and the operator decides what to restart.
 """
 
 import asyncio
@@ -93,9 +93,9 @@ class Components:
     hooks: Hooks
     stop: asyncio.Event
     identity: Mapping[str, object]
-    """See `checkpoint_identity`; training resumes only from checkpoints with the same identity."""
+    """Result of `checkpoint_identity`; a checkpoint is compatible only if its identity is equal."""
     key: str
-    """See `state_key`; the next driver reuses the ranks only if their key is the same."""
+    """Result of `state_key`; the next driver reuses the ranks only if it computes the same key."""
     outages: Outages
 
 
@@ -115,7 +115,7 @@ async def train(components: Components, state: TrainState) -> None:
     await _interruptible(components, state, self_check)
     if config.validation.before_training and state.step == 0:
         await _validate(components, state, "before")
-    if state.step > state.saved_step:  # resumed from ranks whose driver may not have saved it
+    if state.step > state.saved_step:  # resumed from ranks; this step may not be saved
         await _finish_step(components, state)
     await _validate_resumed_checkpoint(components, state)
     reporter.report_stage(Stage.FIRST_STEP)
@@ -222,7 +222,7 @@ async def _interruptible(
 ) -> T:
     """Await work that can be canceled; report the outages that delay it.
 
-    On a stop signal, cancel it, save the last completed step and raise Stopped.
+    On a stop signal, cancel the work, save the last completed step and raise Stopped.
     """
     task = asyncio.ensure_future(work)
     with components.outages.reporting(needs):
@@ -233,10 +233,10 @@ async def _interruptible(
 
 
 async def _save_and_stop(components: Components, state: TrainState) -> Stopped:
-    """Save the last completed step if it is not saved; return the exception to raise."""
+    """Save the last completed step unless it is already saved; return the exception to raise."""
     if state.step > state.saved_step:
         await _save(components, state)
-    return Stopped(f"stopped by a signal after step {state.step}, saved")
+    return Stopped(f"stopped by a signal after step {state.step}, which is saved")
 
 
 async def _finish_step(components: Components, state: TrainState) -> None:
@@ -293,7 +293,7 @@ async def _validate(components: Components, state: TrainState, when: str) -> Non
 
 
 async def _finish(components: Components, state: TrainState) -> None:
-    """Validate, export and wait for backups."""
+    """Run the final validation if it is due, export the model and wait for backups."""
     if components.config.validation.after_training and state.validation is None:
         await _validate(components, state, "after")
     components.reporter.report_stage(Stage.EXPORTING)

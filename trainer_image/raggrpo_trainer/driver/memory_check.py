@@ -1,7 +1,7 @@
 """Compares the job's memory needs with the memory that the ranks measured, before engines start.
 
-The formulas are those of the operator's rules, which only have node labels and the spec.
-Must not measure.
+The operator's rules use the same formulas with values from node labels and the spec. Must not
+measure memory itself.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,17 @@ from raggrpo_trainer.host.measured_device import MeasuredDevice
 def check_memory(
     config: TrainerConfig, precision: Precision, devices: Sequence[MeasuredDevice]
 ) -> str:
-    """Return the measured memory, for the log. Raises TrainerError CONFIG_ERROR if it is too small.
+    """Check the measured memory and return it as text for the log.
 
-    Nothing is checked if the model's size is unknown.
+    Raises TrainerError CONFIG_ERROR if the memory is too small. The check is skipped if the model's
+    size is unknown.
     """
     smallest = min(devices, key=lambda device: device.total_bytes)
     measured = (
         f"{smallest.name} with {_gib(smallest.total_bytes)}, {_gib(smallest.free_bytes)} free"
     )
     if not config.facts.parameters:
-        return f"{measured}; not checked, as the model's size is unknown"
+        return f"{measured}; the memory is not checked because the model's size is unknown"
     training = config.training.model_copy(update={"precision": precision})
     config = config.model_copy(update={"training": training})
     if config.resources.device is Device.CPU:
@@ -44,7 +45,7 @@ def _check_host(config: TrainerConfig, pod: MeasuredDevice) -> None:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"training needs {_gib(state)} per pod ({config.facts.parameters:,} parameters: "
-            f"weights, gradients and AdamW's moments in fp32), a pod has "
+            f"weights, gradients and AdamW's moments in fp32), but a pod has "
             f"{_gib(pod.total_bytes)}; increase resources.memory or resources.nodes",
         )
 

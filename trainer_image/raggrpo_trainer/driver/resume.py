@@ -36,8 +36,8 @@ async def resume(
     """Resume from the ranks' retained state, or load the newest readable checkpoint.
 
     The retained state is used unless a checkpoint is newer. Unreadable checkpoints are rejected and
-    reported. `reported_step` is the last step that the previous driver reported, which includes
-    every saved step. If the retained state is at a later step, that step is reported here.
+    reported. `reported_step` is the last step that the previous driver reported. If the retained
+    state is at a later step that was neither reported nor saved, this function reports that step.
     """
     newest = store.newest
     saved_step = newest.meta.step if newest is not None else 0
@@ -47,7 +47,7 @@ async def resume(
         await ranks.retain(TrainingPosition(state.step, state.cursor, key))
         return state
     position = retained.position
-    log.info("resuming from the ranks' state after step %d; nothing is loaded", position.step)
+    log.info("resuming from the ranks' state after step %d; no checkpoint is loaded", position.step)
     ref = newest.ref() if newest is not None else None
     reporter.report_resume(position.step, ref, store.best, store.skipped)
     record = retained.record()
@@ -63,7 +63,10 @@ async def _load_newest(
     reporter: Reporter,
     identity: Mapping[str, object],
 ) -> TrainState:
-    """Load the newest checkpoint that can be read; raise the error of the last one if none can."""
+    """Load the newest loadable checkpoint, or return the state at step 0 if there is none.
+
+    If checkpoints exist but none can be loaded, raises the error of the last one tried.
+    """
     while (checkpoint := store.newest) is not None:
         for note in check_compatible(checkpoint.meta, config, identity=identity):
             log.info("%s: %s", checkpoint.folder, note)
@@ -74,7 +77,7 @@ async def _load_newest(
                 raise
             await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
             if store.newest is None:
-                # Some tensors may be loaded; only a new attempt has a clean model.
+                # The load may have changed the model; only a new attempt has a clean model.
                 raise
             continue
         step = checkpoint.meta.step
@@ -85,9 +88,9 @@ async def _load_newest(
 
 
 def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:
-    """Return the digest of everything except the step that determines the ranks' state.
+    """Return a digest of all inputs, except the step, that determine the ranks' state.
 
-    It includes the rejected checkpoints, since the state may result from one of them.
+    The inputs include the rejected checkpoints, because the state may result from one of them.
     """
     policy = policy_config(config, Precision(info.precision))
     model = policy.model.model_copy(update={"attention": Attention(info.attention)})
@@ -105,7 +108,7 @@ def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, obje
 
 
 def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
-    """Return what determines a checkpoint besides settings: model, tokenizer, number of rows."""
+    """Return a checkpoint's inputs besides the settings: model, tokenizer and number of rows."""
     identity: dict[str, object] = {"data rows": num_rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name

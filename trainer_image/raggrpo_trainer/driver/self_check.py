@@ -1,7 +1,7 @@
 """Self-check before the first step: trainer, engine and plain model must agree on logprobs.
 
 The logprobs of the same tokens are compared between the trainer, the rollout engine and the plain
-Hugging Face model. A difference would recur in every attempt, so it has its own exit code.
+Hugging Face model. A difference would recur in every attempt, so it has a separate exit code.
 After every step, `check_mismatch` checks the mean difference between trainer and engine.
 """
 
@@ -24,11 +24,12 @@ log = logging.getLogger(__name__)
 
 MIN_PROMPTS = 2
 COMPLETIONS_PER_PROMPT = 2
-"""More than one, so that a row has several completions, as in training."""
+"""Completions per prompt; more than one, so that a row has several completions as in training."""
 MAX_PLAIN_TOKENS = 64
-"""Tokens per completion that the plain model computes, because it materializes full logits."""
+"""Maximum tokens per completion for the plain model, which materializes full logits."""
 MAX_MISMATCH_NATS = 1.0
-"""Limit of a step's mean mismatch, in nats per token; importance weights cannot correct more."""
+"""Limit of a step's mean mismatch in nats per token; importance weights cannot correct a larger
+mismatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ LIMITS = {
     "FP16": LogprobGap(0.1, 0.01),
     "BF16": LogprobGap(0.5, 0.05),
 }
-"""Limits by precision. In 16 bits, single tokens differ by more than the mean does; a wrong LM
-head exceeds both limits."""
+"""Limits of the gap by precision. In 16 bits, single tokens differ by much more than the mean; a
+wrong LM head exceeds both limits."""
 
 
 async def run_self_check(
@@ -100,7 +101,7 @@ def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
     if not (gap.largest <= limit.largest and gap.mean <= limit.mean):
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
-            f"{text} (limits in {precision}: {limit.largest:g} and {limit.mean:g}): they do not "
+            f"{text} (limits in {precision}: {limit.largest:g} and {limit.mean:g}): the two do not "
             "compute the same model",
         )
 
@@ -111,12 +112,12 @@ def check_mismatch(metrics: StepMetrics, step: int) -> None:
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
             f"logprobs of trainer and engine differ by {metrics.mismatch_mean:.3g} nats per token "
-            f"at step {step} (limit {MAX_MISMATCH_NATS:g}): they do not compute the same model",
+            f"at step {step} (limit {MAX_MISMATCH_NATS:g}): the two do not compute the same model",
         )
 
 
 def logprob_gap(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> LogprobGap:
-    """Compare logprobs; each argument has one list per completion."""
+    """Return the gap between two sets of logprobs; each argument has one list per completion."""
     differences = [
         abs(a - b)
         for our_logprobs, their_logprobs in zip(ours, theirs, strict=True)

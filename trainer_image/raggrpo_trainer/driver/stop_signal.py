@@ -1,4 +1,4 @@
-"""Stopping on a signal: work in progress is canceled."""
+"""Cancellation of work in progress on a stop signal."""
 
 import asyncio
 from typing import Any

@@ -1,7 +1,7 @@
 """The training run of one attempt: starts ranks and engines, resumes, runs the training loop.
 
-`TrainingRun.run` reads from top to bottom. Ranks and engines start concurrently, because they
-dominate startup time; GPU memory is allocated only after the memory check.
+Ranks and engines start concurrently, because they dominate startup time. GPU memory is allocated
+only after the memory check.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class TrainingRun:
         """Last progress of the previous driver on this Ray cluster."""
         self._is_gpu = config.resources.device is Device.GPU
         self.ranks: Ranks | None = None
-        """None until they are started or adopted."""
+        """The ranks; None until they are started or adopted."""
 
     async def run(self) -> None:
         """Start everything, resume, train, validate and export."""
@@ -141,14 +141,14 @@ class TrainingRun:
     async def _adopt_surviving_ranks(
         self, reading: "asyncio.Task[Inputs]"
     ) -> tuple[Ranks, RetainedState] | None:
-        """Return the ranks left by a previous driver and their state, if valid; kill all others."""
+        """Return a previous driver's ranks and their state, or None if invalid; kill all others."""
         config = self._config
         surviving = SurvivingRanks.find(self._fence.epoch)
         adopted = None
         if self._hooks.resumes() and surviving.is_complete(config.world.num_ranks):
             inputs = await reading
             identity = checkpoint_identity(config, len(inputs.train_prompts))
-            # The driver may have been killed during a step, which its ranks are finishing.
+            # The previous driver may have been killed during a step that its ranks are finishing.
             seconds = self._previous.seconds_by_stage.values() if self._previous is not None else ()
             adopted = await surviving.adopt(
                 config,
@@ -172,12 +172,12 @@ class TrainingRun:
         if store.newest is None:
             store.restore()
         store.reject_all(
-            config.rejected_checkpoints, "two attempts from it failed at the same step"
+            config.rejected_checkpoints, "two attempts that resumed from it failed at the same step"
         )
         return store
 
     async def _resolve_precision(self, ranks: Ranks, retained: RetainedState | None) -> Precision:
-        """Return the precision to compute in; on a GPU, check the memory first."""
+        """Return the precision to train in; on a GPU, check the memory first."""
         if retained is not None:
             return Precision(ranks.infos[0].precision)
         config = self._config
@@ -195,7 +195,7 @@ class TrainingRun:
     async def _build_model(self, ranks: Ranks, precision: Precision) -> None:
         """Load the model into new ranks; on a CPU, check the memory first.
 
-        On a CPU the check runs while the engines start; running it earlier would delay them.
+        On a CPU the check runs while the engines start; an earlier check would delay the engines.
         """
         if not self._is_gpu:
             self._check_memory(precision, await ranks.measure_devices("cpu"))
@@ -261,7 +261,7 @@ class TrainingRun:
 async def warm_up(
     config: TrainerConfig, retrieval: RetrievalClient, columns: Mapping[str, Any]
 ) -> None:
-    """Call every endpoint once, because the first call to a service is slow."""
+    """Warm up every endpoint, because the first call to a service is slow; log the latencies."""
     endpoints = config.retrieval.endpoints
     timeout = config.retrieval.warm_up_timeout_seconds
     calls = (retrieval.warm_up(endpoint.name, timeout, columns) for endpoint in endpoints)

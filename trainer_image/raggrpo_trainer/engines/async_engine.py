@@ -32,7 +32,7 @@ class AsyncEngine:
         self._running: set[str] = set()
 
     def start(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
-        """Queue requests in this order."""
+        """Queue requests in this order; each awaitable returns one completion."""
         return [asyncio.ensure_future(self._generate(request)) for request in requests]
 
     async def _generate(self, request: GenerationRequest) -> Generation:
@@ -82,11 +82,11 @@ class AsyncEngine:
                 await self._engine.sleep(level=2)
 
     async def wake(self) -> None:
-        """Reallocate the GPU memory freed by `sleep`; weights must be loaded before a request."""
+        """Reallocate the GPU memory freed by `sleep`; load weights before the next request."""
         if self._can_sleep:
             with self._translate_death():
                 await self._engine.wake_up()
 
     def _translate_death(self) -> AbstractContextManager[None]:
-        """Raise EngineDead with the reason, which only the engine core's output contains."""
+        """Translate a dead core's error to EngineDead with the reason from the core's output."""
         return as_engine_dead(self._outputs, self._dead_error)

@@ -1,4 +1,4 @@
-"""`Engine`: vLLM behind one interface. Must not import Ray.
+"""`Engine`: the common interface of vLLM's engines on CPU and GPU. Must not import Ray.
 
 A completion depends only on prompt, weights and the request's seed. Weights may be loaded while
 requests run: sampled tokens keep the logprobs of the policy that sampled them.
@@ -11,7 +11,7 @@ from .generation import Generation, GenerationRequest
 
 
 class Engine(Protocol):
-    """An engine in the process of its actor."""
+    """A vLLM engine in the process of its actor."""
 
     def start(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
         """Queue requests together, in this order; each awaitable returns one completion."""
@@ -38,9 +38,9 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Free GPU memory while colocated ranks train; does nothing on CPU."""
+        """Free GPU memory for the training of colocated ranks; does nothing on CPU."""
         ...
 
     async def wake(self) -> None:
-        """Reallocate the GPU memory freed by `sleep`; weights must be loaded before a request."""
+        """Reallocate the GPU memory freed by `sleep`; load weights before the next request."""
         ...

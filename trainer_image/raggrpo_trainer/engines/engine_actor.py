@@ -37,13 +37,13 @@ class StaleEpoch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine reports to the attempt that adopts it."""
+    """Report of an engine to the attempt that adopts it."""
 
     digest: str
-    """`options_digest` of its options; an engine with other options is replaced."""
+    """`options_digest` of the engine's options; an engine with other options is replaced."""
     process: PodProcess
     oom_kills: int = 0
-    """Processes in its pod that the kernel has OOM-killed so far."""
+    """Number of processes in the engine's pod that the kernel has OOM-killed so far."""
 
 
 class RolloutActor:
@@ -51,7 +51,7 @@ class RolloutActor:
 
     def __init__(self, options: EngineOptions, asynchronous: bool) -> None:
         engine = AsyncEngine if asynchronous else InProcessEngine
-        with as_engine_dead(own_outputs(), Exception):  # Ray transfers only the message
+        with as_engine_dead(own_outputs(), Exception):  # Ray transfers only the error's message
             self._engine: Engine = engine(options)
         self._dead: EngineDead | None = None
         self._options = options
@@ -60,7 +60,7 @@ class RolloutActor:
         self._is_updating = False
 
     async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
-        """Serve only this epoch from now on; abort the requests of an older one.
+        """Serve only this epoch from now on; abort the requests of an older epoch.
 
         Raises EngineDead if the previous driver exited during a chunk transfer.
         """
@@ -80,7 +80,7 @@ class RolloutActor:
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
     ) -> AsyncIterator[list[tuple[int, Generation]]]:
-        """Yield (index of the request, completion) as they finish, in batches."""
+        """Yield batches of (index of the request, completion) as completions finish."""
         self._check(epoch)
         tasks = {
             asyncio.ensure_future(self._finish(i, awaitable))
@@ -91,7 +91,7 @@ class RolloutActor:
             yield [task.result() for task in done]
 
     async def load_weights(self, epoch: int, version: int, handle: str, data: Any = None) -> None:
-        """Load a weights file; `data` is its content if it is on another node."""
+        """Load a weights file; `data` is its content if the file is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
             await self._run_update(self._engine.load_weights(path, version))

@@ -1,7 +1,7 @@
 """`EngineDead`: the engine of a live actor has failed; the reason is in the engine's output.
 
 vLLM's engine core is a separate process. When it exits, the caller's error only refers to "the
-stack trace above"; the reason is in the core's output, which it shares with the actor's process.
+stack trace above". The reason is in the output files, which the core shares with the actor.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pathlib import Path
 from raggrpo_trainer.host.out_of_memory import OutOfMemory, out_of_memory, out_of_memory_in_text
 
 MAX_OUTPUT_BYTES = 256 * 2**10
-"""Bytes read from the end of an output file."""
+"""Maximum number of bytes read from the end of an output file."""
 MAX_REASON_CHARS = 600
 
 
@@ -33,17 +33,17 @@ class Output:
     """Size in bytes when the file was first observed."""
 
     def tail(self) -> str:
-        """Return the end of what was written since `start`, at most MAX_OUTPUT_BYTES."""
+        """Return the end of the output written since `start`, at most MAX_OUTPUT_BYTES."""
         try:
             with self.path.open("rb") as file:
                 file.seek(max(self.start, self.path.stat().st_size - MAX_OUTPUT_BYTES))
                 return file.read(MAX_OUTPUT_BYTES).decode(errors="replace")
         except OSError:
-            return ""  # rotated away; the error's own message remains
+            return ""  # the file was rotated; the error still has its own message
 
 
 def own_outputs() -> list[Output]:
-    """Return the files behind standard output and error, without terminals and pipes."""
+    """Return the files that receive standard output and error, without terminals and pipes."""
     links = (Path(f"/proc/self/fd/{number}") for number in (1, 2))
     files = {link.resolve() for link in links if link.is_file()}
     return [Output(file, file.stat().st_size) for file in sorted(files)]

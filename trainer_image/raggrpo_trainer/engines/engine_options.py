@@ -12,7 +12,7 @@ from raggrpo_trainer.weights.backend import WeightTransferBackend, weight_transf
 
 WORKER_EXTENSION = "raggrpo_trainer.weights.vllm_extension.WorkerExtension"
 CPU_BLOCK_SIZE = 32
-"""Tokens per KV cache block; with vLLM's CPU default of 128, short prompts would share none."""
+"""Tokens per KV cache block; with vLLM's CPU default of 128, short prompts would share no block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EngineOptions:
     tensor_parallel_size: int
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
-    """GPU only. Always off on CPU, see `arguments`."""
+    """Whether a GPU prefills in chunks; always off on CPU, see `_cpu_arguments`."""
     enforce_eager: bool
     enable_sleep: bool
     weight_way: WeightTransferBackend = WeightTransferBackend.SHARED_MEMORY
@@ -84,7 +84,7 @@ class EngineOptions:
         return arguments
 
     def _kv_cache_bytes(self) -> int:
-        from transformers import AutoConfig  # slow; an engine's process imports it anyway
+        from transformers import AutoConfig  # slow import, which an engine's process needs anyway
 
         model = AutoConfig.from_pretrained(self.model_path)
         num_heads = model.num_attention_heads
@@ -97,7 +97,7 @@ class EngineOptions:
 
 
 def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
-    """Return the options of the job's engines; `precision` is resolved."""
+    """Return the options of the job's engines; `precision` must be resolved (not Auto)."""
     data, rollout = config.data, config.rollout
     is_cpu = config.resources.device == "CPU"
     length = data.max_sequence_length
@@ -134,7 +134,7 @@ def engine_environment(
     if device != "cpu":
         return common
     return common | {
-        # One process instead of four, 0.7 GiB instead of 3.
+        # Use one process instead of four, and 0.7 GiB of memory instead of 3 GiB.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),

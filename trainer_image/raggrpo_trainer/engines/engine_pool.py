@@ -57,7 +57,7 @@ class EnginePool:
         self.processes: list[PodProcess] = []
         self._was_killed = was_killed
         self._memory_kills: list[int] = []
-        """OOM kills in each engine's pod when the engine was adopted."""
+        """Number of OOM kills in each engine's pod at the time the engine was adopted."""
         self._weights: WeightTransfer | None = None
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
@@ -75,7 +75,7 @@ class EnginePool:
         return [reused for _, _, reused in results]
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        """Queue requests; equal prompts go to the same engine, where they share the prefix."""
+        """Queue requests; equal prompts go to the same engine, where they share a cached prefix."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Generation]] = [loop.create_future() for _ in requests]
         requests_of: dict[int, list[int]] = {}
@@ -90,7 +90,7 @@ class EnginePool:
         return futures
 
     async def load_weights(self, weights: WeightTransfer) -> None:
-        """Wake all engines and load this version; later replacements load it too."""
+        """Wake all engines and load the weights; engines started later load the same weights."""
         self._weights = weights
         await weights.prepare()
         if weights.needs_all_engines:
@@ -114,7 +114,7 @@ class EnginePool:
             await asyncio.gather(*(self._put_to_sleep(engine) for engine in self.engines))
 
     async def _put_to_sleep(self, engine: Any) -> None:
-        with suppress(*LOST):  # a lost engine uses no memory; it is replaced on wake-up
+        with suppress(*LOST):  # a lost engine uses no memory and is replaced on wake-up
             await engine.sleep.remote(self._epoch)
 
     async def _obtain(self, index: int) -> tuple[Any, EngineInfo, bool]:
@@ -129,7 +129,7 @@ class EnginePool:
                 info = await asyncio.wait_for(self._adopt(actor, name), 10)
                 if info.digest == digest:
                     return actor, info, True
-                log.info("replacing %s: its options differ", name)
+                log.info("replacing %s: its options differ from the job's", name)
             except (*LOST, TimeoutError) as error:
                 log.info("replacing %s: it does not respond: %r", name, error)
             await kill_actor(actor, name)
@@ -138,7 +138,7 @@ class EnginePool:
         return actor, info, False
 
     async def _adopt_new(self, actor: Any, name: str) -> EngineInfo:
-        """Adopt an engine that was just started. Raises TrainerError if it did not start."""
+        """Adopt a new engine. Raises TrainerError if the engine did not start."""
         try:
             return await self._adopt(actor, name)
         except LOST as error:
@@ -183,7 +183,7 @@ class EnginePool:
     async def _stream(
         self, index: int, work: list[tuple[GenerationRequest, "asyncio.Future[Generation]"]]
     ) -> None:
-        """Run requests on one engine; if it is lost, rerun unfinished ones on its replacement."""
+        """Run requests on one engine; if it is lost, rerun the rest on its replacement."""
         while work:
             engine = self.engines[index]
             try:
@@ -200,7 +200,7 @@ class EnginePool:
                 await self._replace(index, engine, error)
 
     async def _wake_or_replace(self, index: int) -> None:
-        """Wake an engine; replace it if it is lost, until one responds."""
+        """Wake an engine; while the current engine is lost, replace it and retry."""
         is_awake = False
         while not is_awake:
             engine = self.engines[index]
@@ -237,13 +237,13 @@ class EnginePool:
     async def _replace(self, index: int, lost: Any, error: Exception) -> bool:
         """Replace a lost engine; the new one serves requests once it has the current weights.
 
-        Returns whether this call loaded the weights. It did not if another call has replaced the
-        engine, or if the new engine was lost while loading; the next call replaces that one.
+        Returns True if this call loaded the weights, and False if another call has replaced the
+        engine or if the new engine was lost while loading; the next call replaces the new engine.
         """
         name = f"engine-{index}"
         async with self._replacing:
             if self.engines[index] is not lost:
-                return False  # another call has replaced it
+                return False  # another call has replaced the engine
             if isinstance(error, EngineDead) and (shortage := out_of_memory(error)) is not None:
                 raise self._memory_error(name, shortage) from error
             if len(self.replacements) >= MAX_REPLACEMENTS and await self._is_oom_killed(

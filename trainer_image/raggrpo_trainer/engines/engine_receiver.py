@@ -1,4 +1,4 @@
-"""An engine as the receiver of weights, on the driver's side; see `weights.transfer`."""
+"""The driver's handle to an engine that receives weights; see `weights.transfer`."""
 
 from collections.abc import Mapping
 from typing import Any

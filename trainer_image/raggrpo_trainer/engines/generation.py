@@ -1,4 +1,4 @@
-"""Requests and results of an engine, and their conversion to and from vLLM."""
+"""Requests and results of an engine, and their conversion to and from vLLM's types."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One completion to sample."""
+    """A request to sample one completion."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -15,7 +15,7 @@ class GenerationRequest:
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    """Strings that stop the completion and remain in it (search turns)."""
+    """Strings that end the completion and remain in its text; used for search turns."""
     ignore_eos: bool = False
 
 
@@ -27,7 +27,7 @@ class Generation:
     logprobs: tuple[float, ...]
     """Logprobs of the sampled tokens under the sampling distribution (temperature applied)."""
     finish_reason: str
-    """stop, length or abort."""
+    """Why sampling ended: stop, length or abort."""
     policy_version: int
 
 

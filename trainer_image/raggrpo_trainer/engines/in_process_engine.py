@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class InProcessEngine:
-    """An `Engine` whose core is stepped by a thread: uses little memory and starts fast."""
+    """An `Engine` whose core runs in a thread of this process: uses little memory, starts fast."""
 
     def __init__(self, options: EngineOptions) -> None:
         with large_import():
@@ -92,7 +92,7 @@ class InProcessEngine:
         try:
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
             self._core.add_request(name, prompt, sampling_params(request))
-        except Exception as error:  # vLLM rejects only this request
+        except Exception as error:  # the request is invalid; the engine still works
             del self._running[name]
             future.set_exception(error)
 
@@ -141,7 +141,7 @@ class InProcessEngine:
         try:
             outputs = self._core.step()
         except Exception as error:
-            # A failed engine is not used again. Its thread continues, to reject later calls.
+            # A failed engine is not used again, but its thread continues and rejects later calls.
             log.exception("engine step failed")
             self._dead = EngineDead(failure_reason(error, []))
             self._fail_running(self._dead)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One completion as token ids, with T tokens; retrieved text is marked as not sampled."""
+    """One completion as T token ids; retrieved text is marked as not sampled."""
 
     token_ids: tuple[int, ...]
     sampled: tuple[bool, ...]
-    """False for tokens of retrieved text: part of the context, never trained on."""
+    """False for tokens of retrieved text, which are context and never trained on."""
     rollout_logprobs: tuple[float, ...]
     """Logprobs from the engine that sampled the tokens; 0.0 for tokens not sampled."""
 

@@ -18,7 +18,7 @@ class PolicyConfig:
 
     model: ModelSpec
     training: TrainingSpec
-    """With resolved precision: FP32, BF16 or FP16."""
+    """Training settings with a resolved precision: FP32, BF16 or FP16."""
     objective: Objective
     temperature: float
     """Sampling temperature, at which logprobs are computed."""
@@ -30,7 +30,7 @@ class PolicyConfig:
 
 
 def policy_config(config: TrainerConfig, precision: Precision) -> PolicyConfig:
-    """Return the job's policy configuration; `precision` is resolved."""
+    """Return the job's policy configuration; `precision` must be resolved (not Auto)."""
     algorithm = config.algorithm
     return PolicyConfig(
         model=config.model,

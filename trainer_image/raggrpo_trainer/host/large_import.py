@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def large_import() -> Iterator[None]:
     """Disable garbage collection during an import and freeze the imported objects.
 
-    These libraries create a million objects that live until the process exits. Scanning them
-    repeatedly takes a quarter of an engine's start and a tenth of a driver's imports.
+    These libraries create a million objects that live until the process exits. Repeated scans of
+    these objects take a quarter of an engine's startup time and a tenth of a driver's import time.
     """
     gc.disable()
     try:

@@ -14,17 +14,17 @@ _LIBRARY_LEVELS: Final[Mapping[LogLevel, int]] = {
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
-"""Level of libraries; never DEBUG, whose thousands of messages would hide the trainer's."""
+"""Log level of libraries; never DEBUG, as thousands of messages would hide the trainer's."""
 
 
 def configure_logs(level: LogLevel) -> None:
-    """Log to standard error from `level` on; may be called again with another level."""
+    """Log messages of `level` and above to standard error; a second call changes the level."""
     logging.basicConfig(format=FORMAT)
     logging.getLogger().setLevel(_LIBRARY_LEVELS[level])
     logging.getLogger(TRAINER_LOGGER).setLevel(level.upper())
     vllm = logging.getLogger("vllm")
     vllm.setLevel(_vllm_level(level))
-    for handler in vllm.handlers:  # they have their own levels
+    for handler in vllm.handlers:  # handlers have separate levels
         handler.setLevel(_vllm_level(level))
 
 

@@ -21,11 +21,11 @@ class MeasuredDevice:
 
 
 def measure_device(kind: str) -> MeasuredDevice:
-    """Return the current device of this process; `kind` is cpu or cuda."""
+    """Measure the current device of this process; `kind` is cpu or cuda."""
     if kind == "cpu":
         limit, used = pod_memory()
         return MeasuredDevice("CPU", limit, limit - used, 0)
-    import torch  # slow; a rank's process imports it anyway
+    import torch  # slow import, which a rank's process needs anyway
 
     free, total = torch.cuda.mem_get_info()
     major, _ = torch.cuda.get_device_capability()
@@ -33,7 +33,7 @@ def measure_device(kind: str) -> MeasuredDevice:
 
 
 def pod_memory(cgroup: Path = CGROUP, meminfo: Path = MEMINFO) -> tuple[int, int]:
-    """Return memory limit and usage of the pod in bytes; without a limit, those of the machine."""
+    """Return the pod's memory limit and usage in bytes, or the machine's if there is no limit."""
     amounts = {
         line.split(":")[0]: int(line.split()[1]) * 1024
         for line in meminfo.read_text().splitlines()

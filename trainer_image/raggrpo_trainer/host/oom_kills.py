@@ -17,7 +17,7 @@ COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memo
 """Kernel counters for cgroup v2 and v1, inside the container."""
 ACTOR_LOST = (RayActorError, OutOfMemoryError)
 """Errors that Ray raises for a lost actor. OutOfMemoryError, which is not a RayActorError, means
-that Ray's memory monitor killed it before the kernel did."""
+that Ray's memory monitor killed the actor before the kernel did."""
 RESPONSE_SECONDS = 10.0
 """How long to wait for the counter of another pod."""
 
@@ -33,7 +33,8 @@ def oom_kills(files: Iterable[Path] = COUNTS) -> int:
 def is_oom_killed(error: BaseException, kills: Mapping[str, int]) -> bool:
     """Return whether a lost process was killed for lack of memory; blocks to query its pods.
 
-    `kills` maps the Ray node of every pod that it may have run in to the earlier `oom_kills` there.
+    `kills` has the earlier result of `oom_kills` by Ray node, for each pod in which the process may
+    have run.
     """
     if isinstance(error, OutOfMemoryError):
         return True

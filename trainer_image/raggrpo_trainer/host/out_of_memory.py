@@ -68,7 +68,7 @@ _WORDINGS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    """Return which memory ran out according to the error and its chain, or None."""
+    """Return which memory ran out according to the error and its chain of causes, or None."""
     for each in _chain(error):
         if isinstance(each, MemoryError | OutOfMemoryError):
             return OutOfMemory(Kind.HOST, str(each)[:MAX_LINE] or type(each).__name__)

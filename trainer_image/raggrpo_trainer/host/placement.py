@@ -1,6 +1,6 @@
 """Placement of ranks and engines: one detached placement group, which outlives the driver.
 
-Each of its bundles corresponds to one pod.
+Each bundle of the group corresponds to one pod.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ NAME = "pods"
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """Each pod's resources, and the pod of each rank and engine, as an index."""
+    """Each pod's resources, and the index of the pod of each rank and engine."""
 
     resources: tuple[dict[str, float], ...]
     of_rank: tuple[int, ...]
@@ -64,7 +64,7 @@ class Placement:
                 remove_placement_group(group)
                 group = None
         except ValueError:
-            group = None  # none yet
+            group = None  # no group exists yet
         if group is None:
             group = placement_group(
                 expected, strategy=_group_strategy(config), name=NAME, lifetime="detached"

@@ -12,7 +12,7 @@ class PodProcess(NamedTuple):
     """A process, identified by its pod and PID."""
 
     node: str
-    """ID of the Ray node, which is a pod."""
+    """ID of the pod's Ray node."""
     pid: int
 
 
@@ -29,7 +29,7 @@ def this_process() -> PodProcess:
 def send_signal(processes: Iterable[PodProcess], number: int) -> list[int]:
     """Send a signal to processes in any pod; return the PIDs of those that may still exist.
 
-    Does not wait for other pods: one may be unresponsive.
+    Does not wait for other pods, because a pod may be unresponsive.
     """
     here = node_id()
     sent: list[int] = []
@@ -43,7 +43,7 @@ def send_signal(processes: Iterable[PodProcess], number: int) -> list[int]:
 
 
 def run_in_pod(node: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Run a function in a pod; return an object reference (an error if the pod is lost)."""
+    """Run a function in a pod; return a reference to its result (an error if the pod is lost)."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(function).options(num_cpus=0, scheduling_strategy=there)
     return task.remote(*arguments)

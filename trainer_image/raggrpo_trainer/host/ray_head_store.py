@@ -1,8 +1,8 @@
 """Persistent storage of the Ray head's state (GCS): nodes, actors, submissions.
 
-Ray's embedded RocksDB writes it to a folder of the job's volume. A Ray head that replaces a lost
-one reads it from there. Until then the other nodes wait for a limited time, and their processes
-continue.
+Ray's embedded RocksDB writes the state to a folder of the job's volume. A Ray head that replaces a
+lost one reads the state from that folder. Until then, the other nodes wait for a limited time, and
+their processes continue.
 """
 
 import fcntl
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 def ray_store_env(store: Path) -> dict[str, str]:
     """Return the environment that makes Ray store its head's state in this folder.
 
-    Returns {}, for storage in memory, if the folder does not support it. Removes sibling folders,
-    which belong to earlier clusters of the job.
+    Returns {} if the folder does not support RocksDB; Ray then stores the state in memory. Removes
+    sibling folders, which belong to earlier clusters of the job.
     """
     try:
         store.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Copy the ends of Ray's own logs to the job's log folder, where they outlive the pod.
 
-Driver, ranks and engines all run this thread; per pod, only the process that holds the lock writes.
+Driver, ranks and engines all run this thread; in each pod, only the process with the lock writes.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ FOLDER: Final = "ray"
 
 
 class RayLogs:
-    """Copies the ends of one node's logs when they have changed."""
+    """Copies the ends of one node's logs if the logs have changed."""
 
     def __init__(self, source: Path, host: str) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class RayLogs:
                 self._copied[name, target] = state
 
     def close(self) -> None:
-        """Release the lock; the exit of this process releases it, too."""
+        """Release the lock; if the process exits without this call, the kernel releases it."""
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
@@ -96,7 +96,7 @@ class _CopyThread(threading.Thread):
 
 
 _threads: list[_CopyThread] = []
-"""The thread of this process, once started."""
+"""The copy thread of this process; empty until it has started."""
 
 
 def save_ray_logs(folder: Path) -> None:

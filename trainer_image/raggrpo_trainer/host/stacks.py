@@ -10,7 +10,7 @@ from typing import TextIO
 log = logging.getLogger(__name__)
 
 _files: list[object] = []
-"""Keeps the registered files open; faulthandler stores only their descriptors."""
+"""The registered files, kept open because faulthandler stores only their descriptors."""
 
 
 def register_stack_dumps(folder: Path, role: str) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that outlive the coroutine that started them; their owner cancels them."""
+"""Tasks that outlive the coroutine that started them, until `close` cancels them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """References to running tasks; the event loop itself keeps only weak ones."""
+    """References to running tasks; the event loop itself keeps only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -35,7 +35,7 @@ class CallStatistics:
         self._seconds.append(seconds)
 
     def summary(self) -> CallSummary:
-        """Return the summary with nearest-rank percentiles; NaN if no call was answered."""
+        """Return the summary; its nearest-rank percentiles are NaN if no call was answered."""
         ordered = sorted(self._seconds)
         p50, p95, p99 = (_nearest_rank(ordered, percent) for percent in (50, 95, 99))
         return CallSummary(self.answered, p50, p95, p99, dict(self.failures))

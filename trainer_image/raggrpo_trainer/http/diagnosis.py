@@ -49,7 +49,7 @@ def redirect_target(response: HttpResponse, url: str) -> str:
 
 
 def is_html(response: HttpResponse) -> bool:
-    """Return whether a response is an HTML page, as load balancers send during maintenance."""
+    """Return whether a response is an HTML page; load balancers send one during maintenance."""
     return "html" in response.content_type.lower() or response.body.lstrip()[:1] == b"<"
 
 
@@ -85,7 +85,7 @@ def has_error(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     errors = [value.get(name) for name in ERROR_FIELDS]
-    # Some services always send the object, with a code of 0 and no message.
+    # Some services always send an error object, with code 0 and without a message.
     return any(any(each.values()) if isinstance(each, dict) else each for each in errors)
 
 
@@ -116,7 +116,7 @@ def _message(body: Any, depth: int) -> str:
 
 
 def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
-    """Return the cause and one line of detail, without the URL: its query may contain a key."""
+    """Return the cause and one line of detail, without the URL, whose query may contain a key."""
     cause, detail = FailureCause.CONNECTION_LOST, str(error)
     match error:
         case aiohttp.ClientConnectorDNSError(os_error=fault):

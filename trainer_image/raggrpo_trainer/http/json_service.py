@@ -1,6 +1,6 @@
 """Exchange JSON with one HTTP service: retries, limits, outages. Must not know its protocol.
 
-Every failure is a CallFailed with its cause. Header values must never appear in a message.
+Every failure raises CallFailed with its cause. Header values must never appear in a message.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ DETAIL_CHARACTERS = 400
 """Limit of an excerpt together with its remedy."""
 MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
-"""Consecutive outages of a call after which such calls are retried one at a time."""
+"""Number of outages during a call after which such calls are retried one at a time."""
 MAX_SERIAL_OUTAGES = 5
-"""Outages during the serial retries of a call, after which the call is assumed to cause them."""
+"""Number of outages during a call's serial retries after which the call counts as their cause."""
 
 # A separate generator: retries must not advance the process's random numbers.
 _jitter = random.Random()
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: a JSON body (None for none), and a URL that replaces the service's if not empty."""
+    """One call: a JSON body or None, the method, and the URL if it differs from the service's."""
 
     body: Any
     method: str = "POST"
@@ -71,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What a JsonService needs to let its calls wait during outages."""
+    """Options of a JsonService whose calls wait during outages."""
 
     name: str
     """Name of the service in messages, such as `endpoint kb`."""
@@ -80,7 +80,7 @@ class GateOptions:
 
     @classmethod
     def of(cls, name: str, outages: OutageListener | None, tasks: BackgroundTasks) -> Self | None:
-        """Return the options, or None without a listener."""
+        """Return the options, or None if there is no outage listener."""
         return None if outages is None else cls(name, outages, tasks)
 
 
@@ -130,7 +130,7 @@ class JsonService:
         """Return the parsed response; retry transient failures. Raises CallFailed.
 
         Calls that fail during an outage are retried when the service is up again. Calls with
-        several consecutive outages are retried one at a time, to identify a call that causes them.
+        several outages are retried one at a time, to identify the call that causes the outages.
         """
         retry = retry or self._retry
         failures = outages = serial_outages = 0
@@ -175,7 +175,7 @@ class JsonService:
             raise CallFailed(failure.cause, detail, transient=failure.transient) from None
 
     async def _post(self, request: Request) -> Any:
-        """Post once when the service is not known to be down; report the outcome to the gate."""
+        """Wait while the service is known to be down, then post once and report to the gate."""
         if self._gate is None:
             return await self.post_once(request, self._timeout_seconds)
         await self._gate.wait_until_up()
@@ -193,13 +193,13 @@ class JsonService:
         return value
 
     async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
-        """Return whether the call failed because of an outage; wait for its end if so."""
+        """Return whether the call failed because of an outage; if so, first wait until it ends."""
         if self._gate is None or not failure.transient:
             return False
         return await self._gate.wait_if_down(str(failure), is_first=is_first)
 
     async def _probe(self) -> bool:
-        """Return whether the service responds to a request, outside the concurrency limit."""
+        """Send one request outside the concurrency limit; return whether the service responds."""
         try:
             await asyncio.sleep(self._requested_delay())
             request = self._first_answered or self._last_sent

@@ -12,7 +12,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar
 from .responses import MAX_RESPONSE_BYTES, ResponseTooLarge
 
 IDLE_SECONDS = 4.0
-"""Keep-alive of an idle connection; many servers close theirs after 5 s."""
+"""How long an idle connection stays open; many servers close idle connections after 5 s."""
 
 RESPONSE_HEADERS = ("content-type", "location", "retry-after")
 """Headers stored in HttpResponse, in the order of its fields."""
@@ -53,7 +53,7 @@ class HttpPool:
 
         Raises ClientError, OSError, ResponseTooLarge, or ValueError for an invalid header.
         """
-        for _ in range(2):  # lets the loop notice connections that their server has closed
+        for _ in range(2):  # lets the event loop detect connections closed by servers
             await asyncio.sleep(0)
         async with self._session.request(
             method,
@@ -73,7 +73,7 @@ class HttpPool:
 
     @cached_property
     def _session(self) -> ClientSession:
-        """Opened by the first call, because it needs a running event loop."""
+        """The session, created by the first call because it requires a running event loop."""
         return ClientSession(
             connector=TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, use_dns_cache=False),
             cookie_jar=DummyCookieJar(),  # sticky-session cookies would defeat load balancing
@@ -97,7 +97,8 @@ async def _read_bounded(response: ClientResponse) -> bytes:
 def proxy_for(url: str) -> str | None:
     """Return the proxy that the environment configures for a URL, or None.
 
-    aiohttp itself would look it up in a thread for every call and send credentials from ~/.netrc.
+    aiohttp itself would read the proxy settings in a thread for every call and send credentials
+    from ~/.netrc.
     """
     address = urlsplit(url)
     proxies = getproxies()

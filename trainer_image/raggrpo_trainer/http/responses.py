@@ -23,7 +23,7 @@ class ResponseTooLarge(ValueError):
     """The response exceeds MAX_RESPONSE_BYTES; reading was stopped."""
 
     def __init__(self) -> None:
-        super().__init__(f"response larger than {MAX_RESPONSE_BYTES // 2**20} MiB")
+        super().__init__(f"the response is larger than {MAX_RESPONSE_BYTES // 2**20} MiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Stream:
 def decode_response(body: bytes, content_type: str) -> Any:
     """Return the JSON value of a response, or a Stream. Raises ValueError if it cannot be decoded.
 
-    Streams often come with another content type, so a body that is not JSON is inspected.
+    Many services send streams with a wrong content type, so a body that is not JSON is inspected.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind != EVENT_STREAM_TYPE and kind not in JSON_LINES_TYPES:
@@ -65,7 +65,7 @@ def require_object(value: Any) -> dict[str, Any]:
 
 
 def _stream_type(body: bytes) -> str:
-    """Return the content type of a stream, detected by its first line, or "" if it is not one."""
+    """Return the content type of a stream by its first line, or "" if the body is no stream."""
     first, _, rest = body.decode(errors="replace").lstrip("\ufeff\r\n").partition("\n")
     if first.startswith(EVENT_FIELDS):
         return EVENT_STREAM_TYPE
@@ -124,13 +124,13 @@ def _loads(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError("response nested too deeply") from None
+        raise ValueError("the response is nested too deeply") from None
     level = [value]
     for _ in range(MAX_RESPONSE_DEPTH):
         level = [item for each in level for item in _children(each)]
         if not level:
             return value
-    raise ValueError(f"response nested deeper than {MAX_RESPONSE_DEPTH} levels")
+    raise ValueError(f"the response is nested deeper than {MAX_RESPONSE_DEPTH} levels")
 
 
 def _children(value: Any) -> list[Any]:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 MIN_PROBE_INTERVAL_SECONDS = 0.5
 MAX_PROBE_INTERVAL_SECONDS = 5.0
-"""Bounds of the interval between probes; the upper one delays the detection of an outage's end."""
+"""Bounds of the probe interval; the upper one limits the delay until recovery is detected."""
 HANG_SECONDS = 20.0
 HANG_FACTOR = 3.0
 """A service hangs if it sends no response for HANG_SECONDS, or for HANG_FACTOR times its largest
@@ -47,7 +47,7 @@ class OutageListener(Protocol):
 
 
 class ServiceGate:
-    """The gate of one service, open while the service responds."""
+    """Gate for the calls to one service; it is open while the service responds."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ServiceGate:
         self._outcomes: deque[tuple[float, bool]] = deque(maxlen=RECENT_CALLS)
 
     async def wait_until_up(self) -> None:
-        """Wait until the service is not known to be down."""
+        """Wait while the service is known to be down."""
         while not self._is_up.is_set():
             await self._is_up.wait()
 
@@ -82,10 +82,10 @@ class ServiceGate:
         self._is_up.set()
 
     async def wait_if_down(self, cause: str, *, is_first: bool = True) -> bool:
-        """Return False if the service is up; otherwise wait until it is and return True.
+        """Return False if the service is up; otherwise wait until it is up again and return True.
 
-        `cause` is that of the failed call. Only a call's first failure counts toward the failure
-        ratio of the service.
+        `cause` describes the failure of the call. Only the first failure of a call counts toward
+        the failure ratio of the service.
         """
         if is_first:
             self._outcomes.append((_now(), False))
@@ -103,7 +103,7 @@ class ServiceGate:
         return asyncio.get_running_loop().call_later(limit, check)
 
     def _start_check(self, cause: str, *, is_certain: bool) -> "asyncio.Task[bool]":
-        """Return the running check, or a new one; its result is whether the service was down."""
+        """Return the running check, or start one; its result is True if the service was down."""
         if self._check is None or self._check.done():
             self._check = self._tasks.start(self._run_check(cause, is_certain=is_certain))
         return self._check

@@ -1,10 +1,11 @@
 """Exact attention for shared-prefix rows, registered as a transformers attention function.
 
-A row has prompts, each followed by its completions. A token of a completion attends to its prompt
-and to its completion up to itself. A dense [T, T] mask would compute all pairs of tokens. Instead,
-each span takes two attention calls without a mask: all its tokens over the prompt's keys (causal
-and top-left aligned, so that tokens after the prompt attend to all of it), and the completions, as
-a batch, over themselves. The two are combined by their log-sum-exps, which is exact.
+A row has prompts, each followed by its completions. A token of a completion attends to the whole
+prompt and to the completion up to the token itself. A dense [T, T] mask would compute all pairs of
+tokens. Instead, two attention calls without a mask compute a span. In the first, all tokens attend
+to the prompt's keys (causal and top-left aligned, so that tokens after the prompt attend to the
+whole prompt). In the second, a batch of completions, each completion attends to itself. The two
+outputs are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def shared_prefix_attention(
 ) -> tuple[Tensor, None]:
     """Return the attention output [1, T, heads, D] and None, as transformers expects.
 
-    Raises ValueError if the model's attention is more than softmax(q k) v.
+    Raises ValueError if the model's attention has an option that shared-prefix rows do not support.
     """
     for name in _UNSUPPORTED_OPTIONS + _effective_window(
         options.get("sliding_window"), shared_prefix
@@ -59,7 +60,7 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same output with public API only, which copies the prompt for every completion.
+    """Return the same output using torch's public API, with a copy of the prompt per completion.
 
     Used for FP32 on GPUs, and for GPUs that the flash kernels do not support.
     """
@@ -86,10 +87,11 @@ def concatenated_attention(
 
 
 class _JoinedAttention(torch.autograd.Function):
-    """Both attentions of every span, with the CPU flash kernel and its backward pass.
+    """Both attention calls of every span, with the CPU flash kernel and its backward pass.
 
-    The backward pass takes output and log-sum-exp as inputs. Given the combined ones, each half
-    returns exactly its share of the gradient, as in ring attention (arXiv 2310.01889).
+    The kernel's backward pass takes output and log-sum-exp as inputs. With the combined output and
+    log-sum-exp, the backward pass of each call returns exactly the call's share of the gradient, as
+    in ring attention (arXiv 2310.01889).
     """
 
     @staticmethod

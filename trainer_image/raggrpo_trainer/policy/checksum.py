@@ -14,8 +14,8 @@ WORDS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 def checksum(tensors: Iterable[Tensor], device: torch.device) -> int:
     """Return the sum of all elements' bits modulo 2^64, equal on all ranks (collective).
 
-    A sum does not depend on how tensors are sharded. Each tensor has its own factor, so changes of
-    two tensors do not cancel out.
+    A sum does not depend on how tensors are sharded. Each tensor is multiplied by a different
+    factor, so changes of two tensors do not cancel out.
     """
     total = torch.zeros((), dtype=torch.int64, device=device)
     for number, tensor in enumerate(tensors):

@@ -1,8 +1,8 @@
-"""Tests which row layouts train a model exactly. Needs no weights, no GPU and no Ray.
+"""Check of the row layouts that train a model exactly. Needs no weights, no GPU and no Ray.
 
-A small random model of the same architecture computes a few completions in the trainer's rows and,
-without the trainer's code, each completion alone. Logprobs and gradients must agree. This detects
-layers with state across positions, masks that the model builds, and unsupported LM heads.
+A small random model of the same architecture computes a few completions twice: in the trainer's
+rows, and each completion alone without the trainer's code. Logprobs and gradients must agree. This
+detects layers with state across positions, masks that the model builds, and unsupported LM heads.
 """
 
 import json
@@ -31,7 +31,7 @@ TEMPERATURE = 0.7
 _LENGTHS = ((9, (7, 5, 7, 2)), (14, (6, 11)))
 """(length of the prompt, lengths of its completions) of each group, in tokens."""
 _NUM_RESERVED = 3
-"""Number of token ids that configurations use for special tokens."""
+"""Number of the lowest token ids, which are excluded because they may be special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class FamilyResult:
 
     architecture: str
     problem: str = ""
-    """Why no layout can be trained, such as a model that is not causal; "" if `layouts` is set."""
+    """Why no layout can be trained, for example "not causal"; "" if `layouts` is set."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 
@@ -88,7 +88,7 @@ def _compare(
     try:
         attention = attention_implementation(Attention.AUTO, layout)
         logprobs, gradient = _row_result(small_model(config, attention=attention), layout)
-    except Exception as error:  # the code of many models does not support a layout
+    except Exception as error:  # many models' code fails with a layout that it does not support
         return LayoutResult(float("inf"), float("inf"), _short(error))
     relative = (gradient - expected[1]).norm() / expected[1].norm()
     return LayoutResult(float((logprobs - expected[0]).abs().max()), float(relative))
@@ -123,7 +123,7 @@ def _plain_result(causal_lm: PreTrainedModel) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _future_effect(causal_lm: PreTrainedModel) -> float:
-    """Return how much logprobs of the first half of a row depend on the second half, in nats."""
+    """Return how much a row's second half changes the logprobs of its first half, in nats."""
     ids, _ = next(_sequences())
     half = ids.shape[1] // 2
     other = ids.clone()

@@ -9,8 +9,8 @@ from raggrpo_api.spec.training import LearningRateSchedule, TrainingSpec
 def learning_rate(training: TrainingSpec, step: int) -> float:
     """Return the learning rate of a step; steps count from 1.
 
-    The rate rises linearly to its peak at step `warmup_steps`; without warm-up it starts there.
-    Then it is constant, or decays to `min_learning_rate_ratio` times the peak one step after
+    The rate rises linearly to its peak at step `warmup_steps`; without warm-up it starts at its
+    peak. Then it is constant, or decays to `min_learning_rate_ratio` times the peak one step after
     `decay_steps`, so that the last step still trains. Cosine: Loshchilov and Hutter, "SGDR:
     Stochastic Gradient Descent with Warm Restarts" (2017), equation 5, without restarts.
     """

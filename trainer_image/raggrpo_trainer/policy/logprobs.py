@@ -14,14 +14,14 @@ from raggrpo_api.memory.arithmetic import GPU_LOGIT_CHUNK, LOGIT_CHUNK
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """Scaling and soft-capping of the LM head's output, which give the logits."""
+    """Scale and soft cap that convert the LM head's products to logits."""
 
     scale: float = 1.0
     soft_cap: float | None = None
     """Logits are bounded to ±soft_cap by cap · tanh(logit / cap) (Gemma 2, arXiv 2408.00118)."""
 
     def apply_(self, logits: Tensor) -> Tensor:
-        """Transform fp32 products [..., V] in place."""
+        """Convert fp32 products [..., V] to logits in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         if self.soft_cap is not None:
@@ -29,7 +29,7 @@ class LogitTransform:
         return logits
 
     def chain_(self, grad: Tensor, logits: Tensor) -> Tensor:
-        """Convert a gradient of the logits to that of the products, in place."""
+        """Convert a gradient of the logits to the gradient of the products, in place."""
         if self.soft_cap is not None:
             grad.mul_(1.0 - (logits / self.soft_cap).square())
         return grad.mul_(self.scale) if self.scale != 1.0 else grad
@@ -52,11 +52,11 @@ def chunked_logprobs(
     """Return log softmax(transform(hidden @ weight.T + bias) / temperature)[target] in fp32: [K].
 
     Logits are computed for `chunk` tokens at a time, reduced and discarded, then recomputed in the
-    backward pass, so peak memory does not grow with K. Those of the last chunk are cached, because
-    the backward pass starts with it and needs the memory anyway. With bf16 inputs the matrix
-    products run in bf16; softmax, sums and the accumulation of the weight's gradient over chunks
-    run in fp32. With `compiled`, the operations between the matrix products are compiled into few
-    kernels.
+    backward pass, so peak memory does not grow with K. The last chunk's logits are cached, because
+    the backward pass starts with this chunk and needs the memory anyway. With bf16 inputs the
+    matrix products run in bf16; softmax, sums and the accumulation of the weight's gradient over
+    chunks run in fp32. With `compiled`, the operations between the matrix products are compiled
+    into few kernels.
     """
     size = LOGIT_CHUNK if hidden.device.type == "cpu" else GPU_LOGIT_CHUNK
     chunk = chunk or max(1, size // weight.shape[0])
@@ -83,7 +83,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         normalizers = torch.empty_like(logprobs)
         scaled = None
         for rows in _chunks(len(targets), chunk):
-            scaled = None  # freed before the next one is allocated
+            scaled = None  # free this chunk's logits before allocating the next
             products = linear(hidden[rows], weight, bias)
             if compiled:
                 result = _compiled(_fused_logprobs)(products, targets[rows], transform, temperature)
@@ -164,7 +164,7 @@ def _fused_gradient(
     transform: LogitTransform,
     temperature: float,
 ) -> Tensor:
-    """Return the gradient of the products, in their dtype; without scatter, which does not fuse."""
+    """Return the gradient of the products, in their dtype; avoids scatter, which does not fuse."""
     logits = transform.apply_(products.float())
     is_target = torch.arange(products.shape[1], device=products.device) == targets[:, None]
     delta = scale * (is_target.float() - (logits / temperature - normalizers).exp())
@@ -177,7 +177,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to an fp32 tensor; on a GPU without rounding the product to bf16."""
+    """Add left @ right to an fp32 tensor; on a GPU, the product is not rounded to bf16."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.is_cuda:

@@ -7,11 +7,11 @@ from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
-"""Logprobs of trainer and engine that differ by less count as equal (importance weight 1).
+"""Logprobs of trainer and engine that differ by less (in nats) count as equal (weight 1).
 
 Two fp32 implementations differ by about 5e-6, depending on how the engine batches requests. Without
-this dead band the noise would reach the parameters, and a resumed run would not be bitwise equal. A
-change of the policy is much larger.
+this dead band the noise would reach the parameters, and a resumed run would not be bitwise equal to
+an uninterrupted one. Changes of the policy cause much larger differences.
 """
 
 
@@ -45,7 +45,7 @@ def grpo_loss(
     kl = torch.zeros_like(logprobs)
     if ref_logprobs is not None:
         kl = k3_divergence(logprobs.detach(), ref_logprobs)
-        # One exponential of the sum: 0 times infinity would be NaN.
+        # One exponential of the sum: a product of two could be 0 times infinity, which is NaN.
         sampled = (counted + log_ratio.detach()).exp().clamp(max=objective.importance_cap)
         penalty = kl_penalty(logprobs, ref_logprobs, sampled)
         per_token = per_token + objective.kl_coefficient * penalty
@@ -66,9 +66,9 @@ def _clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:  # [K], [K] of bool
     """Return min(ratio * A, clipped ratio * A) and whether it is clipped.
 
-    With `dual_clip`, the surrogate is at least dual_clip * A for A < 0. A clipped token, or one
-    with A = 0, is a constant: its ratio, which may be infinite, is excluded from the graph, as the
-    backward pass would multiply it by zero.
+    With `dual_clip`, the surrogate is at least dual_clip * A for A < 0. The surrogate of a clipped
+    token, or of one with A = 0, is a constant: the token's ratio, which may be infinite, is not
+    part of the graph, because the backward pass would multiply the ratio by zero.
     """
     fixed = log_ratio.detach().exp()
     bound = fixed.clamp(1.0 - objective.clip_ratio_low, 1.0 + objective.clip_ratio_high)
@@ -94,7 +94,7 @@ def kl_penalty(
     and is that of KL(reference || policy) instead (arXiv 2512.21852). The gradient of
     k2 = (log ratio)^2 / 2 on the policy's own samples is correct. It equals that of ratio * k3, the
     importance-weighted k3 of TRL and DeepSeek-V3.2, but without an exponential of a distance that
-    grows during training. The weight is truncated like that of the surrogate, which biases only
+    grows during training. The weight is truncated as in the surrogate, which biases only
     tokens that have become much more likely since they were sampled.
     """
     log_ratio = logprobs - ref_logprobs

@@ -18,7 +18,7 @@ MIN_SCALE = 1.0
 
 
 class LossScale:
-    """The scale of one rank, equal on all ranks, as torch reduces overflows over them."""
+    """The loss scale; equal on all ranks, because torch reduces overflows over all ranks."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
         # It starts at 2^16 and doubles after 2000 updates without overflow: torch's defaults.
@@ -44,7 +44,7 @@ class LossScale:
         return self._scaler.is_enabled() and not is_finite and self.value > MIN_SCALE
 
     def update(self) -> None:
-        """Halve the scale after an overflow, double it after 2000 updates without."""
+        """Halve the scale after an overflow; double it after 2000 updates without an overflow."""
         if self._scaler.is_enabled():
             self._scaler.update()
 
@@ -54,6 +54,6 @@ class LossScale:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved scale; does nothing for {}, from a checkpoint of another precision."""
+        """Restore a saved scale; do nothing for the {} of a checkpoint with another precision."""
         if state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state)

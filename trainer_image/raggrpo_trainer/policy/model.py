@@ -86,16 +86,16 @@ class TokenLogprobs(nn.Module):
         body: nn.Module = self.causal_lm.base_model
         if body is not self.causal_lm:
             return body
-        return self.causal_lm.get_submodule("model")  # the base_model of Llama 4 is another one
+        return self.causal_lm.get_submodule("model")  # Llama 4's base_model is a different module
 
 
 def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:
     """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
-    Each rank reads the whole model, with 4 bytes of host memory per parameter until it is sharded.
+    Each rank reads the whole model; until it is sharded, a parameter takes 4 bytes of host memory.
     Dropout is off. A frozen model has no gradients and is not compiled.
 
-    Raises TrainerError PREFLIGHT_FAILED if tensors are missing in the folder, ValueError if the
+    Raises TrainerError PREFLIGHT_FAILED if tensors are missing in the folder, and ValueError if the
     attention does not support the row layout.
     """
     training = config.training
@@ -123,7 +123,7 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
 def load_model(path: str, attention: str | None) -> PreTrainedModel:
     """Return a folder's model in fp32. Raises TrainerError PREFLIGHT_FAILED if tensors are missing.
 
-    Transformers would initialize them randomly, which the self-check could not detect.
+    Transformers would initialize missing tensors randomly, which the self-check could not detect.
     """
     model, loaded = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
@@ -132,14 +132,14 @@ def load_model(path: str, attention: str | None) -> PreTrainedModel:
     if missing := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
         raise TrainerError(
             ExitCode.PREFLIGHT_FAILED,
-            f"{path}: lacks {len(missing)} of the model's tensors, such as {missing[0]}; save the "
+            f"{path} lacks {len(missing)} of the model's tensors, such as {missing[0]}; save the "
             "whole model with save_pretrained(), without a wrapper's prefix",
         )
     return causal_lm
 
 
 def forward_dtype(precision: Precision) -> torch.dtype:
-    """Return the dtype of forward passes, of the trainer and of the engines."""
+    """Return the dtype of forward passes in the trainer and in the engines."""
     types = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
     return types.get(precision, torch.float32)
 
@@ -167,7 +167,7 @@ def attention_implementation(attention: Attention, row_layout: RowLayout) -> str
 
 
 def logit_transform(config: PreTrainedConfig) -> LogitTransform:
-    """Return scale and soft cap of the model's LM head, by their names in transformers.
+    """Return scale and soft cap of the model's LM head from its transformers configuration.
 
     `logit_scale` and `lm_head_multiplier` multiply (Cohere, Falcon-H1), `logits_scaling` divides
     (Granite), `final_logit_softcapping` caps (Gemma, nanochat).

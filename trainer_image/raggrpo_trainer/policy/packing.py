@@ -1,12 +1,13 @@
-"""From groups of completions to micro-batches of tensors. Pure.
+"""Conversion of groups of completions to micro-batches of tensors. Pure.
 
     items = build_items(groups, weights)
     shares = balance_over_ranks(items, num_ranks)
     micro_batches = plan_micro_batches(shares[rank], layout, token_budget)
     build_micro_batch(micro_batches[0], layout)
 
-Every rank runs the first three for the whole batch (cheap integer work), so all ranks agree on the
-number of micro-batches without communication. Each builds tensors only for its own share.
+Every rank calls the first three functions for the whole batch (cheap integer work), so all ranks
+agree on the number of micro-batches without communication. A rank builds tensors only for its own
+share.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ class MicroBatch:
     tokens: Tensor  # [K], index among all sampled tokens of the batch
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return a copy on the device; on a CPU, itself."""
+        """Return a copy on the device; on a CPU, return the micro-batch itself."""
         if device.type != "cuda":
             return self
 
@@ -96,7 +97,7 @@ class MicroBatch:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a host tensor on the device; on a CPU, the tensor itself.
+    """Return a copy of a host tensor on the device; on a CPU, return the tensor itself.
 
     Does not synchronize: the GPU reads pinned memory, which torch frees only afterwards.
     """
@@ -124,7 +125,7 @@ def build_items(
             if completion.num_sampled and (advantage != 0.0 or not skip_zero_advantage):
                 targets.append(target)
         if targets:
-            # Equal lengths adjacent, so that attention can batch them.
+            # Sort by length, so that attention can batch equal lengths.
             targets.sort(key=lambda target: len(target.inputs))
             items.append(Item(group.prompt_ids, tuple(targets)))
     return items
@@ -146,8 +147,8 @@ def plan_micro_batches(
 ) -> list[list[Item]]:
     """Divide a rank's items into micro-batches of at most `token_budget` positions each.
 
-    An item above the budget is split between completions; a single completion above it is its own
-    micro-batch. Padded rows are grouped by length to reduce padding.
+    An item that exceeds the budget is split between completions; a single completion that exceeds
+    it gets a separate micro-batch. Padded rows are grouped by length to reduce padding.
     """
     if layout is RowLayout.PADDED:
         return _plan_padded(items, token_budget)
@@ -168,8 +169,8 @@ def plan_micro_batches(
 def build_micro_batch(items: Sequence[Item], layout: RowLayout) -> MicroBatch:
     """Build the tensors of one planned micro-batch.
 
-    Without items, it is a single token that predicts nothing: a rank without work must still
-    take part in the collectives of the others.
+    Without items, the micro-batch is a single token that predicts nothing: a rank without work
+    must still take part in the collectives of the other ranks.
     """
     items = items or [Item((0,), ())]
     if layout is RowLayout.PADDED:

@@ -4,7 +4,7 @@ import torch
 
 
 class PeakMemory:
-    """Peak since construction; CPU memory is not measured."""
+    """Peak device memory since construction; CPU memory is not measured."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

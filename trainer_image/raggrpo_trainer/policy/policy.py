@@ -7,8 +7,8 @@
     dcp.save(policy.state_dict(), checkpoint_id=folder)
 
 Every method is collective: all ranks call it with equal arguments. Each rank gets the whole batch
-and takes its share, so ranks need not exchange counts and the result does not depend on the number
-of ranks.
+and takes its share, so the ranks do not exchange counts and the result does not depend on the
+number of ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ class Policy:
         mesh = init_device_mesh(config.device, (world_size,))
         self._reference: TokenLogprobs | None = None
         turns = config.ranks_per_pod if config.training.load_in_turns else 1
-        for turn in range(turns):  # a rank loads the whole model before it shards it
+        for turn in range(turns):  # a rank loads the whole model before it shards the model
             if rank % turns == turn:
                 self._model = build_model(config, mesh)
                 if config.objective.kl_coefficient > 0:
@@ -110,9 +110,9 @@ class Policy:
         """Train on one batch: one update, or one per `mini_batch_prompts` prompts.
 
         `step` counts from 1 and determines the learning rate. If the loss or gradient norm of an
-        update is not finite, it and later updates are skipped and `non_finite` is set; an overflow
-        in FP16 skips only its update. Completions with zero advantage are not computed, unless
-        there is a KL penalty.
+        update is not finite, that update and all later ones are skipped and `non_finite` is set; an
+        FP16 overflow skips only its own update. Completions with zero advantage are not computed,
+        unless there is a KL penalty.
         """
         memory = PeakMemory(self._device)
         rate = learning_rate(self._training, step)
@@ -172,7 +172,7 @@ class Policy:
     def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
         """Return `logprobs` as the plain Hugging Face model computes them, per completion.
 
-        It shares the weights with the trainer, but not rows, attention and LM head. It
+        The plain model shares the trainer's weights, but not its rows, attention and LM head. It
         materializes the full logits of a completion, so use it for a few completions only.
         """
         alone = [
@@ -185,7 +185,7 @@ class Policy:
         mine = items[self._rank :: self._world_size]
         flat = torch.zeros(sum(lengths), device=self._device)
         for number in range(-(-len(items) // self._world_size)):
-            rows = mine[number : number + 1]  # empty if this rank has fewer items
+            rows = mine[number : number + 1]  # empty if this rank has fewer items than others
             batch = build_micro_batch(rows, RowLayout.PADDED).to(self._device)
             flat[batch.tokens] = self._model(batch, plain=True)
         dist.all_reduce(flat)
@@ -249,8 +249,8 @@ class Policy:
     def _allocate_moments(self) -> None:
         """Create AdamW's state before the first step, so that saving does not change the run.
 
-        If it is missing, `get_optimizer_state_dict` creates it with an empty step, which increments
-        the step count.
+        If the state is missing, `get_optimizer_state_dict` creates it with an empty optimizer step,
+        which increments the step count.
         """
         for parameter in self._model.parameters():
             self._optimizer.state[parameter] = {
@@ -272,7 +272,7 @@ class Policy:
         return _Work(plans[self._rank], max(map(len, plans)), sum(lengths))
 
     def _micro_batches(self, work: "_Work") -> Iterator[MicroBatch]:
-        """Yield as many micro-batches as every other rank; the last ones may be empty."""
+        """Yield micro-batches, equally many on all ranks; the last ones may be empty."""
         for number in range(work.num_micro_batches):
             items = work.micro_batches[number] if number < len(work.micro_batches) else []
             yield build_micro_batch(items, self._training.row_layout).to(self._device)
@@ -294,7 +294,7 @@ class Policy:
                 ref_logprobs=ref_logprobs,
             )
             totals.add(batch, metrics)
-            # FSDP averages over ranks, but the weights include the global denominator.
+            # Undo FSDP's average over ranks: the weights include the global denominator.
             self._loss_scale.scale(metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
         self._loss_scale.unscale(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(

@@ -21,7 +21,7 @@ _REPEATS = 5
 
 
 def measure_precision(model_path: str) -> MeasuredPrecision:
-    """Return BF16 if forward and backward pass of a layer are at least _MIN_SPEEDUP times as fast.
+    """Return BF16 if a layer runs at least _MIN_SPEEDUP times as fast as in FP32, else FP32.
 
     Takes seconds, mostly for imports. Raises CalledProcessError if the child process exits with an
     error; if a signal kills it, the result is FP32.
@@ -41,7 +41,7 @@ def measure_precision(model_path: str) -> MeasuredPrecision:
 
 
 def faster_precision(model_path: str) -> Precision:
-    """Measure in this process, which BF16 may kill."""
+    """Return the faster precision, measured in this process; BF16 may kill the process."""
     config = AutoConfig.from_pretrained(model_path)
     config.num_hidden_layers = 1
     config.vocab_size, config.pad_token_id = 2, None

@@ -10,8 +10,8 @@ def init_process_group(
 ) -> None:
     """Join the process group; blocks until all ranks have joined.
 
-    `master_addr` is the address of rank 0, the only one on which it listens. On GPUs the group also
-    transfers CPU tensors, for checkpoints.
+    `master_addr` is the only address on which rank 0 listens. On GPUs the group also transfers CPU
+    tensors, for checkpoints.
     """
     store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but not re-exported
         master_addr,
@@ -26,6 +26,6 @@ def init_process_group(
 
 
 def _listening_socket(address: str, port: int) -> int:
-    """Return the descriptor of a listening socket; the store's own listens on all interfaces."""
+    """Return a listening socket's descriptor; the store's own socket listens on all interfaces."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family).detach()

@@ -1,8 +1,8 @@
 """Attention of shared-prefix rows on a GPU: two flash kernel calls for any number of prompts.
 
-The kernel computes many attentions in one call, given the start of each segment. One call computes
-the attention of every prompt and every completion over itself, the other that of all completions
-over their prompts. The two are combined by their log-sum-exps, which is exact.
+The kernel computes the attention of many segments in one call, given the start of each segment. In
+one call, every prompt and every completion attends to itself. In the other, all completions attend
+to their prompts. The two outputs are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class _Row:
 def has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether the kernel supports the GPU, the data type and the size of attention heads."""
     params = SDPAParams(query, key, value, None, 0.0, True, True)
-    has_supported_size = query.shape[-1] % 8 == 0  # torch pads other sizes before the kernel
+    has_supported_size = query.shape[-1] % 8 == 0  # torch would pad other sizes
     return query.is_cuda and has_supported_size and bool(can_use_flash_attention(params))
 
 
@@ -58,7 +58,10 @@ def segment_attention(
 
 
 class _SegmentAttention(torch.autograd.Function):
-    """As on the CPU, the kernel's backward pass takes the combined output and log-sum-exp."""
+    """Both kernel calls of a row.
+
+    As on the CPU, the kernel's backward pass takes the combined output and log-sum-exp.
+    """
 
     @staticmethod
     def forward(
@@ -120,7 +123,7 @@ def flash_gradients(
     """
     grad, query, key, value, output, lse = tensors
     unused = query.new_empty(0)
-    state = torch.empty(2, dtype=torch.uint64, device=query.device)  # no dropout, no random numbers
+    state = torch.empty(2, dtype=torch.uint64, device=query.device)  # unused without dropout
     gradients: Sequence[Tensor] = torch.ops.aten._flash_attention_backward(
         *(grad, query, key, value, output, lse.contiguous(), segments.queries, segments.keys),
         *(segments.longest_query, segments.longest_key, 0.0, is_causal, state, unused),

@@ -1,7 +1,7 @@
 """A small random model of the same architecture: same code, layer types and LM head.
 
-All sizes in the configuration are reduced, nothing else. Enough layers remain for each layer type
-to occur. The weights are larger than usual, so that errors of a layer show in the output.
+Only the sizes in the configuration are reduced. Enough layers remain for each layer type to occur.
+The weights are larger than usual, so that errors of a layer are visible in the output.
 """
 
 import copy
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 VOCABULARY = 128
 MAX_PARAMETERS = 60_000_000
-"""Limit of a small model. A larger one, due to a size with an unknown name, is not built."""
+"""Maximum number of parameters; exceeded if a configured size has an unknown name."""
 _MIN_LAYERS = 2
 _SIZES: dict[str, int] = {
     "vocab_size": VOCABULARY,
@@ -108,7 +108,7 @@ _PERIODS = (
     "decoder_sparse_step",
 )  # fmt: skip
 _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-"""Fields with the number of layers before those of another type."""
+"""Fields with the number of first layers whose type differs from that of later layers."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id")
 
 
@@ -119,7 +119,7 @@ class NotSmall(Exception):
 def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> PreTrainedModel:
     """Build the small model in fp32 on the CPU, in eval mode, with deterministic weights.
 
-    Raises NotSmall.
+    Raises NotSmall if the model cannot be built or is larger than MAX_PARAMETERS.
     """
     try:
         small = small_config(config)
@@ -189,7 +189,7 @@ def _reduce(config: PreTrainedConfig) -> None:
             int(layer): {name: min(value, _SIZES.get(name, value)) for name, value in each.items()}
             for layer, each in overrides.items()
         }
-        # Set by name: transformers' annotated type differs from what can be set.
+        # Use setattr: transformers' type annotation does not permit these values.
         setattr(config, "per_layer_config", None)  # noqa: B010
         remaining = {layer: each for layer, each in reduced.items() if layer < layers}
         setattr(config, "per_layer_config", remaining)  # noqa: B010
@@ -206,7 +206,7 @@ def _layers_needed(config: PreTrainedConfig) -> int:
         needed = max(needed, _number(config, name) or 0)
     for name in _DENSE_FIRST:
         needed = max(needed, (_number(config, name) or 0) + 1)
-    for name, value in vars(config).items():  # indices of the layers of a type
+    for name, value in vars(config).items():  # indices of the layers of one type
         is_index_list = name.endswith(("_indices", "_idxs", "_layers", "_layer_ids"))
         if is_index_list and isinstance(value, list) and value and type(value[0]) is int:
             needed = max(needed, min(value) + 1)
@@ -218,7 +218,7 @@ def _layers_needed(config: PreTrainedConfig) -> int:
 
 
 def _per_layer(config: PreTrainedConfig, layers: int) -> list[tuple[str, Any]]:
-    """Return the fields with one entry per layer."""
+    """Return the names and values of the fields with one entry per layer."""
     return [
         (name, value)
         for name, value in vars(config).items()
@@ -231,14 +231,14 @@ def _per_layer(config: PreTrainedConfig, layers: int) -> list[tuple[str, Any]]:
 def _number(config: PreTrainedConfig, name: str) -> int | None:
     try:
         value = getattr(config, name, None)
-    except Exception:  # some are properties that use missing fields
+    except Exception:  # some properties use missing fields
         return None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @torch.no_grad()
 def _strengthen(model: PreTrainedModel) -> None:
-    """Give matrices unit gain and vectors some noise; zeros would hide what they scale."""
+    """Give matrices unit gain and vectors some noise; zeros would hide the values they scale."""
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             parameter.normal_(std=parameter.shape[-1] ** -0.5)

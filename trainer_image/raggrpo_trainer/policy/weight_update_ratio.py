@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 @torch.no_grad()
 def weight_update_ratio(optimizer: torch.optim.AdamW) -> float:
-    """Return ‖Δw‖ / ‖w‖ of the last update; w are the weights after it (collective)."""
+    """Return ‖Δw‖ / ‖w‖ of the last update; w are the weights after the update (collective)."""
     squares: list[Tensor] = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -22,13 +22,13 @@ from raggrpo_trainer.errors import TrainerError
 from .finding import Finding, finding_for, not_evaluated
 
 FIRST_ROWS = 100
-"""Rows to detect the columns and to compute the median length from."""
+"""Number of rows from which the columns and the median length are derived."""
 MIN_MEASURED_ROWS = 100
 MAX_MEASURED_ROWS = 10_000
-"""Bounds of the rows to tokenize, longest first; the upper one takes about ten seconds."""
+"""Bounds of the number of rows to tokenize, longest first; the upper bound takes about 10 s."""
 UNLIMITED = 10**9
 PROBE_QUESTION = "Which sea lies there?"
-"""Must be contained in the output of a chat template."""
+"""Question that the output of a chat template must contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DataCheck:
 
 
 def check_data(config: TrainerConfig) -> DataCheck:
-    """Read all rows that the trainer will read."""
+    """Check the needed columns, and read all rows that the trainer will read."""
     data = config.data
     missing = dict(_missing_columns(config))
     columns = finding_for(
@@ -68,7 +68,7 @@ def check_data(config: TrainerConfig) -> DataCheck:
 def check_lengths(
     config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer | None
 ) -> Finding:
-    """Compare the longest prompts, with passages of full length, with maxPromptLength."""
+    """Compare maxPromptLength with the longest prompts, including passages of full length."""
     if not prompts or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "requires the data and the tokenizer")
     if problems := _template_problems(config, prompts, tokenizer):
@@ -100,7 +100,7 @@ def check_lengths(
 
 
 def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
-    """Yield (file, problem) for readable files without a needed column."""
+    """Yield (file, problem) for each readable file that lacks a needed column."""
     needed = _needed_columns(config)
     for file in [*config.data.train_files, *config.data.validation_files]:
         columns = _columns(Path(file))
@@ -118,7 +118,7 @@ def _needed_columns(config: TrainerConfig) -> dict[str, str]:
 
 
 def _columns(path: Path) -> dict[str, object]:
-    """Return the columns of a file, nested ones as mappings; {} if it cannot be read."""
+    """Return the columns of a file, nested ones as mappings; {} if the file cannot be read."""
     try:
         if path.suffix == ".parquet":
             schema = pq.read_schema(path)
@@ -149,7 +149,7 @@ def _merge(columns: dict[str, object], row: Mapping[str, object]) -> None:
 def _template_problems(
     config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer
 ) -> list[str]:
-    """Return the problems of the chat template, rendered once for each sequence of roles.
+    """Render the chat template once for each sequence of roles, and return its problems.
 
     Rendering all rows would take minutes for a large file.
     """
@@ -173,10 +173,10 @@ def _template_problems(
 
 
 def _longest(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
-    """Return the prompts that may have more than `limit` tokens, and some of the longest.
+    """Return the prompts that may have more than `limit` tokens, and some of the longest prompts.
 
-    A token has at least one byte, so prompts with fewer bytes are within the limit; half of it is
-    reserved for templates.
+    A token has at least one byte, so prompts with fewer bytes than the limit cannot exceed it. Half
+    of the limit is reserved for templates.
     """
     by_size = sorted(((_bytes(prompt), prompt) for prompt in prompts), key=lambda each: -each[0])
     return [
@@ -194,7 +194,7 @@ def _bytes(prompt: Prompt) -> int:
 def _read(
     config: TrainerConfig, files: Sequence[str], missing: Mapping[str, str]
 ) -> tuple[list[Prompt], list[str]]:
-    """Return the prompts of all files, or the first problem of each file."""
+    """Return the prompts of all files, or the problems of the files that cannot be read."""
 
     def read(names: Sequence[str]) -> tuple[list[Prompt], list[str]]:
         try:
@@ -224,7 +224,7 @@ def _length(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> int:
 
 
 def _num_passages(config: TrainerConfig) -> int:
-    """Return the number of passages in a prompt."""
+    """Return the maximum number of passages in a prompt."""
     if config.retrieval.mode is not RetrievalMode.PROMPT:
         return 0
     return max((endpoint.top_k for endpoint in config.retrieval.endpoints), default=0)

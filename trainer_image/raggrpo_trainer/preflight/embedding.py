@@ -1,6 +1,6 @@
 """Check EmbeddingReadable: embedding models and corpora of managed retrievers.
 
-Must not read tensors or embed text; the retriever does, before a GPU is allocated.
+Must not read tensors or embed text; the retriever does both, before a GPU is allocated.
 """
 
 import json
@@ -35,7 +35,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCheck:
-    """The finding, and facts about all managed retrievers: sums of passages, maxima of models."""
+    """The finding, the total number of passages, and the largest model size and dimension."""
 
     finding: Finding
     passages: int
@@ -79,7 +79,7 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
 
 
 def count_passages(corpus: Path) -> int:
-    """Return the number of lines or rows of a corpus; 0 if it is missing (check Paths fails)."""
+    """Return the number of lines or rows of a corpus; 0 if it is missing (see check Paths)."""
     if not corpus.is_file():
         return 0
     try:
@@ -113,7 +113,10 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
     try:
         load_folder_tokenizer(path)
     except Exception as error:  # tokenizers raise exceptions of any type
-        yield f"{place}.path: the tokenizer in {path} cannot be loaded: {error}"
+        yield (
+            f"{place}.path: the tokenizer in {path} cannot be loaded ({error}): save it with "
+            "save_pretrained()"
+        )
     try:
         if (path / POOLING_FILE).is_file():
             yield from _pooling_problems(embedding, read_json(path / POOLING_FILE), place)
@@ -127,7 +130,7 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
 def _pooling_problems(
     embedding: EmbeddingModel, declared: dict[str, Any], place: str
 ) -> Iterator[str]:
-    """Yield a problem if the model folder specifies a different pooling."""
+    """Yield a problem if the model folder specifies a different pooling than the job."""
     flags = [name for name, value in declared.items() if name.startswith("pooling_mode_") and value]
     if not flags:
         return
@@ -165,7 +168,7 @@ def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
 
 
 def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
-    if not file.is_file():  # none specified, or missing (check Paths fails)
+    if not file.is_file():  # not specified, or missing (then check Paths fails)
         return
     try:
         shape = np.load(file, mmap_mode="r", allow_pickle=False).shape

@@ -38,9 +38,9 @@ class Layout:
     """The row layout in which training is exact."""
 
     row_layout: RowLayout | None
-    """None if there is none."""
+    """None if training is exact in no layout."""
     reason: str
-    """Why shared-prefix rows, or all rows, are not exact; "" for shared-prefix rows."""
+    """Why shared-prefix rows, or all layouts, are not exact; "" if shared-prefix rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class FamilyCheck:
 
 
 def check_family(config: TrainerConfig) -> FamilyCheck:
-    """Check the family in config.json. If the file cannot be read, ModelReadable fails."""
+    """Check the model family in config.json; check ModelReadable reports an unreadable file."""
     folder = Path(config.model.path)
     try:
         raw = json.loads((folder / "config.json").read_bytes())
@@ -102,12 +102,12 @@ def run_layout_check(folder: Path) -> dict[str, Any]:
             command, capture_output=True, text=True, env=env, timeout=EXPERIMENT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return {"problem": f"the check with a small copy took more than {EXPERIMENT_SECONDS} s"}
+        return {"problem": f"the check of the row layout took more than {EXPERIMENT_SECONDS} s"}
     try:
         result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"problem": f"transformers in this image cannot build it: {last[:200]}"}
+        return {"problem": f"transformers in this image cannot build the model: {last[:200]}"}
     return result
 
 
@@ -141,7 +141,7 @@ def family_evidence(family: ModelFamily, layout: Layout, specified: RowLayout) -
 
 
 def engine_problems(family: ModelFamily, *, on_cpu: bool) -> Iterator[str]:
-    """Yield why the rollout engine cannot run the model. Does not import vLLM."""
+    """Yield the reasons why the rollout engine cannot run the model. Does not import vLLM."""
     if family.architecture not in engine_architectures():
         engine = f"the rollout engine, {_engine()}"
         yield f"{family.architecture} is not supported by {engine}; {_REMEDY}"

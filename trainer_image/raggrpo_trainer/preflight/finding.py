@@ -25,9 +25,9 @@ def finding_for(
     *,
     is_unusual: bool = False,
 ) -> Finding:
-    """Return a failure with all problems, or else success with `evidence`.
+    """Return a failed finding with all problems, or a passed one with `evidence` if there are none.
 
-    With `is_unusual`, success is reported as a warning.
+    With `is_unusual`, a finding without problems is a warning.
     """
     if problems:
         return Finding(check, CheckState.FAILED, "; ".join(problems), exit_code)

@@ -22,7 +22,7 @@ from .weights import (
 )
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields of generation_config.json that the engine ignores, as the trainer does.
+"""Fields of generation_config.json that both the engine and the trainer ignore.
 
 Requests specify temperature and top_p, and vLLM reads only the end tokens from the file.
 """
@@ -30,12 +30,12 @@ Requests specify temperature and top_p, and vLLM reads only the end tokens from 
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The finding, and what the model folder contains."""
+    """The finding, the facts about the model, and its tokenizer."""
 
     finding: Finding
     facts: Facts
     tokenizer: Tokenizer | None
-    """None if it cannot be loaded."""
+    """None if the tokenizer cannot be loaded."""
 
 
 def check_model(path: Path) -> ModelCheck:
@@ -63,7 +63,9 @@ def check_model(path: Path) -> ModelCheck:
     try:
         tokenizer = load_folder_tokenizer(path)
     except Exception as error:  # tokenizers raise exceptions of any type
-        problems.append(f"the tokenizer in {path} cannot be loaded: {error}")
+        problems.append(
+            f"the tokenizer in {path} cannot be loaded ({error}): save it with save_pretrained()"
+        )
     else:
         problems += _tokenizer_problems(tokenizer, facts)
     note = ""
@@ -79,7 +81,7 @@ def check_model(path: Path) -> ModelCheck:
 
 
 def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
-    """Yield why the weights are not those of a complete model in full precision."""
+    """Yield a problem if the weights are quantized, an adapter, or incomplete."""
     if quantization := config.get("quantization_config"):
         kind = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         yield (
@@ -106,7 +108,7 @@ def _tokenizer_problems(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
 
 
 def _ignored_sampling(path: Path) -> str:
-    """Return a note on the sampling defaults of the model, which are not used."""
+    """Return a note on the sampling defaults in generation_config.json, which are not used."""
     config = read_json(path) if path.exists() else {}
     defaults = [
         f"{name} {config[name]}" for name in SAMPLING_DEFAULTS if config.get(name) is not None
@@ -144,8 +146,8 @@ def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
 def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
     """Return the MLP units that a token uses in a layer, or 0 if config.json does not specify them.
 
-    For a mixture of experts: the units of the routed experts, the copies of the token for them
-    (half the hidden units each), and the units of the shared experts.
+    For a mixture of experts, this is the sum of the units of the routed experts, of half the hidden
+    size per routed expert for its copy of the token, and of the units of the shared experts.
     """
 
     def units(*keys: str) -> int:

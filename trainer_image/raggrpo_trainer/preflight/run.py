@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
-"""Limits of the evidence of passed and failed checks; the first sufficient pair is used."""
+"""Byte limits of the evidence of passed and failed checks; the first pair that fits is used."""
 ELLIPSIS = "…"
 
 
 async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
-    """Return the outcomes of all checks except RulesOnFacts, which the operator evaluates."""
+    """Run all checks except RulesOnFacts, which the operator evaluates; return the result."""
     (facts, findings), free, retrieval, rewards = await asyncio.gather(
         asyncio.to_thread(_check_files, config),
         asyncio.to_thread(check_free, config),
@@ -41,7 +41,7 @@ async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> Preflight
 
 
 def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
-    """Return the result in CheckId order; evidence is truncated to MAX_PREFLIGHT_BYTES."""
+    """Return the result in CheckId order; truncate evidence to fit into MAX_PREFLIGHT_BYTES."""
     order = list(CheckId)
     ordered = sorted(findings, key=lambda finding: order.index(finding.id))
     texts = [_one_line(finding.evidence) for finding in ordered]
@@ -61,7 +61,7 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
 def exit_code(findings: Sequence[Finding]) -> ExitCode:
     """Return the exit code of the most specific failure, or DONE.
 
-    RETRIEVAL_UNAVAILABLE only if outages of services are the only failures.
+    The code is RETRIEVAL_UNAVAILABLE only if all failures are outages of services.
     """
     codes = [f.exit_code for f in findings if f.state is CheckState.FAILED]
     general = (ExitCode.PREFLIGHT_FAILED, ExitCode.RETRIEVAL_UNAVAILABLE)
@@ -116,7 +116,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
 
 
 def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
-    """Return the result of `check`, or `failed(error)`: files may cause exceptions of any type."""
+    """Return `check()`, or `failed(error)` if it raises: files may cause errors of any type."""
     try:
         return check()
     except Exception as error:

@@ -29,16 +29,17 @@ from .finding import Finding, finding_for, not_evaluated
 RETRY = RetryPolicy(retries=1)
 """One retry: reports a failing endpoint within seconds, but allows for a cold start."""
 REMEDIES: Final = {
-    RewardKind.JUDGE: "check that the judge is running, its url, model and headers",
-    RewardKind.HTTP: 'check that it is running, its url, and that it returns {"score": number}',
+    RewardKind.JUDGE: "check that the judge is running and that its url, model and headers "
+    "are correct",
+    RewardKind.HTTP: 'check that the service is running and that it returns {"score": number}',
 }
 JUDGE_REMEDY: Final = "check judge.prompt, scorePattern and scorePath"
 EMPTY_RESULT_REMEDY: Final = (
     "no passages for the first row of the data; check that the service has documents, and "
-    "its scoreThreshold and filters"
+    "that its scoreThreshold and filters do not exclude them"
 )
 SERVICES: Final = REMEDIES.keys()
-"""Rewards that are services."""
+"""Kinds of rewards that call a service."""
 
 
 async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
@@ -79,7 +80,7 @@ def is_outage_failure(failure: CallFailed) -> bool:
 
 
 async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Import all Python rewards, in separate processes as they are user code; call all services."""
+    """Import Python rewards (user code) in separate processes; call all reward services."""
     spec = config.reward
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
     services = [index for index, term in enumerate(spec.functions) if term.name in SERVICES]
@@ -160,7 +161,8 @@ async def _call_services(
 def _first_row(config: TrainerConfig) -> Prompt | None:
     """Return the first row of the data, or a placeholder if it cannot be read.
 
-    Returns None if templates name columns of a row that cannot be read; other checks report it.
+    Returns None if the row cannot be read and templates name its columns. Other checks report why
+    it cannot be read.
     """
     first = config.data.model_copy(update={"max_samples": 1})
     try:
@@ -198,7 +200,7 @@ async def _call(
         problem = (
             f"endpoint {endpoint.name} ({endpoint.display_url}): {failure.cause}: {failure.detail}"
         )
-        if failure.cause is FailureCause.MISSING_FIELD:  # its detail has a remedy
+        if failure.cause is FailureCause.MISSING_FIELD:  # the detail already has a remedy
             return _EndpointOutcome(problem, failure)
         remedy = "check that the service is running and that its url and headers are correct"
         return _EndpointOutcome(f"{problem}; {remedy}", failure)
@@ -210,7 +212,7 @@ async def _call(
 
 
 async def _import(target: str, folder: str) -> str:
-    """Return why a reward cannot be imported, or ""."""
+    """Return the reason why a reward cannot be imported, or "" if it can."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "raggrpo_trainer.rewards.worker", target, "1"),

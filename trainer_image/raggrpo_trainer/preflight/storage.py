@@ -33,7 +33,7 @@ def check_paths(config: TrainerConfig) -> Finding:
         if not path.exists():
             problems.append(f"{field} {text}: not found; mount it, or correct the path")
         elif not os.access(path, os.R_OK):
-            problems.append(f"{field} {text}: not readable by user {os.getuid()}")
+            problems.append(f"{field} {text}: not readable by user {os.getuid()}; make it readable")
     return finding_for(CheckId.PATHS, problems, f"{len(paths)} paths exist")
 
 
@@ -44,13 +44,16 @@ def corpus_bytes(config: TrainerConfig) -> int:
 
 
 def check_writable(config: TrainerConfig) -> Finding:
-    """Create, flush and delete a file in each folder that the job writes; list the backups."""
+    """Create, flush and delete a file in each folder that the job writes to; list the backups."""
     problems = []
     for field, text in _written_paths(config):
         try:
             _probe_write(Path(text))
         except OSError as error:
-            problems.append(f"{field} {text}: not writable by user {os.getuid()}: {error.strerror}")
+            problems.append(
+                f"{field} {text}: not writable by user {os.getuid()} ({error.strerror}); "
+                "make it writable"
+            )
     if not problems:
         try:
             _probe_hard_link(Path(config.checkpoint.path))
@@ -89,7 +92,7 @@ def check_free(config: TrainerConfig) -> Finding:
     try:
         holder = live_job(path, config.attempt.job_uid)
     except (OSError, ValueError, TypeError) as error:
-        problem = f"{path}/fence cannot be read: {error}"
+        problem = f"{path}/fence cannot be read ({error}): check the volume"
         return finding_for(CheckId.CHECKPOINT_FREE, [problem], "")
     problems = []
     if holder is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
 
 MAX_HEADER_BYTES = 100_000_000
-"""The safetensors format's own limit."""
+"""Maximum size of a header in the safetensors format."""
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of tensors by name."""
@@ -45,7 +45,7 @@ def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
 
 
 def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Return names and shapes of a model's matrices; {} unless in MEASURED_ARCHITECTURES."""
+    """Return the shapes of a model's matrices by name; {} unless in MEASURED_ARCHITECTURES."""
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
     has_sizes = all(isinstance(config.get(name), int) for name in (*sizes, "vocab_size"))
     family = model_family(config)
@@ -85,7 +85,7 @@ def _weight_files(path: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, shape) from the header, after comparing the file size with its last offset."""
+    """Yield (name, shape) from the header, after comparing its last offset with the file size."""
     try:
         with path.open("rb") as file:
             [size] = struct.unpack("<Q", file.read(8))
@@ -112,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise Unreadable(f"{path} is not JSON: {error}") from error
+        raise Unreadable(f"{path} is not JSON ({error}): copy it again") from error
     if not isinstance(value, dict):
-        raise Unreadable(f"{path} is not a JSON object")
+        raise Unreadable(f"{path} is not a JSON object: copy it again")
     return value

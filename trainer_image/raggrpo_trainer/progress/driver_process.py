@@ -4,11 +4,11 @@ import os
 import signal
 
 POD_TERMINATING = signal.SIGHUP
-"""Makes the driver save and exit because a pod terminates, possibly only that pod."""
+"""Signal that makes the driver save and exit because at least one pod terminates."""
 
 
 class DriverProcess:
-    """The driver's PID, and whether it has been signaled."""
+    """The PID of the driver, and whether the driver has been signaled."""
 
     def __init__(self) -> None:
         self.pid = 0

@@ -22,11 +22,11 @@ from .metrics import LABELED_METRICS, METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""Bytes after which a history file gets every 10th step; after twice as many, every 100th; …"""
+"""Bytes after which a history has only every 10th step; after twice as many, every 100th; …"""
 MAX_BOARD_STEPS = 20_000
-"""The same limit for TensorBoard and W&B, in steps written (about 2 KiB each)."""
+"""Steps (2 KiB each) after which TensorBoard and W&B get every 10th step; like HISTORY_BYTES."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
-"""Events that are always written; the others occur with each checkpoint and are thinned out."""
+"""Events that are always written; other events occur with each checkpoint and are thinned out."""
 
 
 class JsonLines:
@@ -69,7 +69,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, flush_seconds: int) -> None:
         self.target = str(folder)
-        """Name for messages."""
+        """Name of the sink in messages."""
         self._flush_seconds = flush_seconds
         self._writer: Any = None
 
@@ -95,10 +95,10 @@ class TensorBoard:
 
 
 def is_logged(step: int, written: int, limit: int) -> bool:
-    """Return whether a log of size `written` gets this step.
+    """Return whether a step is written to a log whose current size is `written`.
 
-    Each further `limit` takes ten times as many steps to fill, so ten million steps fill fewer
-    than five.
+    The interval between written steps grows tenfold each time the log grows by `limit`, so ten
+    million steps take less than five times `limit`.
     """
     stride: int = 10 ** (written // limit)
     return step % stride == 0
@@ -124,7 +124,7 @@ class PrometheusText(Collector):
         probed: Mapping[str, float],
         lost_records: int,
     ) -> bytes:
-        """Return the metrics page."""
+        """Return the current metrics in the text format of Prometheus."""
         self._families = [*self._gauges(progress, record, probed)]
         if record is not None:
             self._families += [self._stages(record), *self._retrieval(record)]

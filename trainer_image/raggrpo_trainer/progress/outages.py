@@ -1,9 +1,10 @@
-"""`Outages`: the services that are down, and the time steps wait for them.
+"""`Outages`: the services that are down, and how long steps wait for services.
 
     with outages.reporting():     # the step needs the services now
         await collect(batch)
 
-Outages outside such a block, as while passages are prefetched, delay nothing and are not reported.
+Outages outside such a block, for example while passages are prefetched, delay no step and are not
+reported.
 """
 
 import time
@@ -28,7 +29,7 @@ def every_service(_: str) -> bool:
 
 
 class Outages:
-    """Tracks outages; calls `report` with those the step waits for whenever they change."""
+    """Tracks outages; reports the outages that the step waits for whenever they change."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Outages:
         self._clock, self._wall_clock = clock, wall_clock
         self._down: dict[str, EndpointOutage] = {}
         self._needs: list[Needs] = []
-        """One for each open `reporting` block."""
+        """One predicate for each open `reporting` block."""
         self._waiting_since: float | None = None
         self._waited = 0.0
 
@@ -51,11 +52,11 @@ class Outages:
         return self._waited + current
 
     def working_time(self) -> float:
-        """Return a clock reading in seconds; the clock is paused while a step waits."""
+        """Return the time in seconds of a clock that is paused while a step waits for services."""
         return self._clock() - self.waited_seconds
 
     def mark_down(self, name: str, cause: str) -> None:
-        """Record that a service is down; a known outage keeps its start."""
+        """Record that a service is down; a known outage keeps its start time."""
         if name not in self._down:
             since = self._wall_clock().isoformat(timespec="seconds")
             self._down[name] = EndpointOutage(

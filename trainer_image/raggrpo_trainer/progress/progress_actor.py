@@ -1,6 +1,6 @@
 """The progress server as a detached Ray actor on the head, which outlives the driver.
 
-The last progress stays readable after the driver has exited, and while it is blocked.
+The last progress stays readable while the driver is blocked and after the driver has exited.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ HEAD_LOSS_SECONDS = 30.0
 
 
 class _Server:
-    """The actor class."""
+    """The class of the detached actor, which runs the progress server."""
 
     def __init__(self, port: int, token: str) -> None:
         self._watched: list[PodProcess] = []
@@ -49,7 +49,7 @@ class _Server:
         return self._server.progress
 
     def watch(self, processes: list[PodProcess]) -> None:
-        """Set the processes whose stacks can be dumped, first the driver in this pod."""
+        """Set the processes whose stacks can be dumped; the first is the driver in this pod."""
         self._watched = processes
         self._driver.pid = processes[0].pid
 
@@ -59,7 +59,7 @@ class _Server:
 
 
 def listen_host(token: str) -> str:
-    """Return the address to listen on: all of a pod's if a token is required, else loopback."""
+    """Return the address to listen on: all interfaces if a token is required, else loopback."""
     is_local = ray.util.get_node_ip_address() == LOOPBACK
     return "0.0.0.0" if token and not is_local else LOOPBACK
 
@@ -91,9 +91,9 @@ class ProgressActor:
 
 
 async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
-    """Return the progress server of the cluster, started if necessary, and its last progress.
+    """Return the progress server of the cluster and its last progress; start it if necessary.
 
-    The server of a lost head keeps its name until Ray has detected the loss.
+    The server of a lost head keeps its name until Ray has detected the loss, so this may wait.
     """
     server = ray.remote(_Server).options(
         name=NAME,

@@ -13,7 +13,7 @@ from aiohttp import web
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
-"""Requires no token: scrapers share one configuration for all jobs."""
+"""Path that requires no token, because scrapers share one configuration for all jobs."""
 TIMEOUT_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 T = TypeVar("T")

@@ -39,11 +39,14 @@ log = logging.getLogger(__name__)
 MAX_SKIPPED_CHECKPOINTS = 32
 MAX_IN_PLACE = 16
 MAX_MESSAGE_CHARACTERS = 1000
-"""Limits of `Progress`."""
+"""Limits of fields of `Progress`."""
 
 
 class Reporter:
-    """The driver's interface. Calls return immediately; they raise if the thread has crashed."""
+    """The driver's interface to the reporting thread.
+
+    Calls return immediately. They raise RuntimeError if the thread has crashed.
+    """
 
     def __init__(
         self,
@@ -69,12 +72,12 @@ class Reporter:
         self._thread.start()
 
     def report_stage(self, stage: Stage) -> None:
-        """Report the current stage; repeating it has no effect."""
+        """Report the current stage; reporting the same stage again has no effect."""
         self._stage = stage
         self._update_stage()
 
     def report_outages(self, outages: Sequence[EndpointOutage]) -> None:
-        """Report the services that the step waits for; empty if it does not wait."""
+        """Report the outages that the step waits for; `outages` is empty if it does not wait."""
         if list(outages) != self._progress.waiting_for:
             self._update(waiting_for=list(outages))
             self._update_stage()
@@ -99,7 +102,7 @@ class Reporter:
         self._event("resume", checkpoint=path, skipped=reasons)
 
     def report_pinned(self, values: Mapping[str, str]) -> None:
-        """Report the values chosen for Auto; they are pinned for all attempts."""
+        """Report the values derived for fields set to Auto; they are pinned for all attempts."""
         self._update(pinned=dict(values))
 
     def add_probe(self, probe: Probe) -> None:
@@ -107,7 +110,7 @@ class Reporter:
         self._thread.add_probe(probe)
 
     def report_replacements(self, messages: Sequence[str]) -> None:
-        """Report in-place replacements; `messages` are those of the whole attempt."""
+        """Report in-place replacements; `messages` lists all replacements of the attempt."""
         for message in messages[self._replacements :]:
             self._event("in_place", message=message)
         if len(messages) > self._replacements:
@@ -130,7 +133,7 @@ class Reporter:
 
     def report_export(self, folder: Path, best: "Checkpoint | None") -> None:
         """Report the export of the final model, and where the best checkpoint is."""
-        suffix = f"; the best was step {best.marker.step}: {best.folder}" if best else ""
+        suffix = f"; best checkpoint: step {best.marker.step} in {best.folder}" if best else ""
         log.info("exported the model of step %d to %s%s", self._progress.step, folder, suffix)
         self._event("export", path=str(folder), **_best_fields(best))
 
@@ -148,7 +151,7 @@ class Reporter:
         self._event("validation", when=when, **{**asdict(result), "step": step})
 
     def close(self, failure: Failure | None = None) -> None:
-        """Report the end of the attempt; wait until it is published and written."""
+        """Report the end of the attempt; wait until the report is published and written."""
         self._update(failure=failure)
         code, message = (failure.exit_code, failure.message) if failure else (0, "")
         self._event("end", exit_code=code, message=message[:MAX_MESSAGE_CHARACTERS])
@@ -174,7 +177,7 @@ class Reporter:
         self._thread.enqueue({"event": event, "step": self._progress.step, **values})
 
     def _current(self) -> Progress:
-        """Return the current progress. Called by the thread."""
+        """Return the current progress. Called by the reporting thread."""
         recent = [each.stage_seconds() for each in tuple(self._recent)]
         medians = {
             name: statistics.median(each.get(name, 0.0) for each in recent)

@@ -83,7 +83,7 @@ class ReportingThread(threading.Thread):
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish all queued records and stop; skip a log folder that hangs."""
+        """Write and publish all queued records, then stop; do not wait for a hung log folder."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
@@ -91,7 +91,7 @@ class ReportingThread(threading.Thread):
         else:
             self.join(CLOSE_SECONDS)
         if self.is_alive():
-            self._publish_current()  # a slow disk must not delay the cause of the exit
+            self._publish_current()  # a slow disk must not delay publishing the cause
         self._raise_crash()
 
     def run(self) -> None:

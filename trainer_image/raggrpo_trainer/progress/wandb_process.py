@@ -1,7 +1,7 @@
 """Weights & Biases in a separate process: `python -m ….progress.wandb_process FD OPTIONS`.
 
 Reads metrics from a socket until the trainer closes it, then has a few seconds to upload the rest.
-In a separate process, a W&B server that hangs delays neither training nor its reports.
+Because of the separate process, a hung W&B server delays neither training nor its reports.
 """
 
 import json
@@ -21,9 +21,9 @@ from raggrpo_trainer.host.logs import configure_logs
 MAX_MESSAGE_BYTES = 2**20
 INIT_SECONDS = 60.0
 UPLOAD_SECONDS = 5.0
-"""Time for pending uploads after the socket was closed; the rest stays in the log folder."""
+"""Seconds for pending uploads after the socket is closed; the rest stays in the log folder."""
 EXIT_SECONDS = 7
-"""Seconds after the socket was closed within which this process exits in any case."""
+"""Seconds after the socket is closed until SIGALRM kills this process."""
 
 log = logging.getLogger("raggrpo_trainer.wandb")
 

@@ -13,7 +13,7 @@ from .wandb_process import EXIT_SECONDS
 
 
 class WandbRun:
-    """One run for all attempts of a job, in a child process that exits with this one."""
+    """One run for all attempts of a job, in a child process that exits with this process."""
 
     def __init__(self, config: TrainerConfig, env: Mapping[str, str] = os.environ) -> None:
         monitoring = config.monitoring
@@ -50,7 +50,7 @@ class WandbRun:
             raise OSError("its process has exited; see the error above") from ended
 
     def close(self) -> None:
-        """Let the child upload the rest; wait for its exit, then kill it."""
+        """Let the child upload pending metrics; kill the child if it does not exit in time."""
         self._channel.close()
         try:
             self._process.wait(EXIT_SECONDS + 1)

@@ -1,10 +1,10 @@
 """One FSDP2 rank as a Ray actor: its calls and the files it writes. The arithmetic is in `policy`.
 
-A rank outlives its driver, and the next driver continues from the state that it retains. Every call
+A rank outlives its driver and retains its state, from which the next driver continues. Every call
 that uses the model carries the driver's fencing epoch; a rank rejects epochs older than the newest
 one it has served.
 
-The driver imports this module too, so torch, which takes seconds to import, is imported only in the
+The driver imports this module, too. Torch takes seconds to import, so it is imported only in the
 actor's process, while the driver continues.
 """
 
@@ -53,12 +53,12 @@ log = logging.getLogger(__name__)
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """`Attention` by `attn_implementation`; all other names use torch's SDPA."""
 REQUIRED_STATE = frozenset({"model", "optimizer"})
-"""Keys of the state in every checkpoint."""
+"""Keys that the state in every checkpoint has."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What a rank reports when it is built or adopted."""
+    """Report of a rank after it was built or adopted."""
 
     process: PodProcess
     precision: str
@@ -68,7 +68,7 @@ class RankInfo:
     peak_tflops: float
     """Peak TFLOP/s of this rank's device; 0 if unknown."""
     oom_kills: int
-    """Processes in its pod that the kernel has OOM-killed so far."""
+    """Number of processes in the rank's pod that the kernel has OOM-killed so far."""
 
 
 class RankActor:
@@ -86,7 +86,7 @@ class RankActor:
         self._world_size = world_size
         self._epoch = epoch
         self._waiting_marker = waiting_marker(os.getpid())
-        self._waiting_marker.unlink(missing_ok=True)  # of an earlier process with this PID
+        self._waiting_marker.unlink(missing_ok=True)  # left by an earlier process with this PID
         self._precision = ""
         self._policy: Policy | None = None
         self._retained: RetainedState | None = None
@@ -107,7 +107,7 @@ class RankActor:
         return measure_precision(model_path)
 
     def measure_device(self, kind: str) -> MeasuredDevice:
-        """Return this rank's device (kind: cpu or cuda), before the job uses its memory."""
+        """Measure this rank's device (kind: cpu or cuda) before the job allocates its memory."""
         return measure_device(kind)
 
     def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
@@ -126,7 +126,7 @@ class RankActor:
     ) -> tuple[RankInfo, RetainedState] | None:
         """Serve this epoch from now on; return the retained state, or None if there is none.
 
-        Raises TrainerError SUPERSEDED for an epoch older than the newest.
+        Raises TrainerError SUPERSEDED if the rank has served a newer epoch.
         """
         self._check(epoch)
         self._epoch = epoch
@@ -140,7 +140,7 @@ class RankActor:
         return self._info(self._policy), self._retained
 
     def wait_for_driver(self, epoch: int) -> None:
-        """Mark this rank as waiting for the next driver; this one is about to exit."""
+        """Mark this rank as waiting for the next driver; the current driver is about to exit."""
         self._check(epoch)
         self._waiting_marker.touch()
 
@@ -149,7 +149,7 @@ class RankActor:
         return self._built(epoch).checksum()
 
     def retain(self, epoch: int, position: TrainingPosition) -> None:
-        """Retain the current state for the next driver; `position` is its step (collective)."""
+        """Retain the current state, which is at `position`, for the next driver (collective)."""
         self._retained = RetainedState(position, self.checksum(epoch))
 
     def step(self, epoch: int, groups: Sequence[Group], after: TrainingPosition) -> StepMetrics:
@@ -179,13 +179,13 @@ class RankActor:
         return self._built(epoch).logprobs(groups)
 
     def plain_logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
-        """Return `logprobs` as the plain Hugging Face model computes them (collective)."""
+        """Return the logprobs as computed by the plain Hugging Face model (collective)."""
         return self._built(epoch).plain_logprobs(groups)
 
     def write_weights(self, epoch: int, version: int) -> str:
         """Write all weights to shared memory (collective); return the file's path on rank 0.
 
-        Afterwards the device's cached memory is free for colocated engines.
+        Also frees the device's cached memory for colocated engines.
         """
         policy = self._built(epoch)
         handle = self._weights.send(version, policy.export_weights())
@@ -199,7 +199,7 @@ class RankActor:
     def next_chunk(
         self, epoch: int, *, first: bool, backend: WeightTransferBackend
     ) -> dict[str, Any] | None:
-        """Gather the next tensor chunk (collective); return its description or None."""
+        """Gather the next tensor chunk (collective); return its description, or None at the end."""
         from raggrpo_trainer.weights.rank_side import chunk_sender
 
         policy = self._built(epoch)
@@ -214,7 +214,7 @@ class RankActor:
         policy.release_cached_memory()
 
     def join_nccl_group(self, address: tuple[str, int], world_size: int) -> None:
-        """Join the NCCL group of the engines' workers as its rank 0."""
+        """Join the NCCL group with the engines' workers, as rank 0 of the group."""
         from raggrpo_trainer.weights.rank_side import join_nccl_group
 
         if self._nccl_group is not None:
@@ -241,7 +241,7 @@ class RankActor:
         try:
             save(self._built(epoch).state_dict(), checkpoint_id=folder)
         except CheckpointException as failed:
-            # It wraps the ranks' errors. Raise the OSError itself: its errno shows a full disk.
+            # This error wraps the ranks' errors. Raise the OSError: its errno shows a full disk.
             errors = [error for error, _ in failed.failures.values()]
             os_error = next((error for error in errors if isinstance(error, OSError)), None)
             raise os_error or RuntimeError(str(failed)) from failed
@@ -289,7 +289,7 @@ def load_checkpoint(policy: "Policy", folder: str) -> None:
 
     metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
     saved = {key.split(".")[0] for key in metadata}
-    # A checkpoint of another precision has no loss scale, which then starts at its default.
+    # A checkpoint of another precision has no loss scale; the scale then keeps its default.
     state = {
         key: value for key, value in policy.state_dict().items() if key in saved | REQUIRED_STATE
     }

@@ -42,8 +42,8 @@ LEAVE_SECONDS = 5.0
 UNFENCED_CALLS = ("address", "join_nccl_group")
 """Methods of a rank that take no epoch, because they do not use the model."""
 BUILD_CALLS = ("build", "load")
-"""Methods of a rank that allocate no activations; if they run out of memory, the training state is
-too large."""
+"""Methods of a rank that allocate no activations; if one of them runs out of memory, the training
+state is too large."""
 
 
 class Ranks:
@@ -92,7 +92,7 @@ class Ranks:
         return measured[0]
 
     async def measure_devices(self, kind: str) -> list[MeasuredDevice]:
-        """Return each rank's device (kind: cpu or cuda), before the model is loaded."""
+        """Measure each rank's device (kind: cpu or cuda) before the model is loaded."""
         devices: list[MeasuredDevice] = await self._all(lambda a: a.measure_device.remote(kind))
         return devices
 
@@ -107,17 +107,17 @@ class Ranks:
         return flops_probe(every_steps, self.infos[0].parameters, peaks)
 
     async def adopt(self, log_folder: Path, level: LogLevel) -> list[RetainedState | None]:
-        """Adopt the ranks for this epoch; return each rank's retained state, None without one."""
+        """Adopt the ranks for this epoch; return each rank's retained state, if any."""
         results = await self._all(lambda a: a.adopt.remote(self._epoch, str(log_folder), level))
         self.infos = [result[0] for result in results if result is not None]
         return [result and result[1] for result in results]
 
     async def checksums(self) -> set[int]:
-        """Return the distinct checksums of the state in memory; one if all ranks agree."""
+        """Return the distinct checksums of the state in memory: a single one if all ranks agree."""
         return set(await self._all(lambda a: a.checksum.remote(self._epoch)))
 
     async def retain(self, position: TrainingPosition) -> None:
-        """Make the ranks retain their state for the next driver; `position` is its step."""
+        """Make the ranks retain their state, which is at `position`, for the next driver."""
         await self._all(lambda a: a.retain.remote(self._epoch, position))
 
     async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
@@ -136,17 +136,17 @@ class Ranks:
         return logprobs[0]
 
     async def plain_logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
-        """Return `logprobs` as computed by the plain Hugging Face model; for a few completions."""
+        """Return the logprobs of a few completions as computed by the plain Hugging Face model."""
         logprobs: list[list[list[float]]] = await self._all(
             lambda a: a.plain_logprobs.remote(self._epoch, groups)
         )
         return logprobs[0]
 
     async def send_weights(self, version: int, backend: WeightTransferBackend) -> WeightTransfer:
-        """Return a transfer of the current weights; writes them first if it is a file."""
+        """Return a transfer of the current weights; for a file transfer, write the file first."""
         if backend is WeightTransferBackend.SHARED_MEMORY:
             return await self._write_weights(version)
-        if self._chunks is None:  # reused: engines join its NCCL group once
+        if self._chunks is None:  # reuse the source: engines join its NCCL group once
             self._chunks = chunk_source(backend, self._call)
         return ChunkTransfer(version, self._chunks, lambda: self._write_weights(version))
 
@@ -169,11 +169,11 @@ class Ranks:
         return results
 
     def save(self, folder: Path) -> None:
-        """Write all shards; blocks, for use in a thread."""
+        """Write all shards. Blocks: call it in a thread."""
         self._wait([a.save.remote(self._epoch, str(folder)) for a in self.actors])
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face folder; blocks, for use in a thread."""
+        """Write a Hugging Face folder. Blocks: call it in a thread."""
         self._wait([a.export.remote(self._epoch, str(folder)) for a in self.actors])
 
     async def load(self, folder: Path) -> None:
@@ -185,7 +185,7 @@ class Ranks:
         await self._all(lambda a: a.close.remote(), self.actors[:1])
 
     async def leave_to_next_driver(self) -> None:
-        """Leave the ranks to the next driver, or kill them if one does not respond.
+        """Leave the ranks to the next driver, or kill all ranks if one of them does not respond.
 
         Raises nothing: the driver is about to exit.
         """
@@ -248,7 +248,7 @@ class Ranks:
 
 
 def rank_name(epoch: int, rank: int) -> str:
-    """Return a rank's actor name; `epoch` is the one that started it."""
+    """Return a rank's actor name; `epoch` is the epoch whose driver started the rank."""
     return f"rank-{epoch}-{rank}"
 
 
@@ -257,17 +257,17 @@ async def _value(reference: Any) -> Any:
 
 
 def task_error(error: RayTaskError) -> BaseException:
-    """Translate an error that a rank raised in a call."""
+    """Return an error raised in a rank's call as OSError or TrainerError."""
     cause = error.as_instanceof_cause()
     if isinstance(cause, TrainerError):
         return cause
     if (shortage := out_of_memory(error)) is not None:
         if shortage.kind is Kind.HOST:
-            message = f"a trainer rank: {shortage.line}; increase resources.memory"
+            message = f"a rank ran out of host memory: {shortage.line}; increase resources.memory"
             return TrainerError(ExitCode.HOST_OUT_OF_MEMORY, message, Shortage.TRAINER_HOST)
         method = error.function_name.rstrip("()").rsplit(".", 1)[-1]
         term = Shortage.TRAINING_STATE if method in BUILD_CALLS else Shortage.STEP
-        message = f"a trainer rank in {error.function_name}: {shortage.line}"
+        message = f"a rank ran out of GPU memory in {error.function_name}: {shortage.line}"
         return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message, term)
     if isinstance(cause, OSError):
         return cause

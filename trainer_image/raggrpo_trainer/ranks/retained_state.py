@@ -11,17 +11,17 @@ from raggrpo_trainer.progress.step_record import StepRecord
 
 @dataclass(frozen=True, slots=True)
 class TrainingPosition:
-    """Position of a run after a step: what model and optimizer state do not contain."""
+    """Position of a run after a step: its state besides model and optimizer."""
 
     step: int
     cursor: Cursor
     """Position in the training data."""
     key: str
-    """Digest of what the state depends on besides the step, see `driver.resume.state_key`."""
+    """Digest of the inputs, except the step, that determine the state (`resume.state_key`)."""
     samples: SampleMetrics | None = None
     """Sample metrics of the step; None if the state was loaded instead of trained."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by stage that the step took before training."""
+    """Duration in seconds of each stage of the step before training."""
 
     @property
     def reward(self) -> float | None:
@@ -35,13 +35,13 @@ class RetainedState:
 
     position: TrainingPosition
     checksum: int
-    """Checksum over all ranks; equal on each of them."""
+    """Checksum of the state of all ranks; equal on every rank."""
     trained: StepMetrics | None = field(default=None, compare=False)
     """This rank's metrics of the step; None if the state was loaded instead of trained."""
     train_seconds: float = field(default=0.0, compare=False)
 
     def record(self) -> StepRecord | None:
-        """Return the step's record, for a driver that exited before it reported the step."""
+        """Return the step's record for the next driver; None if no step was trained."""
         samples = self.position.samples
         trained = self.trained
         if samples is None or trained is None:

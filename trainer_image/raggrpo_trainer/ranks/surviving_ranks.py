@@ -1,6 +1,6 @@
 """Reuse of ranks whose driver was killed or stopped by a preStop hook, if their state is valid.
 
-`retained_state` is the state that such ranks retain; `driver.resume` continues training from it.
+`retained_state` defines the state that such ranks retain; `driver.resume` resumes from it.
 """
 
 import asyncio
@@ -55,13 +55,14 @@ class SurvivingRanks:
         state_key: Callable[[RankInfo], str],
         busy_seconds: float,
     ) -> tuple[Ranks, RetainedState] | None:
-        """Return the newest ranks and their state, or None (reason in the log) if it is invalid.
+        """Adopt the newest ranks; return them and their state, or None if the state is invalid.
 
-        It is valid if all ranks retain the same step with the same checksum and the `state_key` of
-        this configuration, and if the checksum of their memory is still the same. Ranks that are
-        finishing a step get `busy_seconds` more to respond.
+        The state is valid if all ranks retain the same step with the same checksum and the
+        `state_key` of this configuration, and if the checksum of their memory is still the same.
+        The log has the reason if the state is invalid. Ranks that are finishing a step get
+        `busy_seconds` more to respond.
 
-        Raises TrainerError SUPERSEDED if they serve a newer epoch.
+        Raises TrainerError SUPERSEDED if the ranks serve a newer epoch.
         """
         newest = max(map(_epoch_of, self._names))
         names = [rank_name(newest, rank) for rank in range(config.world.num_ranks)]
@@ -73,7 +74,7 @@ class SurvivingRanks:
                 if first is None or any(state != first for state in states):
                     raise _NotReusable("some were in a step or have completed different steps")
                 if first.position.key != state_key(ranks.infos[0]):
-                    raise _NotReusable("they were built with another configuration")
+                    raise _NotReusable("the ranks were built with another configuration")
                 if await ranks.checksums() != {first.checksum}:
                     raise _NotReusable("the checksum of their memory has changed")
         except (_NotReusable, ValueError, OSError, TrainerError) as error:
@@ -90,7 +91,7 @@ class SurvivingRanks:
             try:
                 actor = ray.get_actor(name)
             except ValueError:
-                continue  # it has exited
+                continue  # the rank has exited
             await kill_actor(actor, name)
 
 

@@ -1,4 +1,4 @@
-"""A marker file in the pod of each rank that an exited driver left to the next one.
+"""A marker file for each rank that an exited driver left to the next driver, in the rank's pod.
 
 The preStop hook infers a live driver from live ranks without this marker. Must import only the
 standard library: the hook has to start fast.

@@ -52,7 +52,7 @@ Passages = tuple[Passage, ...]
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Seconds until the first response, including retries, and of the call after it."""
+    """Seconds until the first response, including retries, and seconds of the next call."""
 
     first_seconds: float
     next_seconds: float
@@ -62,7 +62,7 @@ class RetrievalClient:
     """All endpoints of a job over one connection pool; an async context manager.
 
     Equal queries to an endpoint share one call and then its cached result. Callers that wait for
-    the same call share its failure, too. `cache: false` of the endpoint disables both.
+    the same call share its failure, too. `cache: false` disables sharing for an endpoint.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class RetrievalClient:
     ) -> WarmUp:
         """Call until the first response arrives, then once more, and return both durations.
 
-        `columns` are those of any sample, for templates that use them. The first response of a
+        `columns` are those of any sample, for templates that name them. The first response of a
         cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
         when the limit is exceeded, or after a failure that is not transient. With `outages`,
         waits without a limit for an endpoint that is down.
@@ -222,7 +222,7 @@ class _Endpoint:
         self._cache: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_queries)
 
     def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
-        """Return the query with only the columns that templates name: equal requests are shared."""
+        """Return a query with only the columns that templates name; others would split caches."""
         named = {name: columns[name] for name in self._columns & columns.keys()}
         return Query.of(context, fields, named)
 
@@ -255,7 +255,11 @@ class _Endpoint:
                 return [*await self._post(queries, ONE_TRY)]
             except RetrievalFailed as failure:
                 # One bad query must not fail the others in its batch.
-                logger.debug("calling %d queries one by one: %s", len(queries), failure)
+                logger.debug(
+                    "a batch of %d queries failed; calling them one by one: %s",
+                    len(queries),
+                    failure,
+                )
         outcomes = await asyncio.gather(
             *(self._post([query]) for query in queries), return_exceptions=True
         )

@@ -1,4 +1,4 @@
-"""Default paths of text, id and score in a result, and guesses for a result without them."""
+"""Default paths of text, id and score in a result, and guesses for results without these paths."""
 
 import math
 import re
@@ -11,7 +11,7 @@ TEXT_PATHS = ("text", "contents", "content", "passage", "page_content", "snippet
 ID_PATHS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id",
             "metadata.id", "uuid")  # fmt: skip
 SCORE_PATHS = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
-"""Default paths, most specific first. No distances: for them, smaller is better."""
+"""Default paths, most specific first, without distances, for which smaller is better."""
 
 _NOT_TEXT: Final = re.compile(
     r"(^|.*_)(ids?|uuid|key|ref|sku|types?|kind|scores?|url|uri|link|href|sources?|path|file|filename"
@@ -21,13 +21,13 @@ _NOT_TEXT: Final = re.compile(
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:/@#-]{0,64}")
 NAME_BONUS: Final = 1_000_000
-"""Added to the length of a text with a default name."""
+"""Bonus that a text with a default name gets in addition to its length."""
 
 
 def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
-    """Return the path of the leaf most likely to be the text, and its weight; ("", 0) if none is.
+    """Return the path of the leaf most likely to be the text, and its weight, or else ("", 0).
 
-    `items` is the path of the list of results; a bare text has the name of its list.
+    `items` is the path of the list of results, which also names results that are bare texts.
     """
     texts = {
         at: each
@@ -43,12 +43,12 @@ def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
 
 
 def guess_id_path(leaves: Mapping[str, Any]) -> str:
-    """Return the path of a leaf with a name like an id, or ""."""
+    """Return the path of a leaf whose name indicates an id, or "" if there is none."""
     return _named(leaves, ID_PATHS, ("id", "ref", "key", "sku", "uuid"), (str, int))
 
 
 def guess_score_path(numbers: Mapping[str, Any]) -> str:
-    """Return the path of a number with a name like a score, or ""."""
+    """Return the path of a number whose name indicates a score, or "" if there is none."""
     path = _named(numbers, SCORE_PATHS, ("score", "rel", "sim", "rank_score"), (int, float, str))
     return path or next((at for at in numbers if at.endswith("score[0].value")), "")
 

@@ -34,7 +34,7 @@ from .response_mapping import map_response
 
 
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
-    """Return the request for `queries`; RagChat and Http take exactly one.
+    """Return the request for `queries`; RagChat and Http take exactly one query.
 
     `extraBody` adds fields but cannot override those of the protocol. Raises CallFailed if a
     placeholder has no value; preflight rejects such jobs.
@@ -119,7 +119,7 @@ def _http_request(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Requ
 
 
 def _values(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> dict[str, Any]:
-    """Return the values of placeholders; a batch has only those that all its queries share."""
+    """Return the values of placeholders; for a batch, only the values that its queries share."""
     shared = {
         "top_k": endpoint.top_k,
         "score_threshold": endpoint.score_threshold,
@@ -158,7 +158,7 @@ def _search_r1(response: Mapping[str, Any], num_queries: int) -> list[tuple[Pass
         raise CallFailed(FailureCause.MISSING_FIELD, f"{path}: {first['msg']}") from error
     if len(lists) != num_queries:
         raise CallFailed(
-            FailureCause.MISSING_FIELD, f"result: {len(lists)} lists for {num_queries} queries"
+            FailureCause.MISSING_FIELD, f"result has {len(lists)} lists for {num_queries} queries"
         )
     return [tuple(hit.passage() for hit in hits) for hits in lists]
 

@@ -77,7 +77,7 @@ def saturation(levels: Sequence[LoadLevel]) -> int:
 
 
 class _Test:
-    """The test of one endpoint, with the queries that the job would send it."""
+    """The test of one endpoint, with the queries that the job would send to it."""
 
     def __init__(
         self,

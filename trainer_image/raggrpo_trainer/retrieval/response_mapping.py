@@ -54,7 +54,10 @@ class MappingMismatch(CallFailed):
 
 
 class _Mismatch(ValueError):
-    """A missing field, and the number of the result that lacks it, from 1; 0 if there is none."""
+    """A missing field, and the number of the result that lacks it, counted from 1.
+
+    The number is 0 if there is no list of results, or if no result before the mismatch matches.
+    """
 
     def __init__(self, problem: str, item: Any = None, number: int = 0) -> None:
         super().__init__(problem)
@@ -157,7 +160,7 @@ def _read(response: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[P
 
 
 def _items(path: str, response: Any) -> list[Any] | None:
-    """Return the list of results at a path, lists below `[*]` concatenated, or None."""
+    """Return the list of results at a path, with lists below `[*]` concatenated, or None."""
     values = values_at(path, response)
     lists = [value for value in values if isinstance(value, list)]
     if "[*]" in path and values and not lists:
@@ -210,7 +213,7 @@ def _merged(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[P
 
 
 def _first(item: Any, path: str, defaults: tuple[str, ...]) -> Any:
-    """Return the first value at `path`, or at one of the default paths without it."""
+    """Return the first value at `path`, or at one of `defaults` if `path` is empty."""
     for candidate in [path] if path else defaults:
         for value in values_at(candidate, item):
             if isinstance(value, str | int | float) and not isinstance(value, bool):

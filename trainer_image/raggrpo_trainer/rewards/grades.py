@@ -18,7 +18,7 @@ from raggrpo_trainer.http.responses import require_object
 from .worker import finite_number
 
 MAX_REPLY_CHARACTERS: Final = 16_384
-"""Characters of a reply that are searched, from its end: the grade comes last."""
+"""Number of characters searched at the end of a reply, where the grade is expected."""
 PATTERN_TIMEOUT_SECONDS: Final = 1.0
 EXCERPT_CHARACTERS: Final = 120
 CHOICE: Final = "choices[0]"

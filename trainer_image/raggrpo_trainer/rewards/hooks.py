@@ -46,7 +46,7 @@ class RewardHook(Protocol):
 def python_reward(target: str, timeout_seconds: float) -> RewardHook:
     """Return the hook for `package.module:function`.
 
-    A coroutine function runs on the trainer's event loop, any other in separate processes.
+    A coroutine function runs on the trainer's event loop, any other function in separate processes.
     Raises TrainerError (RewardCodeError) if it cannot be imported.
     """
     try:
@@ -62,7 +62,7 @@ def python_reward(target: str, timeout_seconds: float) -> RewardHook:
 
 
 class CoroutineReward:
-    """A user's coroutine function. It is expected to wait for I/O and runs in this process."""
+    """A user's coroutine function, which runs in this process and should mostly wait for I/O."""
 
     def __init__(
         self, function: Callable[[Sample], Awaitable[object]], timeout_seconds: float
@@ -87,7 +87,7 @@ class CoroutineReward:
 
 
 class ProcessReward:
-    """A user's function in a few worker processes; one that hangs or crashes is replaced."""
+    """A user's function in a few worker processes; a process that hangs or crashes is replaced."""
 
     def __init__(
         self, target: str, timeout_seconds: float, num_processes: int = NUM_PROCESSES
@@ -135,7 +135,7 @@ class ProcessReward:
     async def _call(self, process: Process, sample: Sample) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
-        # The process has its own timeout; this one covers a pipe held open by an orphaned child.
+        # The worker has its own timeout; this one covers a pipe held open by an orphaned child.
         limit = IMPORT_SECONDS + 2 * self._timeout_seconds
         try:
             async with asyncio.timeout(limit):

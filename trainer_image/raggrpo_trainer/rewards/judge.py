@@ -37,7 +37,7 @@ class JudgeReward:
         first_delay_seconds: float = 0.5,
         gate: GateOptions | None = None,
     ) -> None:
-        """Secrets in `headers` are resolved. With `gate`, calls wait while the judge is down."""
+        """`headers` contain resolved secrets. With `gate`, calls wait while the judge is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
         # Keyed by the whole request.
@@ -53,7 +53,7 @@ class JudgeReward:
         )
 
     async def score(self, sample: Mapping[str, Any]) -> float:
-        """Return the grade from 0 to 1. Raises CallFailed."""
+        """Return the grade of a sample, scaled to 0 to 1. Raises CallFailed."""
         values = _values(sample)
         body = fill_template(self._spec, values, _body)
         if not self._spec.cache:

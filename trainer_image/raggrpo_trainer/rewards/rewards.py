@@ -84,13 +84,13 @@ class Score:
     total: float
     """Weighted sum of the terms."""
     parts: Mapping[str, float]
-    """Unweighted terms by `term_names`."""
+    """Unweighted values of the terms, by the names from `term_names`."""
     exact_match: float
-    """Reported even if it is not a term of the reward."""
+    """Exact match of the final answer, reported even if it is not a term of the reward."""
 
 
 def final_answer(completion: str, marker: str = "") -> str:
-    """Return the rest of the line after the last marker, or "" if there is none.
+    """Return the rest of the line after the last `marker`, or "" if the completion has none.
 
     Without `marker`, return the content of the last <answer>…</answer>, or the whole completion.
     """
@@ -156,15 +156,15 @@ class Rewards:
         headers: Mapping[int, Mapping[str, str]] = {},
         outages: OutageListener | None = None,
     ) -> None:
-        """Import Python rewards. `headers` are those of judges by term index, secrets resolved.
+        """Import Python rewards. `headers` are the headers of judges, by index of their term.
 
-        With `outages`, calls wait while a service is down instead of failing.
-        Raises TrainerError (RewardCodeError) if a function cannot be imported.
+        Secrets in `headers` must be resolved. With `outages`, calls wait while a service is down
+        instead of failing. Raises TrainerError (RewardCodeError) if a function cannot be imported.
         """
         if spec.code_from.path and spec.code_from.path not in sys.path:
             sys.path.insert(0, spec.code_from.path)
         self.empty_references = 0
-        """Samples that RagScore scored 0 because the reference endpoint returned no passages."""
+        """Number of samples with RagScore 0 because the reference endpoint returned no passages."""
         self._mode = retrieval.mode
         self._marker = spec.answer_marker
         self._score_threshold = _actor_threshold(retrieval)
@@ -249,7 +249,7 @@ class Rewards:
                 assert_never(kind)
 
     def _rag_score(self, sample: RewardSample) -> float:
-        if sample.fields is None:  # no retrieval call was made; the term Format covers this
+        if sample.fields is None:  # no retrieval call was made; the reward Format covers this case
             return 0.0
         reference = sample.retrieved[EndpointRole.REFERENCE]
         self.empty_references += not reference

@@ -1,6 +1,6 @@
 """Compare a text with accepted answers as SQuAD does. Pure.
 
-Unlike SQuAD, CJK text is compared by characters, and numbers keep their sign and decimal point.
+Differences from SQuAD: CJK text is compared by characters, and numbers keep sign and decimal point.
 """
 
 import re
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
 _NUMBER_PUNCTUATION = re.compile(r"(?<=\d)[./](?=\d)|(?<![\w.])-(?=\d)")
-"""Not removed as punctuation; otherwise 3.14 would become 314, 1/2 12, and -5 5."""
+"""Punctuation of numbers, which is not removed: 3.14 is not 314, and -5 is not 5."""
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def tokens(text: str) -> list[str]:
     """Return lower-cased words and single CJK characters, without punctuation and articles.
 
-    A text that has nothing else keeps them: "A" or "+" may be the answer.
+    A text of only punctuation and articles is not reduced: "A" or "+" may be the answer.
     """
     text = unicodedata.normalize("NFC", text)  # an accent may be a separate character
     text = text.lower().replace("\u2212", "-")

@@ -11,7 +11,8 @@ def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
     """Return the fields named in `spec`, stripped, or None if one is missing, blank or not text.
 
     JSON: the first object in the text, in a code fence or amid prose; other keys are ignored.
-    Tags: the first <field>…</field> of each. None means reward Format 0 and no RAG call.
+    Tags: the first <field>…</field> of each. If None is
+    returned, the reward Format is 0 and no endpoint is called.
     """
     match spec.format:
         case ActorFormat.JSON:

@@ -5,7 +5,7 @@
 
 A failed call affects only its sample: it is counted by cause, the sample is excluded from the
 mean of its group, and the step continues. The requests of a step enter the engine together and in
-order, so that jitter of the retrieval service does not change what is sampled.
+order, so that jitter of the retrieval service does not change the sampled completions.
 """
 
 import asyncio
@@ -71,8 +71,8 @@ class Collector:
     ) -> Batch:
         """Retrieve passages and compose the prompts; may run in parallel with earlier steps.
 
-        `swap_passages` gives each prompt the passages of another one, as a control of whether the
-        policy uses them.
+        `swap_passages` gives each prompt the passages of another one, as a control that shows
+        whether the policy uses passages.
         """
         ledger = FailureLedger()
         passages = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))

@@ -73,7 +73,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The finished samples of a step, and its seconds by stage."""
+    """The finished samples of a step, and the seconds of its stages."""
 
     samples: tuple[Sample, ...]
     seconds: dict[str, float]

@@ -16,7 +16,7 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 def search_query(text: str) -> str | None:
     """Return the query of a turn that ended with SEARCH_END, or "" if it contains none.
 
-    Returns None if the turn gave its answer first: the first tag counts.
+    Returns None if an <answer> comes before the query, because only the first tag counts.
     """
     action = _ACTION.search(text)
     if action is None:

@@ -25,7 +25,7 @@ class Validator:
         self._with_control = config.validation.shuffled_control and is_prompt_mode
 
     async def measure(self, step: int) -> ValidationResult:
-        """Sample and score all held-out prompts, twice if the control is enabled."""
+        """Sample and score all held-out prompts; repeat with swapped passages if configured."""
         rollouts = await self._rollouts(step, swap_passages=False)
         control = None
         if self._with_control:

@@ -10,8 +10,8 @@ The driver runs this after every training step:
 older version. With `offPolicySteps: 1` generation continues meanwhile: tokens sampled before the
 update keep the logprobs of the policy that sampled them.
 
-There are three backends behind this interface; IPC and NCCL are vLLM's own
-(`vllm.distributed.weight_transfer`), SharedMemory replaces them on CPUs:
+There are three backends behind this interface. IPC and NCCL are vLLM's own backends
+(`vllm.distributed.weight_transfer`); SharedMemory replaces them on CPUs:
 
     SharedMemory  CPU                 rank 0 writes a file in /dev/shm, engines read it at any time
     IPC           GPU, colocated      engines map a buffer on the GPU that they share with a rank

@@ -6,7 +6,7 @@ from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 
 
 class WeightTransferBackend(StrEnum):
-    """How weights get from the ranks to the engines."""
+    """A transport of weights from the ranks to the engines."""
 
     SHARED_MEMORY = "SharedMemory"
     IPC = "IPC"

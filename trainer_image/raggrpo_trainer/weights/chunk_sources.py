@@ -10,7 +10,7 @@ from .backend import WeightTransferBackend
 from .transfer import ChunkSource, Receiver
 
 RankCall = Callable[[str, bool, Mapping[str, Any]], Awaitable[list[Any]]]
-"""(method, on all ranks, arguments) -> results: calls a method of all ranks, or of rank 0."""
+"""Function of (method, on_all, arguments) that calls all ranks or rank 0; returns their results."""
 
 
 class IpcSource:
@@ -27,7 +27,7 @@ class IpcSource:
         """Return at once."""
 
     async def next_chunk(self, *, first: bool) -> Mapping[str, Any] | None:
-        """Gather the next chunk into the buffer of every rank; `handles` has one entry per rank."""
+        """Gather the next chunk into each rank's buffer; return it with the ranks' `handles`."""
         arguments = {"first": first, "backend": WeightTransferBackend.IPC}
         chunks = await self._call("next_chunk", True, arguments)
         if chunks[0] is None:
@@ -106,7 +106,7 @@ class NcclSource:
 
 
 def chunk_source(backend: WeightTransferBackend, call: RankCall) -> ChunkSource:
-    """Return the source of a GPU backend. Raises ValueError for SharedMemory."""
+    """Return the chunk source of a GPU backend. Raises ValueError for SharedMemory."""
     match backend:
         case WeightTransferBackend.IPC:
             return IpcSource(call)

@@ -1,6 +1,6 @@
 """Full tensors of a sharded model: a stream for the engines, or a Hugging Face folder.
 
-Collective on all ranks; must not change the model.
+All functions are collective and must not change the model.
 """
 
 import shutil
@@ -26,7 +26,7 @@ def full_parameters(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tupl
 def checkpoint_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, full tensor) with the names and shapes of Hugging Face checkpoints.
 
-    Transformers stacks a mixture's experts in one tensor; in a checkpoint each expert has its own.
+    Transformers stacks a mixture's experts in one tensor; a checkpoint has one tensor per expert.
     """
     for name, tensor in full_parameters(model, dtype):
         for saved_name, saved in revert_weight_conversion(model, {name: tensor}).items():
@@ -36,7 +36,7 @@ def checkpoint_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[t
 def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: bool) -> None:
     """Write the model's safetensors and config, and copy all other files from `source`.
 
-    The data type is that of `source`. Only a rank with `writes` copies the tensors to the host.
+    The tensors have the data type of `source`. Only a rank with `writes` copies them to the host.
     """
     dtype = AutoConfig.from_pretrained(source).dtype or torch.float32
     weights = {}

@@ -1,7 +1,7 @@
 """A rank's side of the IPC and NCCL backends: gathers full tensors, one chunk after another.
 
 All ranks gather the same tensors, so each GPU holds a whole chunk and the first tensor of the next
-one. The fields of a chunk are those of vLLM's weight transfer backends.
+chunk. The fields of a chunk are those of vLLM's weight transfer backends.
 """
 
 import pickle
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class ChunkSender:
-    """Gathers the chunks of one transfer; engines must have loaded one before the next is gathered.
+    """Gathers the chunks of one transfer; engines must load each chunk before the next is gathered.
 
-    `weights` yields (name, full tensor), `size` is the maximum size of a chunk in bytes; a larger
+    `weights` yields (name, full tensor). `size` is the maximum size of a chunk in bytes; a larger
     tensor is a separate chunk.
     """
 
@@ -39,7 +39,7 @@ class ChunkSender:
 
         The description has `names`, `dtype_names` (without "torch.") and `shapes`, in order.
         """
-        self._tensors = []  # freed before the next ones are gathered
+        self._tensors = []  # free these tensors before gathering the next ones
         named = next(self._chunks, [])
         if not named:
             return None
@@ -83,7 +83,7 @@ class IpcChunkSender(ChunkSender):
 
 
 class NcclChunkSender(ChunkSender):
-    """Broadcasts each chunk."""
+    """Broadcasts each chunk to the engines' workers."""
 
     def broadcast(self, group: "PyNcclCommunicator") -> None:
         """Send the chunk's tensors to every other member of the group; blocks."""
@@ -96,13 +96,13 @@ class NcclChunkSender(ChunkSender):
 def chunk_sender(
     backend: WeightTransferBackend, weights: Iterable[tuple[str, Tensor]]
 ) -> ChunkSender:
-    """Return the sender of a GPU backend for one transfer."""
+    """Return the chunk sender of a GPU backend for one transfer."""
     is_ipc = backend is WeightTransferBackend.IPC
     return IpcChunkSender(weights) if is_ipc else NcclChunkSender(weights)
 
 
 def join_nccl_group(address: str, port: int, world_size: int) -> "PyNcclCommunicator":
-    """Join vLLM's NCCL group of rank 0 and the engines' workers as its rank 0; blocks."""
+    """Join vLLM's NCCL group with the engines' workers, as rank 0 of the group; blocks."""
     from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
     return trainer_init({"master_address": address, "master_port": port, "world_size": world_size})

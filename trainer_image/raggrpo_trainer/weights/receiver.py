@@ -1,4 +1,4 @@
-"""An engine's side of a weight transfer, in the process of its actor: loads into vLLM's AsyncLLM.
+"""An engine's side of a weight transfer, in its actor's process: loads weights into AsyncLLM.
 
 Generation is paused during the update. Running requests keep their sampled tokens and logprobs;
 their KV cache is dropped with the cached prefixes and recomputed with the new weights.
@@ -19,7 +19,7 @@ class VllmReceiver:
     def __init__(self, engine: "AsyncLLM") -> None:
         self._engine = engine
         self.version = 0
-        """Step of the loaded weights."""
+        """Training step that produced the loaded weights."""
 
     async def load_file(self, path: str, version: int) -> None:
         """Load a safetensors file. A failed load resumes generation with the old version."""
@@ -28,26 +28,26 @@ class VllmReceiver:
             await self._engine.collective_rpc("load_weights_file", args=(path,))
             await self._apply(version)
         finally:
-            # Left paused after a failed load, the engine would hang forever.
+            # Resume also after a failed load: a paused engine would hang forever.
             await self._engine.resume_generation()
 
     async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
         """Pause generation and prepare for chunks. After a failure the engine stays paused.
 
-        `init_info` are the fields of the backend's vLLM init information, None if the engine is
-        already connected to the ranks.
+        `init_info` has the fields of vLLM's init information for the backend. It is None if the
+        engine is already connected to the ranks.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._pause()
         if init_info is not None:
-            await self._engine.shutdown_weight_transfer_engine()  # of a previous driver
+            await self._engine.shutdown_weight_transfer_engine()  # left by a previous driver
             request = WeightTransferInitRequest(dict(init_info))
             await self._engine.init_weight_transfer_engine(request)
         await self._engine.start_weight_update()
 
     async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Load one chunk; its fields are those of vLLM's update information, and `handles`."""
+        """Load one chunk: the fields of vLLM's update information and, for IPC, `handles`."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         await self._engine.update_weights(WeightTransferUpdateRequest(merge_handles(chunk)))

@@ -1,6 +1,6 @@
 """Both sides of the SharedMemory backend: rank 0 writes a file in /dev/shm, engines read it.
 
-Engines on other nodes get the content through Ray's object store and write it to a file there.
+Engines on other nodes get the content through Ray's object store and write it to a local file.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ FOLDER = Path("/dev/shm")
 
 
 class SharedMemorySender:
-    """A rank's side. All ranks gather, rank 0 writes.
+    """A rank's side: all ranks gather the tensors, rank 0 writes them.
 
-    A file is unlinked once written and stays reachable through the rank's open descriptor, so it is
-    freed even if the rank is killed.
+    A file is unlinked once written and stays reachable through the rank's open descriptor, so its
+    memory is freed even if the rank is killed.
     """
 
     def __init__(self, job: str, rank: int, folder: Path = FOLDER) -> None:
@@ -36,7 +36,7 @@ class SharedMemorySender:
             leftover.unlink(missing_ok=True)  # of a rank that was killed while it wrote
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
-        """Write a file and return its path (collective); "" on all ranks but rank 0.
+        """Write the weights to a file; return its path, or "" on ranks other than 0 (collective).
 
         Frees the oldest file if there would be more than MAX_WEIGHT_FILES.
         """
@@ -49,7 +49,7 @@ class SharedMemorySender:
         while len(self._files) >= MAX_WEIGHT_FILES:
             self._files.pop(0).close()
         path = self._folder / f"{self._prefix}-{os.getpid()}-{version}.safetensors"
-        save_file(dict(weights), path)  # creates it with mode 0600
+        save_file(dict(weights), path)  # creates the file with mode 0600
         file = path.open("rb")
         path.unlink()
         self._files.append(file)
@@ -68,7 +68,7 @@ class SharedMemorySender:
 
 
 class SharedMemoryReceiver:
-    """An engine's side."""
+    """An engine's side: provides the path of a local weights file."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """The driver's side of a weight transfer. Imports neither torch nor Ray.
 
-`WeightTransfer` is one version of the weights on its way to the engines: a `FileTransfer` or a
-`ChunkTransfer`. `Receiver` is an engine and `ChunkSource` the ranks, as the driver calls them.
+A `WeightTransfer` loads one version of the weights into the engines; it is a `FileTransfer` or a
+`ChunkTransfer`. `Receiver` and `ChunkSource` are the driver's interfaces to engines and ranks.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from raggrpo_trainer.host.pod_processes import PodProcess
 
 Errors = list[Exception | None]
-"""One entry per receiver; None if it loaded the version."""
+"""The error of each receiver, or None for a receiver that loaded the version."""
 
 
 class ChunkTransferFailed(Exception):
@@ -52,7 +52,7 @@ class Receiver(Protocol):
 
 
 class WeightTransfer(Protocol):
-    """One version of the weights on its way to the engines."""
+    """The transfer of one version of the weights to the engines."""
 
     @property
     def version(self) -> int:
@@ -85,7 +85,7 @@ class FileTransfer:
     handle: str
     """Path of the file on its node."""
     node: str
-    """Ray node of the file."""
+    """Ray node on which the file is."""
     fetch: Callable[[], Any]
     """Returns an object reference to the content, for engines on other nodes."""
     needs_all_engines: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class FileTransfer:
         )
 
     async def load_into_replacement(self, receiver: Receiver) -> None:
-        """Load the file."""
+        """Load the file into the replacement."""
         [error] = await self.load_into([receiver])
         if error is not None:
             raise error
@@ -152,8 +152,8 @@ class ChunkTransfer:
     async def load_into(self, receivers: Sequence[Receiver]) -> Errors:
         """Load every chunk into all engines. Raises ChunkTransferFailed if one engine fails.
 
-        The engine cannot be replaced here: the ranks would wait for it in a broadcast forever, and
-        a buffer that it had mapped would never be freed.
+        A failed engine cannot be replaced during the transfer: the ranks would wait for it in a
+        broadcast forever, and a buffer that it had mapped would never be freed.
         """
         source = self.source
         init_infos = await source.connect(receivers)
@@ -172,7 +172,7 @@ class ChunkTransfer:
         return [None] * len(receivers)
 
     async def load_into_replacement(self, receiver: Receiver) -> None:
-        """Write a file and load it."""
+        """Write the weights to a file and load it."""
         await (await self.write_file()).load_into_replacement(receiver)
 
 

@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker through `worker_extension_cls`."""
+    """A mixin of vLLM's worker, set as `worker_extension_cls`."""
 
     def load_weights_file(self: Any, path: str) -> None:
         """Load every tensor of a safetensors file with Hugging Face names.
@@ -16,7 +16,7 @@ class WorkerExtension:
         into a running engine fails.
         """
         with safe_open(path, "pt", device="cpu") as file:
-            # Opened first: an unreadable file fails before the reload changes the model.
+            # Open the file first: if it is unreadable, this fails before the model changes.
             tensors = ((name, file.get_tensor(name)) for name in list(file.keys()))
             self.reload_weights(weights_iterator=tensors)
         if self.device.type == "cpu":
@@ -25,7 +25,7 @@ class WorkerExtension:
 
 
 def _repack_tied_lm_head(model: torch.nn.Module) -> None:
-    """Repack a tied LM head: it owns no tensor, so the reload keeps its packed old weights."""
+    """Repack a tied LM head: it owns no tensor, so the reload keeps its old packed weights."""
     module: Any
     for module in model.modules():
         weight = getattr(module, "weight", None)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from .overrides import Unreadable, Values, flatten, parse_mapping
 
 Read = Callable[[str], str | None]
-"""Returns the text of a file, or None if it is not available."""
+"""Function that returns the text of a file, or None if the file is not available."""
 NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
 _HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
 _CHOICE: Final = re.compile(r"\$\{(\w+)\}")
@@ -26,12 +26,12 @@ class Composition:
 
     values: Values = field(default_factory=dict)
     inherited: dict[str, str] = field(default_factory=dict)
-    """Source file of every value from a `defaults` list."""
+    """Source file of every value that comes from a `defaults` list, by dotted path."""
     missing: list[str] = field(default_factory=list)
-    """Unavailable files, each with the file that references it."""
+    """Names of unavailable files, each with the file that references it."""
 
     def override(self, values: Values) -> None:
-        """Replace values by those of a command line."""
+        """Replace values with the overrides of a command line."""
         self.values |= values
         for path in values.keys() & self.inherited.keys():
             del self.inherited[path]
@@ -62,7 +62,7 @@ class _Entry:
     place: str
     """Path without suffix below a search path folder: actor/dp_actor."""
     package: str | None = None
-    """Package relative to that of the parent; None: from the file's header, else its group."""
+    """Package relative to the parent's; None: the package in the file's header, else its group."""
     group: str = ""
     is_optional: bool = False
 
@@ -75,7 +75,7 @@ class _Composer:
     def add(
         self, entry: _Entry, parent: str = "", above: tuple[str, ...] = (), text: str | None = None
     ) -> None:
-        """Add a file below its parent's package; `above` are its ancestors."""
+        """Add the values of a file below the package `parent`; `above` are the including files."""
         if entry.place in above:
             raise Unreadable(f"{entry.place}.yaml includes itself in its defaults")
         text = self._text(entry.place) if text is None else text
@@ -135,7 +135,7 @@ class _Composer:
         return _Entry(place, package or None, group, key.startswith("optional "))
 
     def _chosen(self, key: str, option: str) -> str:
-        """Return the option of a group; it replaces `${group}` in later options."""
+        """Return the chosen option of a group, to which later options may refer as `${group}`."""
         group = key.split()[-1]
         chosen = self._choices.setdefault(group, option)
         return _CHOICE.sub(lambda match: self._choices.get(match[1], match[0]), chosen)

@@ -1,6 +1,6 @@
 """Expansion of shell words with the variables of a script; runs no command.
 
-A mark in the text represents an unknown value, with its source and reason.
+A mark in an expanded text represents an unknown value; `Variables` stores its source and reason.
 """
 
 import ast
@@ -41,7 +41,7 @@ class Variables:
         self.current: dict[str, Variable] = {}
         self._marks: list[UnknownValue] = []
         self._alternatives: dict[str, Sequence[str]] = {}
-        """Mark of an undecided variable → its possible values."""
+        """Possible values of undecided variables, by mark."""
 
     def words(self, word: Word) -> list[str]:
         """Return the expansion of a word: any number of words."""
@@ -66,7 +66,7 @@ class Variables:
         return "".join(self._piece(piece) for piece in word)
 
     def unknown_value(self, text: str) -> UnknownValue | None:
-        """Return why a text is unknown, or None if it is known."""
+        """Return the source and reason of unknown values in a text, or None without any."""
         reasons = [self._marks[int(mark)].reason for mark in _MARK.findall(text)]
         if not reasons:
             return None
@@ -106,7 +106,7 @@ class Variables:
         return self._mark(f"${name}", f"an element of ${name} is set separately")
 
     def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return all elements; those that are not in every array have a mark."""
+        """Return the elements of all arrays; an element that is not in every array gets a mark."""
         return tuple(
             each
             if all(each in array for array in arrays)
@@ -142,7 +142,7 @@ class Variables:
         if source in _HERE:
             return "."
         if _ARGUMENTS.fullmatch(source):
-            return ""  # the import command receives the arguments of the script
+            return ""  # users pass script arguments to the import command instead
         if match := _ARITHMETIC.fullmatch(source):
             return self._computed(match)
         if source.startswith(("$(", "`")):

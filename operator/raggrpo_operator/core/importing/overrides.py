@@ -14,7 +14,7 @@ OVERRIDE: Final = re.compile(r"\+{0,2}([a-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 
 
 class Unreadable(Exception):
-    """The text is neither a configuration nor a script with overrides."""
+    """Raised for a text that is neither a configuration nor a script with overrides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class UnknownValue:
     """A value that the files do not contain."""
 
     text: str
-    """Source text."""
+    """Source text of the value."""
     reason: str
 
 

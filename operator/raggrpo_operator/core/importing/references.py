@@ -1,7 +1,7 @@
-"""Resolution of references such as `${data.seed}`, also nested or within a string.
+"""Resolution of references such as `${data.seed}`, which may be nested or within a string.
 
 The grammar is OmegaConf's (Variable interpolation). Supported resolvers are `oc.select` and
-`oc.env` with a default; the results of others depend on the run of verl.
+`oc.env` with a default; the results of other resolvers depend on the run of verl.
 """
 
 import re
@@ -13,11 +13,11 @@ from .overrides import UnknownValue, Values, parse_value
 _NODE: Final = re.compile(r"(\.*)([\w@/-]+(?:\.[\w@/-]+)*)")
 _RESOLVER_CALL: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
 _MISSING: Final = "???"
-"""A mandatory value."""
+"""OmegaConf's placeholder for a mandatory value that is not specified."""
 
 
 def resolve_references(values: Values, defaults: Mapping[str, Any]) -> Values:
-    """Return the values with references resolved, or UnknownValue if that is impossible.
+    """Return the values with references resolved; an unresolvable value becomes UnknownValue.
 
     `defaults` are used for fields without a value.
     """
@@ -26,7 +26,7 @@ def resolve_references(values: Values, defaults: Mapping[str, Any]) -> Values:
 
 
 class _Unresolved(Exception):
-    """A reference cannot be resolved."""
+    """Raised if a reference cannot be resolved."""
 
 
 class _Resolver:
@@ -36,7 +36,7 @@ class _Resolver:
         self._above: list[str] = []
 
     def value(self, name: str) -> Any:
-        """Return the value of a field, or UnknownValue if its references cannot be resolved."""
+        """Return the resolved value of a field, or UnknownValue if a reference is unresolvable."""
         if name in self._done:
             return self._done[name]
         raw = self._values[name]

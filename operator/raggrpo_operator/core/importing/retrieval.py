@@ -13,7 +13,7 @@ TOOLS: Final = f"{ROLLOUT}multi_turn.tool_config_path"
 
 
 def read_tool_file(this: Translation, read: Read) -> None:
-    """Read the tool configuration, if there is one."""
+    """Read the tool configuration if the configuration refers to one."""
     if (path := this.given.get(TOOLS)) is None:
         return
     this.translated.add(TOOLS)
@@ -31,7 +31,7 @@ def read_tool_file(this: Translation, read: Read) -> None:
 
 
 def has_search(this: Translation) -> bool:
-    """Return whether the policy searches, according to its tools, else to file names."""
+    """Return whether the policy searches, determined from its tools, or else from file names."""
     if this.tools:
         return any(tool.is_search for tool in this.tools)
     files = this.raw_text("data.train_files").lower()
@@ -39,7 +39,7 @@ def has_search(this: Translation) -> bool:
 
 
 def map_retrieval(this: Translation) -> None:
-    """Map multi-turn search with its tool to `spec.retrieval`."""
+    """Map multi-turn search and its tool to `spec.retrieval`."""
     turn = f"{ROLLOUT}multi_turn."
     if not has_search(this):
         return
@@ -58,7 +58,7 @@ def map_retrieval(this: Translation) -> None:
     this.spec["retrieval"]["endpoints"] = endpoints[:1] or [placeholder]
     this.lines["unmapped"].append(
         "the search tool: its prompts use <tool_call>, but the policy must write "
-        "<search>query</search>; describe this in data.systemPrompt"
+        "<search>query</search>; describe this format in data.systemPrompt"
         + ("" if endpoints else ", and specify the service in retrieval.endpoints")
     )
 
@@ -76,6 +76,6 @@ def _endpoint(this: Translation, settings: Mapping[str, Any]) -> dict[str, Any]:
     if urlsplit(str(settings[SERVICE_FIELD])).hostname in ("127.0.0.1", "localhost", "0.0.0.0"):
         this.report_error(
             f"tools: {SERVICE_FIELD}",
-            "is local to the host; in a cluster, specify a Service",
+            "the URL is local to the host; in a cluster, specify a Service",
         )
     return endpoint

@@ -1,7 +1,7 @@
 """Overrides that a shell script passes to verl's trainer; the script is never run.
 
-Assignments, arrays, defaults and integer arithmetic are evaluated in order. Branches and loops are
-not: values that differ between them are unknown.
+Assignments, arrays, defaults and integer arithmetic are evaluated in order. Conditions of branches
+and loops are not evaluated: a value that depends on them is unknown.
 """
 
 import re
@@ -21,7 +21,7 @@ _OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--con
 _DECLARATIONS: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _MAIN: Final = r"(?!(?:\w*_)?(?:sft|gen|eval|merge)\w*(?:\.py)?$)(?:\w+_)?main(?:_\w+)?"
 _TRAINER: Final = re.compile(rf"(?:\w+\.)+{_MAIN}|(?:.*/)?{_MAIN}\.py")
-"""verl.trainer.main_ppo, recipe.dapo.main_dapo, …fully_async_main, and files of these names."""
+"""Matches verl.trainer.main_ppo, recipe.dapo.main_dapo, …fully_async_main and such file names."""
 _OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:\w+_)?(?:sft|main_gen|main_eval|model_merger)")
 _NO_RUN: Final = frozenset({"echo", "pkill", "pgrep", "grep"})
 _OPENING: Final = frozenset({"if", "while", "until", "for", "select"})
@@ -35,11 +35,11 @@ class Script:
 
     overrides: Values = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
-    """Options of Hydra by long name: --config-name."""
+    """Values of Hydra's options, by long name such as --config-name."""
     choices: dict[str, str] = field(default_factory=dict)
-    """Options of groups: model_engine=megatron."""
+    """Chosen options, by group, such as model_engine=megatron."""
     missing: list[str] = field(default_factory=list)
-    """Other values that are known only while the script runs."""
+    """Other parts of the command that are known only while the script runs, as messages."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Command:
 
 @dataclass
 class _Scope:
-    """An open compound command, with the variables before and after its branches."""
+    """An open compound command, with the variables before it and at the ends of its branches."""
 
     kind: str
     before: dict[str, Variable]
@@ -66,7 +66,7 @@ def read_script(text: str) -> Script:
     commands = list(evaluator.commands(text))
     script = Script()
     runs = [each for each in commands if _program(each) is not None]
-    # Wrapper scripts run other programs: launch.sh data.seed=1.
+    # A wrapper script passes overrides to another program: launch.sh data.seed=1.
     runs = runs or [each for each in commands if _has_arguments(each)]
     for command in runs[:1]:
         _read(command, evaluator.variables, script)
@@ -128,14 +128,14 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
 
 
 class _Evaluator:
-    """Evaluate the commands of a script in order."""
+    """Evaluator of a script's commands, in order."""
 
     def __init__(self) -> None:
         self.variables = Variables()
         self._scopes: list[_Scope] = []
 
     def commands(self, text: str) -> Iterator[_Command]:
-        """Yield the simple commands with expanded words."""
+        """Yield the simple commands of a script with their words expanded."""
         collected: list[Token] = []
         before = ""
         for token in (*tokens(text), Token(0, "\n")):
@@ -171,7 +171,7 @@ class _Evaluator:
                 self._scopes[-1].expects_pattern = True
 
     def _is_pattern(self, operator: str, collected: Sequence[Token]) -> bool:
-        """Consume the pattern of a `case` branch; return whether there was one."""
+        """Consume the pattern of a `case` branch, and return whether there was a pattern."""
         if not self._is_in("case") or not self._scopes[-1].expects_pattern:
             return False
         if collected and _plain(collected[0]) == "esac":
@@ -202,7 +202,7 @@ class _Evaluator:
             yield _Command(rest[prefix].line, words)
 
     def _process_reserved(self, given: Sequence[Token]) -> list[Token]:
-        """Process leading reserved words and return the rest."""
+        """Process leading reserved words and return the remaining tokens."""
         rest = list(given)
         while rest and self._is_reserved(_plain(rest[0])):
             if _plain(rest.pop(0)) in ("for", "select") and rest:
@@ -211,7 +211,7 @@ class _Evaluator:
         return rest
 
     def _is_reserved(self, word: str) -> bool:
-        """Process a reserved word; return whether it was one."""
+        """Process a word if it is reserved, and return whether it was."""
         if word in _OPENING:
             self._open(word)
         elif word in ("elif", "else") and self._is_in("if"):

@@ -21,7 +21,7 @@ _CLOSING: Final = {"(": ")", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a word: plain text, or an expansion such as `$NAME`, `${…}` or `$(…)`."""
+    """A segment of a word: plain text, or an expansion such as `$NAME`, `${…}` or `$(…)`."""
 
     text: str
     is_expansion: bool = False
@@ -85,7 +85,7 @@ class _Lexer:
                     yield Token(line, word=word)
 
     def word(self, ends: frozenset[str], is_quoted: bool = False) -> Word:
-        """Read pieces up to one of `ends`."""
+        """Return the pieces up to the next character in `ends`."""
         pieces: list[Piece] = []
         while self._at < len(self._text) and (char := self._text[self._at]) not in ends:
             match char:
@@ -154,7 +154,7 @@ class _Lexer:
         return Piece("$")
 
     def _balanced(self, opening: str, has_quotes: bool = True) -> str:
-        """Skip a bracketed text and return it with its brackets."""
+        """Return a bracketed text, including its brackets, and continue after it."""
         opened = self._at
         depth = 0
         while True:
@@ -186,7 +186,7 @@ class _Lexer:
         self._heredocs.clear()
 
     def _skip_blanks(self, has_comments: bool = True) -> bool:
-        """Skip blanks, line continuations and comments; return whether text remains."""
+        """Skip blanks, line continuations and comments, and return whether text remains."""
         while self._at < len(self._text):
             if self._text[self._at] in " \t":
                 self._at += 1

@@ -1,4 +1,4 @@
-"""verl's tool configuration. Pure."""
+"""Reader of verl's tool configuration. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ COUNTERPARTS: Final[Mapping[str, str]] = {
     "timeout": "timeoutSeconds",
     "num_workers": "maxConcurrency",
 }
-"""Settings of verl's search tool and the equivalent endpoint fields."""
+"""Fields of an endpoint, by the equivalent setting of verl's search tool."""
 
 
 @dataclass(frozen=True)

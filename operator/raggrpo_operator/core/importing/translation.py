@@ -1,4 +1,4 @@
-"""verl's defaults, and the job under construction. Pure."""
+"""Defaults of verl, and a job under construction from a verl configuration. Pure."""
 
 import posixpath
 import re
@@ -44,7 +44,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trainer.project_name": "verl_examples",
     "trainer.experiment_name": "gsm8k",
 }
-"""verl's defaults of fields that a job depends on."""
+"""Defaults of the verl fields that a job depends on."""
 OWN_BLOCKS: Final = (
     "actor_rollout_ref.",
     "algorithm.filter_groups.",
@@ -56,7 +56,7 @@ OWN_BLOCKS: Final = (
 
 @dataclass
 class Imported:
-    """A job as plain values, and a line for every field of the original."""
+    """A job as plain values, and a line for every field of verl's configuration."""
 
     job: dict[str, Any]
     mapped: list[str] = field(default_factory=list)
@@ -66,12 +66,12 @@ class Imported:
 
 
 class Translation:
-    """A job under construction, with a line for each field of the original."""
+    """A job under construction, with a line for every field of verl's configuration."""
 
     def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
-        """`inherited` is the source file of every value from a `defaults` list."""
+        """`inherited` maps every value from a `defaults` list to its source file."""
         self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
-        """Fields with unknown values, which are omitted from the job."""
+        """Unknown values by field; these fields are omitted from the job."""
         self.given = {k: each for k, each in given.items() if k not in self.unknown}
         self.inherited = inherited
         self.spec: dict[str, Any] = {}
@@ -111,12 +111,12 @@ class Translation:
         self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
 
     def copy(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
-        """Copy the value to its counterpart, if the configuration or verl has one."""
+        """Copy a field to its counterpart if the configuration or verl's defaults contain it."""
         if (value := self.get(name)) is not None:
             self.put(name, change(value))
 
     def report_error(self, name: str, reason: str) -> None:
-        """Report an error in the original."""
+        """Report an error in a field of verl's configuration."""
         self.lines["wrong"].append(f"{name}: {reason}")
 
     def volume_path(self, name: str, value: object) -> str:
@@ -136,7 +136,7 @@ class Translation:
         return moved
 
     def report_remaining(self) -> None:
-        """Report the fields that were not translated, inherited ones by file."""
+        """Report the fields that were not translated; inherited fields are grouped by file."""
         by_file: dict[str, list[str]] = {}
         for name, value in self.unknown.items():
             file = self.inherited.get(name)
@@ -166,7 +166,7 @@ class Translation:
         return str(self.get(name)) if self.are_known(name) else UNNAMED
 
     def imported(self) -> Imported:
-        """Return the job with all lines."""
+        """Return the job and the lines of all fields."""
         name = re.sub(r"[^a-z0-9]+", "-", self.experiment_name().lower()).strip("-")[:44].strip("-")
         if not name[:1].isalpha():
             name = f"verl-{name}"[:44].strip("-")
@@ -204,7 +204,7 @@ def _note(name: str, known: ForeignField | None) -> str:
         return known.note or f"use spec.{known.path}, without this value"
     if name.startswith("critic."):
         return "GRPO has no critic"
-    if name.startswith(OWN_BLOCKS):  # its last name may have another meaning
+    if name.startswith(OWN_BLOCKS):  # a field of another trainer may have the same last name
         return "no counterpart"
     hint = hint_for(name.rpartition(".")[2])
     return f"not verl's; {hint}" if hint else "no counterpart"

@@ -1,6 +1,6 @@
 """Translation of a verl configuration into a job, with a line for every field. Pure.
 
-Defaults of verl that differ from ours are specified in the job, so that it trains in the same way.
+Defaults of verl that differ from ours are specified in the job, so that the job trains as in verl.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,12 +58,12 @@ COPIED_FIELDS: Final = (
     "trainer.n_gpus_per_node",
     "trainer.nnodes",
 )
-"""Fields whose value is copied."""
+"""Fields whose values are copied unchanged to their counterparts."""
 CLIPS: Final = {
     f"{ACTOR}clip_ratio_low": "clipRatioLow",
     f"{ACTOR}clip_ratio_high": "clipRatioHigh",
 }
-"""Fields that default to `clip_ratio`."""
+"""Fields of verl that default to `clip_ratio`, and their counterparts in `spec.algorithm`."""
 
 
 NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -75,10 +75,11 @@ def import_verl(
     missing: Sequence[str] = (),
     read: Read = lambda _: None,
 ) -> Imported:
-    """Return the job for a configuration.
+    """Return the job that corresponds to a verl configuration.
 
-    `inherited` is the source file of every value from a `defaults` list, `missing` are unavailable
-    files, `read` reads the tool configuration. Raises ValueError for a value of the wrong type.
+    `inherited` maps every value from a `defaults` list to its source file. `missing` are the
+    unavailable files. `read` returns the tool configuration. Raises ValueError for a value of the
+    wrong type.
     """
     values, number_lines = with_numbers(resolve_references(given, DEFAULTS))
     translation = Translation(values, inherited)
@@ -169,7 +170,7 @@ def _model_and_training(this: Translation) -> None:
 
 
 def _schedule(this: Translation) -> None:
-    """Map the learning rate schedule, `warmup_style` in older releases of verl."""
+    """Map the learning rate schedule, which older releases of verl call `warmup_style`."""
     names = [f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.warmup_style"]
     name = next((each for each in names if this.given.get(each) is not None), None)
     schedule = SCHEDULES.get(str(this.given.get(name)).lower()) if name else "Constant"
@@ -217,7 +218,7 @@ def _rollout(this: Translation) -> None:
 
 
 def _token_limits(this: Translation, n: int) -> None:
-    """Map the token limits, which must fit a sequence, or a prompt with its n completions."""
+    """Map the token limits; raise limits too small for a sequence or a prompt's n completions."""
     lengths = ("data.max_prompt_length", "data.max_response_length")
     if not this.are_known(*lengths, f"{ROLLOUT}n"):
         for name in (f"{ROLLOUT}max_num_batched_tokens", f"{ACTOR}ppo_max_token_len_per_gpu"):

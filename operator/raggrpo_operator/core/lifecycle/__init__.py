@@ -1,1 +1,1 @@
-"""The lifecycle of a job: `decide` and its round, by the moments of an attempt."""
+"""The lifecycle of a job: `decide`, and the steps before, during and after an attempt."""

@@ -1,6 +1,6 @@
 """Actions that `decide` requests from a runtime. Each is safe to perform twice.
 
-They carry all inputs, so a runtime neither resolves a job nor sizes its pods.
+An action carries all its inputs, so a runtime neither resolves a job nor sizes its pods.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """Inputs for rendering a job's pods (locally: its processes)."""
+    """Inputs for rendering a job's pods, or for starting its processes in a local run."""
 
     spec: JobSpec
     """The resolved spec."""
@@ -24,7 +24,7 @@ class PodPlan:
 
 @dataclass(frozen=True, slots=True)
 class StartPreflight:
-    """Run preflight in a process or pod without a GPU."""
+    """Run preflight in a pod or local process without a GPU."""
 
     plan: PodPlan
     config: TrainerConfig
@@ -33,7 +33,7 @@ class StartPreflight:
 
 @dataclass(frozen=True, slots=True)
 class DeletePreflight:
-    """Remove the finished preflight."""
+    """Delete the preflight pod or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,24 @@ class CreateCluster:
     plan: PodPlan
     number: ClusterNumber
     name: str
-    """Name from the status; earlier releases may have used another scheme."""
+    """Cluster name from the status; earlier releases may have named clusters differently."""
     ray_version: str
-    """Ray version of the image; "" if preflight has not reported it."""
+    """Ray version of the image, or "" if preflight has not reported it."""
     grace_seconds: int
-    """Time for a driver to save after SIGTERM."""
+    """Seconds that a driver has after SIGTERM to save a checkpoint and exit."""
     avoided_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Delete the cluster with everything on it, including engines."""
+    """Delete the Ray cluster and everything that runs on it, including engines."""
 
     number: ClusterNumber
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitAttempt:
-    """Record the configuration and submit the driver."""
+    """Record the attempt's configuration and submit its driver to the Ray cluster."""
 
     config: TrainerConfig
     cluster: ClusterNumber
@@ -82,14 +82,14 @@ class SubmitAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """Send SIGTERM to the driver, which saves and exits; SIGKILL after the grace period."""
+    """Send SIGTERM to the driver, which saves and exits; send SIGKILL after the grace period."""
 
     number: AttemptNumber
 
 
 @dataclass(frozen=True, slots=True)
 class DumpStacks:
-    """Write the stacks of driver, ranks and engines to the log folder."""
+    """Write the stack traces of the driver, ranks and engines to the log folder."""
 
     number: AttemptNumber
 

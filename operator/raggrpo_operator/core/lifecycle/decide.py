@@ -1,7 +1,8 @@
-"""`decide`: the only place where the lifecycle of a job is decided. Pure; safe to call twice.
+"""`decide`: the state machine of a job. Pure; safe to call twice.
 
-Starting an attempt takes two rounds: the first writes its number to the status, the second submits
-it. A crash between rounds therefore neither loses an attempt nor starts it twice.
+Starting an attempt takes two rounds: the first writes the attempt's number to the status, and the
+second submits the driver. Therefore a crash between the rounds neither loses an attempt nor starts
+it twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,14 +36,14 @@ from .warnings import update_warnings
 PEER_LOSS_EXIT_CODES = frozenset(
     {ExitCode.ROLLOUT_ENGINE_LOST, ExitCode.TRAINER_RANK_LOST, ExitCode.COLLECTIVE_TIMEOUT}
 )
-"""Exit codes that a lost pod may explain; pod evidence takes precedence if it arrives in time."""
+"""Exit codes that the loss of a pod may explain; see `_delay_for_evidence`."""
 SUCCESS_VERIFICATION_SECONDS = 60.0
-"""How long exit code 0 waits for the final progress to be read."""
+"""Seconds to wait for the final progress before exit code 0 is evaluated without it."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
-    """Return the status, actions and requeue delay that follow from what was observed."""
-    if job.metadata.deletion_timestamp:  # the API server deletes the job's objects
+    """Return the next status, the actions and the requeue delay for an observed job."""
+    if job.metadata.deletion_timestamp:  # Kubernetes garbage-collects the job's objects
         return Decision(job.status)
     resolved = resolve(job, job.status.preflight.known_facts)
     status = replace(
@@ -54,7 +55,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     this = Round(job, observed, now, status, resolved)
 
     spec_violations: tuple[Violation, ...] = ()
-    if not _is_accepted(job):  # an accepted spec is not validated again, even by a newer release
+    if not _is_accepted(job):  # even a newer release does not validate an accepted spec again
         spec_violations = violations(job, resolved, in_pods=observed.in_pods)
         with_facts = _violations_with_facts(job, resolved, in_pods=observed.in_pods)
         update_warnings(this, [*spec_violations, *with_facts])
@@ -104,7 +105,7 @@ def _is_accepted(job: RagGrpoJob) -> bool:
 def _violations_with_facts(
     job: RagGrpoJob, resolved: Resolved, *, in_pods: bool
 ) -> tuple[Violation, ...]:
-    """Return the violations that depend on facts, if preflight read them for this spec."""
+    """Return the violations found with preflight's facts, or () if it has not read this spec."""
     last = job.status.preflight
     if last.known_facts is None or last.spec_hash != preflight.spec_hash(job):
         return ()
@@ -130,7 +131,7 @@ def _has_ended(status: JobStatus) -> bool:
 
 
 def _reopen(this: Round) -> bool:
-    """Reopen an ended job if the user has requested it; return whether it is reopened."""
+    """Reopen a job that has ended if the user has requested that; return whether it is reopened."""
     status = this.status
     is_complete = is_true(status, ConditionType.COMPLETE)
     has_failed = is_true(status, ConditionType.FAILED)
@@ -139,7 +140,7 @@ def _reopen(this: Round) -> bool:
     is_requested = (
         (is_complete and this.spec.training.total_steps > status.progress.total_steps)
         or (has_failed and retry != status.retry)
-        # Without attempts, a spec that differs from the one preflight evaluated reopens the job.
+        # A job that failed before its first attempt is reopened by a change of its spec.
         or (
             has_failed
             and not status.attempt
@@ -152,7 +153,7 @@ def _reopen(this: Round) -> bool:
     pinned = status.pinned
     this.set_condition(ConditionType.COMPLETE, False, ConditionReason.REOPENED)
     this.set_condition(ConditionType.FAILED, False, ConditionReason.REOPENED)
-    if failure.reason == Cause.IMAGE_CHANGED:  # the retry accepts the new image
+    if failure.reason == Cause.IMAGE_CHANGED:  # by retrying, the user accepts the new image
         pinned = replace(pinned, image_id="")
     if has_failed:
         this.set_condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
@@ -173,7 +174,7 @@ def _reopen(this: Round) -> bool:
 
 
 def _release_all(this: Round) -> Decision:
-    """Release all resources; requeue only until they are gone."""
+    """Release all resources; requeue only while any of them exists."""
     this.actions.extend(_releases(this.observed))
     return this.decision(requeue_after=RELEASE_SECONDS if this.actions else None)
 
@@ -199,13 +200,13 @@ def _suspend(this: Round) -> Decision:
 
 
 def _continue_attempt(this: Round) -> Decision:
-    """Start the recorded attempt, follow it, or settle its end."""
+    """Start the recorded attempt, follow it while it runs, or settle its end."""
     observed, record, intent = this.observed, this.record, this.state.retry.intent
     this.record_observation()
     cluster = observed.cluster
     if (
         cluster is not None and cluster.number < record.cluster
-    ):  # the cluster of an earlier attempt is deleted first
+    ):  # first delete the cluster of an earlier attempt
         this.actions.append(DeleteCluster(cluster.number))
         return this.decision(RELEASE_SECONDS)
     retrievers.ensure_retrievers(this)
@@ -248,14 +249,20 @@ def _continue_attempt(this: Round) -> Decision:
 
 
 def _update_cluster(this: Round, cluster: ClusterObserved) -> None:
-    """Record the image ID and readiness, which may not have been reported before submission."""
+    """Record the image ID and readiness of the cluster.
+
+    The cluster may have reported them only after the driver was submitted.
+    """
     launch.pin_image(this, cluster)
     if cluster.is_ready:
         this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
 
 
 def _delay_unverified_success(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Set Progressing, and return whether a success has to wait until /progress can be read."""
+    """Return whether to wait for the final /progress that verifies exit code 0.
+
+    If the driver has succeeded, sets Progressing to False, which starts the wait's timer.
+    """
     if attempt is None or attempt.status is not SubmissionStatus.SUCCEEDED:
         return False
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.VERIFYING_SUCCESS)
@@ -263,7 +270,10 @@ def _delay_unverified_success(this: Round, attempt: AttemptObserved | None) -> b
 
 
 def _delay_for_evidence(this: Round, attempt: AttemptObserved | None) -> bool:
-    """Set Progressing, and return whether to wait for pod evidence that explains the exit."""
+    """Return whether to wait for evidence in pod statuses that explains the driver's exit.
+
+    If evidence may arrive, sets Progressing to False, which starts the wait's timer.
+    """
     limit, cluster = this.observed.evidence_seconds, this.observed.cluster
     if not limit or attempt is None or attempt.exit_code not in PEER_LOSS_EXIT_CODES:
         return False

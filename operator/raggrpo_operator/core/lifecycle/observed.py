@@ -1,4 +1,4 @@
-"""`Observed`: a frozen snapshot of what exists, made by a runtime and read by `decide`."""
+"""`Observed`: an immutable snapshot of a job's objects, made by a runtime for `decide`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,73 +28,73 @@ class SubmissionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreflightObserved:
-    """The preflight process or pod."""
+    """State of the preflight pod or process."""
 
     spec_hash: str
     result: PreflightResult | None = None
-    """None while it runs."""
+    """Result of preflight; None while preflight is running."""
     problem: str = ""
-    """Why it exited without a result."""
+    """Why preflight failed without a result; "" if it did not."""
     waiting_for: str = ""
-    """Why it has not started, such as an image that cannot be pulled."""
+    """Why preflight has not started, for example because its image cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Condition reason for `waiting_for`; unused if that is empty."""
+    """Condition reason for `waiting_for`; unused if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterObserved:
-    """One Ray cluster."""
+    """State of one Ray cluster."""
 
     number: ClusterNumber
     is_ready: bool = False
     is_lost: bool = False
-    """The head and everything on it are gone."""
+    """Whether the head, and everything that ran on it, is gone."""
     may_return: bool = False
-    """KubeRay restarts the lost head; nodes, ranks and engines survive."""
+    """Whether KubeRay restarts the lost head; nodes, ranks and engines survive."""
     may_save: bool = False
-    """The lost head is still terminating, and its driver may be saving."""
+    """Whether the lost head is still terminating, so that its driver may be saving."""
     is_queued: bool = False
-    """A queueing system has suspended the cluster and will resume it."""
+    """Whether a queueing system has suspended the cluster and will resume it."""
     cause: Cause | None = None
-    """Cause of a loss as reported by pods or processes (OOM kill, node, image)."""
+    """Cause of a loss or failed start, as reported by pods or processes; None if neither."""
     short_of: Shortage | None = None
-    """Which memory ran out, if that is the cause."""
+    """The memory that ran out, if that is the cause."""
     node: str = ""
-    """Node that the loss is attributed to; "" if none."""
+    """Node to which the loss is attributed, or "" if the loss is not attributed to a node."""
     image_ids: tuple[str, ...] = ()
-    """Image IDs that its pods have reported, the head's first."""
+    """Distinct image IDs that the cluster's pods have reported, starting with the head's."""
     ray_version: str = ""
-    """Ray version reported by the head before an attempt starts; "" if unknown."""
+    """Ray version that the head reported before an attempt started, or "" if unknown."""
     message: str = ""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Condition reason for pods that do not start, if the cluster is neither ready nor lost."""
+    """Condition reason for pods that do not start; unused if the cluster is ready or lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptObserved:
-    """The newest attempt as reported by Ray's Jobs API, or locally by its process."""
+    """The newest attempt, as reported by Ray's Jobs API or, in a local run, by its process."""
 
     number: AttemptNumber
     status: SubmissionStatus
     exit_code: int | None = None
     message: str = ""
     is_out_of_memory: bool = False
-    """Ray killed the driver because the head was low on memory."""
+    """Whether Ray killed the driver because the head was low on memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieverObserved:
-    """A managed retriever."""
+    """State of one managed retriever."""
 
     name: str
     address: str
-    """Base URL of its service."""
+    """Base URL of the retriever."""
     is_ready: bool = False
     problem: str = ""
     has_ended: bool = False
-    """Its process or pod has exited and must be restarted."""
+    """Whether the retriever has exited and must be restarted."""
     cause: Cause | None = None
-    """Cause that a restart cannot fix; None if it can."""
+    """Cause that a restart of the retriever cannot fix, or None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class DeviceObserved:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a runtime observed for one round. None: the object does not exist."""
+    """Everything that a runtime observed for one round. An object that does not exist is None."""
 
     preflight: PreflightObserved | None = None
     cluster: ClusterObserved | None = None
@@ -118,18 +118,18 @@ class Observed:
     """Response of GET /progress; None if it could not be read."""
     retrievers: tuple[RetrieverObserved, ...] = ()
     device: DeviceObserved | None = None
-    """Observed once preflight has a result; None if unknown."""
+    """Set once preflight has a result; None if the device is unknown."""
     is_head_reachable: bool = True
     default_image: str = ""
-    """Image of jobs without `spec.image`; "" for the local installation."""
+    """Image of jobs without `spec.image`; "" if local runs use the installed packages."""
     in_pods: bool = True
-    """False for local runs, where folders replace volumes."""
+    """Whether the job runs in pods; False for local runs, which use folders instead of volumes."""
     delay_seconds: float = 0.0
-    """How much later than requested the round started because of other jobs."""
+    """Seconds by which other jobs delayed the start of the round."""
     evidence_seconds: float = 0.0
-    """How long to wait for the pod status to explain the exit of a driver."""
+    """Seconds to wait for pod statuses to explain the exit of a driver; 0 to not wait."""
 
     @property
     def is_queued(self) -> bool:
-        """Whether a queueing system holds the job's pods back."""
+        """Whether the job's Ray cluster is waiting in a queue."""
         return self.cluster is not None and self.cluster.is_queued

@@ -33,11 +33,12 @@ from .actions import Action, PodPlan
 from .observed import Observed
 
 POLL_SECONDS = 5.0
+"""Default seconds until the next round."""
 RELEASE_SECONDS = 1.0
-"""Interval between checks whether released resources are gone."""
+"""Seconds between checks whether released resources are gone."""
 
 PODS_NOT_READY = "its pods are not ready"
-"""Message for pods that report no start problem."""
+"""Message about pods that are not ready and report no start problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Decision:
     status: JobStatus
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
-    """Seconds; None if only a watch event starts another round."""
+    """Seconds until the next round, or None to wait for a watch event."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Round:
 
     @property
     def state(self) -> RestartState:
-        """The restart state, which persists between rounds; assignment updates the status."""
+        """The restart state in the status; assignment updates the status."""
         return self.status.restart_state
 
     @state.setter
@@ -91,46 +92,46 @@ class Round:
 
     @property
     def pod_image(self) -> str:
-        """The image of the job's pods, by pinned digest if there is one."""
+        """The image of the job's pods, specified by digest if the digest is pinned."""
         return pin_digest(self.image, self.status.pinned)
 
     def set_condition(
         self, kind: ConditionType, value: bool | None, reason: Reason, message: str = ""
     ) -> None:
-        """Set a condition."""
+        """Set a condition in the status."""
         self.status = set_condition(self.status, kind, value, reason, message, self.now)
 
     def set_conditions(self, changes: Iterable[ConditionChange]) -> None:
-        """Set conditions."""
+        """Set several conditions in the status."""
         for change in changes:
             self.set_condition(*change)
 
     def store(self, group: Group) -> None:
-        """Replace one group of the restart state."""
+        """Replace one group of fields of the restart state."""
         self.state = self.state.with_group(group)
 
     def request(self, action: Action) -> None:
         """Request an action that must be performed only once.
 
-        Requests are counted in the status. If the job has changed meanwhile, the status write fails
-        and the action is not performed.
+        Each request increments a counter in the status. If the job has changed since it was read,
+        the status write fails and the action is not performed.
         """
         launch = self.state.launch
         self.store(replace(launch, tries=launch.tries + 1))
         self.actions.append(action)
 
     def record_observation(self) -> None:
-        """Record that the job was observed; deadlines are paused while a queue holds it back."""
+        """Record the time of this observation, unless the job is queued: this pauses deadlines."""
         if not self.observed.is_queued:
             delay = self.observed.delay_seconds
             self.store(observed_time.record_observation(self.state.watch, self.now, delay))
 
     def elapsed(self, since: datetime | None) -> float:
-        """Return the observed seconds since `since`; 0 if it is None."""
+        """Return the observed seconds since `since`, or 0 if `since` is None."""
         return observed_time.elapsed(since, self.state.watch, self.now)
 
     def seconds_in(self, kind: ConditionType) -> float:
-        """Return the seconds since the condition's last transition; 0 if it was never set."""
+        """Return the seconds since the condition's last transition, or 0 if it was never set."""
         since = get_condition(self.status, kind).last_transition_time
         return (self.now - since).total_seconds() if since is not None else 0.0
 
@@ -156,7 +157,7 @@ class Round:
         )
 
     def upgrade_message(self) -> str:
-        """Return why the pinned image cannot read the job's configuration, else ""."""
+        """Return a message if the pinned image does not support a field of the job, else ""."""
         digest = self._schema()
         remedy = "set spec.image to an image of this release"
         if not digest or digest == schema_digest():
@@ -171,14 +172,14 @@ class Round:
         return f"image {self.image} does not support {unknown}: remove it, or {remedy}"
 
     def _schema(self) -> str:
-        """Return the digest of the schema that the image reported in preflight, "" if unknown."""
+        """Return the schema digest that the image reported in preflight, or "" if unknown."""
         is_reported = self.image and self.image == self.status.pinned.image
         return self.status.preflight.facts.schema_digest if is_reported else ""
 
     def decision(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        # Ready as defined by kstatus. Progressing does not suffice: a queue may have preempted the
-        # pods of an attempt whose end has not been observed.
+        # Ready is defined as in kstatus. Progressing alone does not imply it: a queue may have
+        # preempted the pods of an attempt whose end has not been observed yet.
         is_healthy = is_true(self.status, ConditionType.PROGRESSING)
         is_healthy &= not is_true(self.status, ConditionType.SUSPENDED)
         is_healthy &= not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)

@@ -1,6 +1,6 @@
-"""Warnings of a job: from rules, preflight checks and the checkpoint interval. Pure.
+"""Warnings about a job from rules, preflight checks and its checkpoint interval. Pure.
 
-They are updated only in rounds that write the status for another reason.
+Warnings are updated only in rounds that write the status for another reason.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,17 +19,18 @@ from raggrpo_operator.core.spec.violation import Severity, Violation
 from .round import Round
 
 MAX_LISTED = 32
+"""Maximum number of warnings in the status."""
 SAVING_CAUSES = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cause.SUPERSEDED})
-"""Causes for which the driver saves before it exits, so no steps are lost."""
+"""Causes of attempts whose driver saves before it exits, so that no steps are lost."""
 MAX_LENGTH = 512
-"""Maximum characters of a warning."""
+"""Maximum characters of a warning's message."""
 FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
 INTERVAL_TOLERANCE = 2.0
-"""Factor by which the interval may differ from the optimum without a warning."""
+"""Factor by which the checkpoint interval may differ from the optimum without a warning."""
 
 
 def update_warnings(this: Round, violations: Iterable[Violation]) -> None:
-    """List the warnings of rules, preflight and checkpoint interval in the status."""
+    """Set the warnings in the status: from rules, preflight and the checkpoint interval."""
     warnings = [_rule_warning(each) for each in violations if each.severity is Severity.WARNING]
     warnings += [
         _check_warning(c) for c in this.status.preflight.checks if c.state is CheckState.WARNED
@@ -38,7 +39,7 @@ def update_warnings(this: Round, violations: Iterable[Violation]) -> None:
 
 
 def update_interval_warning(this: Round) -> None:
-    """Warn if the checkpoint interval is far from the optimum for the job's saves and failures."""
+    """Update the warning about the checkpoint interval, and leave the other warnings unchanged."""
     others = [
         each for each in this.status.warnings if each.reason != WarningReason.CHECKPOINT_INTERVAL
     ]
@@ -48,11 +49,11 @@ def update_interval_warning(this: Round) -> None:
 
 
 def best_interval(save_seconds: float, seconds_between_failures: float) -> float:
-    """Return the seconds between two checkpoints that minimize the lost time.
+    """Return the checkpoint interval, in seconds, that minimizes the lost time.
 
-    Young 1974, "A first order approximation to the optimum checkpoint interval", with the
+    Uses Young 1974, "A first order approximation to the optimum checkpoint interval", with the
     correction of Daly 2006, "A higher order estimate of the optimum checkpoint interval for
-    restart dumps", for saves that are not short compared with the time between failures.
+    restart dumps", for saves that are long relative to the time between failures.
     """
     if save_seconds >= 2 * seconds_between_failures:
         return seconds_between_failures

@@ -7,12 +7,12 @@ from .metadata import Manifest
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Settings used in manifests."""
+    """Settings of the operator that manifests depend on."""
 
     trainer_image: str
     """Image for jobs without `spec.image`."""
     operator_namespace: str
-    """Namespace of the operator's pods, which the NetworkPolicy of a job admits."""
+    """Namespace of the operator's pods; the NetworkPolicy of a job admits them."""
     token_key_id: str
     """Id of the installation key from which new tokens are derived."""
     operator_labels: dict[str, str] = field(
@@ -26,7 +26,7 @@ class ClusterSettings:
     api_server: tuple[str, ...] = ()
     """Networks of the API server, which pods of a job may never reach."""
     egress: tuple[Manifest, ...] = ()
-    """Additional egress rules."""
+    """Additional egress rules for the pods of all jobs."""
     image_pull_policy: str = "IfNotPresent"
     service_account: str = "default"
     """Service account of a job's pods; its token is not mounted."""

@@ -1,4 +1,4 @@
-"""ConfigMap with the configuration of an attempt, as a record that the attempt does not read."""
+"""ConfigMap that records the configuration of an attempt; the attempt does not read it."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -8,7 +8,7 @@ from .metadata import Manifest, child_metadata
 
 
 def render_config_map(job: Metadata, *, config: TrainerConfig) -> Manifest:
-    """Return the immutable record of an attempt's configuration."""
+    """Return the immutable ConfigMap that records an attempt's configuration."""
     number = config.attempt.number
     name = names.config_map_name(job.name, job.uid, number)
     return {

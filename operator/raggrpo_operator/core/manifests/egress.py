@@ -3,9 +3,9 @@
 A NetworkPolicy matches addresses and pods, not host names. A Service name therefore admits all pods
 of its namespace on any port, because network plugins match the port of the pod and not that of the
 Service. Any other host name admits its port on all addresses except the API server's. kube-proxy
-rewrites the Service address of the API server to an endpoint address before most plugins match it:
-unless `api_server` also lists the endpoint addresses, admitting an external host on the same port
-admits them, too.
+rewrites the Service address of the API server to an endpoint address before most plugins match it.
+Therefore `api_server` must also list the endpoint addresses: otherwise a rule for an external host
+on the same port also admits the API server.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ EMBEDDED = (
     (IPv6Network("2002::/16"), 80),  # 6to4
     (IPv6Network("::/96"), 0),  # IPv4-compatible
 )
-"""Networks whose addresses embed an IPv4 address, with its offset in bits from the right."""
+"""Networks whose addresses embed an IPv4 address, and its offset in bits from the right."""
 CLUSTER_DOMAIN = "cluster.local."
 DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
 Network = IPv4Network | IPv6Network
@@ -78,7 +78,7 @@ def _targets(spec: JobSpec) -> Iterator[tuple[str, int]]:
     """Yield host and port of every server the trainer calls; host "" is any external host."""
     urls = [endpoint.url for endpoint in spec.retrieval.external]
     urls += [function.url for function in spec.reward.functions]
-    for variable in spec.env:  # proxies and servers
+    for variable in spec.env:  # variables with the URL of a proxy or server
         is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
         if "://" in variable.value:
             urls.append(variable.value)
@@ -93,7 +93,7 @@ def _target(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # the trainer cannot call it either
+    except ValueError:  # the trainer cannot call an invalid URL either
         return None
     if not host:
         return None
@@ -132,7 +132,7 @@ def _locations(host: str, own_namespace: str) -> tuple[set[str], bool]:
     _, dot, rest = host.partition(".")
     if not dot:
         return {own_namespace}, False
-    # rag.search may be a Service in namespace search.
+    # For example, rag.search may be Service rag in namespace search.
     return ({rest} if "." not in rest else set()), True
 
 

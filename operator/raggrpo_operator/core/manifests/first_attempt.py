@@ -1,4 +1,4 @@
-"""All objects that the first attempt of a job creates, except the Secret with its token."""
+"""All objects that the operator creates for a job's first attempt, except the token Secret."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from .retriever import render_deployment, render_service, service_address
 from .token_secret import NAME_DIGITS
 
 PLACEHOLDER_DIGEST = "0" * NAME_DIGITS
-"""Placeholder for the digest that only the operator can derive from its key."""
+"""Placeholder for the token Secret's digest, which requires the operator's installation key."""
 
 
 def render_first_attempt(

@@ -37,7 +37,7 @@ def child_labels(job: Metadata) -> dict[str, str]:
 
 
 def owner_reference(job: Metadata) -> Manifest:
-    """Return the owner reference for garbage collection; it does not block deletion of the job."""
+    """Return the owner reference for garbage collection, which does not block a job's deletion."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

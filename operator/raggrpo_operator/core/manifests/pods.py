@@ -83,7 +83,7 @@ def container(
     with_reward_code: bool = False,
     read_only_claims: bool = False,
 ) -> Manifest:
-    """Return a container; its memory and GPU requests are also its limits."""
+    """Return a container whose memory and GPU requests equal its limits."""
     spec = plan.spec
     mounts = [
         {"name": "tmp", "mountPath": "/tmp"},
@@ -128,7 +128,7 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: the operator's `own` variables, the job's, and header Secrets.
+    """Return the environment: the operator's variables `own`, the job's, and Secrets of headers.
 
     Variables of the job override `own`; the rules reject reserved names.
     """
@@ -149,7 +149,7 @@ def trainer_env(
 
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:
-    """Return `own` and the default variables, without those of the job."""
+    """Return `own` and the default variables, without the variables of the job."""
     values = {"HOME": names.HOME_DIR, "PYTHONUNBUFFERED": "1", **own}
     return [_plain(name, value) for name, value in values.items()]
 
@@ -157,7 +157,7 @@ def plain_env(own: Mapping[str, str]) -> list[Manifest]:
 def literal(text: str) -> str:
     """Return a container argument or variable, escaped so that the kubelet does not expand it.
 
-    The kubelet replaces `$(NAME)` with the variable and `$$` with `$`.
+    The kubelet replaces `$(NAME)` with the value of the variable and `$$` with `$`.
     """
     return text.replace("$", "$$")
 
@@ -190,7 +190,7 @@ def _claims(spec: JobSpec) -> list[Manifest]:
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
-    """Return the job's tolerations, plus the one for GPU nodes if the pod may need such a node.
+    """Return the job's tolerations, plus a toleration for GPU nodes if the pod may need one.
 
     A node selector can pin all pods of a GPU job to GPU nodes, including head and preflight.
     """

@@ -19,5 +19,5 @@ def namespace_peer(namespace: str) -> Manifest:
 
 
 def policy_port(number: int, protocol: str = "TCP") -> Manifest:
-    """Return the port entry of a rule."""
+    """Return the port entry of a NetworkPolicy rule."""
     return {"protocol": protocol, "port": number}

@@ -1,4 +1,7 @@
-"""The preflight pod. It runs before GPUs are allocated; its termination message is the result."""
+"""The preflight pod, which runs before GPUs are allocated.
+
+The termination message of its container is the result of preflight.
+"""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -18,7 +21,7 @@ TERMINATION_LOG = "/dev/termination-log"
 def render_preflight_pod(
     job: Metadata, settings: ClusterSettings, action: StartPreflight
 ) -> Manifest:
-    """Return the pod that runs the preflight checks, labeled with the spec hash; it has no GPU."""
+    """Return the pod that runs the preflight checks without a GPU, labeled with the spec hash."""
     plan = action.plan
     sized = sizing_for(plan.sizing, PodRole.PREFLIGHT)
     own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}

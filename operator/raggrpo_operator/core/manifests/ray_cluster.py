@@ -1,7 +1,7 @@
 """The RayCluster of a job: a head without GPUs, which runs the driver, and worker pods.
 
-It is created once and never applied: `workerGroupSpecs` is an atomic list, so an apply would
-remove the fields that a queueing system has added.
+The operator creates a RayCluster once and never applies it: `workerGroupSpecs` is an atomic list,
+so an apply would remove the fields that a queueing system has added.
 """
 
 from raggrpo_api import names
@@ -25,16 +25,16 @@ AGENT_PORT = 52365
 MAX_WEIGHT = 100
 """Maximum weight of a scheduling preference."""
 OVERWRITE_COMMAND = "ray.io/overwrite-container-cmd"
-"""Annotation that makes KubeRay keep the command; it sets KUBERAY_GEN_RAY_START_CMD instead."""
+"""Annotation with which KubeRay keeps our command and sets KUBERAY_GEN_RAY_START_CMD to its own."""
 RAY_COMMAND = f"ulimit -n 65536; exec python -m {names.RAY_START} $KUBERAY_GEN_RAY_START_CMD"
 SHUTDOWN_SECONDS = 15
-"""Time for Ray to exit after the preStop hook has stopped waiting for the driver."""
+"""Seconds for Ray to exit after the preStop hook has stopped waiting for the driver."""
 
 
 def render_ray_cluster(
     job: Metadata, settings: ClusterSettings, action: CreateCluster, token_secret: str
 ) -> Manifest:
-    """Return the RayCluster; the grace period of its pods exceeds the driver's."""
+    """Return the RayCluster, whose pods have a longer grace period than the driver."""
     plan = action.plan
     labels = {names.LABEL_CLUSTER: str(action.number)}
     queue = plan.spec.scheduling.queue_name
@@ -140,7 +140,7 @@ def _group(
 
 
 def _probe(handler: Manifest, *, failures: int) -> Manifest:
-    """Return a probe that runs every second; KubeRay's default has an initial delay of 10 s."""
+    """Return a probe that runs every second, without KubeRay's default initial delay of 10 s."""
     return handler | {"periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": failures}
 
 
@@ -149,8 +149,8 @@ def _grace_and_affinity(action: CreateCluster) -> Manifest:
     fields: Manifest = {"terminationGracePeriodSeconds": action.grace_seconds + SHUTDOWN_SECONDS}
     if not action.avoided_nodes:
         return fields
-    # Only preferred: a required affinity could rule out the last node that fits. Matches the node
-    # name, since the label kubernetes.io/hostname may differ.
+    # Only preferred: a required affinity could rule out the last node that fits the pod. The term
+    # matches the node's name, from which the label kubernetes.io/hostname may differ.
     preferred = [
         {
             "weight": MAX_WEIGHT,
@@ -166,7 +166,7 @@ def _grace_and_affinity(action: CreateCluster) -> Manifest:
 
 
 def _logical_cpus(spec: JobSpec, sizing: PodSizing) -> int:
-    """Return the logical CPUs of a Ray node: one per rank and engine that fits, plus SPARE_CPUS."""
+    """Return the logical CPUs of a Ray node: one per possible rank and engine, plus SPARE_CPUS."""
     if sizing.role is PodRole.ROLLOUT:
         return 1 + SPARE_CPUS
     ranks = sizing.gpus or spec.resources.ranks
@@ -181,7 +181,7 @@ def _ray_env(action: CreateCluster) -> dict[str, str]:
         # Ray's default kills a stopped driver after 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": str(action.grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray tolerates five failures; this detects a vanished node after 8 s instead of 16.
+        # Ray tolerates five failed checks: this period detects a lost node after 8 s, not 16.
         "RAY_health_check_period_ms": "1000",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_RETURN_SECONDS),
     }

@@ -12,7 +12,7 @@ from .pods import container, plain_env, pod_spec
 READER = "reader"
 """Name of the pod's container."""
 MAX_SECONDS = 600
-"""Lifetime of the pod, in case its creator does not delete it."""
+"""Maximum lifetime of the pod in seconds, in case its creator does not delete it."""
 SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
 
 

@@ -61,7 +61,7 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
 
 
 def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
-    """Return the Service of a managed retriever; `name` overrides its default name."""
+    """Return the Service of a managed retriever; `name` replaces the default name."""
     port = {"name": "http", "protocol": "TCP", "port": names.RETRIEVER_PORT, "targetPort": "http"}
     metadata = _metadata(job, endpoint)
     return {
@@ -97,7 +97,7 @@ def _command(managed: ManagedRetriever) -> list[str]:
 
 
 def _index_mounts(spec: JobSpec, managed: ManagedRetriever) -> list[Manifest]:
-    """Return the writable mount of the index folder, which preflight creates."""
+    """Return the writable mount of the index folder (created by preflight), or [] without one."""
     volume = volume_of(managed.index_path, spec.volumes) if managed.embeds else None
     if volume is None or is_within(volume.mount_path, managed.index_path):
         return []

@@ -1,6 +1,6 @@
 """The token of a job's Ray cluster, derived from the installation key.
 
-The operator may create Secrets but not read them, so it derives the token again when needed.
+The operator may create Secrets but not read them, so it derives the token again for each use.
 """
 
 import base64
@@ -13,7 +13,7 @@ from raggrpo_api.job import Metadata
 from .metadata import Manifest, child_metadata
 
 TOKEN_KEY = "auth_token"
-"""Key of the Secret that KubeRay reads."""
+"""Key in the Secret that KubeRay reads."""
 NAME_DIGITS = 16
 """Hexadecimal digits in the name of the Secret: 64 bits, which cannot be guessed."""
 
@@ -24,11 +24,11 @@ def job_token(installation_key: bytes, job_uid: str) -> str:
 
 
 def secret_name(installation_key: bytes, job: Metadata) -> str:
-    """Return the name of the Secret, which cannot be guessed without the key.
+    """Return the name of the Secret, which cannot be guessed without the installation key.
 
-    An existing Secret of this name was therefore created for this job.
+    If a Secret of this name exists, the operator therefore created it for this job.
     """
-    text = f"name of the token's Secret of {job.uid}"  # not a uid, so the digest is not a token
+    text = f"name of the token's Secret of {job.uid}"  # not a uid: the digest is no token
     digest = hmac.new(installation_key, text.encode(), hashlib.sha256).hexdigest()
     return names.token_secret_name(job.name, digest[:NAME_DIGITS])
 

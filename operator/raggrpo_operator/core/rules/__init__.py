@@ -185,7 +185,7 @@ def violations(
 
 
 def validations() -> dict[str, list[Validation]]:
-    """Return the CRD's `x-kubernetes-validations` by place in its schema."""
+    """Return the `x-kubernetes-validations` of the CRD, grouped by place in the CRD's schema."""
     by_place: dict[str, list[Validation]] = {}
     for rule in RULES:
         if isinstance(rule, SpecRule | ServerRule):

@@ -47,7 +47,7 @@ def group_size_equals_n(spec: JobSpec) -> bool:
     as_specified=True,
 )
 def n_is_at_least_two(rollout: RolloutSpec) -> bool:
-    """Reject a group of one, whose advantage is always 0."""
+    """Reject a group of one completion, whose advantage is always 0."""
     return rollout.n >= 2
 
 
@@ -62,7 +62,7 @@ def n_is_at_least_two(rollout: RolloutSpec) -> bool:
     as_specified=True,
 )
 def group_size_is_at_least_two(algorithm: AlgorithmSpec) -> bool:
-    """Reject a group of one, whose advantage is always 0."""
+    """Reject a group of one completion, whose advantage is always 0."""
     return algorithm.group_size >= 2
 
 
@@ -95,7 +95,10 @@ def ranks_get_completions(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about uneven division; it is not an error, because rows are packed by tokens."""
+    """Warn if an update does not divide evenly over ranks.
+
+    This is not an error, because rows are packed by tokens.
+    """
     ranks, training = num_ranks(inputs.spec.resources), inputs.spec.training
     is_padded = training.row_layout is RowLayout.PADDED
     unit = "completions" if is_padded else "prompts"
@@ -119,7 +122,7 @@ def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
     "self.data.trainBatchSize % self.training.miniBatchPrompts == 0",
 )
 def mini_batch_divides_batch(spec: JobSpec) -> bool:
-    """Require a whole number of mini-batches per batch, both counted in prompts."""
+    """Require each batch to consist of a whole number of mini-batches, both counted in prompts."""
     return spec.data.train_batch_size % spec.training.mini_batch_prompts == 0
 
 
@@ -139,12 +142,12 @@ def mini_batch_divides_batch(spec: JobSpec) -> bool:
     "self.data.maxPromptLength + self.data.maxResponseLength",
 )
 def micro_batch_holds_a_sequence(spec: JobSpec) -> bool:
-    """Require a token budget that fits at least one prompt and its completion."""
+    """Require a token budget that is large enough for one prompt and its completion."""
     return spec.training.tokens_per_micro_batch >= spec.data.max_sequence_length
 
 
 def micro_batch_holds_a_group(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about a token budget smaller than the longest group, which is then split."""
+    """Warn if the longest group exceeds the token budget and is therefore split."""
     data, training = inputs.spec.data, inputs.spec.training
     budget = training.tokens_per_micro_batch
     group = data.max_prompt_length + inputs.spec.rollout.n * data.max_response_length

@@ -27,12 +27,12 @@ _VALIDATES = (
     f"{value_or('recovery.maxRestarts', '1')} == 0",
 )
 def restarts_need_checkpoints(spec: JobSpec) -> bool:
-    """Reject restarts without checkpoints, which would start from scratch."""
+    """Reject restarts without checkpoints, because each restart would repeat all steps."""
     return spec.checkpoint.every_steps > 0 or spec.recovery.max_restarts == 0
 
 
 def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about an interval as long as the run.
+    """Warn if the checkpoint interval is as long as the run.
 
     The optimal interval is about √(2 · save time · time between failures) (Young, 1974).
     """
@@ -58,12 +58,12 @@ def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
     cel="self.keepLast >= 2",
 )
 def two_checkpoints_are_kept(checkpoint: CheckpointSpec) -> bool:
-    """Require a checkpoint to fall back to when the newest is damaged."""
+    """Require a second checkpoint as a fallback in case the newest one is damaged."""
     return checkpoint.keep_last >= 2
 
 
 def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about backups that are due without a new checkpoint."""
+    """Warn if backups are due at steps without a new checkpoint."""
     checkpoint = inputs.spec.checkpoint
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
@@ -74,7 +74,7 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
-    """Require validation if it ranks checkpoints, and warn about checkpoints without it."""
+    """Require validation if it ranks checkpoints, and warn about checkpoints that it skips."""
     checkpoint, validation = inputs.spec.checkpoint, inputs.spec.validation
     if not checkpoint.keep_best or checkpoint.best_by is BestBy.REWARD:
         return
@@ -103,7 +103,7 @@ def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
     f"({specified('data.validationFiles')} && size(self.data.validationFiles) > 0)",
 )
 def validation_has_files(spec: JobSpec) -> bool:
-    """Require held-out prompts for validation."""
+    """Require files with held-out prompts if validation is enabled."""
     validation = spec.validation
     is_enabled = validation.before_training or validation.after_training or validation.every_steps
     return bool(spec.data.validation_files) or not is_enabled

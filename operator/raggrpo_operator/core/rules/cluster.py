@@ -22,7 +22,7 @@ _NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESO
     cel=f"!has(self.image) || !{matches('self.image', kubernetes_names.BARE_DIGEST)}",
 )
 def image_is_a_name(spec: JobSpec) -> bool:
-    """Reject the digest of an image without its name, which the kubelet rejects."""
+    """Reject an image that is only a digest, because the kubelet requires a name."""
     return re.fullmatch(kubernetes_names.BARE_DIGEST, spec.image) is None
 
 
@@ -37,7 +37,7 @@ def image_is_a_name(spec: JobSpec) -> bool:
     f" || self.gpuResourceName.startsWith('{_QUOTA}'))",
 )
 def gpu_resource_is_extended(resources: ResourcesSpec) -> bool:
-    """Reject resources that Kubernetes reserves: pods could not be created."""
+    """Reject resource names that Kubernetes reserves, because pods could not request GPUs."""
     name = resources.gpu_resource_name
     return _NATIVE not in name and not name.startswith(_QUOTA)
 
@@ -66,7 +66,7 @@ def priority_class_is_not_reserved(scheduling: SchedulingSpec) -> bool:
     cel="!has(self.operator) || self.operator != 'Equal' || (has(self.key) && size(self.key) > 0)",
 )
 def toleration_equal_has_key(toleration: Toleration) -> bool:
-    """Require a key for Equal."""
+    """Require a key for operator Equal."""
     return toleration.operator != "Equal" or bool(toleration.key)
 
 
@@ -80,5 +80,5 @@ def toleration_equal_has_key(toleration: Toleration) -> bool:
     "size(self.value) == 0",
 )
 def toleration_exists_has_no_value(toleration: Toleration) -> bool:
-    """Reject a value for Exists."""
+    """Reject a value for operator Exists."""
     return toleration.operator != "Exists" or not toleration.value

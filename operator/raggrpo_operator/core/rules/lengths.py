@@ -45,7 +45,7 @@ def run_has_one_target(training: TrainingSpec) -> bool:
 
 
 def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject epochs that amount to more steps than totalSteps allows."""
+    """Reject epochs that amount to more than MAX_STEPS steps."""
     epochs, rows = inputs.spec.training.epochs, inputs.facts.rows
     steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
     if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
@@ -65,12 +65,12 @@ def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
     cel="self.data.maxSamples == 0 || self.data.maxSamples >= self.data.trainBatchSize",
 )
 def batch_fits_max_samples(spec: JobSpec) -> bool:
-    """Reject a batch that repeats a prompt: both would be sampled with the same seeds."""
+    """Reject a batch larger than maxSamples: a repeated prompt would reuse its sampling seeds."""
     return spec.data.max_samples == 0 or spec.data.max_samples >= spec.data.train_batch_size
 
 
 def batch_fits_data(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a batch that repeats a prompt because the data has too few rows."""
+    """Reject a batch with more prompts than the data has rows."""
     batch, rows = inputs.spec.data.train_batch_size, inputs.facts.rows
     if batch_fits_max_samples.is_met(inputs.spec) and 0 < rows < batch:
         message = f"a batch of {batch} prompts exceeds the {rows} rows of the data"
@@ -80,7 +80,7 @@ def batch_fits_data(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when the steps need more prompts than the data has."""
+    """Warn if the run needs more prompts than the data has rows."""
     steps, rows = inputs.job.spec.training.total_steps, inputs.facts.rows
     prompts = steps * inputs.spec.data.train_batch_size
     if rows and prompts > rows:
@@ -111,7 +111,7 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
 def engine_step_holds_a_sequence(spec: JobSpec) -> bool:
     """Require the token budget of an engine step to hold the longest sequence.
 
-    Otherwise its prefill could starve.
+    Otherwise the prefill of that sequence could starve.
     """
     return spec.rollout.max_num_batched_tokens >= spec.data.max_sequence_length
 
@@ -149,7 +149,7 @@ def passages_leave_room(spec: JobSpec) -> bool:
 
 
 def truncated_passages_leave_room(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about passages that truncation drops from most prompts."""
+    """Warn if truncation drops passages from most prompts."""
     spec = inputs.spec
     if spec.data.allow_truncation and not _passages_leave_room(spec):
         passages = _passage_tokens(spec)

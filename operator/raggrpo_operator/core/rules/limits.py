@@ -23,14 +23,15 @@ from .base.text_size import cel_text_bytes, text_bytes
 MAX_NAME_BYTES = 255
 """Maximum bytes of a file name on common file systems."""
 MAX_REJECTED_CHECKPOINTS = 64
+"""Maximum number of checkpoint paths that recovery adds to a configuration."""
 CHECKPOINT_NAME_BYTES = 48
-"""Maximum checkpoint paths that recovery adds to a configuration, and bytes of their names."""
+"""Maximum bytes of a checkpoint's name below checkpoint.path."""
 MAX_ESCAPED_BYTES = 6
-"""Maximum bytes in JSON per byte of a string."""
+"""Maximum bytes of escaped JSON per byte of a string."""
 FIXED_BYTES = 16 * 1024
-"""Upper bound of a configuration without the strings of the job."""
+"""Maximum bytes of a configuration without the job's strings."""
 ADDED_BYTES = 2048
-"""Allowance for the job's uid, addresses of managed retrievers and skipped steps."""
+"""Maximum bytes of the job's uid, addresses of managed retrievers and skipped steps together."""
 
 _SCHEMA = structural(JobSpec, lambda _place, _default: "")
 
@@ -67,7 +68,7 @@ retriever_memory_is_in_range = _in_range(
 
 
 def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject file names that are too long in bytes, which are not characters."""
+    """Reject file names of more than MAX_NAME_BYTES bytes; the schema counts characters."""
     for field, path in path_fields(inputs.job.spec):
         longest = max(len(name.encode()) for name in path.split("/"))
         if longest > MAX_NAME_BYTES:
@@ -85,7 +86,7 @@ def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
     as_specified=True,
 )
 def environment_is_small(env: list[EnvVar]) -> bool:
-    """Keep the environment small enough for every pod."""
+    """Reject an environment that is too large for a pod."""
     texts = (text_bytes(variable.model_dump(exclude_unset=True)) for variable in env)
     return sum(texts) <= limits.MAX_ENV_BYTES
 
@@ -99,7 +100,7 @@ def environment_is_small(env: list[EnvVar]) -> bool:
     as_specified=True,
 )
 def texts_are_small(spec: JobSpec) -> bool:
-    """Keep a job small enough for the API server."""
+    """Reject a job that is too large for the API server."""
     values = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return text_bytes(values) <= limits.MAX_SPEC_BYTES
 
@@ -110,7 +111,7 @@ def configuration_fits(inputs: RuleInput) -> Iterator[Violation]:
     texts = text_bytes(specified)
     added = MAX_REJECTED_CHECKPOINTS * len(inputs.spec.checkpoint.path.encode())
     if MAX_ESCAPED_BYTES * (texts + added) + FIXED_BYTES <= limits.MAX_CONFIG_BYTES:
-        return  # most jobs are far from the limit: rendering is expensive
+        return  # most jobs are far below the limit and skip the expensive rendering
     config = trainer_config(inputs.job, Resolved(inputs.spec, inputs.origins))
     checkpoint = len(json.dumps(inputs.spec.checkpoint.path)) + CHECKPOINT_NAME_BYTES
     size = len(config.to_json()) + MAX_REJECTED_CHECKPOINTS * checkpoint + ADDED_BYTES

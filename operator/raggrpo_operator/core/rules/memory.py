@@ -35,13 +35,13 @@ DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
     f"({DISAGGREGATED} ? {DISAGGREGATED_LIMIT} : {COLOCATED_LIMIT})",
 )
 def utilization_leaves_room_for_trainer(spec: JobSpec) -> bool:
-    """Require memory for the trainer on a shared GPU, and for CUDA on a separate one."""
+    """Require the engine to leave memory for the trainer, or for CUDA on a separate GPU."""
     limit = MAX_UTILIZATION[spec.resources.placement]
     return spec.resources.device is Device.CPU or spec.rollout.gpu_memory_utilization <= limit
 
 
 def utilization_leaves_room_for_cache(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about an engine with little KV cache."""
+    """Warn if gpuMemoryUtilization leaves the engine little KV cache."""
     share = inputs.spec.rollout.gpu_memory_utilization
     if inputs.spec.resources.device is Device.GPU and share < MIN_UTILIZATION:
         message = f"{share} leaves the engine little KV cache"
@@ -50,9 +50,9 @@ def utilization_leaves_room_for_cache(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
-    """Require parameters, gradients and moments to fit next to the engine.
+    """Require parameters, gradients and AdamW's moments to fit into a GPU next to the engine.
 
-    If the GPU's memory is unknown, the largest of any GPU is assumed.
+    If the memory of the GPUs is unknown, the largest memory of any GPU is assumed.
     """
     if not _is_gpu_model_known(inputs):
         return
@@ -91,7 +91,7 @@ def gpu_memory_is_known(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when an engine must preempt sequences for lack of KV cache."""
+    """Warn if an engine must preempt sequences for lack of KV cache."""
     if not _is_gpu_memory_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
@@ -111,7 +111,7 @@ def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when activations probably do not fit, and suggest a token budget."""
+    """Warn if activations probably do not fit, and suggest a token budget."""
     if not _is_gpu_memory_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
@@ -131,7 +131,7 @@ def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
-    """Require the engine's share to hold its weights and the KV cache of one sequence."""
+    """Require the engine's memory share to hold its weights and the KV cache of one sequence."""
     if not _is_gpu_model_known(inputs):
         return
     spec, facts = inputs.spec, inputs.facts
@@ -152,7 +152,7 @@ def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about eager mode in presets that optimize for speed."""
+    """Warn if eager execution is specified with a preset that optimizes for speed."""
     spec = inputs.spec
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
@@ -179,7 +179,7 @@ def shm_is_below_memory(resources: ResourcesSpec) -> bool:
 
 
 def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
-    """Require the same if one of the two amounts is derived."""
+    """Require /dev/shm to be smaller than the pod's memory if one of the amounts is derived."""
     resources, sizing = inputs.spec.resources, inputs.sizing
     is_derived = not (resources.shm_size and resources.memory)
     if is_derived and parse_quantity(sizing.shm) >= parse_quantity(sizing.memory):
@@ -189,7 +189,7 @@ def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def memory_covers_estimate(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about a likely OOM kill; the specified value still replaces the estimate."""
+    """Warn if a specified amount is below its estimate, so that an OOM kill is likely."""
     amounts = {"memory": inputs.spec.resources.memory, "shm": inputs.spec.resources.shm_size}
     for resource, text in amounts.items():
         needed = estimate(inputs.sizing, resource)
@@ -225,7 +225,7 @@ def _is_gpu_memory_known(inputs: RuleInput) -> bool:
 
 
 def _device(inputs: RuleInput) -> str:
-    """Return the memory of a GPU and its source."""
+    """Return a text with the memory of a GPU and the source of this value."""
     whole = format_size(gpu_memory.assumed_memory(inputs.spec, inputs.facts))
     if not _is_gpu_memory_known(inputs):
         return f"{whole} (the largest of any GPU)"

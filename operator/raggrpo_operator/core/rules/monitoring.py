@@ -8,11 +8,11 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .base.rule_input import RuleInput, warning
 
 CREDENTIALS = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
-"""Any of these suffices: an API key, an offline mode, or a token file."""
+"""Variables of which W&B needs one: an API key, an offline mode or a token file."""
 
 
 def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when W&B would reject the run; training continues without it."""
+    """Warn if W&B would reject the run; training then continues without W&B."""
     env_names = {variable.name for variable in inputs.spec.env}
     if inputs.spec.monitoring.wandb.project and not env_names & CREDENTIALS:
         message = "spec.env has no WANDB_API_KEY, without which W&B rejects metrics"
@@ -21,7 +21,7 @@ def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def wandb_is_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn if no metrics would be sent to W&B."""
+    """Warn if a W&B project is specified but monitoring.mode records no metrics."""
     monitoring = inputs.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
         message = "monitoring.mode Off records no metrics for W&B"
@@ -30,7 +30,7 @@ def wandb_is_used(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def debug_lines_are_written(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about debug lines that the log level hides."""
+    """Warn if debug lines are enabled but the log level hides them."""
     monitoring = inputs.spec.monitoring
     if monitoring.log_level in (LogLevel.DEBUG, LogLevel.INFO):
         return

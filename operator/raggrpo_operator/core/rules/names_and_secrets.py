@@ -25,13 +25,13 @@ URLS = ("spec.retrieval.endpoints[]", "spec.reward.functions[]")
 _FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOUNTS))
 _PARENTS = {path.rpartition("/")[0].removeprefix("/") for path in names.RESERVED_MOUNTS}
 _MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
-"""Matches reserved folders of a pod, everything below them, and their parents."""
+"""Pattern of mount paths that overlap reserved folders: the folders, their contents and parents."""
 _USE_SECRET = "put the value into a Secret; secretKeyRef: {name, key}"
 _USE_HEADER = "remove it; use a header with secretKeyRef"
 
 
 def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
-    """Require unique names within each list; the API server enforces them as list map keys."""
+    """Require unique names within each list, which the API server enforces by list map keys."""
     spec = inputs.spec
     lists = {
         "spec.retrieval.endpoints": [endpoint.name for endpoint in spec.retrieval.endpoints],
@@ -110,7 +110,7 @@ def env_is_not_reserved(variable: EnvVar) -> bool:
     cel=f"!(self.name.lowerAscii() in {sorted(names.RESERVED_HEADERS)})",
 )
 def headers_are_not_reserved(header: Header) -> bool:
-    """Reject headers of the connection: a wrong value breaks every call."""
+    """Reject headers that the HTTP client sets, because a wrong value would break every call."""
     return header.name.lower() not in names.RESERVED_HEADERS
 
 
@@ -139,7 +139,7 @@ def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
     applies=lambda inputs: inputs.in_pods,
 )
 def mount_path_is_not_reserved(volume: Volume) -> bool:
-    """Reject volumes that hide a folder every pod needs; a local run has no pods."""
+    """Reject mount paths that would hide a folder that every pod needs."""
     mount = volume.mount_path
     return not any(
         is_within(mount, each) or is_within(each, mount) for each in names.RESERVED_MOUNTS
@@ -170,7 +170,7 @@ def mount_path_has_no_colon(volume: Volume) -> bool:
     cel="!(has(self.value) && size(self.value) > 0 && has(self.secretKeyRef))",
 )
 def variable_has_one_source(variable: EnvVar) -> bool:
-    """Reject a variable with both a value and a reference."""
+    """Reject a variable with both a value and a Secret reference."""
     return not (variable.value and variable.secret_key_ref)
 
 
@@ -183,7 +183,7 @@ def variable_has_one_source(variable: EnvVar) -> bool:
     cel="(has(self.value) && size(self.value) > 0) != has(self.secretKeyRef)",
 )
 def header_has_one_source(header: Header) -> bool:
-    """Require a value or a reference, and not both."""
+    """Require either a value or a Secret reference."""
     return bool(header.value) != (header.secret_key_ref is not None)
 
 
@@ -199,7 +199,7 @@ def header_has_one_source(header: Header) -> bool:
     f"!{matches('self.name', SECRET_NAME_PATTERN)}",
 )
 def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
-    """Reject a value under the name of a secret: anyone who can read the job could read it."""
+    """Reject a literal value whose name looks like a secret: anyone who reads the job sees it."""
     return not literal.value or not is_secret_name(literal.name)
 
 
@@ -253,7 +253,7 @@ def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject URLs that match the pattern but are rejected by clients."""
+    """Reject URLs that match the pattern of their field but that clients reject."""
     for place in (*URLS, "spec.checkpoint.backup"):
         for path, service in values_at(inputs.spec, place):
             if problem := url_problem(service.url):
@@ -263,7 +263,7 @@ def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, nearest name, text) of every text and number in free JSON."""
+    """Yield (path, nearest name, text) of every string and number in free JSON."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
         yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")
@@ -273,7 +273,7 @@ def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
 
 
 def _references(inputs: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
-    """Yield (path, reference) of the Secret keys that become environment variables."""
+    """Yield (path, reference) for each Secret key that becomes an environment variable."""
     for place in HEADERS:
         for path, header in values_at(inputs.spec, place):
             if header.secret_key_ref is not None:

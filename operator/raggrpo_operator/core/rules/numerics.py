@@ -49,7 +49,7 @@ def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about rates that usually result from a typo in the exponent."""
+    """Warn about learning rates that usually result from a typo in the exponent."""
     rate, (lowest, highest) = inputs.spec.training.learning_rate, LEARNING_RATE_RANGE
     if not lowest <= rate <= highest:
         message = f"{rate:g} is not between {lowest:g} and {highest:g}"
@@ -87,7 +87,7 @@ def clip_ratio_high_is_positive(algorithm: AlgorithmSpec) -> bool:
 
 
 def dual_clip_exceeds_clip_range(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a bound that would clip tokens within the upper clip distance."""
+    """Reject a dual clip bound that would clip tokens within the clip range."""
     bound, high = inputs.spec.algorithm.dual_clip, inputs.spec.algorithm.clip_ratio_high
     if bound and bound <= 1 + high:
         message = f"{bound} is not above 1 + clipRatioHigh = {1 + high:g}"
@@ -132,7 +132,7 @@ def decay_is_used(inputs: RuleInput) -> Iterator[Violation]:
     cel=f"!{is_one_of('model.attention', 'Flash', 'Eager')} || {PADDED}",
 )
 def attention_supports_row_layout(spec: JobSpec) -> bool:
-    """Require padded rows for Flash and Eager."""
+    """Require padded rows for attention Flash and Eager."""
     is_limited = spec.model.attention in (Attention.FLASH, Attention.EAGER)
     return not is_limited or spec.training.row_layout is RowLayout.PADDED
 
@@ -146,7 +146,7 @@ def attention_supports_row_layout(spec: JobSpec) -> bool:
     cel=f"!{_FLASH} || !{ON_CPU}",
 )
 def flash_has_gpu(spec: JobSpec) -> bool:
-    """Require a GPU for Flash."""
+    """Require a GPU for attention Flash."""
     return spec.model.attention is not Attention.FLASH or spec.resources.device is Device.GPU
 
 
@@ -160,13 +160,13 @@ def flash_has_gpu(spec: JobSpec) -> bool:
     cel=f"!{_FLASH} || !{is_one_of('training.precision', 'FP32')}",
 )
 def flash_has_16_bits(spec: JobSpec) -> bool:
-    """Require a 16-bit precision for Flash."""
+    """Require a 16-bit precision for attention Flash."""
     is_flash = spec.model.attention is Attention.FLASH
     return not is_flash or spec.training.precision is not Precision.FP32
 
 
 def bf16_is_available(inputs: RuleInput) -> Iterator[Violation]:
-    """Require compute capability 8 for BF16; older GPUs emulate it slowly."""
+    """Require compute capability 8 for BF16, which older GPUs emulate slowly."""
     spec, major = inputs.spec, inputs.facts.gpu_compute_major
     if spec.resources.device is not Device.GPU or not 0 < major < BF16_COMPUTE_MAJOR:
         return
@@ -198,5 +198,5 @@ def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
     cel="self.maxBackoffSeconds >= self.backoffSeconds",
 )
 def backoff_is_ordered(recovery: RecoverySpec) -> bool:
-    """Reject a maximum delay below the first one."""
+    """Reject a maximum restart delay that is shorter than the first delay."""
     return recovery.max_backoff_seconds >= recovery.backoff_seconds

@@ -18,7 +18,7 @@ _HOLDS = (
     "(self.checkpoint.path + '/').startsWith("
     "{v}.mountPath.endsWith('/') ? {v}.mountPath : {v}.mountPath + '/')"
 )
-"""Condition that a volume holds the checkpoints."""
+"""CEL condition that checkpoint.path is on the volume `{v}`."""
 
 
 @spec_rule(
@@ -77,7 +77,7 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about other paths that are not on a volume: only the image may contain them."""
+    """Warn about other paths that are not on a volume and exist only if the image has them."""
     volumes = inputs.spec.volumes
     for field, path in path_fields(inputs.job.spec):
         is_other = field != CHECKPOINT and not field.startswith("spec.volumes")

@@ -26,7 +26,7 @@ from .reward import uses_rag_score
 
 _JSON_START = re.compile(r"""\s*(\{\s*['"]|\[\s*['"{\[])""")
 RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
-"""Fields required in a RagChat request besides the context."""
+"""Fields that a RagChat request requires in addition to the context."""
 PASSAGE_MODES = (RetrievalMode.PROMPT, RetrievalMode.SEARCH)
 _UNUSED_REMEDIES = {
     "extraBody": "write it into body, or protocol: SearchR1 or RagChat",
@@ -41,7 +41,7 @@ _INDEX = value_or("index", repr("BM25"))
 
 
 def _one_endpoint(role: str) -> str:
-    """Return a condition on the spec that one endpoint has a role."""
+    """Return a CEL condition that exactly one endpoint has the role."""
     return (
         f"({specified('retrieval.endpoints')} && "
         f"self.retrieval.endpoints.exists_one(e, has(e.role) && e.role == '{role}'))"
@@ -70,7 +70,7 @@ def endpoint_has_one_source(endpoint: RetrievalEndpoint) -> bool:
     cel=f"{_INDEX} == 'BM25' || has(self.embedding)",
 )
 def index_has_embedding_model(managed: ManagedRetriever) -> bool:
-    """Require an embedding model for Dense and Hybrid."""
+    """Require an embedding model for indexes Dense and Hybrid."""
     return managed.embedding is not None or not managed.embeds
 
 
@@ -85,7 +85,7 @@ def index_has_embedding_model(managed: ManagedRetriever) -> bool:
     "(has(self.indexPath) && size(self.indexPath) > 0))",
 )
 def embedding_model_is_used(managed: ManagedRetriever) -> bool:
-    """Reject an embedding model and its files for BM25."""
+    """Reject an embedding model, vectors and an index folder for index BM25."""
     is_specified = managed.embedding is not None or managed.vectors or managed.index_path
     return managed.embeds or not is_specified
 
@@ -160,7 +160,7 @@ def calls_contain_the_question(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a string that contains JSON as body: it would be sent as a string."""
+    """Reject a body that is a string of JSON, because it would be sent as a string."""
     for path, endpoint in _endpoints(inputs):
         if isinstance(endpoint.body, str) and _JSON_START.match(endpoint.body):
             message = f"the body of {endpoint.name} is a string that looks like JSON"
@@ -227,7 +227,7 @@ def rag_score_has_endpoints(spec: JobSpec) -> bool:
     f"{list(RAG_FIELDS)}.all(f, f in self.retrieval.actorOutput.fields)",
 )
 def actor_writes_required_fields(spec: JobSpec) -> bool:
-    """Require every field of a RagChat request; the service rejects incomplete ones."""
+    """Require the policy to write every field that the service requires in a RagChat request."""
     is_http = any(
         endpoint.role is EndpointRole.ACTOR and endpoint.protocol is EndpointProtocol.HTTP
         for endpoint in spec.retrieval.endpoints
@@ -237,7 +237,7 @@ def actor_writes_required_fields(spec: JobSpec) -> bool:
 
 
 def endpoints_are_used(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about endpoints that are never called, probably because the mode is missing."""
+    """Warn about endpoints that are never called, usually because retrieval.mode is unspecified."""
     mode = inputs.spec.retrieval.mode
     used: set[EndpointRole] = set()
     if mode in PASSAGE_MODES:
@@ -261,7 +261,7 @@ def endpoints_are_used(inputs: RuleInput) -> Iterator[Violation]:
     "(self.promptTemplate.contains('{passages') && self.promptTemplate.contains('{prompt'))",
 )
 def prompt_template_is_complete(retrieval: RetrievalSpec) -> bool:
-    """Require passages and question in the prompt."""
+    """Require the placeholders for passages and prompt in the prompt template."""
     template = retrieval.prompt_template
     is_complete = "{passages" in template and "{prompt" in template
     return is_complete or retrieval.mode is not RetrievalMode.PROMPT
@@ -277,7 +277,7 @@ def prompt_template_is_complete(retrieval: RetrievalSpec) -> bool:
     "self.passageTemplate.contains('{text')",
 )
 def passage_template_is_complete(retrieval: RetrievalSpec) -> bool:
-    """Require the text in a passage."""
+    """Require the placeholder for the text in the passage template."""
     return "{text" in retrieval.passage_template or retrieval.mode not in PASSAGE_MODES
 
 

@@ -40,7 +40,7 @@ def uses_rag_score(spec: JobSpec) -> bool:
     cel="self.name != 'Python' || (has(self.python) && size(self.python) > 0)",
 )
 def python_reward_has_function(term: RewardFunction) -> bool:
-    """Require the function of a Python reward."""
+    """Require a function for reward Python."""
     return term.name is not RewardKind.PYTHON or bool(term.python)
 
 
@@ -53,7 +53,7 @@ def python_reward_has_function(term: RewardFunction) -> bool:
     cel="!(self.name in ['Http', 'Judge']) || (has(self.url) && size(self.url) > 0)",
 )
 def http_reward_has_url(term: RewardFunction) -> bool:
-    """Require the URL of an HTTP service or judge."""
+    """Require a URL for rewards Http and Judge."""
     return term.name not in (RewardKind.HTTP, RewardKind.JUDGE) or bool(term.url)
 
 
@@ -66,7 +66,7 @@ def http_reward_has_url(term: RewardFunction) -> bool:
     cel="self.name != 'Judge' || has(self.judge)",
 )
 def judge_has_model(term: RewardFunction) -> bool:
-    """Require the model and prompt of a judge."""
+    """Require a model and a prompt for reward Judge."""
     return term.name is not RewardKind.JUDGE or term.judge is not None
 
 
@@ -80,12 +80,12 @@ def judge_has_model(term: RewardFunction) -> bool:
     cel=f"double({value_or('lowest', '0.0')}) < double({value_or('highest', '10.0')})",
 )
 def judge_has_a_range(judge: JudgeSpec) -> bool:
-    """Require a range of grades."""
+    """Require the highest grade to exceed the lowest grade."""
     return judge.lowest < judge.highest
 
 
 def judge_can_grade(inputs: RuleInput) -> Iterator[Violation]:
-    """Require a prompt that contains the completion, and one valid source of the grade."""
+    """Require a judge prompt with the completion, and one valid source of the grade."""
     for path, term in _terms(inputs):
         if term.judge is None:
             continue
@@ -138,7 +138,7 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
     ),
 )
 def reward_has_weight(reward: RewardSpec) -> bool:
-    """Reject rewards that are always 0."""
+    """Reject weights that are all 0, because every reward would be 0."""
     return any(term.weight for term in reward.functions)
 
 
@@ -151,7 +151,7 @@ def reward_has_weight(reward: RewardSpec) -> bool:
     cel="!has(self.prompt) || size(self.prompt) > 0",
 )
 def prompt_column_is_named(columns: Columns) -> bool:
-    """Require the column of the prompts."""
+    """Require the name of the prompt column."""
     return bool(columns.prompt)
 
 
@@ -165,7 +165,7 @@ def prompt_column_is_named(columns: Columns) -> bool:
     f"!{_READS_ANSWER}",
 )
 def answer_column_is_named(spec: JobSpec) -> bool:
-    """Require the column of the answers if a reward compares with them."""
+    """Require the name of the answer column if a reward compares completions with answers."""
     reads_answer = any(term.name in ANSWER_REWARDS for term in spec.reward.functions)
     return bool(spec.data.columns.answer) or not reads_answer
 
@@ -180,12 +180,12 @@ def answer_column_is_named(spec: JobSpec) -> bool:
     f"!{HAS_RAG_SCORE}",
 )
 def context_column_is_named(spec: JobSpec) -> bool:
-    """Require the column of the context for RagScore."""
+    """Require the name of the context column for reward RagScore."""
     return bool(spec.data.columns.context) or not uses_rag_score(spec)
 
 
 def template_context_is_named(inputs: RuleInput) -> Iterator[Violation]:
-    """Require the column of the context if a template reads it."""
+    """Require the name of the context column if a template contains {context}."""
     spec = inputs.spec
     is_read = not uses_rag_score(spec) and needs_context(spec.retrieval, spec.reward)
     if is_read and not spec.data.columns.context:

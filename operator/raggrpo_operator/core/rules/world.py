@@ -58,7 +58,7 @@ def disaggregated_has_rollout_gpus(resources: ResourcesSpec) -> bool:
 
 
 def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject a specified number of engines if it is derived."""
+    """Reject a specified number of engines where the operator derives that number."""
     resources = inputs.spec.resources
     path, remedy = "spec.resources.rolloutEngines", "remove it"
     if resources.rollout_engines == 1:
@@ -103,7 +103,7 @@ def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
     "self.resources.rolloutGpus % self.rollout.tensorParallelSize == 0",
 )
 def tensor_parallel_divides_rollout_gpus(spec: JobSpec) -> bool:
-    """Require the engines' GPUs to divide evenly over engines."""
+    """Require the rollout GPUs to divide evenly over the engines."""
     resources = spec.resources
     is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
     return not is_split or resources.rollout_gpus % spec.rollout.tensor_parallel_size == 0
@@ -138,7 +138,7 @@ def tensor_parallel_divides_heads(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def workers_fit_cpus(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn if data threads are capped at the number of CPUs."""
+    """Warn if data.numWorkers exceeds the number of data threads that will run."""
     data = inputs.job.spec.data
     requested, used = data.num_workers, inputs.spec.data.num_workers
     if "num_workers" in data.model_fields_set and requested > used:
@@ -166,13 +166,13 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
     cel=f"self.training.offPolicySteps == 0 || {DISAGGREGATED}",
 )
 def async_needs_disaggregation(spec: JobSpec) -> bool:
-    """Reject overlap on shared devices, which cannot generate while they train."""
+    """Reject off-policy steps on shared devices, which cannot generate while they train."""
     is_split = spec.resources.placement is Placement.DISAGGREGATED
     return is_split or spec.training.off_policy_steps == 0
 
 
 def rollout_optimizations_are_enabled(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn when an optimization for long RAG prompts is disabled."""
+    """Warn if an optimization for long RAG prompts is disabled."""
     rollout = inputs.spec.rollout
     switches = {
         "enableChunkedPrefill": rollout.enable_chunked_prefill,

@@ -11,7 +11,7 @@ HEAD_RETURN_SECONDS = 60
 MIN_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES_COVERED = 3
-"""Multiple of a save; a drained node may save many jobs at once."""
+"""Number of save durations in the grace period; many jobs may save at once on a drained node."""
 SAVE_BYTES_PER_SECOND = 500e6
 """Write speed from a node to a shared volume, assumed until a save has been measured."""
 
@@ -19,8 +19,8 @@ SAVE_BYTES_PER_SECOND = 500e6
 def grace_seconds(spec: JobSpec, status: JobStatus) -> int:
     """Return the seconds from SIGTERM to SIGKILL for pods of the next Ray cluster.
 
-    Covers the current step and a save, at most `deadlines.checkpointSeconds`: a hung driver takes
-    this long to stop.
+    The grace period covers the current step and a save. It is at most
+    `deadlines.checkpointSeconds`, because a hung driver uses the whole period.
     """
     slowest = status.restart_state.slowest_save_seconds
     size = CHECKPOINT_BYTES_PER_PARAMETER * status.preflight.facts.parameters

@@ -31,16 +31,16 @@ from .terms import term, total, with_specified
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
 """CPUs of the Ray head pod, whose driver tokenizes, scores and packs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
-"""CPUs of preflight and retrievers; like those of the head, at most `resources.cpu`."""
+"""CPUs of preflight and retriever pods; like the CPUs of the head, capped at `resources.cpu`."""
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
 PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
 PYTHON_OBJECT_FACTOR = 6
-"""Size of Python objects relative to the packed token id, mask and logprob (12 bytes)."""
+"""Size of a token's Python objects, relative to its packed id, mask and logprob (12 bytes)."""
 TEXT_BYTES_PER_TOKEN = 8
-"""Text of a prompt plus its token ids."""
+"""Bytes of text and token id per token of a prompt."""
 
 _head = partial(term, "headMemory")
 _rollout = partial(term, "rolloutMemory")
@@ -53,7 +53,7 @@ def memory_unit(spec: JobSpec) -> int:
 
 
 def head(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the Ray head pod, which runs Ray's system processes, driver and progress server."""
+    """Return the size of the Ray head pod: Ray's system processes, driver and progress server."""
     device, unit = spec.resources.device, memory_unit(spec)
     shm = head_shm_terms(spec)
     shm_size = format_bytes(total(shm), unit)
@@ -77,7 +77,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
-    """Return the pods of disaggregated engines, one engine per pod, or None if colocated."""
+    """Return the size of disaggregated engine pods (one engine each), or None if colocated."""
     if spec.resources.placement is not Placement.DISAGGREGATED:
         return None
     resources, unit = spec.resources, memory_unit(spec)
@@ -103,7 +103,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
 
 
 def preflight(spec: JobSpec, facts: Facts) -> Sized:
-    """Return the preflight pod, which reads all prompts."""
+    """Return the size of the preflight pod, which reads all prompts."""
     device = spec.resources.device
     memory = [
         term(
@@ -120,7 +120,7 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:
-    """Return the pods of managed retrievers, named by endpoint."""
+    """Return the sizes of the managed retrievers' pods, named by endpoint."""
     return [_retriever(spec, facts, *item) for item in spec.retrieval.managed.items()]
 
 
@@ -143,7 +143,7 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
 
 
 def _capped_cpu(spec: JobSpec, defaults: Mapping[Device, str]) -> str:
-    """Return the default CPUs of a pod, at most resources.cpu."""
+    """Return the default CPUs of a pod, capped at resources.cpu."""
     amounts = [defaults[spec.resources.device], spec.resources.cpu]
     return min(filter(None, amounts), key=parse_quantity)
 

@@ -1,6 +1,6 @@
 """Memory of a managed retriever as named terms: texts, BM25 index, embeddings and their model.
 
-`tests/bench/retrieval/dense_search.py` compares them with measurements.
+`tests/bench/retrieval/dense_search.py` compares the terms with measurements.
 """
 
 from functools import partial
@@ -15,19 +15,19 @@ from .terms import term
 
 SERVER_BYTES = 512 * MIB
 EMBEDDING_SERVER_BYTES = 3 * GIB // 2
-"""Includes torch, transformers and a forward pass of 4,096 tokens."""
+"""Memory of the server with torch, transformers and a forward pass of 4,096 tokens."""
 TEXT_AND_BM25_FACTOR = 4
-"""Texts, tokens and BM25 index, relative to the size of the corpus file."""
+"""Size of texts, tokens and BM25 index, relative to the size of the corpus file."""
 TEXT_FACTOR = 2
 OBJECT_BYTES_PER_PASSAGE = 320
-"""Python objects of a passage."""
+"""Bytes of a passage's Python objects."""
 LINK_BYTES_PER_PASSAGE = 300
-"""HNSW links of a passage: 64 × 4 bytes on the lowest layer, plus those of upper layers."""
+"""Bytes of a passage's HNSW links: 64 × 4 on the lowest layer, plus links of upper layers."""
 FLOAT32 = 4
 
 
 def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a retriever; `facts` describe the corpora of all retrievers together."""
+    """Return the memory terms of a retriever; `facts` cover the corpora of all retrievers."""
     of = partial(term, "retriever")
     if not managed.embeds:
         reason = f"0.5 GiB + {TEXT_AND_BM25_FACTOR} × corpus of {format_size(facts.corpus_bytes)}"

@@ -15,14 +15,14 @@ from raggrpo_operator.core.spec.world import num_engines
 from .terms import term, total
 
 SAMPLE_BYTES_PER_TOKEN = 12
-"""Token id, mask and logprob of a token as passed through Ray."""
+"""Bytes of a token's id, mask and logprob as passed through Ray."""
 WEIGHT_FILES = MAX_WEIGHT_FILES + 1
-"""Copies of the weights, including a deleted one that an engine still has open."""
+"""Maximum copies of the weights, including a deleted file that an engine still has open."""
 STORE_SHARE_OF_SHM = 0.95
 """Maximum share of /dev/shm for Ray's object store."""
 CPU_OBJECT_STORE = 128 * MIB
 GPU_OBJECT_STORE = 2 * GIB
-"""Minimum sizes of an object store; Ray rejects less than 75 MiB."""
+"""Minimum bytes of an object store on CPU and GPU nodes; Ray rejects less than 75 MiB."""
 MARGIN = 0.2
 
 
@@ -54,7 +54,7 @@ def rollout_batch_bytes(spec: JobSpec) -> int:
 
 
 def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a pod with ranks and, if colocated, engines."""
+    """Return the /dev/shm terms of a pod with ranks and, if colocated, engines."""
     engines = max(1, num_engines(spec) // spec.resources.nodes)
     copies = max(WEIGHT_FILES, engines) if _has_several_pods(spec) else WEIGHT_FILES
     weights = with_model_note(f"{copies} copies of the engine's weights", facts)
@@ -68,13 +68,13 @@ def trainer_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def head_shm_terms(spec: JobSpec) -> list[SizingTerm]:
-    """Return the terms of the Ray head pod: only its object store."""
+    """Return the /dev/shm terms of the Ray head pod, which has only an object store."""
     terms = [_store_term("headShm", head_object_store_bytes(spec))]
     return [*terms, _margin("headShm", terms)]
 
 
 def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of a pod with one engine and no ranks."""
+    """Return the /dev/shm terms of a pod with one engine and no ranks."""
     weights = with_model_note("one copy of the engine's weights", facts)
     terms = [
         _store_term("rolloutShm", object_store_bytes(spec, facts)),
@@ -86,7 +86,7 @@ def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def with_model_note(reason: str, facts: Facts) -> str:
-    """Return the reason, with a note while the model is unknown."""
+    """Return the reason of a term, with a note if preflight has not read the model yet."""
     return reason if facts.parameters else f"{reason}; known after preflight"
 
 

@@ -1,7 +1,7 @@
 """GPUs, CPUs, memory and /dev/shm of a resolved spec, as named terms.
 
-Specified amounts take precedence and are listed with the estimate. Terms that depend on the model
-are 0 before preflight.
+Specified amounts take precedence and are listed after the terms of the estimate. Terms that depend
+on the model are 0 before preflight.
 """
 
 from functools import partial
@@ -38,9 +38,9 @@ _gpu = partial(term, "gpu")
 
 
 def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
-    """Return the resource requests per trainer pod (GPUs: of the whole job) and per other pod.
+    """Return the resource requests of each kind of pod, with terms that explain each amount.
 
-    The terms explain each amount.
+    The amounts outside `pods` are those of a trainer pod, except `gpus`: GPUs of the whole job.
     """
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
@@ -67,7 +67,7 @@ def estimate(sizing: Sizing, resource: str) -> int:
 
 
 def sizing_for(sizing: Sizing, role: PodRole, name: str = "") -> PodSizing:
-    """Return the resources of one kind of pod; `name` distinguishes retrievers."""
+    """Return the resources of one kind of pod; `name` is the endpoint name of a retriever."""
     [match] = [each for each in sizing.pods if each.role is role and each.name == name]
     return match
 
@@ -136,7 +136,7 @@ def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 
 def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
-    """Return the terms of one GPU; empty on CPU or while the model is unknown."""
+    """Return the memory terms of one GPU, or [] on CPU or while the model is unknown."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return []
     ranks, longest = max(1, num_ranks(spec.resources)), spec.data.max_sequence_length

@@ -10,17 +10,17 @@ SPECIFIED = "given"
 
 
 def term(resource: str, name: str, amount: float, reason: str) -> SizingTerm:
-    """Return a term of an amount in bytes."""
+    """Return a named term of a resource, with `amount` in bytes."""
     return SizingTerm(resource=resource, name=name, bytes=int(amount), reason=reason)
 
 
 def total(terms: Iterable[SizingTerm]) -> int:
-    """Return the sum in bytes, without the specified value."""
+    """Return the sum of terms in bytes, without the specified value."""
     return sum(each.bytes for each in terms if each.name != SPECIFIED)
 
 
 def with_specified(resource: str, terms: Sequence[SizingTerm], specified: str) -> list[SizingTerm]:
-    """Return the terms, followed by the specified value, if any."""
+    """Return the terms, followed by a term for the specified value, if any."""
     if not specified:
         return list(terms)
     reason = f"spec.resources replaces the estimate of {format_size(total(terms))}"

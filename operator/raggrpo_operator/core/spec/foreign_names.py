@@ -13,7 +13,7 @@ class ForeignField:
     """A field in the configuration of another trainer."""
 
     path: str = ""
-    """Counterpart below `spec`, or ""."""
+    """Path of the counterpart below `spec`, or "" without one."""
     note: str = ""
     """How the value differs, or why there is no counterpart."""
 
@@ -146,7 +146,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
         "its folder; the function takes one sample and is set in python",
     ),
 }
-"""Fields of verl by full name."""
+"""Fields of verl by full path."""
 
 OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "hybrid_grpo": ForeignField("algorithm.groupSize", "the value of its group_size"),
@@ -246,7 +246,7 @@ _BY_LAST_NAME: Final[Mapping[str, ForeignField]] = {
 
 
 def hint_for(name: str) -> str:
-    """Return the remedy for a foreign field, given by its last name, or ""."""
+    """Return the remedy for a foreign field with this last path component, or ""."""
     foreign = _BY_LAST_NAME.get(name)
     if foreign is None:
         return ""

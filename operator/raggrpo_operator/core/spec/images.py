@@ -40,11 +40,11 @@ def pin_digest(image: str, pinned: Pinned) -> str:
 
 
 def _is_name_of(full: str, image: str) -> bool:
-    """Return whether an image name without digest, as reported by a node, is this image's.
+    """Return whether `full`, a name that a node reported without digest, refers to `image`.
 
     Short names omit the registry and `library/`, which the container runtime adds. A node that has
-    the same image from two registries may report the one that short names do not resolve to; then
-    no pod can pull it, and `spec.image` must include its registry.
+    the same image from two registries may report the registry to which short names do not resolve.
+    Then no pod can pull the digest, and `spec.image` must include the registry.
     """
     folder, slash, last = image.partition("@")[0].rpartition("/")
     name = folder + slash + last.partition(":")[0]

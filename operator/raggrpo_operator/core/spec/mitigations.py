@@ -1,6 +1,6 @@
 """Mitigations: changes of the configuration after running out of memory, and their order.
 
-The shortage selects the mitigations: each reduces the memory that ran out.
+The kind of memory that ran out determines the mitigations, each of which saves that memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from raggrpo_api.status.cause import Cause
 
 MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
-"""Leaves memory for the ranks on a shared GPU, and for CUDA on a separate one."""
+"""Maximum gpuMemoryUtilization, which leaves memory for ranks or, on separate GPUs, for CUDA."""
 MIN_SEQUENCES = 8
 """Minimum concurrent sequences; below it, decoding is too slow."""
 UTILIZATION_STEP = 0.1
 MAX_MITIGATIONS = 16
-"""Limit of the list in status."""
+"""Maximum number of mitigations listed in status."""
 
 
 class Mitigation(StrEnum):
@@ -45,7 +45,7 @@ _ORDER: Mapping[Shortage, tuple[Mitigation, ...]] = {
         Mitigation.ENFORCE_EAGER,
         Mitigation.SEQUENCES_HALVED,
     ),
-    # A colocated engine starts while the ranks build the model, and occupies its share by then.
+    # A colocated engine starts while the ranks build the model and then occupies its share.
     Shortage.TRAINING_STATE: (Mitigation.LOWER_GPU_MEMORY_UTILIZATION,),
     Shortage.STEP: _STEP,
     Shortage.HEAD_HOST: (Mitigation.WORKERS_HALVED,),
@@ -56,7 +56,7 @@ _UNKNOWN_SHORTAGE: Mapping[Cause, tuple[Mitigation, ...]] = {
     Cause.CUDA_OUT_OF_MEMORY: (*_STEP, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
     Cause.HOST_OUT_OF_MEMORY: (),
 }
-"""For an unknown shortage."""
+"""Mitigations by cause, for an unknown shortage."""
 _OPPOSITE = {
     Mitigation.LOWER_GPU_MEMORY_UTILIZATION: Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
     Mitigation.RAISE_GPU_MEMORY_UTILIZATION: Mitigation.LOWER_GPU_MEMORY_UTILIZATION,
@@ -74,8 +74,8 @@ def next_mitigation(
 ) -> Mitigation | None:
     """Return the next mitigation after `cause`, or None if none is left.
 
-    `spec` is the resolved spec without mitigations. Each mitigation is applied once, in order; then
-    the repeatable ones, again in order.
+    `spec` is the resolved spec without mitigations. Each mitigation is applied once, in order.
+    Repeatable mitigations are then applied again, in the same order.
     """
     if spec.recovery.on_out_of_memory is not OnOutOfMemory.MITIGATE:
         return None
@@ -86,9 +86,9 @@ def next_mitigation(
         return None
     order = _ORDER[short_of] if short_of is not None else _UNKNOWN_SHORTAGE[cause]
     on_gpu = spec.resources.device is Device.GPU
-    if on_gpu and cause is Cause.HOST_OUT_OF_MEMORY:  # these change GPU memory
+    if on_gpu and cause is Cause.HOST_OUT_OF_MEMORY:  # GPU settings save no host memory
         order = tuple(step for step in order if step not in _GPU_MITIGATIONS)
-    # Do not revert a mitigation of another shortage: that would alternate forever.
+    # Do not revert a mitigation of another shortage: the two would alternate forever.
     order = tuple(step for step in order if _OPPOSITE.get(step) not in applied)
     unused = [step for step in order if step not in applied]
     for step in (*unused, *(step for step in order if step in _REPEATABLE)):

@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value)  # a date: YAML parses 2026-01-01 as one, JSON as text
+    return str(value)  # YAML parses 2026-01-01 as a date, JSON as text
 
 
 def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
@@ -117,7 +117,7 @@ def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
 def _violation(error: ErrorDetails) -> Violation:
     location = error["loc"]
     value = error["input"]
-    if location[-1:] == ("[key]",):  # of a map, such as a node selector
+    if location[-1:] == ("[key]",):  # an invalid key of a map, such as a node selector
         location = location[:-1]
     path, context = field_path(location), error.get("ctx", {})
     shown = "the value" if _may_be_secret(location) else _shown(value)
@@ -265,7 +265,7 @@ def _models_in(annotation: Any) -> Iterator[type[Any]]:
 
 
 def _fields_at(location: Location) -> Mapping[str, Any]:
-    """Return the fields of the model at a location, by name; empty if there is none."""
+    """Return the fields of the model at a location, by name, or {} if there is no model."""
     fields = _fields(RagGrpoJob)
     for part in location:
         if isinstance(part, int):
@@ -280,7 +280,7 @@ def _fields(model: type[Any]) -> Mapping[str, Any]:
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
-    """Yield (name, path) of every spec field, the shallowest last so that it takes precedence."""
+    """Yield (name, path) of every spec field, deepest first: in a dict, the shallowest wins."""
     pending: list[Location] = [("spec",)]
     paths: list[tuple[str, str]] = []
     while pending:

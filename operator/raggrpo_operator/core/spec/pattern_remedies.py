@@ -37,7 +37,7 @@ _BY_FIELD: Mapping[str, str] = {
     "operator": "write Exists or Equal",
     "effect": "write NoSchedule, PreferNoSchedule or NoExecute",
 }
-"""For patterns of a single field."""
+"""Remedies by field, for patterns that only one field uses."""
 
 
 def remedy_for(pattern: str, field: str) -> str:

@@ -1,6 +1,6 @@
 """Values of the four presets.
 
-A test compares them with docs/reference/presets.md.
+A test compares these values with docs/reference/presets.md.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from raggrpo_api.spec.training import Precision
 
 @dataclass(frozen=True)
 class PresetRow:
-    """Values of a field in each preset; None: the field's default."""
+    """Values of one field in each preset; None: the field's default."""
 
     path: str
     """Path below `spec`."""
@@ -24,7 +24,7 @@ class PresetRow:
     debug: object = None
 
     def value(self, preset: Preset) -> object:
-        """Return the value in a preset."""
+        """Return the field's value in a preset."""
         return {
             Preset.FAST: self.fast,
             Preset.MAX_PERFORMANCE: self.max_performance,

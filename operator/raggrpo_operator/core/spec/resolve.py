@@ -29,7 +29,7 @@ MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
 """Minimum tokens per engine step that keep the device busy during prefill."""
 MAX_WORKERS = 16
 PASSAGE_SHARE = 0.75
-"""Share of the length for passages if maxPassageTokens is unspecified."""
+"""Share of the prompt or response length for passages if maxPassageTokens is unspecified."""
 
 _COUPLED = (("rollout.n", "algorithm.groupSize"), ("algorithm.groupSize", "rollout.n"))
 
@@ -46,14 +46,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Resolved:
-    """A resolved spec."""
+    """A resolved spec and the origins of its values."""
 
     spec: JobSpec
     origins: Mapping[str, Origin]
     """Origin of every leaf, by path below `spec`, such as `rollout.n`."""
 
     def values(self) -> dict[str, Any]:
-        """Return every leaf that has an origin as plain JSON, in model order."""
+        """Return the value of every leaf that has an origin, as plain JSON by path."""
         spec = self.spec.model_dump(mode="json", by_alias=True)
         return {path: _get(spec, path) for path in self.origins}
 
@@ -99,8 +99,8 @@ def trainer_config(
 
     `pinned` replaces Auto by its choice in an earlier attempt. `schema` is the digest of the schema
     that the image supports; "": this release's. `retriever_addresses` are base URLs of managed
-    retrievers by endpoint. `config_hash` covers everything except the identity, these URLs
-    included; `resume_hash` covers the values that a checkpoint depends on.
+    retrievers by endpoint. `config_hash` covers everything except the attempt's identity, so it
+    covers these URLs; `resume_hash` covers the values that a checkpoint depends on.
     """
     spec = apply_mitigations(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     rows = facts.rows if facts else 0
@@ -134,7 +134,7 @@ def trainer_config(
 
 
 def trainer_image(spec: JobSpec, pinned: Pinned, default: str) -> str:
-    """Return the image: as specified, else as pinned, else the default."""
+    """Return the trainer image: the specified one, else the pinned one, else `default`."""
     return spec.image or pinned.image or default
 
 
@@ -155,7 +155,7 @@ def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[t
 
 
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
-    """Return unspecified values that are derived from other values."""
+    """Return the unspecified values that are derived from other values, by path."""
     data, retrieval = spec.data, spec.retrieval
     cpu_limit = max(1, int(cpus_per_pod(spec.resources)))
     sized: dict[str, Any] = {
@@ -197,7 +197,7 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
 
 
 def _passage_room(spec: JobSpec) -> int:
-    """Return the maximum tokens per passage so that all passages fit into PASSAGE_SHARE."""
+    """Return the maximum tokens per passage with which all passages fit into PASSAGE_SHARE."""
     retrieval = spec.retrieval
     passages = max((endpoint.top_k for endpoint in retrieval.endpoints), default=1)
     match retrieval.mode:
@@ -213,7 +213,7 @@ def _passage_room(spec: JobSpec) -> int:
 
 def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
     training, model = spec.training, spec.model
-    # The trainer reported the pin: ignore values that are not choices of this release.
+    # The trainer that reported the pin may be newer: ignore values that this release lacks.
     if training.precision is Precision.AUTO and pinned.precision in set(Precision):
         precision = Precision(pinned.precision)
         training = training.model_copy(update={"precision": precision})

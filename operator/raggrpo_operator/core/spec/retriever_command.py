@@ -10,7 +10,7 @@ def retriever_arguments(managed: ManagedRetriever) -> list[str]:
     if not managed.embeds or model is None:
         return arguments
     arguments += ["--embedding", model.path, "--pooling", str(model.pooling)]
-    # Joined by "=", because a prefix may start with a hyphen.
+    # "=" joins an option with its value, because a prefix may start with a hyphen.
     arguments += [
         f"--query-prefix={model.query_prefix}",
         f"--passage-prefix={model.passage_prefix}",

@@ -1,6 +1,6 @@
 """Structural schemas, as Kubernetes requires them, from pydantic models.
 
-Raises ValueError with the field for schemas without a structural form (oneOf, tuples, unions).
+Raises ValueError with the field if a schema has no structural form (oneOf, tuples, unions).
 """
 
 from collections.abc import Callable, Mapping
@@ -12,14 +12,17 @@ Schema = dict[str, Any]
 
 
 DescribeDefault = Callable[[str, Any], str]
-"""(place, default) → sentence with the default, or ""."""
+"""Function from (place, default) to a sentence that describes the default, or ""."""
 
 _UNSUPPORTED = ("oneOf", "allOf", "anyOf", "prefixItems", "not", "if")
 _DROPPED = ("title", "default", "discriminator", "examples", "propertyNames", "const")
 
 
 def structural(model: type[Any], describe_default: DescribeDefault) -> Schema:
-    """Return a model's structural schema: references inlined, no defaults, no closed objects."""
+    """Return a model's structural schema, with references inlined and without defaults.
+
+    Objects are not closed (`additionalProperties: false`).
+    """
     schema = TypeAdapter(model).json_schema(by_alias=True, mode="validation")
     return _Rewriter(schema.get("$defs", {}), describe_default).rewrite(schema, "")
 
@@ -61,7 +64,7 @@ class _Rewriter:
     ) -> tuple[Schema, tuple[str, ...]]:
         """Replace `$ref` with its target and `X | null` with X; sibling keys take precedence.
 
-        Also returns `above`, the enclosing definitions, with the one inlined here, if any.
+        Also return `above`, the names of the enclosing definitions, with any name inlined here.
         """
         siblings = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
         choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]

@@ -8,7 +8,7 @@ MAX_TEXT_LENGTH = 400
 
 
 class Severity(StrEnum):
-    """Whether a violation rejects the job or is only a warning."""
+    """Severity of a violation: an error rejects the job, a warning does not."""
 
     ERROR = "Error"
     WARNING = "Warning"

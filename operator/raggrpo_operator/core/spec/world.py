@@ -16,11 +16,11 @@ SPARE_CPUS = 2
 """Logical CPUs in addition to those of ranks and engines, so that other Ray tasks can run."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
-"""Shares of a GPU that Ray reserves for a colocated rank and engine."""
+"""Shares of a GPU that Ray reserves for a colocated rank and a colocated engine."""
 
 
 def num_engines(spec: JobSpec) -> int:
-    """Return the number of engines; on CPU one, unless disaggregated."""
+    """Return the number of engines; colocated ranks on CPU share one engine."""
     resources = spec.resources
     disaggregated = resources.placement is Placement.DISAGGREGATED
     if resources.device is Device.CPU:
@@ -73,7 +73,7 @@ def cpus_per_rollout_pod(resources: ResourcesSpec, gpus: int) -> str:
 
 
 def threads_per_engine(resources: ResourcesSpec) -> int:
-    """Return the OpenMP threads of a CPU engine: those of the colocated ranks, else all CPUs."""
+    """Return the OpenMP threads of a CPU engine: those of all ranks if colocated, else all CPUs."""
     if resources.placement is Placement.DISAGGREGATED:
         return max(1, int(parse_quantity(cpus_per_rollout_pod(resources, gpus=0))))
     return resources.ranks * threads_per_rank(resources)
@@ -82,7 +82,7 @@ def threads_per_engine(resources: ResourcesSpec) -> int:
 def total_steps(spec: JobSpec, rows: int) -> int:
     """Return the target step: as specified, else from epochs once `rows` is known.
 
-    At most MAX_STEPS; a rule rejects jobs that exceed it.
+    The result is at most MAX_STEPS; a rule rejects jobs whose epochs amount to more steps.
     """
     training = spec.training
     if training.total_steps or not (training.epochs and rows):
@@ -93,7 +93,7 @@ def total_steps(spec: JobSpec, rows: int) -> int:
 def decay_steps(spec: JobSpec, rows: int) -> int:
     """Return the last step of the learning rate decay: as specified, else the target step.
 
-    0 without decay, or while the target is unknown.
+    The result is 0 without decay, or while the target step is unknown.
     """
     training = spec.training
     if training.decay_steps or training.learning_rate_schedule is LearningRateSchedule.CONSTANT:

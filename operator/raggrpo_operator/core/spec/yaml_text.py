@@ -9,10 +9,10 @@ from .violation import Reason, Violation
 
 
 class _Loader(yaml.SafeLoader):
-    """Parses `1e-6` as a number and rejects duplicate keys."""
+    """YAML loader that parses `1e-6` as a number and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Reject duplicate keys, which YAML forbids but PyYAML accepts."""
+        """Return the mapping. Raises an error for duplicate keys, which PyYAML accepts."""
         seen: set[str] = set()
         for key in (pair[0] for pair in node.value):
             if isinstance(key, yaml.ScalarNode):
@@ -31,7 +31,7 @@ _Loader.add_implicit_resolver(
 def read_yaml(text: str) -> object | Violation:
     """Return the only document in `text`, or a violation with line and column."""
     try:
-        document: object = yaml.load(text, _Loader)  # a SafeLoader
+        document: object = yaml.load(text, _Loader)  # _Loader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"(file) line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"

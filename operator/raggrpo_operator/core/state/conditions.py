@@ -14,12 +14,13 @@ from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.spec.violation import Reason as RuleReason
 
 MAX_MESSAGE = 1024
+"""Maximum characters of a condition's message."""
 Reason = ConditionReason | Cause | CheckId | RuleReason
 """Every reason that a condition may have."""
 
 
 class ConditionChange(NamedTuple):
-    """A new value of a condition."""
+    """A new status of a condition, with its reason and message."""
 
     type: ConditionType
     value: bool | None
@@ -29,12 +30,12 @@ class ConditionChange(NamedTuple):
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Return the time of an RFC 3339 text with a time zone. Raises ValueError."""
+    """Parse an RFC 3339 timestamp with a time zone. Raises ValueError if it is malformed."""
     return datetime.fromisoformat(text)
 
 
 def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
-    """Return the condition, or an `Unknown` one if it was never set."""
+    """Return the condition, or one with status `Unknown` if it was never set."""
     for condition in status.conditions:
         if condition.type is kind:
             return condition
@@ -54,7 +55,7 @@ def set_condition(
     message: str,
     now: datetime,
 ) -> JobStatus:
-    """Return the status with this condition; its transition time changes only with `value`."""
+    """Return the status with this condition; the transition time changes only with `value`."""
     text = {True: "True", False: "False", None: "Unknown"}[value]
     old = get_condition(status, kind)
     since = old.last_transition_time if old.status == text else now
@@ -101,7 +102,7 @@ def phase_from(status: JobStatus) -> Phase:
     if ConditionType.CLUSTER_READY not in true or status.attempt == 0:
         return Phase.PROVISIONING
     stage = status.progress.stage
-    if stage == Stage.WAITING_FOR_ENDPOINT:  # show the stage that is waiting
+    if stage == Stage.WAITING_FOR_ENDPOINT:  # the last stage before the outage
         stage = status.restart_state.watch.stage
     if stage in STARTING_STAGES or not stage:
         return Phase.STARTING

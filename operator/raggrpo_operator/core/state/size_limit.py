@@ -1,4 +1,4 @@
-"""Shortens a status that exceeds its size limit; pods report texts of any length. Pure."""
+"""Shorten a status that exceeds its size limit: pods may report texts of any length. Pure."""
 
 import json
 from collections.abc import Callable
@@ -10,10 +10,11 @@ from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_api.status.restart_state import Remedies
 
 MAX_BYTES = 64 * 1024
+"""Maximum bytes of a status as JSON."""
 
 
 def within_limit(status: JobStatus) -> JobStatus:
-    """Return the status, shortened until it fits; the least important fields first."""
+    """Return the status, shortened until it fits, starting with the least important fields."""
     for shorten in SHORTENINGS:
         if json_size(status) <= MAX_BYTES:
             break
@@ -22,7 +23,7 @@ def within_limit(status: JobStatus) -> JobStatus:
 
 
 def json_size(status: JobStatus) -> int:
-    """Return the bytes of the status as JSON with all non-ASCII characters escaped."""
+    """Return the size of the status in bytes, as JSON with all non-ASCII characters escaped."""
     return len(json.dumps(status_to_json(status)))
 
 
@@ -34,7 +35,7 @@ def _without_details_of_older_attempts(status: JobStatus) -> JobStatus:
 
 
 def _shortened(status: JobStatus, *, length: int, count: int) -> JobStatus:
-    """Return the status with texts of at most `length` characters and lists of `count` entries."""
+    """Return the status with texts and lists cut to `length` characters and `count` entries."""
 
     def shortened_attempt(record: AttemptRecord) -> AttemptRecord:
         return replace(
@@ -48,7 +49,7 @@ def _shortened(status: JobStatus, *, length: int, count: int) -> JobStatus:
         each.model_copy(update={"evidence": each.evidence[:length]})
         for each in status.preflight.checks
     ]
-    warnings = status.warnings[: max(count, 8)]  # `warning_count` is kept
+    warnings = status.warnings[: max(count, 8)]  # `warning_count` stays unchanged
     remedies = _newest(status.restart_state.remedies, count)
     return replace(
         status,
@@ -62,7 +63,10 @@ def _shortened(status: JobStatus, *, length: int, count: int) -> JobStatus:
 
 
 def _newest(remedies: Remedies, count: int) -> Remedies:
-    """Return the remedies with their newest entries; paths and node names cannot be cut."""
+    """Return the remedies with only the newest `count` entries of each list.
+
+    The entries themselves are paths and node names, which must not be shortened.
+    """
     rejected = remedies.rejected_checkpoints
     failures = list(remedies.failures_by_node.items())
     return replace(

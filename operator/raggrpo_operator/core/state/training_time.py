@@ -1,6 +1,6 @@
-"""Time accounting: the shares of retained steps (ETTR) and of waiting for services. Pure.
+"""Time accounting: share of time spent on retained steps (ETTR) and on service outages. Pure.
 
-Waiting for a service counts neither as training nor as recovery.
+ETTR excludes the time spent waiting for services.
 """
 
 from dataclasses import replace
@@ -11,13 +11,14 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
 
 HELD_BACK_CAUSES = frozenset({Cause.SUSPENDED, Cause.PREEMPTED, Cause.SUCCEEDED})
-"""Causes after which the job is idle on purpose."""
+"""Causes after which the time until the next attempt is not downtime."""
 
 
 def downtime_seconds(status: JobStatus, now: datetime) -> int:
-    """Return the seconds from the end of the previous attempt to `now`, the start of the newest.
+    """Return the seconds between the end of the previous attempt and the start of the newest.
 
-    It is 0 if the user or a queue held the job back.
+    The newest attempt starts at `now`. Returns 0 if the previous attempt ended with one of
+    HELD_BACK_CAUSES.
     """
     for previous in status.attempts[1:]:
         if previous.cause in HELD_BACK_CAUSES:
@@ -29,13 +30,13 @@ def downtime_seconds(status: JobStatus, now: datetime) -> int:
 
 
 def retained_seconds(record: AttemptRecord, seconds_per_step: float) -> float:
-    """Return the seconds of the attempt's steps that no later attempt repeats."""
+    """Return the seconds that the attempt spent on steps that no later attempt repeats."""
     first_step = record.to_step if record.from_step is None else record.from_step
     return max(0, record.to_step - record.lost_steps - first_step) * seconds_per_step
 
 
 def with_ratios(status: JobStatus, now: datetime) -> JobStatus:
-    """Return the status with both ratios, to two decimals; "" while they are unknown."""
+    """Return the status with ETTR and waiting ratio, to two decimals, or "" while unknown."""
     record, spent = status.attempts[0], status.restart_state.spent
     retained = spent.kept_seconds
     total = float(spent.active_seconds + spent.down_seconds)

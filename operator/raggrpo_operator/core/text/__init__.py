@@ -1,1 +1,1 @@
-"""Text for users: plan, sizing, status, figures, differences. Decides nothing."""
+"""Texts for users: plan, sizing, status, Events, key figures, and configuration differences."""

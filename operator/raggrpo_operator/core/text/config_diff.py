@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 IDENTITY = frozenset({"attempt", "schemaDigest"})
 """Fields that differ between any two attempts and do not affect training."""
 ABSENT = "–"
+"""Text for a value that one of the configurations does not have."""
 
 
 class AttemptName(NamedTuple):
-    """An attempt of a job, written `JOB@3`; `JOB` is its newest attempt."""
+    """An attempt of a job, written `JOB@3`; `JOB` alone means the newest attempt."""
 
     job: str
     number: int = 0
+    """Number of the attempt; 0 for the newest."""
 
     def __str__(self) -> str:
         return f"{self.job}@{self.number}"
 
 
 def attempt_name(text: str) -> AttemptName:
-    """Parse an attempt's name; the job's folder may contain other @ signs."""
+    """Parse `JOB` or `JOB@N`; JOB may be a folder whose path contains @ signs."""
     match = re.fullmatch(r"(.+)@(\d+)", text)
     return AttemptName(match[1], int(match[2])) if match else AttemptName(text)
 
@@ -29,9 +31,10 @@ def attempt_name(text: str) -> AttemptName:
 def pair(
     first: AttemptName, second: AttemptName | None, newest: Mapping[str, int]
 ) -> tuple[AttemptName, AttemptName]:
-    """Return the attempts to compare, earlier first; the default for `second` is the predecessor.
+    """Return the two attempts to compare, in the order (before, after).
 
-    `newest` is each job's newest attempt. Raises ValueError if an attempt does not exist.
+    Without `second`, `first` is compared with its predecessor. `newest` maps each job to the number
+    of its newest attempt. Raises ValueError if an attempt does not exist.
     """
     later = _numbered(second or first, newest)
     earlier = _numbered(first, newest) if second else AttemptName(first.job, later.number - 1)
@@ -62,7 +65,7 @@ def _without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, JSON) of every leaf; an empty list or object counts as a leaf."""
+    """Yield path and JSON text of every leaf; an empty list or object counts as a leaf."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from _leaves(each, f"{path}.{key}" if path else key)

@@ -1,4 +1,4 @@
-"""Notes of Events about transitions of conditions. Decides nothing."""
+"""Notes of the Events about condition transitions. Pure."""
 
 from raggrpo_api.status.attempts import Tier
 from raggrpo_api.status.conditions import Condition, ConditionType
@@ -24,11 +24,11 @@ WARNING_CONDITIONS = {
     ),
     ConditionType.RECONCILING: ("Reconciliation failed", "Reconciliation succeeded"),
 }
-"""Notes when a condition becomes True, and when it becomes False again."""
+"""Headline when the condition becomes True, and note when it becomes False again."""
 
 
 def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
-    """Return the note of the Event about a condition that changed, or "" if there is none."""
+    """Return the note of the Event about a changed condition, or "" if it needs no Event."""
     headline, message = _headline(status, now, before), now.message
     match now.type, now.status:
         case ConditionType.ACCEPTED, "True":
@@ -48,7 +48,7 @@ def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
 
 
 def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
-    """Return the headline before the condition's message, or "" if the change needs no Event."""
+    """Return the headline that precedes the condition's message, or "" if no Event is needed."""
     is_start_problem = now.reason in POD_START_REASONS
     match now.type, now.status:
         case ConditionType.ACCEPTED, "False":

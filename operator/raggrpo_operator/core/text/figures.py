@@ -1,4 +1,4 @@
-"""Key figures of a run from its history (`raggrpo_api.trainer.history`). Pure."""
+"""Key figures of a run, computed from its history (`raggrpo_api.trainer.history`). Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 Record = Mapping[str, Any]
 
 END_STEPS = 10
-"""Steps at the start and the end of the run whose mean rewards are compared."""
+"""Number of first and of last steps over which rewards are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,53 +17,56 @@ class Validation:
     """One validation on held-out prompts."""
 
     when: str
-    """before, during or after training."""
+    """`before`, `during` or `after` training."""
     step: int
     exact_match: float
     reward_mean: float
     control_exact_match: float | None
-    """With the passages of other prompts."""
+    """Mean exact match with the passages of other prompts; None if it was not measured."""
     num_samples: int
     num_failed: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointCalls:
-    """Calls of a retrieval endpoint by all attempts; seconds are those of the newest attempt."""
+    """Calls of all attempts to a retrieval endpoint; latencies are those of the newest attempt."""
 
     endpoint: str
     answered: int
     failures: dict[str, int]
-    """By cause."""
+    """Number of failed calls by cause."""
     p50: float | None
+    """Median latency in seconds."""
     p95: float | None
+    """95th percentile of the latency in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Key figures of a run; None if the history lacks the value."""
+    """Key figures of a run; a figure is None if the history lacks its values."""
 
     steps: int
     reward_first: float | None
-    """Mean reward of the first 10 steps."""
+    """Mean reward of the first END_STEPS steps."""
     reward_last: float | None
+    """Mean reward of the last END_STEPS steps."""
     exact_match_last: float | None
-    """Mean exact match of the training samples of the last 10 steps."""
+    """Mean exact match of the training samples of the last END_STEPS steps."""
     step_seconds: float | None
-    """Median."""
+    """Median duration of a step in seconds."""
     samples_per_second: float | None
-    """Samples over the time of all steps, without checkpoints and start-up."""
+    """Samples divided by the time of all steps, excluding checkpoints and start-up."""
     tokens_per_second: float | None
     stage_seconds: dict[str, float]
-    """Totals over all steps, each counted once, plus checkpoints."""
+    """Total seconds in each stage over all steps, each counted once, and in saving checkpoints."""
     start_up_seconds: dict[int, dict[str, float]]
-    """By attempt: seconds in each stage until its first step was done."""
+    """Seconds that each attempt spent in each stage until its first step was done."""
     validations: tuple[Validation, ...]
     retrieval: tuple[EndpointCalls, ...]
 
 
 def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
-    """Return the figures for steps (each once, in order) and events (in order)."""
+    """Return the key figures; `history` has each step once; it and `events` are in order."""
     seconds = sum(r["step_seconds"] for r in history)
     return Figures(
         steps=len(history),
@@ -83,12 +86,12 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
 
 
 def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
-    """Return how long saving took, by step; the newest save of a step counts."""
+    """Return the seconds that saving took by step; the newest save of a step counts."""
     return {r["step"]: r["seconds"] for r in events if r["event"] == "checkpoint"}
 
 
 def mean_of(records: Iterable[Record], name: str) -> float | None:
-    """Return the mean over the records that have the field, or None if none has it."""
+    """Return the mean of a field over the records that have it, or None if no record has it."""
     values = [r[name] for r in records if r.get(name) is not None]
     return mean(values) if values else None
 
@@ -103,7 +106,7 @@ def _stage_seconds(history: Sequence[Record], events: Sequence[Record]) -> dict[
 
 
 def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
-    """Return the seconds each attempt spent in each stage up to the end of FirstStep."""
+    """Return the seconds that each attempt spent in each stage until FirstStep was done."""
     spent: dict[int, dict[str, float]] = {}
     running: set[int] = set()
     for event in events:
@@ -127,7 +130,7 @@ def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
 
 
 def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
-    """Sum the calls of all attempts; each attempt counts from zero."""
+    """Return the calls of all attempts; each attempt counts its own calls from zero."""
     by_attempt = {record["epoch"]: record["retrieval"] for record in history}
     calls_by_name: dict[str, list[Record]] = defaultdict(list)
     for endpoints in by_attempt.values():

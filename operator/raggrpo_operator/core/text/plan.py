@@ -1,4 +1,4 @@
-"""Render `raggrpo plan`: values with their origins, sizing terms, violations. Pure."""
+"""Render `raggrpo plan`: values with their origins, sizing terms and violations. Pure."""
 
 import json
 import textwrap

@@ -1,4 +1,4 @@
-"""Render a sizing: totals, pods and their terms. Pure."""
+"""Render a sizing: totals, pods and sizing terms. Pure."""
 
 import textwrap
 from collections.abc import Iterator

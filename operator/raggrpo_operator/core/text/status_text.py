@@ -18,7 +18,7 @@ REWARD = "reward_mean"
 
 
 def render_status(status: JobStatus, width: int = 100) -> str:
-    """Return phase, progress, attempts, conditions and sizing in lines of at most `width`."""
+    """Return the status as text with lines of at most `width` characters."""
     return "\n".join(_lines(status, width)) + "\n"
 
 
@@ -29,7 +29,7 @@ def reward(status: JobStatus) -> str:
 
 
 def labeled(label: str, text: str, width: int) -> Iterator[str]:
-    """Yield the lines of a labeled text, wrapped and indented."""
+    """Yield the lines of a text, wrapped and indented, after a label."""
     margin, indent = f"{label:<{LABEL_WIDTH}}", " " * (LABEL_WIDTH + len(INDENT))
     for line in text.splitlines():
         yield from textwrap.wrap(

@@ -1,6 +1,7 @@
-"""`InstallationKeys`: the current and previous key from which tokens of Ray clusters are derived.
+"""`InstallationKeys`: the keys, current and previous, from which Ray cluster tokens are derived.
 
-A Ray cluster keeps the key it was created with, so key rotation does not affect running jobs.
+The token of a Ray cluster stays the one derived when the cluster was created, so key rotation does
+not affect running jobs.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ class InstallationKeys:
     by_id: Mapping[str, bytes]
 
     def token(self, key_id: str, job_uid: str) -> str:
-        """Return the token of a job; raises OperatorError if its key is not mounted."""
+        """Return a job's token. Raises TransientError if the key with this id is not mounted."""
         if key_id not in self.by_id:
             raise TransientError(
                 f"installation key {key_id} of the Ray cluster is not mounted: "
@@ -36,7 +37,7 @@ class InstallationKeys:
 
 
 def read_keys(folder: Path) -> InstallationKeys:
-    """Return the mounted keys; raises SettingsError if the current one is missing or too short."""
+    """Return the mounted keys. Raises SettingsError if the current key is missing or too short."""
     current = _read(folder / CURRENT)
     if len(current) < MIN_KEY_BYTES:
         raise SettingsError(

@@ -40,15 +40,15 @@ class _Job:
 class JobSeries(Collector):
     """Collector of the series of all jobs.
 
-    A job has two dozen series. As separate Gauge objects they would take 17 kB per job, and every
-    round would have to set all of them.
+    A job has two dozen series. Separate Gauge objects would take 17 kB per job, and each round
+    would have to set all of them.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
 
     def update(self, key: JobKey, job: RagGrpoJob) -> None:
-        """Set the values of a job."""
+        """Update the series of a job."""
         status = job.status
         values = {
             "progress_ratio": status.progress.progress_percentage / 100,

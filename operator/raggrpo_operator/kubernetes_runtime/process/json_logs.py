@@ -1,4 +1,4 @@
-"""Logs as one JSON object per line, with the job and round of each record."""
+"""Logs with one JSON object per line, including the job and round of each record."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ _context: ContextVar[dict[str, Any]] = ContextVar("_context", default={})  # noq
 
 @contextmanager
 def log_context(**fields: Any) -> Iterator[None]:
-    """Add fields to each record logged in this context."""
+    """Add fields to each record that is logged inside this context manager."""
     token = _context.set(_context.get() | fields)
     try:
         yield

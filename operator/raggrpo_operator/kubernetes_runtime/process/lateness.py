@@ -1,7 +1,7 @@
-"""`Lateness`: how much later than requested each job is reconciled because the queue is busy.
+"""`Lateness`: the delay between the requested and the actual start of a job's reconcile.
 
 Time in which the operator did not observe a job does not count against deadlines, except the time
-that a due job waits in the queue. After a restart of the operator, lateness is zero.
+that a due job waits in a busy queue. After a restart of the operator, lateness is zero.
 """
 
 import time
@@ -15,7 +15,7 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 class _Due:
     time: float
     lateness: float = 0.0
-    """Maximum over failed reconciles since the last success, in seconds."""
+    """Maximum lateness, in seconds, of the failed reconciles since the last success."""
 
 
 @dataclass
@@ -26,21 +26,24 @@ class Lateness:
     _due: dict[JobKey, _Due] = field(default_factory=dict)
 
     def of(self, key: JobKey) -> float:
-        """Return how late a reconcile that starts now is."""
+        """Return the lateness, in seconds, of a reconcile that starts now."""
         due = self._due.get(key)
         return max(due.lateness, self.clock() - due.time) if due is not None else 0.0
 
     def record_success(self, key: JobKey, requeue_after: float | None) -> None:
-        """Record a successful reconcile; the next is due in `requeue_after` seconds, if any."""
+        """Record a successful reconcile.
+
+        The next reconcile is due in `requeue_after` seconds; None means after an event.
+        """
         if requeue_after is None:
             self._due.pop(key, None)
         else:
             self._due[key] = _Due(self.clock() + requeue_after)
 
     def record_failure(self, key: JobKey) -> None:
-        """Record a failed reconcile. Its retry interval does not count as lateness."""
+        """Record a failed reconcile; earlier lateness is retained until one succeeds."""
         self._due[key] = _Due(self.clock(), max(0.0, self.of(key)))
 
     def remove(self, key: JobKey) -> None:
-        """Remove a deleted job."""
+        """Drop the state of a deleted job."""
         self._due.pop(key, None)

@@ -10,7 +10,7 @@ OPERATOR_PREFIX = "raggrpo_operator"
 
 
 class Metrics(QueueObserver):
-    """All series of the operator and its jobs."""
+    """All Prometheus series of the operator and its jobs."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

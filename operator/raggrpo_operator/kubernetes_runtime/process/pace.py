@@ -1,4 +1,4 @@
-"""`Pace`: how often to poll each job and write its progress, depending on the load. Pure."""
+"""`Pace`: intervals between polls and progress writes of each job, depending on the load. Pure."""
 
 from collections import defaultdict
 
@@ -7,11 +7,11 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 POLLS_PER_SECOND = 20.0
 """Maximum polls of running attempts, over all jobs; each takes 10 to 20 ms of CPU time."""
 PROGRESS_WRITES_PER_SECOND = 10.0
-"""Maximum progress-only status writes, over all jobs; they dominate the API load."""
+"""Maximum progress-only status writes, over all jobs; these writes dominate the API load."""
 
 
 class Pace:
-    """Intervals from the settings, increased if there are many busy jobs.
+    """Intervals from the settings, increased if many jobs are busy.
 
     Namespaces have equal shares, so jobs in one namespace do not slow down jobs in another.
     """
@@ -29,7 +29,7 @@ class Pace:
         return max(self._status_seconds, self._competing(key) / PROGRESS_WRITES_PER_SECOND)
 
     def set_busy(self, key: JobKey, *, is_busy: bool) -> None:
-        """Record whether a job is polled or only reconciled after events."""
+        """Record whether a job is polled (busy), or only reconciled after events."""
         if is_busy:
             self._busy[key.namespace].add(key.name)
             return
@@ -38,5 +38,5 @@ class Pace:
             del self._busy[key.namespace]
 
     def _competing(self, key: JobKey) -> int:
-        """Return the number of busy jobs if each namespace had as many as this one."""
+        """Return the number of busy jobs as if each namespace had as many as the key's."""
         return len(self._busy.get(key.namespace, ())) * len(self._busy)

@@ -1,6 +1,6 @@
-"""/healthz, /readyz and /metrics.
+"""HTTP endpoints /healthz, /readyz and /metrics.
 
-kopf's own liveness endpoint shows only that its task is running.
+kopf's own liveness endpoint is not used, because it shows only that the task serving it runs.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 
 @dataclass
 class Health:
-    """Health of the process; times are in seconds on a monotonic clock."""
+    """Health of the operator process; times are in seconds on a monotonic clock."""
 
     clock: Callable[[], float]
     longest_round: Callable[[], float]
@@ -57,7 +57,7 @@ class Health:
 async def serve_probes(
     health: Health, metrics: Callable[[], bytes], port: int
 ) -> AsyncIterator[list[tuple[str, int]]]:
-    """Serve on IPv4 and IPv6 in this context; yields the addresses."""
+    """Serve probes and metrics on IPv4 and IPv6 inside this context; yield the addresses."""
 
     async def healthz(_: web.Request) -> web.Response:
         problems = list(health.problems())
@@ -80,7 +80,7 @@ async def serve_probes(
         site = web.TCPSite(runner, None, port)
         await site.start()
         bound = [(address[0], address[1]) for address in runner.addresses]
-        log.info("probes and metrics on %s", bound)
+        log.info("serving probes and metrics on %s", bound)
         yield bound
     finally:
         await runner.cleanup()

@@ -18,7 +18,7 @@ PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 
 class SettingsError(Exception):
-    """Environment variables are invalid; the message has one line for each."""
+    """Environment variables are invalid; the message has one line per variable."""
 
 
 def _number(default: float, low: float, high: float) -> Any:
@@ -39,7 +39,10 @@ def _split(text: str) -> list[str]:
 
 
 def _namespaces(text: str) -> list[str]:
-    """Return the names. kopf treats other strings as patterns, which need cluster permissions."""
+    """Return the namespaces. Raises ValueError if one is not a valid name.
+
+    kopf treats other strings as patterns, which would need permissions on the whole cluster.
+    """
     names_given = _split(text)
     if not all(NAMESPACE.fullmatch(name) for name in names_given):
         raise ValueError("not a namespace name")
@@ -47,7 +50,7 @@ def _namespaces(text: str) -> list[str]:
 
 
 def _networks(text: str) -> list[str]:
-    """Return the networks in canonical form; a single address is a network too."""
+    """Return the networks in canonical form; a single address is a network of one address."""
     networks = [ip_network(word, strict=False) for word in _split(text)]
     if not all(network.prefixlen for network in networks):
         raise ValueError("a network that contains all addresses")
@@ -55,7 +58,7 @@ def _networks(text: str) -> list[str]:
 
 
 def _address_network(host: str) -> list[str]:
-    """Return the network of one address, or [] for a host name, which some clouds set."""
+    """Return the network of one address, or [] if `host` is a name, which some clouds set."""
     try:
         return [str(ip_network(ip_address(host)))]
     except ValueError:
@@ -71,30 +74,30 @@ SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 
 
 class Settings(BaseModel):
-    """Settings of the operator; each attribute is a variable `RAGGRPO_<NAME>`."""
+    """Settings of the operator, read from variables `RAGGRPO_<NAME>`."""
 
     model_config = ConfigDict(frozen=True, alias_generator=str.upper)
 
     namespaces: Namespaces = Field(
         (), alias="WATCH_NAMESPACES", description="must be comma-separated namespaces"
     )
-    """WATCH_NAMESPACES, separated by commas; empty for the whole cluster."""
+    """WATCH_NAMESPACES: namespaces to watch, separated by commas; empty for all namespaces."""
     own_namespace: str = Field("default", alias="NAMESPACE")
-    """NAMESPACE of the operator's pod and Lease."""
+    """NAMESPACE: namespace of the operator's pod and Lease."""
     identity: str = Field("raggrpo-operator", alias="POD_NAME")
     """POD_NAME: identity of the replica in the Lease and in Events."""
     trainer_image: str = ""
-    """TRAINER_IMAGE for jobs without `spec.image`."""
+    """TRAINER_IMAGE: image of jobs without `spec.image`."""
     trainer_image_pull_policy: Annotated[PullPolicy, _ignore_case(PullPolicy)] = _choice(
         "IfNotPresent", PullPolicy
     )
-    """TRAINER_IMAGE_PULL_POLICY."""
+    """TRAINER_IMAGE_PULL_POLICY: image pull policy of the pods of jobs."""
     key_folder: Path = Path("/etc/raggrpo/key")
     """KEY_FOLDER: mount path of the Secret with the installation key."""
     leader_election: bool = Field(False, description="must be true or false")
     """LEADER_ELECTION: required with more than one replica."""
     lease_name: str = "raggrpo-operator"
-    """LEASE_NAME."""
+    """LEASE_NAME: name of the Lease for leader election."""
     resync_seconds: float = _number(300.0, 1, 86_400)
     """RESYNC_SECONDS: interval at which all jobs are reconciled without an event."""
     poll_seconds: float = _number(1.0, 0.05, 60)
@@ -102,29 +105,29 @@ class Settings(BaseModel):
     status_seconds: float = _number(10.0, 0, 3600)
     """STATUS_SECONDS: minimum interval between progress-only status writes."""
     start_grace_seconds: float = _number(120.0, 0, 3600)
-    """START_GRACE_SECONDS: time after which a failure of a pod to start is final."""
+    """START_GRACE_SECONDS: time after which the start problem of a pod is final."""
     workers: int = _number(24, 1, 1024)
-    """WORKERS: jobs reconciled concurrently."""
+    """WORKERS: maximum number of jobs that are reconciled concurrently; see `WorkQueue`."""
     read_nodes: bool = Field(False, description="must be true or false")
     """READ_NODES: whether to read GPU memory from node labels; requires `list` on nodes."""
     http_port: int = _number(8080, 0, 65_535)
-    """HTTP_PORT of /healthz, /readyz and /metrics; 0 for any free port."""
+    """HTTP_PORT: port of /healthz, /readyz and /metrics; 0 for any free port."""
     dashboard_port: int = _number(names.DASHBOARD_PORT, 1, 65_535)
-    """DASHBOARD_PORT of a Ray head."""
+    """DASHBOARD_PORT: dashboard port of Ray heads."""
     progress_port: int = _number(names.PROGRESS_PORT, 1, 65_535)
-    """PROGRESS_PORT of a Ray head."""
+    """PROGRESS_PORT: port of the progress server on Ray heads."""
     metrics_namespaces: Words = ()
     """METRICS_NAMESPACES: namespaces that may scrape the trainers, separated by commas."""
     restrict_egress: bool = Field(True, description="must be true or false")
-    """RESTRICT_EGRESS: restrict pods of a job to DNS, each other and the hosts in its spec."""
+    """RESTRICT_EGRESS: whether a job's pods reach only DNS, each other and hosts in its spec."""
     api_server: Networks = Field((), description="must be comma-separated CIDRs")
     """API_SERVER: networks that pods of jobs may never reach, separated by commas."""
     service_host: AddressNetwork = Field((), alias=SERVICE_HOST)
-    """Address of the API server, set by Kubernetes in every pod."""
+    """KUBERNETES_SERVICE_HOST: address of the API server, set by Kubernetes in every pod."""
     egress: Rules = Field((), description="must be a JSON list of NetworkPolicyEgressRules")
-    """EGRESS: additional NetworkPolicyEgressRules of jobs, as a JSON list."""
+    """EGRESS: additional NetworkPolicyEgressRules for the pods of jobs, as a JSON list."""
     log_level: Annotated[LogLevel, _ignore_case(LogLevel)] = _choice("INFO", LogLevel)
-    """LOG_LEVEL: DEBUG, INFO, WARNING or ERROR."""
+    """LOG_LEVEL: minimum level of log records (DEBUG, INFO, WARNING or ERROR)."""
 
     @property
     def api_server_networks(self) -> tuple[str, ...]:

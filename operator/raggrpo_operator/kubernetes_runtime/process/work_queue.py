@@ -1,11 +1,11 @@
-"""`WorkQueue`: a queue of keys with exponential backoff, never processing a key concurrently.
+"""`WorkQueue`: a queue of keys with exponential backoff that never processes a key concurrently.
 
-A key added while it is processed is processed again.
+A key that is added while it is being processed is processed again.
 
 Keys belong to groups, which are served round-robin. A group may use at most as many workers as are
-free, so `k` saturating groups each use a fraction 1 / (k + 1) of the workers, and as many stay free
-for other groups (dynamic thresholds, Choudhury and Hahne 1998). Slow work releases its worker after
-SLOW_SECONDS, so that many groups with a little slow work each do not block the others.
+free. Therefore `k` saturating groups each use a fraction 1 / (k + 1) of the workers, and the same
+fraction stays free for other groups (dynamic thresholds, Choudhury and Hahne 1998). Slow work
+releases its worker after SLOW_SECONDS, so that slow work in many groups does not block the others.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 60.0
 SLOW_SECONDS = 1.0
-"""Time after which running work releases its worker."""
+"""Seconds after which running work releases its worker."""
 IN_PROGRESS_PER_WORKER = 4
-"""Maximum work in progress per worker, including slow work; bounds memory."""
+"""Maximum keys in progress per worker, including slow work; the limit bounds memory."""
 log = logging.getLogger(__name__)
 
 
 class QueueObserver:
-    """Callbacks of the queue; this base class ignores them."""
+    """Callbacks of the queue; the methods of this base class do nothing."""
 
     def on_added(self, depth: int) -> None:
-        """Handle a key that became due; `depth` keys are waiting."""
+        """Handle a key that became due; `depth` keys are now waiting."""
 
     def on_started(self, waited: float, depth: int) -> None:
         """Handle the start of work on a key that waited `waited` seconds."""
@@ -131,7 +131,7 @@ class WorkQueue(Generic[Key]):
         return None
 
     def _start(self, key: Key) -> float:
-        """Move the key from due to running and its group to the end; return its waiting time."""
+        """Mark a due key as running and move its group to the end; return its waiting time."""
         group = self._group(key)
         now = self._clock()
         keys = self._due.pop(group)

@@ -1,1 +1,1 @@
-"""One round of one job: observe, decide, write the status, post Events, perform the actions."""
+"""One round of a job: observe, decide, write the status, post Events, perform the actions."""

@@ -31,7 +31,7 @@ from .owned_objects import OwnedObjects
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10
-"""Number of attempts whose configuration is retained as a ConfigMap."""
+"""Number of newest attempts whose configuration is retained as a ConfigMap."""
 NO_KUBERAY = (
     "the API server does not serve RayClusters: install KubeRay 1.6.0 or newer "
     "(CustomResourceDefinition rayclusters.ray.io and its operator)"
@@ -48,13 +48,13 @@ class Children:
 
     @property
     def owned(self) -> OwnedObjects:
-        """Writer for objects owned by the job."""
+        """Writer that changes only objects that a job owns."""
         return OwnedObjects(self.client)
 
     async def start_preflight(self, job: Metadata, action: StartPreflight) -> None:
         """Create the preflight pod.
 
-        Raises TransientError while a terminating pod, or the pod of another spec, has its name.
+        Raises TransientError while a terminating pod, or a pod of another spec, has its name.
         """
         await self._ensure_network_policy(job, action.plan)
         pod = render_preflight_pod(job, self.settings, action)
@@ -71,19 +71,19 @@ class Children:
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
         """Apply the Service and Deployment of a managed retriever.
 
-        The Deployment comes last, because it marks the retriever as started.
+        The Deployment is applied last, because its existence marks the retriever as started.
         """
         await self._ensure_network_policy(job, action.plan)
         await self.owned.apply(job, render_service(job, action.name))
         await self.owned.apply(job, render_deployment(job, self.settings, action))
 
     async def ensure_services(self, job: Metadata, services: Mapping[str, str]) -> None:
-        """Apply the Services of managed retrievers; `services` maps endpoints to Service names."""
+        """Apply the Services of managed retrievers; `services` maps endpoint to Service names."""
         for endpoint, name in services.items():
             await self.owned.apply(job, render_service(job, endpoint, name))
 
     async def stop_retrievers(self, job: Metadata, deployments: Collection[Manifest]) -> None:
-        """Delete the retrievers' Deployments and Services."""
+        """Delete the Deployments of managed retrievers and the Services of the same names."""
         for deployment in deployments:
             await self.owned.delete(job, DEPLOYMENTS, deployment)
             metadata = deployment["metadata"]
@@ -92,7 +92,7 @@ class Children:
                 await self.owned.delete(job, SERVICES, service)
 
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
-        """Create the NetworkPolicy, token Secret and RayCluster. An existing RayCluster is kept."""
+        """Create the NetworkPolicy, token Secret and RayCluster; reuse a RayCluster that exists."""
         await self._ensure_network_policy(job, action.plan)
         token_secret = await self._ensure_token(job)
         cluster = render_ray_cluster(job, self.settings, action, token_secret)
@@ -107,7 +107,7 @@ class Children:
     async def record_config(
         self, job: Metadata, config: TrainerConfig, records: Collection[Manifest]
     ) -> None:
-        """Create the ConfigMap of an attempt's configuration; delete those beyond MAX_RECORDS."""
+        """Create the ConfigMap with an attempt's configuration; retain the newest MAX_RECORDS."""
         await self.owned.create(job, render_config_map(job, config=config))
         newest_first = sorted(records, key=_attempt_number, reverse=True)
         for surplus in newest_first[MAX_RECORDS - 1 :]:
@@ -124,7 +124,7 @@ class Children:
         secret = render_token_secret(job, name=name, token=self.keys.token(key_id, job.uid))
         try:
             await self.client.create(secret)
-        except AlreadyExists:  # only the operator can derive the name
+        except AlreadyExists:  # the operator created it: only the operator can derive the name
             log.debug("Secret %s already exists", name)
         return name
 

@@ -14,7 +14,7 @@ from raggrpo_operator.core.text.event_text import event_note
 from raggrpo_operator.kube.client import Manifest
 
 MAX_NOTE = 1024
-"""Maximum length of a note in bytes; the API server's limit."""
+"""Maximum bytes of a note, as limited by the API server."""
 WARNING_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED,
@@ -50,7 +50,7 @@ class Transition:
 def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
     """Yield the Events for the change from `old` to `new`: conditions in order, then new warnings.
 
-    They depend only on the two statuses, so a restarted operator posts no duplicates.
+    The Events depend only on the two statuses, so a restarted operator posts no duplicates.
     """
     for condition in new.conditions:
         before = get_condition(old, condition.type)
@@ -64,7 +64,7 @@ def transitions(old: JobStatus, new: JobStatus) -> Iterator[Transition]:
         if (warning.path, warning.reason) not in known:
             yield Transition(warning.reason, f"{warning.path}: {warning.message}", is_warning=True)
     unlisted = new.unlisted_warnings
-    # A truncated status lists fewer warnings although none is new.
+    # A shortened status lists fewer warnings, although no warning is new.
     if unlisted > old.unlisted_warnings and new.warning_count > old.warning_count:
         note = f"{unlisted} more: `raggrpo plan` lists those of the spec"
         yield Transition(WarningReason.MORE_WARNINGS, note, is_warning=True)
@@ -92,7 +92,7 @@ def _is_warning(condition: Condition) -> bool:
 
 
 def render_event(body: Manifest, transition: Transition, now: datetime, instance: str) -> Manifest:
-    """Return the Event for a transition; `instance` is the name of the reporting replica."""
+    """Return the manifest of an Event; `instance` is the name of the reporting replica."""
     metadata = body["metadata"]
     return {
         "apiVersion": "events.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""Read GPU memory from the nodes that fit a job's pods. `kube.gpu_nodes` parses the labels."""
+"""Read the GPU memory of the nodes that fit a job's pods; `kube.gpu_nodes` parses the labels."""
 
 import logging
 
@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 async def smallest_device(client: KubeClient, job: RagGrpoJob) -> DeviceObserved | None:
     """Return the smallest GPU of the nodes that fit the job's pods.
 
-    Returns None for CPU jobs and if nodes cannot be listed: then the ranks measure GPU memory
-    before an engine starts.
+    Returns None for CPU jobs, and if nodes cannot be listed. In the latter case, the ranks measure
+    GPU memory before an engine starts.
     """
     resources = job.spec.resources
     if resources.device is Device.CPU:

@@ -1,4 +1,4 @@
-"""`Heads`: HTTP clients of the Ray heads of running jobs, one pair per Ray cluster."""
+"""`Heads`: HTTP clients of Ray heads, for the Jobs API and for the progress server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class HeadAddress:
 
 
 HeadResolver = Callable[[str, str], HeadAddress]
-"""(namespace, RayCluster name) → addresses of its head."""
+"""(namespace, RayCluster name) → addresses of the cluster's head."""
 
 
 def service_resolver(dashboard_port: int, progress_port: int) -> HeadResolver:
     """Return a resolver that uses cluster DNS.
 
-    The address in the RayCluster's status is not used, because users may edit it.
+    The head address in the status of the RayCluster is not used, because users may edit it.
     """
 
     def resolve(namespace: str, cluster: str) -> HeadAddress:
@@ -37,7 +37,7 @@ def service_resolver(dashboard_port: int, progress_port: int) -> HeadResolver:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """API clients of one head."""
+    """HTTP clients of one Ray head."""
 
     jobs: RayJobs
     progress: ProgressClient

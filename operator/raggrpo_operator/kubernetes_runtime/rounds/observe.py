@@ -1,4 +1,4 @@
-"""Convert cluster objects to the values that `decide` reads. Pure."""
+"""Convert Kubernetes objects to the observations that `decide` reads. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -42,7 +42,7 @@ from raggrpo_operator.kube.pod_evidence import (
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
 CLOCK_SKEW_SECONDS = 60
-"""Maximum assumed lead of the API server's clock over the operator's."""
+"""Maximum seconds by which the clock of the API server is assumed to be ahead."""
 PHASES_WITHOUT_DRIVER = frozenset({"Pending", "Succeeded", "Failed"})
 """Pod phases in which no driver can be running."""
 
@@ -58,7 +58,7 @@ def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumb
 def oldest_cluster(
     ray_clusters: Collection[RayCluster], current: ClusterStatus
 ) -> tuple[ClusterNumber, RayCluster] | None:
-    """Return the cluster with the lowest number; it must be gone before a new one is created."""
+    """Return the cluster with the lowest number, which must be gone before a new one is created."""
     numbered = [
         (number, each["metadata"]["name"] != current.name, each)
         for each in ray_clusters
@@ -71,12 +71,12 @@ def oldest_cluster(
 
 
 def is_head_ready(ray_cluster: Manifest) -> bool:
-    """Return whether the head is ready now, unlike `RayClusterProvisioned`, which stays True."""
+    """Return whether the head is ready now; condition `RayClusterProvisioned` would stay True."""
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
 def is_suspended(ray_cluster: Manifest) -> bool:
-    """Return whether the cluster is suspended. Kueue sets the field; the operator never does."""
+    """Return whether `spec.suspend` is set, which Kueue sets and the operator never does."""
     return bool(ray_cluster.get("spec", {}).get("suspend"))
 
 
@@ -99,8 +99,9 @@ def observed_cluster(
 ) -> ClusterObserved:
     """Return the Ray cluster as `decide` reads it.
 
-    `losses` are those of the current attempt, most significant first. `is_reachable` is True if
-    the Jobs API of the head responds, `all_pods_live` if no pod has exited or is being deleted.
+    `losses` are the losses during the current attempt, most significant first. `is_reachable` is
+    whether the Jobs API of the head responds. `all_pods_live` is whether no pod has exited or is
+    being deleted.
 
     """
     name = ray_cluster["metadata"]["name"]
@@ -149,7 +150,7 @@ def observed_cluster(
 
 
 def _restarts_head(ray_cluster: Manifest) -> bool:
-    """Return whether KubeRay replaces a lost head, which then restores the cluster's state."""
+    """Return whether KubeRay replaces a lost head with one that restores the cluster's state."""
     annotations = ray_cluster["metadata"].get("annotations", {})
     return names.ANNOTATION_HEAD_RETURNS in annotations and not is_being_deleted(ray_cluster)
 
@@ -166,11 +167,11 @@ def image_ids(pods: Collection[Manifest]) -> tuple[str, ...]:
 def cluster_with_orphaned_head(
     job: RagGrpoJob, pods: Collection[Manifest], now: datetime
 ) -> ClusterObserved | None:
-    """Return the last attempt's cluster if its RayCluster is gone but its head pod may still run.
+    """Return the current cluster if its RayCluster is gone but its head pod may still run.
 
-    The driver on that head may be saving, and the next attempt would take over its checkpoint
-    folder. Worker pods are ignored, because only a driver can save. So are pods past their grace
-    period, because a lost node never reports that they have exited.
+    The driver on that head may be saving a checkpoint in the folder that the next attempt would
+    use. Worker pods are ignored, because only the driver saves. Pods past their grace period are
+    ignored too, because a lost node never reports that its pods have exited.
     """
     attempts, cluster = job.status.attempts, job.status.cluster
     if not attempts or attempts[0].cause is None:
@@ -183,12 +184,12 @@ def cluster_with_orphaned_head(
 
 
 def may_head_save(pods: Collection[Manifest], now: datetime) -> bool:
-    """Return whether a terminating head pod may still run a driver, and so save a checkpoint."""
+    """Return whether a terminating head pod may still run a driver that saves a checkpoint."""
     return any(is_head(pod) and is_being_deleted(pod) and _may_run(pod, now) for pod in pods)
 
 
 def _is_controlled_by(pod: Manifest, kind: str, name: str) -> bool:
-    """Return whether this object controls the pod. Labels prove nothing: any user can set them."""
+    """Return whether this object controls the pod. Labels are no proof: any user can set them."""
     owner = controller_of(pod)
     return (owner.get("kind"), owner.get("name")) == (kind, name)
 
@@ -200,7 +201,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
         return True
     metadata = pod["metadata"]
     remaining = (parse_timestamp(metadata["deletionTimestamp"]) - now).total_seconds()
-    # More than the grace period can remain only if the operator's clock was set back.
+    # If more than the grace period remains, the operator's clock was set back.
     return (
         0 < remaining <= float(metadata.get("deletionGracePeriodSeconds") or 0) + CLOCK_SKEW_SECONDS
     )
@@ -209,7 +210,7 @@ def _may_run(pod: Manifest, now: datetime) -> bool:
 def _root_loss(head: Loss, losses: Sequence[Loss]) -> Loss:
     """Return the most significant loss, or `head` if none is more significant.
 
-    A head that was deleted together with its workers has no separate reason.
+    The status of a head that was deleted together with its workers does not contain a cause.
     """
     first = losses[0]
     return first if first.weight > head.weight else head
@@ -218,8 +219,8 @@ def _root_loss(head: Loss, losses: Sequence[Loss]) -> Loss:
 def are_all_live(pods: Collection[Manifest]) -> bool:
     """Return whether no pod of a Ray cluster is being deleted or has exited.
 
-    KubeRay counts such a pod as ready for a while, and its preStop hook would also stop the next
-    attempt.
+    KubeRay counts such a pod as ready for a while, and the preStop hook of a terminating pod would
+    stop the next attempt too.
     """
     return not any(is_being_deleted(pod) or _has_exited(pod) for pod in pods)
 
@@ -273,7 +274,7 @@ def observed_retrievers(
 
 
 def service_names(deployments: Collection[Manifest]) -> dict[str, str]:
-    """Return the Service name of each managed retriever; it equals the Deployment's name."""
+    """Return the Service names by endpoint; a Service has the name of its Deployment."""
     return {endpoint: _name(each) for endpoint, each in _by_endpoint(deployments)}
 
 
@@ -304,7 +305,10 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
 
 
 def _terminated_state(pod: Manifest, *, include_last: bool = False) -> Manifest | None:
-    """Return `state.terminated` of the main container, or with `include_last` of `lastState`."""
+    """Return `state.terminated` of the main container, or None if the container has not exited.
+
+    With `include_last`, falls back to `lastState.terminated`, which remains after a restart.
+    """
     for state in ("state", "lastState") if include_last else ("state",):
         if terminated := section(section(main_status(pod), state), "terminated"):
             return terminated

@@ -1,7 +1,7 @@
-"""`OwnedObjects`: write only objects that are controlled by a job.
+"""`OwnedObjects`: write only objects that a job controls.
 
-The owner is checked before each write. The write carries the UID and version of the checked object,
-so the API server rejects it if the name now belongs to another object.
+The owner is checked before each write. The request contains the UID of the checked object, so the
+API server rejects the write if the name now belongs to another object.
 """
 
 import logging
@@ -22,7 +22,7 @@ class OwnedObjects:
     client: KubeClient
 
     async def create(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Create an object. Return None, or the existing object if the job already owns it.
+        """Create an object; return None, or the existing object if the job already owns one.
 
         Raises:
             NameTaken: The job does not own the object with this name.
@@ -56,7 +56,7 @@ class OwnedObjects:
         await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
 
     async def delete(self, job: Metadata, resource: Resource, item: Manifest) -> None:
-        """Delete an object, unless it is terminating or the job does not own it."""
+        """Delete an object, unless the object is terminating or not owned by the job."""
         metadata = item["metadata"]
         if is_being_deleted(item) or not is_owned(item, job.uid):
             return
@@ -68,7 +68,7 @@ class OwnedObjects:
             log.info("%s %s is already gone: %s", resource.plural, metadata["name"], error)
 
     async def _existing(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Return the job's object with this name, or None. Raises NameTaken if it is not owned."""
+        """Return the existing object, or None. Raises NameTaken if the job does not own it."""
         metadata = manifest["metadata"]
         try:
             existing = await self.client.get(
@@ -82,13 +82,13 @@ class OwnedObjects:
 
 
 def _is_up_to_date(existing: Manifest, manifest: Manifest) -> bool:
-    """Return whether an apply would change nothing. False if the server has filled in defaults."""
+    """Return whether applying would change nothing; False if the server has set default values."""
     has_labels = labels_of(manifest).items() <= labels_of(existing).items()
     return has_labels and bool(existing.get("spec") == manifest["spec"])
 
 
 def name_taken(manifest: Manifest) -> NameTaken:
-    """Return the error for a name that belongs to an object which the job does not own."""
+    """Return the error for a name that an object of another owner already has."""
     metadata = manifest["metadata"]
     return NameTaken(
         f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} exists and is not "

@@ -1,4 +1,4 @@
-"""`Reconciler`: run rounds and report their errors in the status."""
+"""`Reconciler`: run the rounds of jobs and report their errors in the status."""
 
 import logging
 import traceback
@@ -40,9 +40,9 @@ from .time_to_live import seconds_until_expiry
 log = logging.getLogger(__name__)
 
 MIN_REPORTED_FAILURES = 3
-"""Consecutive failed rounds after which the status reports the error."""
+"""Number of consecutive failed rounds after which the status reports a transient error."""
 MAX_BUG_TEXT = 256
-"""Maximum characters of an exception's text in the status."""
+"""Maximum characters of the text of an unexpected exception in the status."""
 
 
 class Reconciler:
@@ -123,7 +123,7 @@ class Reconciler:
         return delay if has_changed else max(delay, self._pace.poll_seconds(key))
 
     def _parse(self, key: JobKey, body: Manifest) -> RagGrpoJob | tuple[Violation, ...]:
-        """Return the parsed job or its violations, cached by version and by spec."""
+        """Return the parsed job or its violations; results are cached by version and by spec."""
         version = body["metadata"]["resourceVersion"]
         cached_version, cached = self._parsed.get(key, ("", ()))
         if cached_version == version:
@@ -148,7 +148,7 @@ class Reconciler:
             await self._context.writer.write(body, status)
 
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
-        """Report an error in the status if it is persistent. A version conflict never is."""
+        """Report an error in the status if the error is persistent, which a conflict never is."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         is_persistent = not error.retryable or isinstance(error, AccessDenied | NameTaken)
         if isinstance(error, Conflict) or not (is_persistent or failures >= MIN_REPORTED_FAILURES):
@@ -178,7 +178,7 @@ class Reconciler:
             log.info("the job is already gone: %s", error)
 
     def _drop_state(self, key: JobKey) -> None:
-        """Drop all in-memory state of a deleted job. Kubernetes garbage-collects its objects."""
+        """Drop all in-memory state of a deleted job, whose objects Kubernetes garbage-collects."""
         self._failures.pop(key, None)
         self._parsed.pop(key, None)
         self._pace.set_busy(key, is_busy=False)
@@ -193,7 +193,7 @@ def _parse(
     body: Manifest, previous: RagGrpoJob | tuple[Violation, ...]
 ) -> RagGrpoJob | tuple[Violation, ...]:
     if isinstance(previous, RagGrpoJob) and _has_same_spec(body, previous.metadata):
-        with suppress(ValidationError):  # an invalid status, which parse_job reports
+        with suppress(ValidationError):  # the status is invalid; parse_job reports it
             return parse_update(previous, body)
     if excess := body.get(TOO_LARGE):
         remedy = "shorten templates, lists, env and free JSON"
@@ -202,7 +202,7 @@ def _parse(
 
 
 def _has_same_spec(body: Manifest, previous: Metadata) -> bool:
-    """Return whether UID and generation are unchanged, and therefore the spec."""
+    """Return whether UID and generation are unchanged, which implies an unchanged spec."""
     metadata = body["metadata"]
     return (metadata["uid"], metadata["generation"]) == (previous.uid, previous.generation)
 

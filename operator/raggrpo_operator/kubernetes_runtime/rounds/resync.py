@@ -1,4 +1,4 @@
-"""`Resync`: periodically requeue all jobs and check that the watches keep up."""
+"""`Resync`: periodically requeue all jobs and check that the caches are current."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ from .children import NO_KUBERAY
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 30.0
-"""Maximum interval of resyncs while a change is missing from the caches."""
+"""Maximum seconds between resyncs while a change is missing from the caches."""
 
 KUBERAY_SECONDS = 5.0
-"""Interval of checks for KubeRay while it is not installed."""
+"""Seconds between checks for KubeRay while KubeRay is not installed."""
 
 
 class KubeRayAppeared(Exception):
@@ -69,11 +69,11 @@ class Resync:
             for job in await self._client.list_metadata(JOBS, namespace):
                 live[JobKey.of(job)] = int(job["metadata"]["resourceVersion"])
         self._compare(live)
-        for key in list(self._caches.objects.jobs):  # a job that is not cached cannot be reconciled
+        for key in list(self._caches.objects.jobs):  # only cached jobs can be reconciled
             self._requeue(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
-        """Set `stale_since` to the time since which a version has been missing from the caches."""
+        """Set `stale_since` to when the caches first lacked a version that they still lack."""
         now = self._health.clock()
         for key, (version, _) in list(self._missed.items()):
             if key not in live or self._cached_version(key) >= version:
@@ -91,7 +91,7 @@ class Resync:
     async def _check_kuberay(self) -> bool:
         """Return whether KubeRay is installed.
 
-        Raises KubeRayAppeared if the operator must restart to watch it.
+        Raises KubeRayAppeared if the operator must restart to watch RayClusters.
         """
         try:
             kinds = await self._client.get_raw("/apis/ray.io/v1")

@@ -69,9 +69,9 @@ from .status_writer import StatusWriter
 log = logging.getLogger(__name__)
 
 ENTRYPOINT = f"exec {names.DRIVER_COMMAND}"
-"""With `exec`, Ray signals the driver itself and not a shell."""
+"""Command of a submission; with `exec`, Ray sends signals to the driver and not to a shell."""
 EVIDENCE_SECONDS = 5.0
-"""How long to wait for evidence in pod statuses; the kubelet reports an exit within 2 s."""
+"""Seconds to wait for evidence in pod statuses; the kubelet reports an exit within 2 s."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -91,7 +91,7 @@ class ReconcilerContext:
 
 
 class KubernetesRuntime:
-    """The runtime of one round of one job. `body` is the job as read at the start of the round."""
+    """The runtime of one round of a job; `body` is the job as read at the start of the round."""
 
     def __init__(
         self, context: ReconcilerContext, body: Manifest, *, delay_seconds: float = 0.0
@@ -99,15 +99,15 @@ class KubernetesRuntime:
         self._context, self._body, self._delay_seconds = context, body, delay_seconds
         self._key, self._uid = JobKey.of(body), str(body["metadata"]["uid"])
         self.error: OperatorError | None = None
-        """Error to report in the status although the round continues: AccessDenied, NameTaken, …"""
+        """Error, such as AccessDenied, to report in the status although the round continues."""
 
     @property
     def body(self) -> Manifest:
-        """The job after the round's last write."""
+        """The job as returned by the latest status write of the round."""
         return self._body
 
     async def observe(self, job: RagGrpoJob) -> Observed:
-        """Return what exists in the cluster for the job."""
+        """Return an observation of the job's objects, newest attempt and progress."""
         context, now = self._context, self._context.clock()
         pods = list(context.objects.pods.get(self._key, ()))
         owned = owned_by(self._uid, pods)
@@ -124,7 +124,7 @@ class KubernetesRuntime:
             observed = replace(observed, device=await smallest_device(context.client, job))
         number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
-            # The losses may come from a suspension that is not in the cache yet.
+            # Kueue may have suspended the cluster, which the cached RayCluster does not show yet.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
         if ray_cluster is None:
             return replace(observed, cluster=cluster_with_orphaned_head(job, pods, now))
@@ -173,7 +173,7 @@ class KubernetesRuntime:
     async def restore_record(self, job: RagGrpoJob) -> None:
         """Recreate the running attempt's ConfigMap if it was deleted.
 
-        The configuration is read from the submitted Ray job, which cannot be edited.
+        The configuration is read from the Ray job that was submitted, which cannot be edited.
         """
         number, attempts = job.status.attempt, job.status.attempts
         records = self._records()
@@ -184,7 +184,7 @@ class KubernetesRuntime:
         try:
             head = await self._running_head(job)
             environment = await head.jobs.environment(_submission_id(job, number))
-            if not environment:  # the head has lost it; the next round handles that
+            if not environment:  # the head has lost the Ray job; the next round handles that
                 return
             config = TrainerConfig.model_validate_json(open_sealed(environment))
             if config.attempt.config_hash != job.status.config_hash:
@@ -197,16 +197,16 @@ class KubernetesRuntime:
             self.error = error
         except OperatorError as error:
             log.info("recreating the ConfigMap of attempt %d failed: %s", number, error)
-        except ValueError as error:  # its text might quote the configuration
+        except ValueError as error:  # the text of the error might quote the configuration
             kind = type(error).__name__
             log.warning("the submitted configuration of attempt %d is unreadable: %s", number, kind)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
         """Return the number and the RayCluster of the job's oldest cluster.
 
-        While an old cluster is being deleted, two can exist. The old one is returned, because it
-        must be gone before a new one starts. A cluster that is missing from the cache is read from
-        the API server, since it may still exist.
+        While an old cluster is being deleted, two clusters can exist. The old one is returned,
+        because it must be gone before a new one starts. If no cluster is cached, the current one is
+        read from the API server.
         """
         current = job.status.cluster
         if (cached := oldest_cluster(self._cached_clusters(), current)) is not None:
@@ -235,7 +235,7 @@ class KubernetesRuntime:
         try:
             head = self._head(ray_cluster)
             attempt = await head.jobs.status(_submission_id(job, number), number)
-            # Progress is read last, so that it is final if the attempt has ended.
+            # Read the progress last, so that the progress of an attempt that has ended is final.
             return True, attempt, await head.progress.read() if attempt else None
         except AccessDenied as error:
             self.error = self._token_error(ray_cluster, error)
@@ -253,7 +253,7 @@ class KubernetesRuntime:
             return ""
 
     def _token_error(self, ray_cluster: Manifest, error: AccessDenied) -> AccessDenied:
-        """Return `error` with the Secret that holds the head's token and the remedy."""
+        """Return `error` extended by the Secret with the head's token, and by the remedy."""
         name = ray_cluster["metadata"]["name"]
         secret = ray_cluster["spec"].get("authOptions", {}).get("secretName", "")
         return AccessDenied(
@@ -284,9 +284,9 @@ class KubernetesRuntime:
     def _losses(self, job: RagGrpoJob, ray_cluster: Manifest) -> list[Loss]:
         """Return the pods that the cluster has lost during the newest attempt.
 
-        Losses before the driver started are excluded: those pods have been replaced. Timestamps in
-        the status have whole seconds, so a loss in the second in which the attempt was recorded
-        (such as a preemption) counts for the previous attempt.
+        Losses before the driver started are excluded, because those pods have been replaced. Times
+        in the status are in whole seconds. A loss in the same second in which the attempt was
+        recorded, such as a preemption, therefore counts for the previous attempt.
         """
         attempts, recorded = job.status.attempts, job.status.restart_state.launch.cluster_since
         since = recorded + timedelta(seconds=1) if recorded else EARLIEST
@@ -316,7 +316,7 @@ class KubernetesRuntime:
                 await self._owned.delete(job.metadata, PODS, pod)
 
     async def _delete_cluster(self, job: RagGrpoJob, number: ClusterNumber) -> None:
-        """Delete all clusters with this number. The current one may be missing from the cache."""
+        """Delete all clusters with this number, including a current one that is not cached."""
         current, cached = job.status.cluster, self._cached_clusters()
         matches = [each for each in cached if cluster_number(each, current) == number]
         if not matches and number == current.number:

@@ -1,4 +1,4 @@
-"""`StatusWriter`: write changed statuses, with a rate limit for progress and conflict detection."""
+"""`StatusWriter`: write statuses, limit the rate of progress writes, and detect conflicts."""
 
 import logging
 from collections.abc import Callable
@@ -43,11 +43,11 @@ class StatusWriter:
         self._written: dict[JobKey, datetime] = {}
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
-        """Write the status to this version of the job; return the resulting version.
+        """Write the status to version `body` of the job; return the resulting version.
 
-        If only progress has changed, the write is deferred until `status_seconds` have passed
-        since the last one. Raises Conflict if the job has changed since `body` was read, and
-        stores the newer version.
+        If only progress has changed, the write is deferred until `Pace.status_seconds` have passed
+        since the last write. If the job has changed since `body` was read, stores the newer version
+        of the job and raises Conflict.
         """
         key = JobKey.of(body)
         now, last_write = self._clock(), self._written.get(key)
@@ -85,7 +85,7 @@ class StatusWriter:
             await self.write(body, status)
 
     async def report_internal_error(self, body: Manifest, message: str) -> None:
-        """Report an internal error by editing the raw status, which may be unparsable."""
+        """Report an internal error by editing the raw status, since parsing it may have failed."""
         kind, now = ConditionType.RECONCILING, self._clock()
         raw = body.get("status") or {}
         dicts = [each for each in raw.get("conditions") or [] if isinstance(each, dict)]
@@ -109,7 +109,7 @@ class StatusWriter:
         self._written.pop(key, None)
 
     async def _post(self, event: Manifest) -> None:
-        """Post an Event. A failure is only logged, because the status has the same information."""
+        """Post an Event; only log a failure, because the status contains the same information."""
         try:
             await self._client.create(event)
         except OperatorError as error:
@@ -122,7 +122,7 @@ def stored_status(body: Manifest) -> JobStatus:
 
 
 def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Return whether two statuses differ in any field that does not change with every step."""
+    """Return whether two statuses differ in a field other than those that change with each step."""
     return _without_progress(one) != _without_progress(other)
 
 
@@ -155,7 +155,7 @@ def _status_manifest(body: Manifest, status: Manifest) -> Manifest:
         "metadata": {
             "name": metadata["name"],
             "namespace": metadata["namespace"],
-            # With it, the API server rejects the write if the job has changed since the decision.
+            # With this field, the API server rejects the write if the job has changed since then.
             "resourceVersion": metadata["resourceVersion"],
         },
         "status": status,

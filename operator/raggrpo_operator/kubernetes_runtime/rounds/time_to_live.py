@@ -1,4 +1,4 @@
-"""`ttlSecondsAfterFinished`: when a finished job is deleted. Pure."""
+"""`ttlSecondsAfterFinished`: the time until a finished job is deleted. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from raggrpo_api.job import RagGrpoJob
 
 
 def seconds_until_expiry(job: RagGrpoJob, now: datetime) -> float | None:
-    """Return the seconds until a finished job is deleted, or None if it is never deleted."""
+    """Return the seconds until the job is deleted, or None if it is unfinished or has no TTL."""
     ttl = job.spec.ttl_seconds_after_finished
     completion = job.status.completion_time
     if ttl < 0 or completion is None:

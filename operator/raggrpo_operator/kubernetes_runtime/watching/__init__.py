@@ -1,1 +1,1 @@
-"""Watches and what they provide: cached objects, pod evidence and the newest jobs."""
+"""Watches and the state built from them: cached objects, pod evidence and the newest jobs."""

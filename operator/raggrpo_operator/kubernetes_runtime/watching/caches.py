@@ -1,7 +1,7 @@
 """`Caches`: jobs and their objects as last reported by lists and watches.
 
-Objects deleted between two watches are removed after the next list. Cached objects have only the
-fields that rounds read, which bounds memory regardless of their creators.
+An object that was deleted between two watches is removed after the next list. Cached objects have
+only the fields that rounds read, so no user can make the caches arbitrarily large.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 KINDS = frozenset(each.kind for each in (JOBS, *CHILDREN))
 PAGE_SECONDS = 180.0
-"""Maximum time without a page of any list; longer than all of kopf's retries."""
+"""Maximum seconds without a page of any list; longer than all retries of kopf together."""
 
 
 class ListTimeout(Exception):
-    """A kind was not listed: kopf discovered the kinds before the API server served it."""
+    """A kind was not listed, because the API server did not serve it when kopf discovered kinds."""
 
 
 class KindCache(Mapping[JobKey, Collection[Manifest]]):
@@ -42,7 +42,7 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
         self._jobs: dict[str, JobKey] = {}
 
     def put(self, body: Manifest) -> None:
-        """Store the newest version of an object; its job may have changed."""
+        """Store the newest version of an object, which may belong to another job than before."""
         uid = body["metadata"]["uid"]
         key = self._key_of(body)
         if self._jobs.get(uid, key) != key:
@@ -72,17 +72,20 @@ class KindCache(Mapping[JobKey, Collection[Manifest]]):
 
 
 class Caches:
-    """The caches of all kinds. A list or watch is identified by its path, which has a namespace.
+    """The caches of all kinds. A list or watch is identified by its URL path.
 
     `num_paths` is the number of paths per kind: one per watched namespace, or one for all.
     """
 
     def __init__(self, num_paths: int) -> None:
         self.on_event: Callable[[str, Manifest], None] = lambda *_: None
-        """Called after each update with the type of the event and the cached object. The type
-        is VANISHED for an object deleted between two watches."""
+        """Callback after each update, called with the event type and the trimmed object.
+
+        The type is LISTED for an object in a list, and VANISHED for one that was deleted between
+        two watches.
+        """
         self.synced = asyncio.Event()
-        """Set once all served kinds are listed; until then, absent objects may exist."""
+        """Set once all served kinds are listed; until then, existing objects may not be cached."""
         jobs, children = KindCache(JobKey.of), {each: KindCache(job_key_of) for each in CHILDREN}
         self.objects = ClusterObjects(
             jobs=jobs,
@@ -94,16 +97,16 @@ class Caches:
         self._kinds = {each.kind: cache for each, cache in {JOBS: jobs, **children}.items()}
         self._num_paths = num_paths
         self._known: defaultdict[str, set[str]] = defaultdict(set)
-        """Path → uids in the caches."""
+        """Path → UIDs of the cached objects."""
         self._listed: defaultdict[str, set[str]] = defaultdict(set)
-        """Path → uids of the list in progress."""
+        """Path → UIDs on the pages of the list in progress."""
         self._complete: defaultdict[str, set[str]] = defaultdict(set)
-        """Kind → paths that are listed completely."""
+        """Kind → paths whose list is complete."""
         self._unserved: set[str] = set()
         self._num_pages = 0
 
     async def wait_until_synced(self, page_seconds: float = PAGE_SECONDS) -> None:
-        """Wait until `synced`. Raises ListTimeout if no page arrives within `page_seconds`."""
+        """Wait for `synced`. Raises ListTimeout if no page arrives within `page_seconds`."""
         while not self.synced.is_set():
             num_pages = self._num_pages
             try:
@@ -118,7 +121,7 @@ class Caches:
     def apply_page(
         self, path: str, kind: str, items: Iterable[Manifest], *, is_first: bool, is_last: bool
     ) -> None:
-        """Store a page of a list; after the last page, remove objects that are not listed."""
+        """Store a page of a list; after the last page, remove objects that are not in the list."""
         cache = self._kinds[kind]
         listed = self._listed[path]
         known = self._known[path]
@@ -164,7 +167,7 @@ class Caches:
     def _notify(self, event_type: str, body: Manifest) -> None:
         try:
             self.on_event(event_type, body)
-        except Exception:  # an error would stop all of kopf's watches
+        except Exception:  # an exception would stop all watches of kopf
             log.exception("failed to handle a %s event", body["kind"])
 
     def _set_if_synced(self) -> None:
@@ -178,7 +181,7 @@ class Caches:
 
 
 def _trim(body: Mapping[str, Any]) -> Manifest:
-    """Return the trimmed object, or only its identity if trimming fails."""
+    """Return the trimmed object, or only its kind and identity if trimming fails."""
     try:
         return trim_object(body)
     except Exception:

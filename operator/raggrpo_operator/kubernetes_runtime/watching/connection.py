@@ -1,8 +1,8 @@
 """kopf's connection to the API server, which stores lists and events in the caches.
 
-kopf itself receives only resource versions. Given whole objects, it would keep them in memory until
-all kinds are listed and run a task per event, which takes a quarter of the CPU time of starting a
-job.
+kopf itself receives only resource versions. If kopf received whole objects, it would keep them in
+memory until all kinds are listed, and would run a task per event, which takes a quarter of the CPU
+time of starting a job.
 """
 
 import json
@@ -19,7 +19,7 @@ LISTS = frozenset(f"{kind}List" for kind in KINDS)
 
 
 class _Events:
-    """The body of a watch, with one event per line."""
+    """The response body of a watch, with one event per line."""
 
     def __init__(self, content: aiohttp.StreamReader, path: str, caches: Caches) -> None:
         self._content = content
@@ -27,7 +27,7 @@ class _Events:
         self._caches = caches
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)  # attributes that aiohttp uses
+        return getattr(self._content, name)  # other attributes that aiohttp uses
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         rest = b""
@@ -76,7 +76,7 @@ class _Response(aiohttp.ClientResponse):
 
 
 async def connect(caches: Caches, **context: Any) -> kopf.AiohttpSession | None:
-    """Return a session with the credentials of the pod or of the kubeconfig."""
+    """Return a session with credentials of the pod or a kubeconfig, or None without credentials."""
     login = kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
     if login is None:
         return None

@@ -1,8 +1,8 @@
-"""`EvidenceStore`: how pods failed, retained after KubeRay has deleted them.
+"""`EvidenceStore`: the losses of pods, retained after KubeRay has deleted the pods.
 
-It is in memory only: after a restart of the operator, only the RayCluster shows that a deleted pod
-was lost. Evidence is retained after the RayCluster is deleted, because the caches may still contain
-the RayCluster.
+The evidence is only in memory: after a restart of the operator, only the RayCluster shows that a
+deleted pod was lost. Evidence outlives the RayCluster, because a deleted RayCluster may still be
+cached.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ _GPU_ROLES = (PodRole.TRAINER, PodRole.ROLLOUT)
 
 
 class EvidenceStore:
-    """Losses by uid of the RayCluster, and since when each pod has been failing to start."""
+    """Losses by UID of the RayCluster, and the time since which each pod has failed to start."""
 
     def __init__(self, start_grace: timedelta) -> None:
         self._start_grace = start_grace
@@ -31,9 +31,10 @@ class EvidenceStore:
         self._failing_since: dict[JobKey, dict[str, datetime]] = {}
 
     def record(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
-        """Record the loss of a pod, if it is lost; the heaviest evidence wins, then the first.
+        """Record the loss of a pod, if the pod is lost.
 
-        If a container exits again, the latest exit replaces the earlier one.
+        The evidence with the highest weight is retained, and of equal weights the first. However,
+        if a container exits again, the latest exit replaces the earlier one.
         """
         cluster = controller_of(pod).get("uid", "")
         if not cluster or RAY_CLUSTER_LABEL not in labels_of(pod):
@@ -47,7 +48,7 @@ class EvidenceStore:
             losses[new.uid] = new
 
     def losses(self, key: JobKey, cluster: str, since: datetime) -> list[Loss]:
-        """Return the losses of a cluster since a time, heaviest first, then earliest."""
+        """Return the losses of a cluster since a time, with descending weight, then by time."""
         losses = self._losses.get((key, cluster), {}).values()
         recent = [each for each in losses if each.time >= since]
         return sorted(recent, key=lambda each: (-each.weight, each.time))
@@ -55,9 +56,10 @@ class EvidenceStore:
     def start_problem(
         self, key: JobKey, pods: Collection[Manifest], now: datetime
     ) -> tuple[StartProblem | None, bool]:
-        """Return why these pods do not start, and whether that is final.
+        """Return a problem that keeps these pods from starting, if any, and whether it is final.
 
-        A grace period applies: a missing Secret may be created, a registry may recover.
+        A problem is final only after a grace period, in which a user may create a missing Secret or
+        a registry may recover.
         """
         problems = [
             each for pod in sorted(pods, key=_scheduling_rank) if (each := start_problem(pod))
@@ -74,18 +76,18 @@ class EvidenceStore:
         return problem, bool(expired)
 
     def remove(self, key: JobKey) -> None:
-        """Remove a deleted job."""
+        """Drop the evidence of a deleted job."""
         for known in [each for each in self._losses if each[0] == key]:
             del self._losses[known]
         self._failing_since.pop(key, None)
 
 
 def _scheduling_rank(pod: Manifest) -> int:
-    """Return the sort key of a pod: those with GPUs first, as they are the hardest to schedule."""
+    """Return the sort key of a pod; pods with GPUs come first, as they are hardest to schedule."""
     role = labels_of(pod).get(names.LABEL_ROLE)
     return _GPU_ROLES.index(role) if role in _GPU_ROLES else len(_GPU_ROLES)
 
 
 def _is_later_exit(new: Loss, known: Loss) -> bool:
-    """Return whether the container exited again, rather than its pod being deleted."""
+    """Return whether `new` is a later exit of the container and not the deletion of its pod."""
     return new.weight == known.weight and new.time > known.time and new.weight > 1

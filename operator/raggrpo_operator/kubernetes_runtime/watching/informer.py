@@ -1,6 +1,6 @@
-"""The informer: kopf lists and watches, and its connection fills the caches.
+"""The informer: kopf lists and watches objects, and its connection fills the caches.
 
-Uses only `on.event` handlers: kopf's other handlers write annotations and finalizers.
+Only `on.event` handlers are used, because other handlers of kopf write annotations and finalizers.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from .trimming import CHILDREN
 
 MANAGED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGER}"
 PAGE_SIZE = 4
-"""Objects per page; an object may be 1.5 MB of JSON, which takes 40 MB as Python objects."""
+"""Objects per page of a list; 1.5 MB of JSON, the maximum object, take 40 MB in Python."""
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
-    """Return settings for kopf to detect dead watches and read small pages."""
+    """Return the settings with which kopf detects dead watches and reads small pages."""
     options = kopf.OperatorSettings()
     options.watching.inactivity_timeout = 70
     options.watching.server_timeout = 300
@@ -46,12 +46,12 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
 
 
 def registry(caches: Caches) -> kopf.OperatorRegistry:
-    """Return a registry that makes kopf list and watch all kinds through the connection."""
+    """Return a registry with which kopf lists and watches all kinds through `connect`."""
     handlers = kopf.OperatorRegistry()
     kopf.on.login(registry=handlers)(partial(connect, caches))
 
     async def ignore(**_: Any) -> None:
-        """Do nothing: kopf watches only kinds that have a handler."""
+        """Do nothing; a kind needs a handler for kopf to watch it."""
 
     for each in (JOBS, *CHILDREN):
         kopf.on.event(each.api_version, each.plural, registry=handlers)(ignore)
@@ -66,7 +66,7 @@ def listener(
 ) -> Callable[[str, Manifest], None]:
     """Return a listener that records evidence and calls `changed` with the job of each event.
 
-    It ignores the operator's own writes: the round that wrote the status requeues the job.
+    It ignores events of the operator's own status writes, after which the round requeues the job.
     """
 
     def on_event(event_type: str, body: Manifest) -> None:
@@ -75,7 +75,7 @@ def listener(
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
-        if body["kind"] == PODS.kind and event_type != "VANISHED":  # it has no time of loss
+        if body["kind"] == PODS.kind and event_type != "VANISHED":  # without a time of loss
             evidence.record(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 

@@ -18,11 +18,11 @@ from .trimming import trim_job
 class _Entry:
     body: Manifest
     pending: JobStatus | None = None
-    """A newer status whose write is deferred because only the progress changed."""
+    """Newer status whose write is deferred, because only progress has changed."""
 
 
 class JobStore:
-    """The newer of the last read and the last written version of each job."""
+    """The newest version of each job, from the caches or from the operator's last write."""
 
     def __init__(self, objects: ClusterObjects) -> None:
         self._objects = objects
@@ -43,7 +43,7 @@ class JobStore:
     def put(self, key: JobKey, body: Manifest) -> Manifest:
         """Store the version that the API server returned; return the trimmed job.
 
-        Its spec, which is large, is shared with the cache if both have the same generation.
+        The spec, which is large, is shared with the cached job if both have the same generation.
         """
         job = trim_job(body)
         cached = self._objects.job(key)
@@ -53,28 +53,28 @@ class JobStore:
         return job
 
     def is_own_write(self, body: Mapping[str, Any]) -> bool:
-        """Return whether this version of a job is not newer than the stored one."""
+        """Return whether this version of a job is the stored one or older."""
         entry = self._entries.get(JobKey.of(body))
         if entry is None or entry.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return False
         return _version(entry.body) >= _version(body)
 
     def defer_status(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
-        """Store a status to be written later, with the version of the job it belongs to."""
+        """Store a status to be written later, with the version of the job that it updates."""
         self._entries[key] = _Entry(body, status)
 
     def remove(self, key: JobKey) -> None:
-        """Remove a job."""
+        """Drop the stored version of a deleted job."""
         self._entries.pop(key, None)
 
 
 def _generation(body: Manifest) -> tuple[str, int]:
-    """Return a key of this version of the job's spec."""
+    """Return a key that identifies this version of the job's spec."""
     return body["metadata"]["uid"], body["metadata"]["generation"]
 
 
 def _is_ahead(entry: _Entry, cached: Manifest) -> bool:
-    """Return whether the entry is a newer state of the cached job."""
+    """Return whether the entry is newer than the cached version of the same job."""
     if entry.body["metadata"]["uid"] != cached["metadata"]["uid"]:
         return False
     version = _version(entry.body)
@@ -83,5 +83,5 @@ def _is_ahead(entry: _Entry, cached: Manifest) -> bool:
 
 
 def _version(body: Mapping[str, Any]) -> int:
-    """Return the resource version as a number; a wrong order only costs a rejected write."""
+    """Return the resource version as a number; if the order is wrong, a write is rejected."""
     return int(body["metadata"]["resourceVersion"])

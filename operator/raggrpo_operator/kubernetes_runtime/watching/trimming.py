@@ -1,6 +1,6 @@
-"""Trims objects to the fields that rounds read. Pure.
+"""Trim objects to the fields that rounds read. Pure.
 
-Otherwise anyone who may create objects could make the operator run out of memory.
+Without trimming, a user who may create objects could make the operator run out of memory.
 """
 
 import json
@@ -18,10 +18,10 @@ CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * limits.MAX_SPEC_BYTES
 MAX_SPEC_VALUES = 2_000
-"""A value takes at least two bytes of JSON, which Python expands by a factor of 200."""
+"""Maximum number of values in a spec; two bytes of JSON may take 400 bytes in Python."""
 MAX_CONTAINERS = 8
 TOO_LARGE = "tooLarge"
-"""Key with the reason why the spec was removed."""
+"""Key of a trimmed job with the reason for which its spec was removed."""
 IDENTITY = (
     "name",
     "namespace",
@@ -54,19 +54,19 @@ STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
 def trim_object(body: Mapping[str, Any]) -> Manifest:
-    """Return a trimmed job or child; idempotent."""
+    """Return a trimmed job or child object; trimming is idempotent."""
     return trim_job(body) if body.get("kind") == names.KIND else trim_child(body)
 
 
 def trim_job(body: Mapping[str, Any]) -> Manifest:
-    """Return a job with spec and status; TOO_LARGE replaces a spec that exceeds a limit."""
+    """Return a trimmed job; if its spec exceeds a limit, the reason under TOO_LARGE replaces it."""
     job = _only(body, ("apiVersion", "kind", "spec", "status", TOO_LARGE)) | _metadata(body)
     reason = _excess(job.get("spec", {}))
     return job | {"spec": {}, TOO_LARGE: reason} if reason else job
 
 
 def trim_child(body: Mapping[str, Any]) -> Manifest:
-    """Return an object that the operator, KubeRay or a Deployment created for a job."""
+    """Return a trimmed object that the operator, KubeRay or a Deployment created for a job."""
     child = _only(body, ("apiVersion", "kind")) | _metadata(body)
     spec = body.get("spec") or {}
     status = body.get("status") or {}

@@ -68,7 +68,7 @@ def test_files_are_composed_in_defaults_list_order(
     assert composition.missing == []
 
 
-def test_command_line_selects_group_option() -> None:
+def test_command_line_choice_selects_config_group_option() -> None:
     files = {"main": "defaults: [{e: dp}, {db@p: '${e}_db'}]", "e/mg": "a: 1", "db/mg_db": "b: 2"}
     assert composed(files, e="mg").values == {"e.a": 1, "p.b": 2}
     files = {"main": "defaults: [{optional e: dp}]", "e/dp": "a: 1", "e/mg": "a: 2"}
@@ -117,7 +117,7 @@ def test_circular_defaults_and_non_mappings_are_rejected(
         composed(files)
 
 
-def test_verl_groups_are_found_in_search_path() -> None:
+def test_config_groups_are_found_in_hydra_search_path() -> None:
     composition = compose("lookup_grpo", ["examples/lookup/config"], FILES.get)
     assert composition.missing == []
     values = composition.values

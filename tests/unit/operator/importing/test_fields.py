@@ -221,7 +221,7 @@ def test_validation_interval_is_mapped(frequency: int, steps: int, note: str) ->
 @pytest.mark.parametrize(
     ("files", "steps", "before"), [({}, 0, False), ({"data.val_files": UNKNOWN}, 5, True)]
 )
-def test_validation_is_off_without_validation_files(
+def test_validation_is_off_only_when_validation_files_are_absent(
     files: dict[str, Any], steps: int, before: bool
 ) -> None:
     imported = with_(files | {"trainer.test_freq": 5})
@@ -262,7 +262,7 @@ def test_clip_bounds_are_omitted_when_clip_ratio_is_unknown() -> None:
     ("cycles", "is_reported"),
     [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)],
 )
-def test_cosine_cycles_are_reported_unless_half_period(
+def test_cosine_num_cycles_is_reported_unless_one_half(
     cycles: dict[str, float], is_reported: bool
 ) -> None:
     optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}
@@ -292,7 +292,7 @@ def test_token_limits_are_copied_when_lengths_are_unknown(
     assert [value_at(imported, path) for path in paths] == [None, None]
 
 
-def test_inherited_token_budget_too_small_is_dropped_without_error() -> None:
+def test_too_small_inherited_token_budget_is_dropped_without_error() -> None:
     name = f"{ACTOR}ppo_max_token_len_per_gpu"
     imported = import_verl(SMALLEST | {name: 128}, {name: "base.yaml"})
     assert value_at(imported, "training.tokensPerMicroBatch") is None
@@ -336,7 +336,7 @@ def test_hub_model_and_relative_files_are_mapped_to_volume_paths() -> None:
     assert value_at(imported, "volumes") == [work]
 
 
-def test_unmapped_inherited_values_are_reported_by_file() -> None:
+def test_unmapped_inherited_values_are_reported_grouped_by_file() -> None:
     odd = {"trainer.odd": 1, "trainer.open": UNKNOWN}
     imported = import_verl(SMALLEST | odd, dict.fromkeys(odd, "base.yaml"))
     assert imported.unmapped == ["defaults of base.yaml: trainer.open, trainer.odd"]

@@ -31,7 +31,7 @@ def test_trainer_command_is_selected_among_several_commands(program: str) -> Non
     assert script == Script(overrides={"data.seed": 1})
 
 
-def test_custom_launcher_is_used_without_trainer_command() -> None:
+def test_custom_launcher_is_used_when_trainer_command_is_missing() -> None:
     script = read_script("bash sft_trainer.sh data.seed=1\n./launch.sh data.seed=2")
     assert script.overrides == {"data.seed": 2}
 
@@ -43,7 +43,7 @@ def test_launcher_name_is_not_an_argument() -> None:
     assert len(script.missing) == 1
 
 
-def test_several_trainer_runs_are_reported() -> None:
+def test_additional_trainer_run_is_reported() -> None:
     script = read_script(f"\\\n{RUN} \\\ndata.seed=1\n\n{RUN} data.seed=2 \\\n data.x=3\n")
     assert script.overrides == {"data.seed": 1}
     assert script.missing == [
@@ -52,7 +52,7 @@ def test_several_trainer_runs_are_reported() -> None:
     ]
 
 
-def test_script_without_training_stage_is_rejected() -> None:
+def test_script_with_only_sft_trainer_is_rejected() -> None:
     with pytest.raises(Unreadable, match="verl's main_ppo"):
         read_script("torchrun -m verl.trainer.fsdp_sft_trainer trainer.total_epochs=3 data.x=1")
 
@@ -121,7 +121,7 @@ def test_array_element_appended_in_branch_is_unknown() -> None:
     )
 
 
-def test_arguments_that_differ_between_branches_are_reported_individually() -> None:
+def test_argument_that_differs_between_branches_is_unknown() -> None:
     script = read_script(
         'A="\n data.a=1 \\\n data.b=2"\n'
         'if x; then A="$A data.c=3"; else A="$A data.c=4"; fi\n' + RUN + "$A"
@@ -134,7 +134,7 @@ def test_arguments_that_differ_between_branches_are_reported_individually() -> N
     assert script.missing == []
 
 
-def test_unknown_option_is_reported() -> None:
+def test_option_with_unset_variable_is_reported() -> None:
     script = read_script(f"{RUN} --config-name=$NAME data.a=1")
     assert (script.options, script.overrides) == ({}, {"data.a": 1})
     assert script.missing == ["--config-name=$NAME: $NAME is not set in the script"]
@@ -168,7 +168,7 @@ def test_arguments_after_comment_line_are_reported_as_outside_command() -> None:
         "echo \0007\0\n",
     ],
 )
-def test_surrounding_shell_code_is_ignored(before: str) -> None:
+def test_shell_code_before_command_is_ignored(before: str) -> None:
     assert read_script(f"{before}{RUN} data.a=1") == Script(overrides={"data.a": 1})
 
 
@@ -213,7 +213,7 @@ def test_empty_variable_expands_to_nothing_and_empty_quotes_to_empty_word() -> N
     assert isinstance(script.overrides["data.a"], UnknownValue)
 
 
-def test_list_in_subshell_does_not_close_subshell() -> None:
+def test_array_in_subshell_does_not_close_subshell() -> None:
     script = read_script(f"(\nN=7\nA=(1 2)\n{RUN} data.a=$N\n)\n")
     assert script == Script(overrides={"data.a": 7})
 
@@ -229,7 +229,7 @@ def test_list_in_subshell_does_not_close_subshell() -> None:
         ("declare N[0]=5\n", "an element of $N is set separately"),
     ],
 )
-def test_values_computed_at_runtime_by_script_are_unknown(before: str, why: str) -> None:
+def test_values_computed_at_script_runtime_are_unknown(before: str, why: str) -> None:
     unknown = read_script(f"{before}{RUN} data.a=$N").overrides["data.a"]
     assert isinstance(unknown, UnknownValue)
     assert why in unknown.reason

@@ -9,7 +9,7 @@ PROXY = "http://proxy.example.com:3128"
 
 
 @pytest.mark.parametrize(("no_proxy", "proxy"), [("", PROXY), ("10.0.0.1", None)])
-async def test_proxy_settings_are_read_only_at_connect(
+async def test_proxy_settings_are_read_once_at_connect(
     no_proxy: str, proxy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kubeconfig"

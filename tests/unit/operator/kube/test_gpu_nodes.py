@@ -28,7 +28,7 @@ def observe_gpu(
 
 
 @pytest.mark.row("D11")
-def test_smallest_candidate_gpu_is_returned() -> None:
+def test_smallest_gpu_of_eligible_nodes_is_returned() -> None:
     small = make_node(H100 | {"nvidia.com/gpu.memory": "40960", "pool": "small"})
     large = make_node(H100 | {"pool": "large"})
     assert observe_gpu(small, large) == DeviceObserved(40960, 9, "NVIDIA-H100-80GB-HBM3")
@@ -88,5 +88,5 @@ def test_gpu_memory_is_divided_by_mig_slices_and_replicas(
 
 
 @pytest.mark.parametrize("memory", ["", "-5", "0", "many", "1e9"])
-def test_invalid_number_labels_are_ignored(memory: str) -> None:
+def test_invalid_gpu_memory_label_is_ignored(memory: str) -> None:
     assert observe_gpu(make_node({"nvidia.com/gpu.memory": memory})) is None

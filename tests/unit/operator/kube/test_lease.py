@@ -140,7 +140,7 @@ async def test_concurrent_lease_acquisition_has_one_winner() -> None:
 
 
 @pytest.mark.parametrize("transitions", [1, 2])
-async def test_lease_counts_transitions(transitions: int) -> None:
+async def test_lease_records_number_of_transitions(transitions: int) -> None:
     kube = FakeKube()
     clock = Clock()
     for number in range(transitions):

@@ -133,7 +133,7 @@ STARTS: dict[str, tuple[Manifest, bool | None]] = {
 
 
 @pytest.mark.parametrize("case", STARTS)
-def test_start_problem_quotes_pod_status(case: str) -> None:
+def test_start_problem_contains_pod_status_message(case: str) -> None:
     status, is_final = STARTS[case]
     problem = start_problem(make_pod(status))
     assert (problem.is_final if problem else None) == is_final
@@ -171,7 +171,7 @@ def test_losses_before_attempt_are_ignored() -> None:
     assert len(book.losses(KEY, CLUSTER_UID, since)) == 1
 
 
-def test_pod_without_controller_is_not_counted_as_loss() -> None:
+def test_pod_not_controlled_by_cluster_is_not_recorded_as_loss() -> None:
     book = make_book()
     for owner in ({}, CLUSTER | {"uid": "another"}, CLUSTER | {"controller": False}):
         book.record(KEY, make_pod(owner=owner), NOW, was_deleted=True)
@@ -198,7 +198,7 @@ def test_start_failure_is_final_after_grace_period() -> None:
     assert is_final_late
 
 
-def test_grace_period_restarts_after_recovery() -> None:
+def test_start_failure_grace_period_restarts_after_recovery() -> None:
     book, failing = make_book(), [make_pod(waiting("ImagePullBackOff"))]
     book.start_problem(KEY, failing, NOW)
     assert book.start_problem(KEY, [make_pod()], NOW + timedelta(seconds=60)) == (None, False)
@@ -206,7 +206,7 @@ def test_grace_period_restarts_after_recovery() -> None:
     assert not is_final
 
 
-def test_unschedulable_pod_is_never_final() -> None:
+def test_unschedulable_pod_is_never_final_start_failure() -> None:
     book, pods = make_book(), [make_pod(unscheduled("no node"))]
     for seconds in (0, 10_000):
         problem, is_final = book.start_problem(KEY, pods, NOW + timedelta(seconds=seconds))
@@ -235,7 +235,7 @@ def test_start_problems_of_gpu_pods_come_first() -> None:
     "time", [None, "", "yesterday", "9999-99-99T00:00:00Z", "2026-11-21T12:00"]
 )
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_exit_with_invalid_timestamp_is_recorded_as_now(time: str | None, reason: str) -> None:
+def test_pod_loss_with_invalid_timestamp_uses_current_time(time: str | None, reason: str) -> None:
     evidence = loss(make_pod(container(ended(reason, at=time))), NOW)
     disruption = disrupted("DeletionByPodGC")
     disruption["conditions"][0]["lastTransitionTime"] = time

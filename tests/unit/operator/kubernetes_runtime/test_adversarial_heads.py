@@ -66,7 +66,7 @@ def make_environment(
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 60}])
-async def test_job_of_adversarial_head_is_suspended_and_meets_deadline(
+async def test_job_with_adversarial_head_stops_when_suspended_or_expired(
     what: str, spec: dict[str, Any], tmp_path: Path, session: ClientSession
 ) -> None:
     key = NOT_MOUNTED if what == "an unknown key" else ""
@@ -83,7 +83,7 @@ async def test_job_of_adversarial_head_is_suspended_and_meets_deadline(
     assert why in ("Suspended", "DeadlineExceeded", "HeadLost")
 
 
-async def test_rejected_token_is_reported_while_decisions_continue(
+async def test_rejected_token_is_reported_and_reconcile_continues(
     tmp_path: Path, session: ClientSession
 ) -> None:
     async with make_head(403, "no") as url:

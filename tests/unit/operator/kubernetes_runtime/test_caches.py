@@ -67,7 +67,7 @@ def test_caches_are_not_synced_before_last_page(kind: Resource) -> None:
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_kind_not_served_by_cluster_is_not_required(is_last: bool) -> None:
+def test_caches_sync_without_kind_that_cluster_does_not_serve(is_last: bool) -> None:
     caches = Caches(1)
     if not is_last:
         caches.mark_unserved("RayCluster")

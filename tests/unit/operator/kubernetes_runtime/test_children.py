@@ -57,7 +57,7 @@ def children() -> tuple[FakeKube, Children]:
     return kube, Children(kube, settings, KEYS)
 
 
-async def test_ray_cluster_is_created_once_and_never_applied() -> None:
+async def test_ray_cluster_is_created_once_and_never_updated() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
     before = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
@@ -156,7 +156,7 @@ async def test_newest_attempt_records_are_kept() -> None:
     ]
 
 
-async def test_object_with_other_uid_is_not_deleted() -> None:
+async def test_object_recreated_with_another_uid_is_not_deleted() -> None:
     kube, makes = children()
     await makes.create_cluster(METADATA, make_cluster())
     ray_cluster = await kube.get(RAY_CLUSTERS, "default", CLUSTER)
@@ -167,7 +167,7 @@ async def test_object_with_other_uid_is_not_deleted() -> None:
     assert kube.named("rayclusters") == [CLUSTER]
 
 
-async def test_retrievers_are_applied_and_stopped_with_services() -> None:
+async def test_retrievers_are_created_and_deleted_with_services() -> None:
     kube, makes = children()
     managed = ManagedRetriever(corpus="/mnt/runs/corpus.jsonl")
     endpoint = {"name": "kb", "managed": managed.model_dump(by_alias=True)}
@@ -232,7 +232,7 @@ async def test_network_policy_is_created_before_pods() -> None:
         assert written[0] == ("create", "networkpolicies", NETWORK)
 
 
-async def test_conflict_with_deleted_object_is_transient_error() -> None:
+async def test_already_exists_is_transient_when_object_was_deleted() -> None:
     kube, makes = children()
 
     def refuse(verb: str, plural: str) -> None:

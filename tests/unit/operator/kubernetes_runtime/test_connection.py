@@ -87,7 +87,7 @@ async def connected(
 
 
 @pytest.mark.row("E10")
-async def test_list_response_fills_caches_and_is_empty_for_kopf(
+async def test_list_response_fills_caches_and_reaches_kopf_without_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as client:
@@ -125,7 +125,7 @@ async def test_restarted_list_discards_earlier_pages(
     assert client.events_seen[-1] == ("VANISHED", "1")
 
 
-async def test_unrelated_lists_are_passed_to_kopf(
+async def test_lists_of_other_kinds_are_passed_to_kopf_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(make_list, tmp_path, monkeypatch) as client:
@@ -177,7 +177,7 @@ async def test_watch_events_fill_caches_and_reach_kopf_as_bookmarks(
     assert client.events_seen == ([("ADDED", "7")] * 2 if is_ours else []) + [("ADDED", "8")]
 
 
-async def test_missing_credentials_are_left_to_kopf(
+async def test_connect_returns_none_without_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -44,7 +44,7 @@ async def environment() -> AsyncIterator[OperatorEnvironment]:
     await runner.cleanup()
 
 
-async def test_head_calls_use_own_token_and_new_connection(
+async def test_head_calls_use_token_of_job_and_new_connection(
     environment: OperatorEnvironment,
 ) -> None:
     for key in (ONE, OTHER, ONE):

@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 12, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
-def test_trimmed_pod_yields_same_loss(reason: str) -> None:
+def test_trimming_pod_does_not_change_loss_evidence(reason: str) -> None:
     pod = make_pod(container(ended(reason)), spec={"nodeName": "node-1"})
 
     assert loss(trim_child(pod), NOW) == loss(pod, NOW)
@@ -52,7 +52,7 @@ def test_trimming_removes_unused_fields(kind: str) -> None:
     assert trimmed["metadata"]["labels"] == {names.LABEL_JOB: "small"}
 
 
-def test_trimmed_ray_cluster_is_observed_equally() -> None:
+def test_trimming_ray_cluster_does_not_change_observation() -> None:
     def observe(ray_cluster: Manifest) -> ClusterObserved:
         return observed_cluster(
             1,
@@ -85,7 +85,7 @@ def nested(depth: int) -> Any:
         ({"x": [[{"": 0}] * 1_000] * 13}, "more than 2000 values"),
     ],
 )
-def test_oversized_spec_is_replaced_by_reason(spec: Manifest, why: str) -> None:
+def test_oversized_spec_is_replaced_by_explanation(spec: Manifest, why: str) -> None:
     trimmed = trim_job({"kind": "RagGrpoJob", "metadata": {"name": "a"}, "spec": spec})
 
     assert len(json.dumps(trimmed)) < 1000
@@ -93,7 +93,7 @@ def test_oversized_spec_is_replaced_by_reason(spec: Manifest, why: str) -> None:
     assert trim_job(trimmed) == trimmed
 
 
-def test_trimmed_pod_keeps_first_container_limit() -> None:
+def test_trimmed_pod_keeps_memory_limit_of_first_container() -> None:
     resources = {"limits": {"memory": "1Gi", "theirs.example/x": "9" * 1000}}
     body: Manifest = {
         "kind": "Pod",

@@ -21,7 +21,7 @@ async def raise_internal_error(*_: Any) -> None:
 
 
 @pytest.mark.row("E7")
-async def test_internal_error_sets_condition(
+async def test_internal_error_sets_reconciling_condition_once(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "reconcile", raise_internal_error)
@@ -39,7 +39,7 @@ async def test_internal_error_sets_condition(
     assert len(environment.kube.named(EVENTS.plural)) == 1
 
 
-async def test_internal_error_condition_is_removed_after_success(
+async def test_reconciling_condition_is_cleared_after_success(
     tmp_path: Path, session: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = ReconcilerEnvironment(tmp_path, session)
@@ -53,7 +53,7 @@ async def test_internal_error_condition_is_removed_after_success(
     assert environment.condition("Reconciling")["status"] == "False"
 
 
-async def test_status_of_other_release_is_kept_except_condition(
+async def test_status_of_newer_release_is_kept_except_reconciling_condition(
     tmp_path: Path, session: ClientSession
 ) -> None:
     stored = {"phase": "Running", "attempt": 3, "attempts": [{"number": 3, "cause": "NewerCause"}]}

@@ -29,7 +29,7 @@ def test_log_line_has_context_without_kopf_fields() -> None:
     }
 
 
-def test_log_context_is_reset() -> None:
+def test_log_context_is_reset_on_exit() -> None:
     with log_context(job="team-a/demo"):
         pass
 

@@ -16,7 +16,7 @@ def make_lateness() -> tuple[Lateness, Clock]:
     return Lateness(clock), clock
 
 
-def test_reconcile_lateness_is_time_after_due() -> None:
+def test_reconcile_lateness_is_time_since_due() -> None:
     lateness, clock = make_lateness()
     assert lateness.of(KEY) == 0
 
@@ -45,7 +45,7 @@ def test_failed_reconcile_keeps_lateness() -> None:
     assert lateness.of(KEY) == 500
 
 
-def test_retry_intervals_are_not_lateness() -> None:
+def test_retry_intervals_do_not_accumulate_lateness() -> None:
     lateness, clock = make_lateness()
     lateness.record_success(KEY, 0.0)
     for minute in range(120):

@@ -78,7 +78,7 @@ def test_cluster_is_not_ready_while_pod_is_deleted() -> None:
     assert observed(make_ray_cluster(), all_pods_live=False) == ClusterObserved(1)
 
 
-def test_cluster_is_neither_ready_nor_lost_without_jobs_api() -> None:
+def test_cluster_is_neither_ready_nor_lost_when_jobs_api_is_unreachable() -> None:
     assert observed(make_ray_cluster(), is_reachable=False) == ClusterObserved(1)
 
 
@@ -112,7 +112,7 @@ def test_lost_head_may_return_when_gcs_state_is_persisted(
     assert observed(cluster, losses=losses).may_return is may_return
 
 
-def test_lost_worker_sets_cause_without_losing_cluster() -> None:
+def test_lost_worker_sets_cause_without_marking_cluster_lost() -> None:
     result = observed(make_ray_cluster(), losses=[WORKER_DELETED])
     assert (result.is_lost, result.cause) == (False, Cause.WORKER_LOST)
 
@@ -140,7 +140,7 @@ def test_terminating_queued_cluster_is_lost() -> None:
     assert observed(cluster).is_lost
 
 
-def test_start_problem_becomes_loss_cause_when_final() -> None:
+def test_start_problem_sets_start_failed_cause_when_final() -> None:
     waiting = observed(make_ray_cluster(ready_workers=0), problem=IMAGE)
     assert (waiting.cause, waiting.message) == (None, "reported: no image")
 
@@ -182,7 +182,7 @@ PREFLIGHTS: dict[str, tuple[Manifest, PreflightObserved | None]] = {
 
 
 @pytest.mark.parametrize("case", PREFLIGHTS)
-def test_preflight_pod_is_observed(case: str) -> None:
+def test_preflight_pod_status_is_converted_to_observation(case: str) -> None:
     pod, expected = PREFLIGHTS[case]
     assert observed_preflight([pod], None, False) == expected
 
@@ -211,7 +211,7 @@ def test_preflight_start_failure_becomes_problem_when_final() -> None:
     assert late == PreflightObserved("abc", problem="reported: no image")
 
 
-def test_newer_preflight_is_observed() -> None:
+def test_newest_preflight_is_observed() -> None:
     old = preflight({"phase": "Pending"}, spec_hash="old", created="2026-11-21T11:00:00Z")
     result = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
     assert result == PreflightObserved("abc")
@@ -302,13 +302,13 @@ def test_backward_clock_jump_does_not_extend_wait_for_head(hours: int, may: bool
     assert may_head_save([make_pod(kind="head", going=True)], now) is may
 
 
-def test_head_terminating_beyond_grace_period_is_not_waited_for() -> None:
+def test_operator_does_not_wait_for_head_beyond_grace_period() -> None:
     job = make_job().model_copy(update={"status": status_after_attempt(Cause.NODE_LOST)})
 
     assert cluster_with_orphaned_head(job, [make_pod(kind="head", going=True)], NOW) is None
 
 
-def test_retriever_service_has_name_of_its_deployment() -> None:
+def test_retriever_service_name_equals_deployment_name() -> None:
     labels = {names.LABEL_RETRIEVER: "kb"}
     serving = {"metadata": {"name": "small-r-kb", "labels": labels}}
     going = {"metadata": {"name": "old", "labels": labels, "deletionTimestamp": "2026-11-21"}}

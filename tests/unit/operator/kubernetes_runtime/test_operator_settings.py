@@ -44,7 +44,7 @@ def test_api_server_host_name_is_not_used_as_network() -> None:
     assert read_settings({"KUBERNETES_SERVICE_HOST": "api.example.com"}).api_server_networks == ()
 
 
-def test_invalid_variables_are_all_reported() -> None:
+def test_invalid_environment_variables_are_all_reported() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(
             {
@@ -70,7 +70,9 @@ def test_invalid_variables_are_all_reported() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"short"])
-def test_missing_or_short_key_is_rejected(tmp_path: Path, content: bytes | None) -> None:
+def test_missing_or_short_installation_key_is_rejected(
+    tmp_path: Path, content: bytes | None
+) -> None:
     if content is not None:
         (tmp_path / "current").write_bytes(content)
     with pytest.raises(SettingsError, match="at least 16 bytes"):

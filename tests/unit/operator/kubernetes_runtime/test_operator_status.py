@@ -60,7 +60,7 @@ def status_at(step: int, **conditions: bool) -> JobStatus:
     return status
 
 
-async def test_progress_writes_are_limited_and_kept_in_memory() -> None:
+async def test_progress_writes_are_rate_limited_and_cached() -> None:
     setup = WriterSetup()
     body = await setup.writer.write(setup.body, status_at(1))
     for second in range(1, 10):
@@ -76,7 +76,7 @@ async def test_progress_writes_are_limited_and_kept_in_memory() -> None:
     assert stored_status(setup.live()).progress.step == 11
 
 
-async def test_condition_is_written_immediately() -> None:
+async def test_condition_change_is_written_immediately() -> None:
     setup = WriterSetup()
     body = await setup.writer.write(setup.body, status_at(1))
     await setup.writer.write(body, status_at(2, Stalled=True))
@@ -106,7 +106,7 @@ async def test_own_writes_are_recognized() -> None:
     assert not setup.store.is_own_write({**setup.body, "metadata": metadata})
 
 
-async def test_spec_is_shared_between_versions() -> None:
+async def test_spec_object_is_shared_between_cached_versions() -> None:
     setup = WriterSetup()
     await setup.writer.write(setup.body, status_at(1))
     setup.store.put(KEY, deepcopy(setup.live()))
@@ -156,7 +156,7 @@ async def test_event_is_posted_once_per_transition() -> None:
     assert len(setup.kube.named("events")) == 1
 
 
-async def test_failed_event_post_does_not_stop_round() -> None:
+async def test_failed_event_post_does_not_prevent_status_write() -> None:
     setup = WriterSetup()
     setup.kube.before = failing("create")
     await setup.writer.write(setup.body, status_at(1, Accepted=True))
@@ -181,7 +181,7 @@ async def test_reconcile_error_is_written_once_and_cleared_on_recovery() -> None
     assert stored_status(setup.live()).conditions[0].status == "False"
 
 
-def test_transitions_have_notes_and_types() -> None:
+def test_condition_transitions_have_event_notes_and_types() -> None:
     def notes(old: JobStatus, new: JobStatus) -> list[tuple[str, bool]]:
         return [(each.note, each.is_warning) for each in transitions(old, new)]
 
@@ -252,7 +252,7 @@ def waiting_for_pods(reason: ConditionReason, message: str) -> JobStatus:
     return set_condition(JobStatus(), ConditionType.CLUSTER_READY, False, reason, message, T0)
 
 
-def test_start_problem_event_is_repeated_only_for_another_reason() -> None:
+def test_start_problem_event_is_repeated_only_when_reason_changes() -> None:
     unschedulable, image = ConditionReason.UNSCHEDULABLE, ConditionReason.IMAGE_PULL_FAILED
     trainer = waiting_for_pods(unschedulable, "trainer pod small-w1: 0/3 nodes have nvidia.com/gpu")
     head = waiting_for_pods(unschedulable, "head pod small-head: 0/4 nodes have enough cpu")
@@ -332,7 +332,7 @@ def samples(metrics: Metrics) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.row("B26")
-def test_metrics_of_deleted_job_are_removed() -> None:
+def test_job_metrics_follow_status_until_job_is_deleted() -> None:
     metrics, job = Metrics(), make_job({"preset": "Fast"})
     running = JobStatus(
         phase=Phase.RUNNING,

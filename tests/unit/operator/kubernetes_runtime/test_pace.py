@@ -32,7 +32,7 @@ def test_poll_intervals_shrink_when_jobs_settle() -> None:
     assert (pace.poll_seconds(JOB), pace.status_seconds(JOB)) == (5, 10)
 
 
-def test_busy_namespace_slows_only_its_jobs() -> None:
+def test_busy_namespace_slows_only_its_own_jobs() -> None:
     pace = with_busy_jobs(2000)
     neighbor = JobKey("other", "job")
     pace.set_busy(neighbor, is_busy=True)

@@ -77,7 +77,7 @@ def test_process_with_heartbeat_is_healthy() -> None:
     assert environment.problems() == ""
 
 
-def test_blocked_loop_stuck_reconcile_and_stale_caches_are_unhealthy() -> None:
+def test_blocked_loop_stuck_reconcile_and_stale_caches_are_reported() -> None:
     environment = OperatorEnvironment(round_seconds=601.0)
     environment.now, environment.health.stale_since = 1000.0, 800.0
     assert "event loop was blocked for 999 s" in environment.problems()
@@ -85,7 +85,7 @@ def test_blocked_loop_stuck_reconcile_and_stale_caches_are_unhealthy() -> None:
     assert "stale for 200 s" in environment.problems()
 
 
-async def test_probes_answer_over_http() -> None:
+async def test_health_and_readiness_probes_respond_over_http() -> None:
     environment = OperatorEnvironment()
     async with serve_probes(environment.health, environment.metrics.text, 0) as addresses:
         [port] = [port for host, port in addresses if host == "0.0.0.0"]
@@ -126,7 +126,7 @@ async def test_missed_change_marks_caches_stale_until_received() -> None:
     assert environment.health.stale_since is None
 
 
-async def test_unsynced_caches_are_not_stale(
+async def test_unsynced_caches_are_not_reported_as_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment()
@@ -150,7 +150,7 @@ async def test_unsynced_caches_are_not_stale(
     assert not any("stale" in problem for problem in problems)
 
 
-async def test_delayed_changes_of_busy_job_are_not_stale() -> None:
+async def test_delayed_changes_of_busy_job_are_not_reported_as_missed() -> None:
     environment = OperatorEnvironment()
     cached_job = environment.put_job()
     for second in range(0, 1000, 100):
@@ -173,7 +173,7 @@ async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) 
     assert b"raggrpo_operator_kuberay_available 0.0" in environment.metrics.text()
 
 
-async def test_missing_kuberay_is_probed_again_soon(
+async def test_kuberay_is_probed_again_soon_when_api_server_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment(kube=Kube(is_down=True))
@@ -207,7 +207,7 @@ async def test_cluster_wide_operator_continues_when_kuberay_appears() -> None:
     assert b"raggrpo_operator_kuberay_available 1.0" in environment.metrics.text()
 
 
-async def test_waiting_jobs_continue_when_kuberay_appears(
+async def test_waiting_jobs_are_requeued_when_kuberay_appears(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = OperatorEnvironment(kube=Kube(has_kuberay=False))

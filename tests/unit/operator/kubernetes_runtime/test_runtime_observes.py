@@ -99,7 +99,9 @@ async def test_pods_removed_by_queue_are_not_lost(
     assert (observed.is_queued, observed.is_lost, observed.cause) == (True, False, None)
 
 
-async def test_deleted_head_without_queue_is_lost(tmp_path: Path, session: ClientSession) -> None:
+async def test_deleted_head_of_unqueued_cluster_is_lost(
+    tmp_path: Path, session: ClientSession
+) -> None:
     gone = make_ray_cluster(head_ready=False, ready_workers=0)
     environment = OperatorEnvironment(
         tmp_path, session, cached=gone, live=make_ray_cluster(head_ready=False)
@@ -162,7 +164,7 @@ async def test_cluster_is_not_ready_until_lost_worker_is_deleted(
 
 @pytest.mark.row("C13")
 @pytest.mark.parametrize("is_submitted", [False, True])
-async def test_cluster_reports_images_and_ray_version_before_attempt(
+async def test_images_are_always_observed_and_ray_version_only_before_submission(
     tmp_path: Path, session: ClientSession, is_submitted: bool
 ) -> None:
     async with with_a_head(tmp_path, session, is_submitted=is_submitted) as environment:
@@ -213,7 +215,7 @@ async def test_foreign_ray_cluster_is_ignored(
     assert await environment.cluster() == ClusterObserved(1)
 
 
-async def test_duplicate_cluster_number_is_resolved_by_status(
+async def test_cluster_with_duplicate_number_is_identified_by_name(
     tmp_path: Path, session: ClientSession
 ) -> None:
     starting = make_ray_cluster(head_ready=False, ready_workers=0)

@@ -94,7 +94,7 @@ async def test_operator_error_is_retried() -> None:
         await until(lambda: not queue._failures)  # the backoff is reset
 
 
-async def test_unexpected_error_does_not_stop_queue_or_key() -> None:
+async def test_unexpected_error_is_retried_and_does_not_stop_queue() -> None:
     attempts: Counter[str] = Counter()
 
     async def work(key: str) -> None:
@@ -124,7 +124,7 @@ async def test_permanent_error_is_retried_with_maximum_delay() -> None:
     assert queue._retry_delay("a", retryable=False) >= 48
 
 
-async def test_shorter_delay_replaces_longer_one_and_addition_cancels_it() -> None:
+async def test_shorter_delay_replaces_longer_delay_and_add_cancels_timer() -> None:
     done: list[str] = []
 
     async def work(key: str) -> None:

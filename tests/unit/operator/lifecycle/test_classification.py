@@ -57,7 +57,7 @@ def test_lost_cluster_takes_precedence_over_submission_status(
 
 
 @pytest.mark.parametrize("cluster", [None, LOST])
-def test_cause_is_intent_when_cluster_is_gone(
+def test_attempt_cause_is_stop_intent_when_cluster_is_gone(
     cluster: ClusterObserved | None,
 ) -> None:
     message = "the attempt was stopped (Stalled), and its cluster is gone"
@@ -125,7 +125,7 @@ def test_attempt_at_last_step_succeeds_despite_stop_intent() -> None:
     assert unread == AttemptEnd(Cause.SUSPENDED, "the attempt was stopped: Suspended")
 
 
-def test_pod_evidence_precedes_intent_which_precedes_queue() -> None:
+def test_pod_evidence_takes_precedence_over_intent_and_intent_over_queue() -> None:
     lost_worker = ClusterObserved(
         1, is_queued=True, cause=Cause.WORKER_LOST, short_of=Shortage.STEP, message="ended"
     )

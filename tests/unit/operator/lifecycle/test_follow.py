@@ -107,7 +107,7 @@ def condition(status: JobStatus, kind: ConditionType) -> tuple[str, str, str]:
 # Status updates
 
 
-def test_first_observation_starts_attempt_and_counts_downtime() -> None:
+def test_first_progress_starts_attempt_and_counts_downtime() -> None:
     new = replace(RUNNING, attempts=[AttemptRecord(number=2), EARLIER])
     new = with_state(SpentTime(down_seconds=5), status=new)
 
@@ -135,7 +135,7 @@ def test_progress_updates_attempt_record() -> None:
     assert record.skipped_checkpoints == [f"/{n}: truncated" for n in range(16)]
 
 
-def test_first_step_is_kept_when_no_longer_reported() -> None:
+def test_start_step_is_kept_when_no_longer_reported() -> None:
     assert updated_status(at(started_from_step=None)).attempts[0].from_step == 10
 
 
@@ -174,7 +174,7 @@ def test_first_value_chosen_for_auto_is_pinned() -> None:
         (Stage.TRAINING, 0.0, None),
     ],
 )
-def test_remaining_time_is_reported_during_steps(
+def test_remaining_time_is_estimated_only_during_training_steps(
     stage: Stage, seconds: float, remaining: int | None
 ) -> None:
     progress = updated_status(at(stage=stage, seconds_per_step=seconds)).progress
@@ -251,7 +251,7 @@ def test_resume_is_not_verified_against_own_checkpoint() -> None:
         (11, ("True", "Verified", "attempt 2: started from step 11")),
     ],
 )
-def test_resume_is_verified_from_newest_checkpoint(
+def test_resume_is_verified_against_newest_checkpoint(
     started_from: int | None, expected: tuple[str, str, str]
 ) -> None:
     earlier = verified(replace(RUNNING, attempts=[replace(RECORD, from_step=None)]), number=1)
@@ -259,12 +259,12 @@ def test_resume_is_verified_from_newest_checkpoint(
     assert condition(updated, ConditionType.RESUME_VERIFIED) == expected
 
 
-def test_resume_without_checkpoint_is_verified_from_any_step() -> None:
+def test_resume_without_checkpoint_is_verified() -> None:
     updated = updated_status(at(started_from_step=0), replace(RUNNING, checkpoint=None))
     assert condition(updated, ConditionType.RESUME_VERIFIED)[:2] == ("True", "Verified")
 
 
-def test_resume_is_verified_once() -> None:
+def test_verified_resume_is_not_evaluated_again() -> None:
     updated = updated_status(at(started_from_step=3))
     assert condition(updated, ConditionType.RESUME_VERIFIED) == condition(
         VERIFIED, ConditionType.RESUME_VERIFIED
@@ -307,7 +307,7 @@ def test_first_attempt_has_no_lost_steps() -> None:
     assert (len(updated.attempts), updated.attempts[0].from_step) == (1, 0)
 
 
-def test_lost_steps_are_corrected_once() -> None:
+def test_lost_steps_are_recounted_only_once() -> None:
     updated = updated_status(at(started_from_step=12))
     assert updated.attempts[1] == EARLIER
     assert updated.restarts.lost_steps == 7
@@ -338,7 +338,7 @@ def test_attempt_with_progress_continues(stage: Stage, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "is_exceeded"), [(60, False), (61, True)])
-def test_stalled_attempt_dumps_stacks_and_stops(seconds: int, is_exceeded: bool) -> None:
+def test_stalled_attempt_is_stopped_after_stack_dump(seconds: int, is_exceeded: bool) -> None:
     decision = follow_once(at(), replace(WATCHED, still_since=before(seconds)))
 
     assert intent_of(decision) is (Cause.STALLED if is_exceeded else None)
@@ -443,7 +443,7 @@ def test_resume_mismatch_stops_attempt() -> None:
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_degradation_stops_attempt_when_restart_when_degraded_is_set(is_enabled: bool) -> None:
+def test_degraded_attempt_is_stopped_only_if_restart_when_degraded_is_set(is_enabled: bool) -> None:
     state = VERIFIED.restart_state
     status = replace(
         VERIFIED,

@@ -30,7 +30,7 @@ def test_observed_is_queued_when_cluster_is_queued(
     assert Observed(cluster=cluster).is_queued is is_queued
 
 
-def test_observations_default_to_false() -> None:
+def test_observed_flags_default_to_false() -> None:
     cluster, retriever = ClusterObserved(1), RetrieverObserved("kb", "http://kb")
     attempt = AttemptObserved(1, SubmissionStatus.FAILED)
     claims = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
@@ -38,7 +38,7 @@ def test_observations_default_to_false() -> None:
     assert not any(claims)
 
 
-def test_observed_defaults() -> None:
+def test_observed_defaults_to_pods_with_reachable_head_and_no_delay() -> None:
     observed = Observed()
     assert (observed.delay_seconds, observed.evidence_seconds) == (0.0, 0.0)
     assert observed.in_pods

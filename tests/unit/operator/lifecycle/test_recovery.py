@@ -100,7 +100,7 @@ def test_attempt_end_records_steps_and_time() -> None:
 
 
 @pytest.mark.parametrize(("started", "seconds"), [(None, 0), (T0, 0), (T0 + timedelta(hours=1), 0)])
-def test_unstarted_attempt_has_zero_seconds(started: Any, seconds: int) -> None:
+def test_attempt_without_elapsed_time_has_zero_seconds(started: Any, seconds: int) -> None:
     status = end_attempt(Cause.PROGRAM_ERROR, with_state(started=started)).status
 
     assert status.attempts[0].seconds == seconds
@@ -180,7 +180,7 @@ def test_complete_job_stops_managed_retrievers() -> None:
     )
 
 
-def test_raised_target_restarts_after_backoff() -> None:
+def test_job_with_raised_target_restarts_after_backoff() -> None:
     intent = RetryState(intent=Cause.STALLED, saved_step=19)
     changes = {"training.totalSteps": 28, "recovery.backoffSeconds": 30}
 
@@ -279,7 +279,7 @@ def test_rewritten_checkpoint_does_not_count_as_progress(saved: int) -> None:
 STUCK = with_state(RetryState(saved_step=20, ends_in_a_row=1, warm_failures_in_a_row=0), to_step=11)
 
 
-def test_attempt_without_new_checkpoint_is_counted_and_delayed() -> None:
+def test_restart_without_new_checkpoint_is_counted_and_delayed() -> None:
     exact = {"recovery.backoffSeconds": 100}
 
     decision = end_attempt(Cause.STALLED, STUCK, exact)
@@ -304,7 +304,7 @@ def test_attempt_without_new_checkpoint_is_counted_and_delayed() -> None:
         (Cause.HEAD_LOST, True, 2),
     ],
 )
-def test_warm_failures_are_attributed_to_cluster_if_possible(
+def test_warm_failures_are_counted_only_for_cluster_related_causes(
     cause: Cause, is_counted: bool, in_a_row: int
 ) -> None:
     before = RetryState(saved_step=20, warm_failures_in_a_row=1)
@@ -339,7 +339,7 @@ def test_first_step_resets_warm_failures(to_step: int, in_a_row: int) -> None:
 
 
 @pytest.mark.parametrize(("since", "is_failed"), [(2, False), (3, True)])
-def test_budget_is_exhausted_after_max_restarts(since: int, is_failed: bool) -> None:
+def test_restart_budget_is_exhausted_after_max_restarts(since: int, is_failed: bool) -> None:
     status = replace(STUCK, restarts=RestartCounts(since_progress=since))
 
     decision = end_attempt(Cause.STALLED, status, {"recovery.maxRestarts": 3})
@@ -372,7 +372,7 @@ def test_second_non_finite_loss_skips_step() -> None:
 @pytest.mark.parametrize(
     ("cause", "earlier"), [(Cause.STALLED, [27]), (Cause.NON_FINITE, []), (Cause.NON_FINITE, [26])]
 )
-def test_step_is_not_skipped_when_failure_differs(cause: Cause, earlier: list[int]) -> None:
+def test_step_is_not_skipped_when_earlier_failures_differ(cause: Cause, earlier: list[int]) -> None:
     remedies = end_attempt(cause, ends(*earlier, cause=cause)).status.restart_state.remedies
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([], [])
 
@@ -383,7 +383,7 @@ def test_step_skip_without_checkpoint_does_not_reject_checkpoints() -> None:
     assert (remedies.skipped_steps, remedies.rejected_checkpoints) == ([28], [])
 
 
-def test_newest_skipped_steps_and_checkpoints_are_kept() -> None:
+def test_newest_skipped_steps_and_rejected_checkpoints_are_kept() -> None:
     full = Remedies(
         skipped_steps=[*range(100, 164)], rejected_checkpoints=[f"/{n}" for n in range(64)]
     )
@@ -445,7 +445,7 @@ def test_out_of_memory_fails_job_when_on_out_of_memory_is_fail(cause: Cause) -> 
 
 
 @pytest.mark.parametrize(("earlier", "is_avoided"), [(0, False), (1, True)])
-def test_newly_avoided_node_is_reported_and_needs_new_cluster(
+def test_newly_avoided_node_is_reported_and_requires_new_cluster(
     earlier: int, is_avoided: bool
 ) -> None:
     counts = {"gpu-7": earlier} if earlier else {}
@@ -465,7 +465,7 @@ def test_newly_avoided_node_is_reported_and_needs_new_cluster(
 # Failed jobs
 
 
-def test_failed_job_keeps_retry_annotation() -> None:
+def test_failed_job_records_retry_annotation() -> None:
     scenario = make_scenario()
     scenario.retry("3")
     this = Round(scenario.job, Observed(), T0, RUNNING_JOB, resolve(scenario.job, None))
@@ -485,7 +485,7 @@ def retry_value(value: str) -> str:
     return requested_retry(scenario.job)
 
 
-def test_unprintable_retry_value_is_hashed() -> None:
+def test_long_or_unprintable_retry_value_is_hashed() -> None:
     assert retry_value("x" * 64) == "x" * 64
     for value in ("x" * 65, "two\nlines"):
         assert retry_value(value) not in ("", value, value[:64])
@@ -533,5 +533,5 @@ def test_backoff_jitter_is_at_most_ten_percent() -> None:
     assert backoff(2, 1000, 1000, "job/7") == delays[7]
 
 
-def test_backoff_never_exceeds_max_delay() -> None:
+def test_max_delay_includes_jitter_and_one_second() -> None:
     assert max_delay(RecoverySpec(max_backoff_seconds=360)) == pytest.approx(397.0)

@@ -25,7 +25,7 @@ def exists(path: str) -> bool:
 
 @pytest.mark.row("A10")
 @pytest.mark.parametrize("stage", Stage)
-def test_stages_have_deadline_and_advice_with_spec_fields(stage: Stage) -> None:
+def test_stage_advice_names_existing_deadline_fields(stage: Stage) -> None:
     words = advice(stage)
 
     assert "; to wait longer, increase recovery.deadlines." in words
@@ -34,7 +34,7 @@ def test_stages_have_deadline_and_advice_with_spec_fields(stage: Stage) -> None:
     assert all(map(exists, named)), named
 
 
-def test_step_deadline_is_multiple_of_step_time() -> None:
+def test_step_deadline_is_multiple_of_step_time_with_minimum() -> None:
     deadlines = Deadlines(step_timeout_factor=10.0)
     usual = [2.0, 6.0, 15.0]
 

@@ -45,7 +45,7 @@ def test_slowdown_starts_at_thirty_percent_and_ends_below_twenty(
 
 
 @pytest.mark.row("A25")
-def test_slowdown_names_stage_that_grew_most() -> None:
+def test_slowdown_message_names_stage_that_grew_most() -> None:
     seconds_by_stage = {"generate": 8.5, "train": 9.0, "other": 1.0}
 
     message = slowdown_message(
@@ -59,14 +59,14 @@ def test_slowdown_names_stage_that_grew_most() -> None:
     ("step", "memory", "is_reported"),
     [(29, 4.6, False), (30, 4.6, True), (30, 4.51, True), (30, 4.49, False)],
 )
-def test_memory_growth_needs_twenty_steps_and_five_percent_of_limit(
+def test_memory_growth_report_requires_twenty_steps_and_five_percent(
     step: int, memory: float, is_reported: bool
 ) -> None:
     assert bool(memory_growth_message(BASELINE, at(step, memory * GIB), LIMITS)) is is_reported
 
 
 @pytest.mark.parametrize(("seconds", "stage"), [(0.1, "generate"), (0.9, "reward")])
-def test_slowdown_names_new_stage(seconds: float, stage: str) -> None:
+def test_slowdown_message_names_new_stage(seconds: float, stage: str) -> None:
     seconds_by_stage = {"generate": 4.2, "reward": seconds}
 
     message = slowdown_message(
@@ -92,7 +92,7 @@ def test_memory_growth_is_not_reported_when_limit_is_reached_at_last_step() -> N
     )  # growth of exactly 5 %
 
 
-def test_memory_growth_message_names_step_of_limit() -> None:
+def test_memory_growth_message_contains_step_at_which_limit_is_reached() -> None:
     # 2 GiB in 100 steps and 4 GiB remaining: 200 more steps.
     message = memory_growth_message(BASELINE, at(110, 6 * GIB), LIMITS)
 
@@ -101,7 +101,7 @@ def test_memory_growth_message_names_step_of_limit() -> None:
 
 
 @pytest.mark.row("B14")
-def test_memory_growth_covers_trainer_and_head_pods() -> None:
+def test_memory_growth_is_reported_for_trainer_and_head_pods() -> None:
     # 10 GiB in 100 steps and 30 GiB remaining: 300 more steps, of which the job needs 290.
     assert memory_growth_message(BASELINE, at(110, 4 * GIB, 30 * GIB), LIMITS) == ""
 
@@ -154,5 +154,5 @@ def test_baseline_omits_unmeasured_memory() -> None:
 
 
 @pytest.mark.parametrize(("reported", "expected"), [(1.1e15, 1.1e15), (2e15, 0.0), (-1.0, 0.0)])
-def test_memory_out_of_range_is_ignored(reported: float, expected: float) -> None:
+def test_baseline_ignores_memory_out_of_range(reported: float, expected: float) -> None:
     assert baseline_of(at(12, reported)).host_memory == expected

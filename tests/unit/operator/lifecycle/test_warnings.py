@@ -83,7 +83,7 @@ def test_interval_within_factor_two_of_best_is_not_reported(every: int, is_far: 
         pytest.param(replace(FAILING, progress=ProgressStatus()), id="no step"),
     ],
 )
-def test_interval_warning_needs_failures_saves_and_steps(status: JobStatus) -> None:
+def test_interval_warning_requires_failures_save_time_and_step_time(status: JobStatus) -> None:
     assert messages(status) == []
 
 

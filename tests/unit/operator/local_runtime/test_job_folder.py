@@ -51,7 +51,7 @@ def test_prepare_restores_uid_and_status(tmp_path: Path) -> None:
     assert job.status == STARTED
 
 
-def test_downtime_after_killed_run_is_excluded_from_deadlines(tmp_path: Path) -> None:
+def test_downtime_after_killed_run_is_excluded_from_active_deadline(tmp_path: Path) -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
     spent = SpentTime(counted_since=noon, counted_seconds=20)
     watch = WatchState(looked=noon + timedelta(seconds=90))
@@ -142,7 +142,7 @@ def test_second_run_is_rejected_with_process_id(tmp_path: Path) -> None:
     second.release()
 
 
-def test_lock_is_released_on_exit(tmp_path: Path) -> None:
+def test_lock_is_released_when_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, os; from pathlib import Path\n"
         "from raggrpo_operator.local_runtime.job_folder import JobFolder\n"

@@ -59,7 +59,7 @@ def test_mounts_do_not_change_value_origins() -> None:
     assert resolve(apply_mounts(job, MOUNTS, nowhere)).origins == resolve(job).origins
 
 
-def test_volume_path_that_exists_does_not_need_mount() -> None:
+def test_mount_is_not_required_if_volume_path_exists_locally() -> None:
     job = make_cluster_job()
     assert apply_mounts(job, {}, lambda _: True) == job
 
@@ -84,7 +84,7 @@ def test_missing_mounts_are_reported_with_flags() -> None:
     )
 
 
-def test_unused_volume_does_not_need_mount() -> None:
+def test_mount_is_not_required_for_unused_volume() -> None:
     unused = {"name": "tmp", "claimName": "scratch", "mountPath": "/mnt/scratch"}
     job = make_job({"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt/runs"}, unused]})
     assert apply_mounts(job, {"w": "/home/w"}, nowhere).spec.model.path == "/home/w/model"

@@ -45,7 +45,7 @@ def test_overrides_do_not_modify_input() -> None:
     assert raw == make_raw_job()
 
 
-def test_unknown_path_suggests_nearest_field() -> None:
+def test_unknown_path_in_set_option_suggests_nearest_field() -> None:
     violations = parse_job(apply_options(make_raw_job(), ["resources.devise=CPU"], []))
     assert isinstance(violations, tuple)
     assert [violation.line() for violation in violations if isinstance(violation, Violation)] == [
@@ -110,7 +110,7 @@ def test_invalid_options_are_all_reported() -> None:
 
 
 @pytest.mark.parametrize("raw", [None, "text", [1], {"spec": "text"}, {"spec": None}, {}])
-def test_overrides_ignore_non_mapping_documents(raw: object) -> None:
+def test_overrides_do_not_raise_for_non_mapping_documents(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
     result = apply_options(raw, sets, [])
     assert isinstance(parse_job(result), tuple)

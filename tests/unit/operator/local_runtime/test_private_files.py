@@ -92,7 +92,9 @@ def test_world_writable_folder_is_rejected_with_remedy(tmp_path: Path) -> None:
     JobFolder(path).acquire()
 
 
-def test_group_writable_folder_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_writable_by_another_group_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "small"
     path.mkdir(mode=0o770)
     JobFolder(path).acquire()  # of the user's own group

@@ -29,7 +29,7 @@ def test_missing_secrets_are_reported_with_variables() -> None:
     ]
 
 
-def test_set_secrets_are_not_reported_as_missing() -> None:
+def test_empty_secret_variable_is_not_reported_as_missing() -> None:
     spec = make_job({"env": ENV}).spec
 
     assert missing_secrets(spec, {"RAGGRPO_SECRET_WANDB_KEY": ""}) == []

@@ -99,7 +99,7 @@ def test_api_server_and_metadata_addresses_are_denied(host: str) -> None:
     assert opened(egress(named(f"https://{host}/x", f"https://{host}:6443/x"))) == []
 
 
-def test_external_egress_rule_excludes_api_server() -> None:
+def test_external_egress_rule_excludes_api_server_and_metadata() -> None:
     [*_, outside] = egress(named("https://a.example.com/x", "https://b.example.com:6443/x"))
 
     assert [each["port"] for each in outside["ports"]] == [443, 6443]

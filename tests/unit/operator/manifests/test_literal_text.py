@@ -77,5 +77,5 @@ def test_templates_env_and_paths_reach_containers_unexpanded() -> None:
     assert f"--query-prefix={REFERENCES}" in command
 
 
-def test_job_env_cannot_override_preflight_config() -> None:
+def test_config_variables_are_reserved_in_job_env() -> None:
     assert {names.ENV_CONFIG, names.ENV_CONFIG_SHA256} <= names.RESERVED_ENV

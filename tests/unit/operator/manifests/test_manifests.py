@@ -260,7 +260,7 @@ def test_objects_have_owner_and_job_labels(job: RagGrpoJob) -> None:
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
+def test_names_and_labels_fit_kubernetes_limits(job: RagGrpoJob) -> None:
     for manifest in all_manifests(job).values():
         assert len(manifest["metadata"]["name"]) <= names.MAX_CHILD_NAME
         labels = [manifest["metadata"]["labels"]]
@@ -270,7 +270,7 @@ def test_names_and_labels_fit_their_limits(job: RagGrpoJob) -> None:
 
 @settings(max_examples=40)
 @given(job=jobs())
-def test_lists_merged_by_name_have_unique_names(job: RagGrpoJob) -> None:
+def test_lists_merged_by_key_have_unique_keys(job: RagGrpoJob) -> None:
     for template, _ in pods_with_sizing(job):
         container = container_of(template)
         for items, key in (
@@ -442,7 +442,7 @@ def test_job_env_overrides_defaults() -> None:
     assert env["RAY_JOB_STOP_WAIT_TIME_S"] == "30"
 
 
-def test_grace_period_exceeds_hook_timeout() -> None:
+def test_grace_period_exceeds_pre_stop_hook_timeout() -> None:
     job = make_clustered_job(make_job())
     for template in pod_templates(all_manifests(job)["raycluster"]):
         command = container_of(template)["lifecycle"]["preStop"]["exec"]["command"][-1]
@@ -498,7 +498,7 @@ USUAL_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSched
         ({"resources.device": "CPU", "scheduling": {"nodeSelector": {"zone": "a"}}}, set()),
     ],
 )
-def test_gpu_taint_is_tolerated_by_gpu_and_pinned_pods(
+def test_gpu_taint_is_tolerated_by_gpu_pods_and_pods_with_node_selector(
     changes: dict[str, Any], tolerating: set[str]
 ) -> None:
     job = make_clustered_job(make_job(changes))

@@ -115,7 +115,7 @@ def test_chart_without_values_shows_no_data_text(chart: Any) -> None:
     [(0.0, "0"), (0.1234, "0.123"), (2.0, "2"), (4.15e-7, "4.15e-7"), (12345.6, "12346"),
      (999.6, "1e3"), (2.5e9, "2.5e9"), (-0.5, "-0.5")],
 )  # fmt: skip
-def test_chart_numbers_are_formatted_short(value: float, text: str) -> None:
+def test_chart_numbers_are_formatted_compactly(value: float, text: str) -> None:
     assert number(value) == text
 
 

@@ -60,7 +60,7 @@ def test_progress_line_omits_unknown_values() -> None:
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (3540, "59 min"), (7500, "2 h 5 min")],
 )
-def test_duration_has_two_units(seconds: float, text: str) -> None:
+def test_duration_has_at_most_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -95,7 +95,7 @@ def test_restart_line_has_cause_tier_and_step() -> None:
     ]
 
 
-def test_unchanged_status_prints_nothing() -> None:
+def test_step_progress_is_not_printed_as_status_change() -> None:
     assert list(status_changes(make_status(3), make_status(4))) == []
 
 

@@ -175,7 +175,7 @@ def test_report_command_writes_page_and_prints_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["report", "--dir"], ["compare", "/nowhere"]])
-def test_report_command_rejects_folder_without_job(tmp_path: Path, arguments: list[str]) -> None:
+def test_report_and_compare_reject_folder_without_job(tmp_path: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, str(tmp_path)])
     assert result.exit_code == 2
     assert "is not a job folder" in result.stderr

@@ -70,9 +70,7 @@ def test_activations_are_checked_only_if_training_state_fits(
 
 
 @pytest.mark.parametrize(("placement", "share"), [({}, "48.0 GiB"), (DISAGGREGATED, "0 B")])
-def test_disaggregated_engine_leaves_all_memory_to_training(
-    placement: dict[str, Any], share: str
-) -> None:
+def test_gpu_memory_of_engine_depends_on_placement(placement: dict[str, Any], share: str) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 70_000_000_000})
     by_reason = reported({"resources": GPUS8 | placement}, facts)[
         Reason.TRAINING_STATE_DOES_NOT_FIT
@@ -149,7 +147,7 @@ def test_gpu_memory_is_checked_only_with_gpus_and_known_model() -> None:
 
 @pytest.mark.parametrize(("more", "is_warned"), [(0, False), (-1, True)])
 @pytest.mark.parametrize("resource", ["memory", "shm"])
-def test_specified_memory_equal_to_estimate_is_accepted(
+def test_specified_memory_below_estimate_causes_warning(
     resource: str, more: int, is_warned: bool
 ) -> None:
     resources = {"shmSize": "64Gi"} if resource == "memory" else {}
@@ -161,7 +159,7 @@ def test_specified_memory_equal_to_estimate_is_accepted(
 
 
 @pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (-1, True)])
-def test_retriever_memory_equal_to_estimate_is_accepted(more: int, is_rejected: bool) -> None:
+def test_retriever_memory_below_estimate_is_rejected(more: int, is_rejected: bool) -> None:
     kb = {"name": "kb", "managed": CORPUS | {"memory": str(4 * GIB + GIB // 2 + more)}}
     actor = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
     changes = {"retrieval": {"mode": "Prompt", "endpoints": [actor, kb]}}

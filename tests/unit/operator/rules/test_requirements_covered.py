@@ -167,7 +167,7 @@ def test_coverage_evidence_exists(row: str) -> None:
             assert field_at(evidence), evidence
 
 
-def test_reasons_all_belong_to_requirement_rows() -> None:
+def test_violation_reasons_all_belong_to_some_row() -> None:
     named = (each for row in (COVERED | OTHER_ROWS).values() for each in row)
     assert {each for each in named if isinstance(each, Reason)} == set(Reason)
 

@@ -914,7 +914,7 @@ def test_violation_message_lists_up_to_four_volumes(volumes: int, shown: str) ->
     assert reported.message.endswith(f"(/mnt/runs/checkpoints, volumes: {shown}")
 
 
-def test_index_path_off_volumes_is_reported_once() -> None:
+def test_index_path_outside_volumes_is_reported_once() -> None:
     dense = DENSE | {"indexPath": "/elsewhere"}
     job = make_job(in_mode("Prompt", {"name": "kb", "managed": dense}))
     assert {each.reason for each in violations(job, resolve(job))} == {Reason.INDEX_PATH_UNFIT}
@@ -931,7 +931,7 @@ def test_bf16_violation_names_gpu_if_known(facts: Facts, name: str) -> None:
 
 
 @pytest.mark.parametrize("major", [0, 8])
-def test_bf16_is_accepted_unless_gpu_lacks_it(major: int) -> None:
+def test_bf16_is_accepted_for_supported_or_unknown_gpu(major: int) -> None:
     job, facts = make_job(), Facts(gpu_compute_major=major)
     assert violations(job, resolve(job, facts), facts) == ()
 
@@ -965,7 +965,7 @@ def test_passage_limit_uses_largest_top_k() -> None:
     assert Reason.PASSAGES_DO_NOT_FIT not in remedies(nothing)
 
 
-def test_test_cases_cover_all_rules_and_reasons() -> None:
+def test_rule_cases_cover_all_rules_and_reasons() -> None:
     of_form = set(list(Reason)[: list(Reason).index(Reason.GROUP_SIZE_MISMATCH)])
     of_operator = {rule for rule in RULES if not isinstance(rule, ServerRule)}
     assert {row.rule for row in ROWS} == of_operator

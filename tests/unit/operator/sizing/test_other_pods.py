@@ -34,7 +34,9 @@ def rounded_up(amount: str, terms: dict[str, int], unit: int) -> bool:
 
 
 @ON_BOTH
-def test_head_memory_terms_are_as_expected(resources: dict[str, Any], device: str) -> None:
+def test_head_memory_covers_ray_driver_dataset_samples_and_shm(
+    resources: dict[str, Any], device: str
+) -> None:
     sizing = sized(resources=resources)
     head, terms = sizing_for(sizing, PodRole.HEAD), terms_of(sizing, "headMemory")
     ray, driver = {"GPU": (2 * GIB, 4 * GIB), "CPU": (1536 * MIB, 1536 * MIB)}[device]
@@ -53,7 +55,7 @@ def test_head_memory_terms_are_as_expected(resources: dict[str, Any], device: st
 
 
 @ON_BOTH
-def test_preflight_memory_terms_are_as_expected(resources: dict[str, Any], device: str) -> None:
+def test_preflight_memory_covers_checks_and_dataset(resources: dict[str, Any], device: str) -> None:
     sizing = sized(resources=resources)
     terms = terms_of(sizing, "preflightMemory")
     assert terms == {"checks": {"GPU": 4 * GIB, "CPU": 2 * GIB}[device], "dataset": DATASET}
@@ -61,7 +63,7 @@ def test_preflight_memory_terms_are_as_expected(resources: dict[str, Any], devic
     assert rounded_up(sizing_for(sizing, PodRole.PREFLIGHT).memory, terms, unit)
 
 
-def test_gpu_rollout_pod_memory_terms_are_as_expected() -> None:
+def test_gpu_rollout_pod_memory_and_shm_cover_their_terms() -> None:
     sizing = sized(resources=SPLIT, rollout={"tensorParallelSize": 2})
     rollout, terms = sizing_for(sizing, PodRole.ROLLOUT), terms_of(sizing, "rolloutMemory")
     shm = terms_of(sizing, "rolloutShm")

@@ -135,7 +135,7 @@ def test_published_configurations_fit_and_known_oom_configurations_do_not(
     assert refused or Reason.WEIGHTS_DO_NOT_FIT not in reasons
 
 
-def test_70b_model_on_one_gpu_is_rejected_with_terms() -> None:
+def test_llama_70b_on_one_gpu_is_rejected_with_memory_terms() -> None:
     facts = LLAMA_70B.model_copy(update={"rows": 10_000})
     job = make_job({"resources": {"gpusPerNode": 1}})
     violations_by_reason = {

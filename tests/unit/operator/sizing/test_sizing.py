@@ -122,7 +122,7 @@ def test_large_rollout_batch_increases_object_store(resources: dict[str, Any]) -
     assert object_store_bytes(make_spec(**large)) == 2 * 65536 * 8 * 1536 * 12
 
 
-def test_cpu_pod_memory_terms_are_as_expected() -> None:
+def test_cpu_pod_memory_covers_driver_ranks_training_and_engine() -> None:
     spec = make_spec(KNOWN_TINY, resources=CPU | {"ranks": 2})
     memory = terms_of(size(spec, KNOWN_TINY), "memory")
 
@@ -136,7 +136,7 @@ def test_cpu_pod_memory_terms_are_as_expected() -> None:
     assert memory["dataset"] == 8000 * 1024 * 4
 
 
-def test_gpu_pod_memory_terms_are_as_expected() -> None:
+def test_gpu_pod_memory_covers_processes_and_model_staging() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8 | {"nodes": 2})
     memory = terms_of(size(spec, KNOWN_7B), "memory")
     assert memory["processes"] == 8 * 4 * GIB
@@ -171,7 +171,7 @@ def test_tensor_parallel_splits_weights_and_cache() -> None:
 
 
 @pytest.mark.row("A5")
-def test_shm_terms_for_eight_gpus_are_as_expected() -> None:
+def test_shm_covers_object_store_nccl_vllm_and_weight_sync() -> None:
     shm = terms_of(size(make_spec(KNOWN_7B, resources=GPUS8), KNOWN_7B), "shm")
 
     assert shm["rayObjectStore"] == int(2 * GIB / 0.95)
@@ -214,7 +214,7 @@ def test_object_store_is_limited_by_specified_shm() -> None:
     assert sizing_for(sizing, PodRole.HEAD).object_store == 2 * GIB
 
 
-def test_object_store_is_small_on_cpu() -> None:
+def test_object_store_has_128_mib_on_cpu() -> None:
     assert object_store_bytes(make_spec(resources=CPU)) == 128 * MIB
 
 
@@ -228,7 +228,7 @@ def test_object_store_is_small_on_cpu() -> None:
     ],
     ids=["at least 2 GiB", "engines of one pod", "one engine", "an engine over two pods"],
 )
-def test_vllm_message_rings_grow_with_engines_and_tensor_parallel_size(
+def test_vllm_shm_grows_with_engines_and_tensor_parallel_size(
     resources: dict[str, Any], tensor_parallel: int, rings: int
 ) -> None:
     spec = make_spec(resources=resources, rollout={"tensorParallelSize": tensor_parallel})
@@ -240,7 +240,7 @@ def test_vllm_message_rings_grow_with_engines_and_tensor_parallel_size(
     [(0, 4 * 7_600_000_000), (1, 12 * 7_600_000_000)],
     ids=["an export", "all shards"],
 )
-def test_pod_memory_has_minimum_with_few_gpus(gpus: int, staging: int) -> None:
+def test_trainer_pod_memory_covers_at_least_one_process(gpus: int, staging: int) -> None:
     sizing = size(make_spec(KNOWN_7B, resources={"gpusPerNode": gpus}), KNOWN_7B)
     memory, held = terms_of(sizing, "memory"), terms_of(sizing, "gpu")
     assert memory["processes"] == 4 * GIB
@@ -248,7 +248,7 @@ def test_pod_memory_has_minimum_with_few_gpus(gpus: int, staging: int) -> None:
     assert held["weights"] == held["gradients"] == 4 * 7_600_000_000
 
 
-def test_gpu_memory_terms_are_as_expected() -> None:
+def test_gpu_memory_terms_cover_training_and_engine() -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8)
     sizing = size(spec, KNOWN_7B)
 

@@ -92,13 +92,13 @@ def test_mitigations_depend_on_shortage(
         before = after
 
 
-def test_utilization_is_not_raised_again_after_lowering() -> None:
+def test_utilization_is_not_raised_after_it_was_lowered() -> None:
     applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
     step = next_mitigation(OOM, applied, make_spec(), Shortage.KV_CACHE)
     assert step is Mitigation.ENFORCE_EAGER
 
 
-def test_head_memory_shortage_halves_workers() -> None:
+def test_head_memory_shortage_halves_data_workers() -> None:
     spec = make_spec()
     applied = applied_until_nothing_is_left(HOST, spec, Shortage.HEAD_HOST)
     assert applied == [Mitigation.WORKERS_HALVED] * 3  # 8 → 4 → 2 → 1
@@ -127,7 +127,7 @@ def test_causes_other_than_out_of_memory_do_not_have_mitigations() -> None:
     assert next_mitigation(Cause.NON_FINITE, [], make_spec()) is None
 
 
-def test_mitigation_names_fit_into_status() -> None:
+def test_mitigations_are_limited_to_length_of_status_list() -> None:
     spec = make_spec({"training": {"tokensPerMicroBatch": 10**8}, "data.maxPromptLength": 8})
     halved = [Mitigation.MICRO_BATCH_HALVED]
 
@@ -216,7 +216,7 @@ def test_utilization_mitigation_is_exact_to_thousandths() -> None:
     assert raised.rollout.gpu_memory_utilization == 0.655
 
 
-def test_mitigation_does_not_raise_utilization() -> None:
+def test_lowering_mitigation_does_not_raise_utilization() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.2

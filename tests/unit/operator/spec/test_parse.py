@@ -142,7 +142,7 @@ def test_deeply_nested_job_is_rejected_with_path(depth: int) -> None:
 
 
 @pytest.mark.parametrize(("levels", "is_refused"), [(58, False), (59, True)])
-def test_job_with_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
+def test_job_with_up_to_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
     deep: Any = "x"
     for _ in range(levels):
         deep = [deep]
@@ -157,7 +157,7 @@ def test_job_with_64_levels_is_accepted(levels: int, is_refused: bool) -> None:
 
 
 @pytest.mark.parametrize(("values", "is_refused"), [(99_998, False), (99_999, True)])
-def test_job_with_100_000_values_is_accepted(values: int, is_refused: bool) -> None:
+def test_job_with_up_to_100_000_values_is_accepted(values: int, is_refused: bool) -> None:
     violations = violations_of({"spec": [0] * values})  # and two more: itself and the list
     assert ("it has more than 100000 values" in {each.message for each in violations}) is is_refused
 
@@ -170,7 +170,7 @@ def test_long_value_is_truncated(letters: int, shown: str) -> None:
     assert violation.message.startswith(f"{shown} is not one of Fast")
 
 
-def test_body_differences_do_not_reveal_secrets() -> None:
+def test_violations_of_nested_body_do_not_reveal_secrets() -> None:
     body: Any = {"api_key": "hunter2", "q": "{question}"}
     for _ in range(14):
         body = {"q": body, "api_key": "hunter2"}
@@ -210,7 +210,7 @@ def test_violation_message_has_at_most_400_characters(letters: int, shown: str) 
     ("raw", "what"),
     [(None, "empty"), ([], "a list"), ("text", "a str"), (3, "a int"), (["apiVersion"], "a list")],
 )
-def test_non_mapping_is_rejected(raw: object, what: str) -> None:
+def test_non_mapping_job_is_rejected(raw: object, what: str) -> None:
     [violation] = violations_of(raw)
     assert violation.reason is Reason.NOT_A_MAPPING
     assert violation.message == f"a job must be a mapping, not {what}"

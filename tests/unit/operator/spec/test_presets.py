@@ -45,7 +45,7 @@ def test_presets_have_documented_values(column: int) -> None:
 
 @pytest.mark.row("A24")
 @pytest.mark.parametrize("preset", Preset)
-def test_preset_sets_its_fields(preset: Preset) -> None:
+def test_preset_values_are_resolved_with_origin_preset(preset: Preset) -> None:
     job = make_job({"preset": preset, "resources": {"gpusPerNode": 1, "cpu": "32"}})
     resolved = resolve(job)
 
@@ -62,7 +62,7 @@ def test_preset_sets_its_fields(preset: Preset) -> None:
 @pytest.mark.parametrize(
     ("placement", "steps"), [(Placement.COLOCATED, 0), (Placement.DISAGGREGATED, 1)]
 )
-def test_max_performance_overlaps_only_if_placement_allows(
+def test_max_performance_is_off_policy_only_when_disaggregated(
     placement: Placement, steps: int
 ) -> None:
     values = preset_values(Preset.MAX_PERFORMANCE, placement)
@@ -74,7 +74,7 @@ def test_preset_defaults_in_crd_match_preset_table() -> None:
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 
 
-def test_presets_page_matches_table() -> None:
+def test_presets_page_matches_preset_table() -> None:
     def shown(value: object) -> str:
         if value is None:
             return "–"

@@ -29,7 +29,7 @@ def config_of(job: RagGrpoJob, facts: Facts | None = KNOWN_7B, **options: Any) -
         ({"rollout": {"n": 5}, "algorithm": {"groupSize": 5}}, 5, Origin.USER, Origin.USER),
     ],
 )
-def test_group_size_and_n_are_coupled(
+def test_group_size_and_rollout_n_are_coupled(
     changes: dict[str, Any], n: int, n_origin: Origin, group_origin: Origin
 ) -> None:
     resolved = resolve(make_job(changes))
@@ -39,7 +39,7 @@ def test_group_size_and_n_are_coupled(
     assert resolved.origins["algorithm.groupSize"] is group_origin
 
 
-def test_user_takes_precedence_over_preset_and_default() -> None:
+def test_user_value_takes_precedence_over_preset_and_default() -> None:
     resolved = resolve(make_job({"preset": "MemoryLimited", "data.trainBatchSize": 8}))
 
     assert (resolved.spec.data.train_batch_size, resolved.origins["data.trainBatchSize"]) == (
@@ -53,7 +53,7 @@ def test_user_takes_precedence_over_preset_and_default() -> None:
     assert (resolved.spec.rollout.top_p, resolved.origins["rollout.topP"]) == (1.0, Origin.DEFAULT)
 
 
-def test_value_equal_to_default_has_origin_user() -> None:
+def test_specified_value_equal_to_default_has_origin_user() -> None:
     resolved = resolve(make_job({"preset": "Debug", "monitoring": {"mode": "Light"}}))
     assert resolved.spec.monitoring.mode == "Light"
     assert resolved.origins["monitoring.mode"] is Origin.USER
@@ -110,7 +110,9 @@ def test_origins_cover_exactly_the_leaf_fields(path: Any) -> None:
         ),
     ],
 )
-def test_unspecified_values_are_sized(changes: dict[str, Any], place: str, value: object) -> None:
+def test_unspecified_values_are_derived_by_sizing(
+    changes: dict[str, Any], place: str, value: object
+) -> None:
     resolved = resolve(make_job(changes))
 
     block: Any = resolved.spec.model_dump(by_alias=True)
@@ -136,7 +138,9 @@ def test_unspecified_values_are_sized(changes: dict[str, Any], place: str, value
         ),
     ],
 )
-def test_specified_values_are_not_sized(changes: dict[str, Any], place: str) -> None:
+def test_specified_values_are_not_replaced_by_sized_values(
+    changes: dict[str, Any], place: str
+) -> None:
     job = make_job(changes)
     resolved = resolve(job)
 
@@ -264,7 +268,7 @@ def test_config_contains_schema_digest_of_image() -> None:
     assert config_of(make_job(), schema="abc").schema_digest == "abc"
 
 
-def test_target_is_computed_from_epochs_when_rows_known_and_steps_unspecified() -> None:
+def test_epochs_are_ignored_when_rows_are_unknown_or_steps_are_specified() -> None:
     job = make_job(TWO_EPOCHS | {"data.trainBatchSize": 1})
     assert config_of(job, None).training.total_steps == 0
     both = make_job({"training": {"totalSteps": 5, "epochs": 2}})
@@ -389,7 +393,7 @@ OTHER_RESUME: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", SAME_RESUME, ids=str)
-def test_resume_hash_ignores_other_fields(changes: dict[str, Any]) -> None:
+def test_resume_hash_ignores_fields_that_do_not_affect_results(changes: dict[str, Any]) -> None:
     base, changed = config_of(make_job()).attempt, config_of(make_job(changes)).attempt
     assert changed.resume_hash == base.resume_hash
     assert changed.config_hash != base.config_hash
@@ -420,7 +424,7 @@ def test_mitigations_change_config_hash_but_not_resume_hash(mitigation: Mitigati
 
 
 @pytest.mark.row("B3")
-def test_config_hash_is_equal_for_equal_configurations() -> None:
+def test_attempt_number_does_not_change_config_hash() -> None:
     job = make_job()
     resolved = resolve(job)
     first = trainer_config(job, resolved, number=1).attempt
@@ -430,7 +434,7 @@ def test_config_hash_is_equal_for_equal_configurations() -> None:
     assert (first.number, second.number) == (1, 2)
 
 
-def test_recovery_does_not_change_config_hash() -> None:
+def test_recovery_settings_do_not_change_config_hash() -> None:
     patient = make_job({"recovery": {"maxRestarts": 3}})
     assert config_of(patient).attempt.config_hash == config_of(make_job()).attempt.config_hash
 

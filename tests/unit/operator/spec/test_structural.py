@@ -51,7 +51,7 @@ def field_of(name: str) -> Schema:
     return properties[name]
 
 
-def test_refs_are_inlined_and_sibling_keys_take_precedence() -> None:
+def test_schema_refs_are_inlined_and_sibling_keys_take_precedence() -> None:
     inner = {"properties": {"size": {"type": "integer", "format": "int64"}}, "type": "object"}
 
     assert field_of("inner") == {"description": "Which inner."} | inner

@@ -30,7 +30,7 @@ def test_invalid_yaml_has_line_and_column(text: str, where: str, problem: str) -
     assert problem in violation.message
 
 
-def test_merged_keys_may_be_overridden() -> None:
+def test_yaml_merge_keys_may_be_overridden() -> None:
     text = "base: &base {x: 1, y: 1}\nc: {<<: *base, x: 2}"
     assert read_yaml(text) == {"base": {"x": 1, "y": 1}, "c": {"x": 2, "y": 1}}
 

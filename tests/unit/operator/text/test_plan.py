@@ -66,14 +66,14 @@ def test_plan_shows_remedies_for_errors_and_warnings() -> None:
     assert "Warnings (1)\n  spec.rollout.topP" in text
 
 
-def test_long_values_are_wrapped_in_their_column() -> None:
+def test_long_list_values_are_shown_completely() -> None:
     files = [f"/mnt/runs/part-{number:03}.parquet" for number in range(12)]
     text = plan_of(make_job({"data.trainFiles": files}))
     assert all(name in text for name in files)
 
 
 @pytest.mark.parametrize("width", [100, 120])
-def test_plan_wraps_only_values_wider_than_column(width: int) -> None:
+def test_plan_fills_lines_before_wrapping_long_values(width: int) -> None:
     files = [f"/mnt/runs/held-out-{number}.parquet" for number in range(40)]
     lines = plan_of(make_job({"data.trainFiles": files}), width=width).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("  data.trainFiles "))

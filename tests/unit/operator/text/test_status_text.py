@@ -97,7 +97,7 @@ def test_status_of_unstarted_job_omits_reward_and_sizing() -> None:
     assert reward(JobStatus()) == ""
 
 
-def test_optional_lines_are_shown_when_set() -> None:
+def test_optional_status_lines_are_shown_when_set() -> None:
     waiting = Condition(
         type=ConditionType.WAITING_FOR_ENDPOINT, status="True", reason="Down", message="kb"
     )
@@ -129,7 +129,7 @@ def test_optional_lines_are_shown_when_set() -> None:
     } <= set(lines)
 
 
-def test_optional_lines_are_hidden_when_unset() -> None:
+def test_optional_status_lines_are_hidden_when_unset() -> None:
     quiet = Condition(type=ConditionType.PROGRESSING, status="True", reason="Training")
     warning = JobWarning(path="spec.rollout.topP", reason="TopPBelowOne", message="low")
     status = replace(

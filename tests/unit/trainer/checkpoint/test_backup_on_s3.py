@@ -38,7 +38,7 @@ def url_in(server: S3Server, folder: str = "demo") -> str:
     return f"s3://{server.bucket}/{folder}"
 
 
-def test_empty_volume_is_restored_from_s3_checkpoints(server: S3Server, tmp_path: Path) -> None:
+def test_empty_volume_is_restored_from_s3_backup(server: S3Server, tmp_path: Path) -> None:
     store = make_store(tmp_path / "volume", url_in(server))
     for step in (10, 20):
         store.back_up(store.save(make_meta(step), shards(step)))
@@ -87,7 +87,7 @@ def test_unavailable_s3_server_is_reported_until_backup_succeeds(
     assert backups.outcomes() == []
 
 
-def test_unreadable_backups_fail_attempt_start(server: S3Server, tmp_path: Path) -> None:
+def test_restore_fails_when_s3_server_is_unreachable(server: S3Server, tmp_path: Path) -> None:
     server.stop()
     with pytest.raises(TrainerError, match=f"cannot read checkpoint.backup.url {url_in(server)}"):
         make_store(tmp_path, url_in(server)).restore()

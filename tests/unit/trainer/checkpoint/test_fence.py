@@ -80,7 +80,7 @@ def test_claim_gets_next_epoch_and_supersedes_previous_attempt(tmp_path: Path) -
     assert raised.value.exit_code is ExitCode.SUPERSEDED
 
 
-def test_claim_contains_holder_name(tmp_path: Path) -> None:
+def test_claim_identifies_job_attempt_and_process(tmp_path: Path) -> None:
     make_claim(tmp_path, uid="u", job="j", attempt=4)
     claim = json.loads((tmp_path / "fence" / "00000001").read_text())
     assert claim.items() >= {"job_uid": "u", "job_name": "j", "attempt": 4}.items()
@@ -159,7 +159,7 @@ def test_checkpoint_path_of_killed_job_can_be_claimed(tmp_path: Path) -> None:
     assert fence.epoch == 2
 
 
-def test_heartbeat_is_watched_for_configured_number_of_beats(
+def test_job_is_considered_dead_after_two_and_a_half_heartbeat_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_claim(tmp_path, uid="silent")

@@ -219,7 +219,7 @@ def test_failed_save_reports_cause_and_keeps_older_checkpoints(
     assert is_whole(store.save(make_meta(30), shards(30)))
 
 
-def test_unexpected_save_errors_propagate(tmp_path: Path) -> None:
+def test_trainer_error_during_save_propagates(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
     def rank_lost(folder: Path) -> None:
@@ -420,7 +420,7 @@ def test_export_replaces_previous_export_atomically(
     assert (tmp_path / EXPORT_DIR / "model.safetensors").read_text() == "three"
 
 
-def test_last_usable_checkpoint_is_kept_when_all_are_rejected(tmp_path: Path) -> None:
+def test_oldest_checkpoint_remains_usable_when_all_are_rejected(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     saved = [store.save(make_meta(step), shards(step)) for step in (10, 20)]
     store.reject_all([str(each.folder) for each in saved], "NaN")

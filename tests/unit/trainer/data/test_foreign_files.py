@@ -38,7 +38,7 @@ def test_verl_gsm8k_file_is_read_by_answer_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D4")
-def test_verl_search_file_has_system_prompt_and_several_answers(tmp_path: Path) -> None:
+def test_verl_search_file_is_read_with_system_prompt_and_several_answers(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "train.parquet", [search_row("Who?", ["Ada", "Lovelace"])])
 
     [prompt] = read(file, {"answer": "reward_model.ground_truth.target"})
@@ -118,7 +118,7 @@ def test_conversation_as_json_text_is_parsed(tmp_path: Path) -> None:
     assert (prompt.text, prompt.earlier) == ("Who?", SYSTEM)
 
 
-def test_bracketed_text_is_not_a_conversation(tmp_path: Path) -> None:
+def test_bracketed_text_is_not_parsed_as_conversation(tmp_path: Path) -> None:
     texts = ["[1, 2]: the sum?", '[{"item": 1}] how many?']
     rows = [{"prompt": text, "answer": "y"} for text in texts]
     assert [prompt.text for prompt in read(write_jsonl(tmp_path / "a.jsonl", rows))] == texts
@@ -160,7 +160,7 @@ def test_invalid_row_is_reported_with_number_reason_and_remedy(
     assert expected in str(raised.value)
 
 
-def test_missing_path_lists_nested_columns(tmp_path: Path) -> None:
+def test_missing_column_path_error_lists_nested_columns(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [gsm8k_row("1 + 1?", "2")])
     with pytest.raises(TrainerError, match=r"one of: .*reward_model\.ground_truth, reward_model"):
         read(file, {"answer": "reward_model.truth"})

@@ -95,7 +95,7 @@ def make_judge_spec(column: str) -> RewardSpec:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_templates_name_nested_columns_by_path(tmp_path: Path, kind: str) -> None:
+def test_templates_refer_to_nested_columns_by_path(tmp_path: Path, kind: str) -> None:
     rows = [{"prompt": "x", "extra_info": {"rubric": "short", "level": level}} for level in (3, 4)]
     file = tmp_path / f"a.{kind}"
     if kind == "parquet":

@@ -93,7 +93,7 @@ def test_template_rendering_keeps_braces_in_values() -> None:
 
 
 @pytest.mark.parametrize("mode", ["None", "Search", "Reward"])
-def test_prompt_is_unchanged_in_modes_other_than_prompt(mode: str) -> None:
+def test_prompt_is_unchanged_in_retrieval_modes_other_than_prompt(mode: str) -> None:
     assert compose_prompt(make_prompt("Who?"), (), make_spec(mode=mode)).text == "Who?"
 
 

@@ -145,7 +145,7 @@ async def test_last_checkpoint_is_saved_before_validation_when_best_is_by_reward
         ({"checkpoint.bestBy": "Reward"}, ["", "during", "", ""]),
     ],
 )
-def test_validation_is_due_before_checkpoint_that_needs_its_score(
+def test_validation_is_due_when_checkpoint_needs_its_score(
     changes: dict[str, Any], due: list[str], tmp_path: Path
 ) -> None:
     given = BY_MATCH | {"validation.everySteps": 2, "training.totalSteps": 4} | changes

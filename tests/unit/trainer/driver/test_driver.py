@@ -38,7 +38,7 @@ def test_failure_reports_out_of_memory_resource(error: Exception, code: int, sho
     assert failure.message
 
 
-def test_trainer_error_is_pickled_completely() -> None:
+def test_trainer_error_survives_pickling() -> None:
     sent = TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "words", Shortage.STEP)
     got = pickle.loads(pickle.dumps(sent))
     assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)

@@ -170,7 +170,7 @@ class DownForTheSecondStep:
 
 
 @pytest.mark.row("D10")
-async def test_outage_during_lookahead_does_not_delay_step(
+async def test_outage_during_lookahead_is_reported_only_when_step_waits(
     tmp_path: Path,
 ) -> None:
     retriever, reported_meanwhile = DownForTheSecondStep(), list[EndpointOutage]()

@@ -153,7 +153,7 @@ async def resume_job(
 @pytest.mark.parametrize(
     "retained", [None, make_retained_state(3)], ids=["no state", "state of step 3"]
 )
-async def test_checkpoint_is_loaded_when_ranks_do_not_hold_newer_step(
+async def test_checkpoint_is_loaded_unless_ranks_retain_newer_state(
     retained: RetainedState | None, tmp_path: Path
 ) -> None:
     resumed = await resume_job(tmp_path, retained)

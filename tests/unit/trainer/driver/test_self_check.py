@@ -83,7 +83,7 @@ async def test_self_check_fails_on_gap_between_trainer_and_engine(
 
 
 @pytest.mark.row("D3")
-async def test_self_check_has_two_completions_for_each_rank(tmp_path: Path) -> None:
+async def test_self_check_uses_group_of_two_completions_for_each_rank(tmp_path: Path) -> None:
     ranks = RanksOff()
     await check(tmp_path, ranks, num_ranks=3)
     assert len({group.prompt_ids for group in ranks.computed}) >= 3
@@ -118,7 +118,7 @@ def test_self_check_passes_when_gap_is_within_limit(precision: str, gap: Logprob
     check_gap(gap, precision, "the engine")
 
 
-def test_logprob_gap_covers_all_tokens() -> None:
+def test_logprob_gap_is_maximum_and_mean_over_all_tokens() -> None:
     assert logprob_gap([[1.0, 2.0], [4.0]], [[1.0, 2.5], [4.25]]) == LogprobGap(0.5, 0.25)
 
 

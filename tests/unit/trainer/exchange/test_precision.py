@@ -16,7 +16,7 @@ def test_bf16_is_selected_on_cpu_when_clearly_faster() -> None:
     assert preferred_precision(fp32_seconds=1.0, bf16_seconds=1.4) is Precision.FP32
 
 
-def test_bf16_is_rejected_on_cpu_with_illegal_instruction() -> None:
+def test_bf16_is_rejected_on_cpu_that_raises_illegal_instruction() -> None:
     kills = MeasuredPrecision(Precision.FP32, bf16_works=False)
     works = MeasuredPrecision(Precision.BF16, bf16_works=True)
 

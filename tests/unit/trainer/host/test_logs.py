@@ -55,7 +55,7 @@ def test_log_level_applies_to_trainer_and_libraries_do_not_log_debug() -> None:
 
 
 @pytest.mark.parametrize("level", LogLevel)
-def test_vllm_level_always_includes_errors(
+def test_vllm_log_level_is_info_for_debug_and_error_otherwise(
     level: LogLevel,
 ) -> None:
     expected = "INFO" if level is LogLevel.DEBUG else "ERROR"

@@ -68,7 +68,7 @@ def test_unrelated_messages_are_not_out_of_memory(text: str) -> None:
     assert out_of_memory(RuntimeError(text)) is None
 
 
-def test_exception_causes_contexts_and_groups_are_searched() -> None:
+def test_out_of_memory_is_found_in_causes_contexts_and_groups() -> None:
     try:
         try:
             try:

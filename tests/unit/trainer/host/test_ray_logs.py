@@ -27,7 +27,7 @@ def test_log_tail_is_copied_when_changed(tmp_path: Path) -> None:
     assert (tmp_path / "next attempt" / "pod-1" / "raylet.out").exists()
 
 
-def test_log_copier_holds_lock_until_it_exits(tmp_path: Path) -> None:
+def test_log_copier_holds_lock_until_closed(tmp_path: Path) -> None:
     (tmp_path / "gcs_server.out").write_text("started\n")
     first = RayLogs(tmp_path, "pod-1")
     second = RayLogs(tmp_path, "pod-1")

@@ -61,7 +61,7 @@ async def test_redirect_error_names_target_and_remedy_without_secret(
     assert not failure.transient
 
 
-async def test_redirect_without_location_is_reported_with_status() -> None:
+async def test_redirect_with_invalid_location_is_reported_with_status() -> None:
     failure = await failure_of(make_responder(307, location="http://[nowhere"))
     assert failure.detail == "307 ''"
 

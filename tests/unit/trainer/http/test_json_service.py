@@ -6,7 +6,7 @@ from raggrpo_trainer.http.call_statistics import CallStatistics
 from raggrpo_trainer.http.json_service import RetryPolicy
 
 
-def test_retry_delays_double_with_jitter_of_half() -> None:
+def test_retry_delays_double_with_fifty_percent_jitter() -> None:
     policy = RetryPolicy(first_delay_seconds=0.4)
     for retry, middle in [(0, 0.4), (1, 0.8), (2, 1.6)]:
         delays = {policy.delay_seconds(retry) for _ in range(50)}

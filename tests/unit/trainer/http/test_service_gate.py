@@ -123,7 +123,7 @@ def test_calls_succeed_after_outage_of_an_hour(
     assert simulation.service.statistics.failures == {}
 
 
-def test_outage_sends_only_probes() -> None:
+def test_service_receives_only_probes_during_outage() -> None:
     simulation = Simulation(down_between((10, 610)))
 
     async def scenario() -> list[Any]:
@@ -235,7 +235,7 @@ def test_hanging_service_is_reported_before_timeout() -> None:
     assert simulation.causes[0] == "Timeout: no response for 20 s"
 
 
-def test_slow_service_is_not_down() -> None:
+def test_slow_service_is_not_reported_as_outage() -> None:
     simulation = Simulation(lambda *_: 45.0, timeout_seconds=120)
 
     async def scenario() -> list[Any]:

@@ -46,7 +46,7 @@ def make_groups() -> list[Group]:
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "mistral", *MIXTURES])
-def test_full_attention_is_exact_in_both_layouts(model_type: str) -> None:
+def test_full_attention_models_are_exact_in_both_layouts(model_type: str) -> None:
     layouts = measure(model_type).result.layouts
     assert layouts is not None
     assert max(layouts[SHARED].nats, layouts[PADDED].nats) <= 7e-6
@@ -66,7 +66,7 @@ def test_models_with_stateful_layers_are_exact_only_in_padded_rows(model_type: s
 
 @pytest.mark.row("D2")
 @pytest.mark.parametrize("model_type", SCALED_HEADS)
-def test_lm_head_without_scale_or_cap_is_rejected(
+def test_layout_check_detects_missing_logit_scale_or_cap(
     model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(model_type)

@@ -88,7 +88,7 @@ def test_importance_weight_is_capped_ratio_of_old_policy_to_engine() -> None:
     assert terms.mismatch_max.max().item() == pytest.approx(math.log(5))
 
 
-def test_engine_noise_does_not_change_loss_and_gradient() -> None:
+def test_engine_noise_within_tolerance_does_not_change_loss_or_gradient() -> None:
     logprobs, noisy = [-1.0, -2.0], [-1.0009, -1.9995]
     exact = loss_of(logprobs, advantages=[0.3, -0.7])
     noised = loss_of(logprobs, advantages=[0.3, -0.7], rollout=noisy)
@@ -263,7 +263,7 @@ def test_token_weights_include_denominator_of_aggregation(
 
 
 @pytest.mark.parametrize("aggregation", LossAggregation)
-def test_token_weights_are_defined_without_sampled_tokens(aggregation: LossAggregation) -> None:
+def test_token_weights_are_finite_without_sampled_tokens(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], make_objective(loss_aggregation=aggregation))
     assert len(weights) == 2
     assert all(math.isfinite(weight) for weight in weights)

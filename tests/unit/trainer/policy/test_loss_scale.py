@@ -72,7 +72,7 @@ def test_fp16_step_matches_fp32_within_precision(model: Path, rank_results: list
     assert first.grad_norm == pytest.approx(exact.grad_norm, rel=0.01)
 
 
-def test_loss_scale_is_default_after_resume_from_other_precision(
+def test_loss_scale_is_initial_after_resume_from_other_precision(
     model: Path, tmp_path: Path
 ) -> None:
     with one_rank():

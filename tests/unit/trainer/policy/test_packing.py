@@ -59,7 +59,7 @@ def test_padded_rows_repeat_prompt_and_predict_same_tokens() -> None:
     assert batch.spans is None
 
 
-def test_prompts_share_row_with_restarted_positions() -> None:
+def test_position_ids_restart_for_each_prompt_in_row() -> None:
     batch = build_micro_batch(items_of([small_group(), small_group()]), RowLayout.SHARED_PREFIX)
 
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 1, 2, 3, 4, 5]]
@@ -78,7 +78,7 @@ def test_completions_of_equal_length_are_adjacent_and_keep_offsets() -> None:
     assert batch.tokens.tolist() == [4, 5, 6, 0, 1, 2, 3, 7, 8, 9, 10]
 
 
-def test_completions_without_gradient_are_skipped_and_offsets_kept() -> None:
+def test_completions_without_gradient_are_skipped_without_changing_offsets() -> None:
     nothing_sampled = make_group((2,), inserted=slice(None), advantages=(1.0,))
     no_variance = make_group((4, 4), advantages=(0.0, 0.0))
     partly = make_group((3, 5), advantages=(0.0, 1.0))

@@ -247,7 +247,7 @@ async def test_incomplete_weights_are_rejected(
     assert all(word in check.evidence for word in words), check.evidence
 
 
-async def test_model_without_tied_head_is_accepted(tmp_path: Path) -> None:
+async def test_model_tensors_without_model_prefix_are_accepted(tmp_path: Path) -> None:
     config = make_fit_config(tmp_path)
     model = tmp_path / "model"
     (model / "model.safetensors.index.json").unlink()
@@ -442,7 +442,9 @@ async def check_unreadable_files(tmp_path: Path) -> None:
     assert str(good) not in evidence
 
 
-async def test_validation_files_are_checked_and_rows_limited(tmp_path: Path) -> None:
+async def test_validation_files_are_checked_and_rows_are_limited_by_max_samples(
+    tmp_path: Path,
+) -> None:
     make_fit_config(tmp_path)
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("no JSON\n")
@@ -646,7 +648,7 @@ async def test_unknown_host_name_is_not_an_outage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [ExitCode.PREFLIGHT_FAILED, ExitCode.DATA_ERROR])
-def test_outage_is_not_waited_for_when_another_check_fails(code: ExitCode) -> None:
+def test_exit_code_of_other_failed_check_takes_precedence_over_outage(code: ExitCode) -> None:
     down = finding_for(
         CheckId.RETRIEVAL_REACHABLE, ["kb refuses"], "", ExitCode.RETRIEVAL_UNAVAILABLE
     )
@@ -693,7 +695,7 @@ async def test_unmapped_response_suggests_mapping_without_values(
 
 
 @pytest.mark.row("A12")
-async def test_warning_is_reported_when_endpoint_returns_empty_result_for_first_row(
+async def test_empty_result_for_first_row_is_reported_as_warning(
     tmp_path: Path,
 ) -> None:
     async with serving(always({"results": []})) as server:
@@ -764,7 +766,7 @@ async def test_judge_is_called_once_and_rejection_is_reported(tmp_path: Path) ->
 
 
 @pytest.mark.row("D14")
-async def test_judge_without_grade_for_reference_answer_is_rejected(
+async def test_ambiguous_judge_grade_for_reference_answer_fails_check(
     tmp_path: Path,
 ) -> None:
     reply = {"choices": [{"message": {"content": "Style 3, facts 4."}}]}
@@ -780,7 +782,7 @@ async def test_judge_without_grade_for_reference_answer_is_rejected(
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
-async def test_judge_outage_is_transient_but_import_error_is_not(
+async def test_reward_import_error_takes_precedence_over_judge_outage(
     tmp_path: Path,
 ) -> None:
     async with serving(always("loading", 503)) as server:

@@ -106,7 +106,7 @@ def test_stacks_request_returns_signaled_processes() -> None:
         assert http.post("/stacks").json() == {"asked": [11, 12]}
 
 
-def test_port_in_use_raises_and_stops_thread() -> None:
+def test_port_in_use_raises_without_leftover_thread() -> None:
     with serving() as (server, _):
         before = threading.active_count()
         with pytest.raises(OSError, match=r"address already in use|Address already in use"):

@@ -174,7 +174,7 @@ def test_outage_is_reported_as_stage_nested_in_interrupted_stage(
     assert stages == [("Connecting", 0.0), ("Training", 5.0), ("WaitingForEndpoint", 600.0)]
 
 
-def test_checkpoints_pins_and_failure_are_published(tmp_path: Path) -> None:
+def test_checkpoints_pinned_values_and_failure_are_published(tmp_path: Path) -> None:
     published = Published()
     reporter = Reporter(make_config(tmp_path), 1, publish=published)
     ref = CheckpointRef(step=10, path="/c/step_00000010.e1")
@@ -453,7 +453,7 @@ def test_history_records_every_tenth_step_after_limit(tmp_path: Path) -> None:
     ("step", "written", "kept"),
     [(7, 99, True), (7, 100, False), (10, 100, True), (10, 200, False), (100, 299, True)],
 )
-def test_log_stride_grows_tenfold_at_size_limit(step: int, written: int, kept: bool) -> None:
+def test_history_stride_grows_tenfold_at_size_limit(step: int, written: int, kept: bool) -> None:
     assert is_logged(step, written, limit=100) is kept
 
 
@@ -472,7 +472,7 @@ def test_prometheus_text_contains_stages_calls_and_metrics() -> None:
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 
 
-def test_metrics_limit_fits_maximum_number_of_endpoints(tmp_path: Path) -> None:
+def test_all_metrics_are_reported_with_maximum_number_of_endpoints(tmp_path: Path) -> None:
     calls = CallSummary(7, 0.1, 0.2, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
@@ -497,7 +497,7 @@ def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
 
 
 @pytest.mark.row("A29")
-def test_flops_count_positions_and_training_time() -> None:
+def test_flops_are_computed_from_positions_and_training_time() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
     result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
     assert result == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})

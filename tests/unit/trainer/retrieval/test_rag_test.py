@@ -98,7 +98,7 @@ async def test_load_doubles_up_to_max_in_flight(
 
 
 @pytest.mark.row("A15")
-async def test_load_test_variants_change_one_setting_each(tmp_path: Path) -> None:
+async def test_load_test_variants_differ_from_configuration_in_one_setting(tmp_path: Path) -> None:
     async def respond(received: Received) -> Response:
         # Returns passages only without a threshold, like a service with a different score range.
         if received.body["score_threshold"]:

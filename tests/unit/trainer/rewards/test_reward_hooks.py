@@ -77,14 +77,14 @@ def make_sample(completion: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("function", "kind"), [("obey", ProcessReward), ("obey_async", CoroutineReward)]
 )
-async def test_python_function_scores_sample(code: str, function: str, kind: type) -> None:
+async def test_python_reward_function_scores_sample(code: str, function: str, kind: type) -> None:
     async with make_hook(f"{code}:{function}") as hook:
         assert isinstance(hook, kind)
         assert await hook.score(make_sample("length")) == len("Capital?")
 
 
 @pytest.mark.parametrize("function", ["obey", "obey_async"])
-async def test_python_function_error_fails_one_sample(code: str, function: str) -> None:
+async def test_python_reward_function_error_fails_only_its_sample(code: str, function: str) -> None:
     expected = {
         "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
         "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
@@ -112,7 +112,7 @@ async def test_python_function_error_fails_one_sample(code: str, function: str) 
         ("hang", FailureCause.TIMEOUT, "no result within 1 s"),
     ],
 )
-async def test_reward_function_that_exits_or_hangs_fails_one_sample(
+async def test_reward_function_that_exits_or_hangs_fails_only_its_sample(
     code: str, completion: str, cause: FailureCause, detail: str
 ) -> None:
     async with make_hook(f"{code}:obey", timeout_seconds=1.0) as hook:
@@ -124,7 +124,7 @@ async def test_reward_function_that_exits_or_hangs_fails_one_sample(
     assert after == len("Capital?")
 
 
-async def test_slow_reward_coroutine_fails_one_sample(code: str) -> None:
+async def test_slow_reward_coroutine_fails_only_its_sample(code: str) -> None:
     async with make_hook(f"{code}:wait_forever", timeout_seconds=0.05) as hook:
         with pytest.raises(CallFailed) as failed:
             await hook.score(make_sample("any"))
@@ -194,7 +194,7 @@ def test_exception_during_reward_import_names_function(tmp_path: Path, content: 
         Rewards(spec, RetrievalSpec())
 
 
-async def test_reward_code_is_imported_from_code_from_path(tmp_path: Path) -> None:
+async def test_reward_code_is_imported_from_configured_folder(tmp_path: Path) -> None:
     (tmp_path / "in_the_folder.py").write_text(CODE)
     spec = RewardSpec.model_validate(
         {

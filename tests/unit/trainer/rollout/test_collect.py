@@ -202,7 +202,7 @@ async def test_failed_call_drops_only_its_sample(tmp_path: Path) -> None:
     collector.check_failures(rollouts)
 
 
-async def test_failed_sample_is_kept_with_zero_reward_policy(tmp_path: Path) -> None:
+async def test_failed_sample_scores_zero_when_on_failure_is_zero_reward(tmp_path: Path) -> None:
     collector, rollouts, _, _ = await run_sales_step(
         tmp_path, make_fields("rates"), make_fields("broken"), onFailure="ZeroReward"
     )
@@ -270,7 +270,7 @@ def search_once(text: str) -> str:
     return "<answer>right</answer>" if "<information>" in text else f"I look it up {SEARCH}"
 
 
-async def test_retrieved_passages_are_marked_unsampled(tmp_path: Path) -> None:
+async def test_retrieved_passage_tokens_are_marked_as_not_sampled(tmp_path: Path) -> None:
     async with serving(search_r1()) as kb:
         sample, requests = await run_search(make_search_config(tmp_path, kb.url, 256), search_once)
 
@@ -469,7 +469,7 @@ async def test_repeated_prompt_in_batch_has_two_groups_with_different_seeds(
     assert [s.name for s in rollouts.samples] == ["4/0", "4/1", "5/0", "5/1", "4/2", "4/3"]
 
 
-async def test_first_group_of_prompt_keeps_its_seeds(
+async def test_seeds_of_first_group_depend_on_prompt_and_sample_number(
     tmp_path: Path,
 ) -> None:
     pool = FakeEnginePool(in_turn("right", "wrong"))

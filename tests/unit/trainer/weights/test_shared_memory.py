@@ -75,7 +75,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not list(tmp_path.iterdir())
 
 
-def test_partial_weights_file_is_removed_when_rank_is_killed_while_writing(
+def test_new_sender_removes_leftover_weights_files_of_its_job(
     tmp_path: Path,
 ) -> None:
     for job in ("job", "other-job"):

@@ -1,1 +1,1 @@
-"""What follows the end of an attempt: its cause, a restart or failure."""
+"""Handle the end of an attempt: classify its cause, then complete, restart or fail the job."""

@@ -1,4 +1,4 @@
-"""Classify the end of an attempt: evidence in, one cause out. Pure."""
+"""Classify the end of an attempt: derive one cause from the evidence. Pure."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ from raggrpo_operator.core.lifecycle.observed import (
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """Why an attempt ended."""
+    """Cause of the end of an attempt, with a message for the user."""
 
     cause: Cause
     message: str
     short_of: Shortage | None = None
-    """Which memory ran out, if known."""
+    """The memory that ran out, or None if memory is not the cause or unknown."""
 
 
 CAUSE_OF_EXIT: dict[int, Cause] = {
@@ -60,8 +60,8 @@ def classify(
 
     Evidence from the infrastructure takes precedence over exit codes, because a driver on a
     failing head can exit with any code. `progress` must belong to this attempt. `was_reported` is
-    whether the head has reported the attempt before; `intent` is the cause that was recorded
-    before the operator stopped the attempt.
+    True if the head has reported this attempt before. `intent` is the cause that was recorded
+    before the operator stopped the attempt, or None if the operator did not stop it.
     """
     if cluster is None or cluster.is_lost:
         if intent is not None:
@@ -84,7 +84,7 @@ def classify(
         return AttemptEnd(cluster.cause, cluster.message, cluster.short_of)
     if intent is not None:
         return AttemptEnd(intent, f"the attempt was stopped: {intent}")
-    if cluster.is_queued:  # if ranks are terminated first, the driver exits with any code
+    if cluster.is_queued:  # if its ranks were terminated first, the driver may exit with any code
         return AttemptEnd(Cause.PREEMPTED, cluster.message)
     if attempt.status is SubmissionStatus.STOPPED:
         return AttemptEnd(Cause.STOPPED, "the submission was stopped, but not by the operator")
@@ -92,9 +92,9 @@ def classify(
 
 
 def _verified_success(progress: Progress | None, total_steps: int) -> AttemptEnd:
-    """Return success only if the attempt reached its own target.
+    """Return success if the attempt reached the target it started with, else FALSE_SUCCESS.
 
-    The job's target may have been raised after the attempt started.
+    The target is in steps. The user may have raised it after the attempt started.
     """
     step = progress.step if progress else 0
     total_steps = min(total_steps, (progress and progress.total_steps) or total_steps)
@@ -121,5 +121,5 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Atte
 
 
 def _shortage(reported: str) -> Shortage | None:
-    """Return the shortage that the trainer reported, or None if this release does not define it."""
+    """Return the reported shortage, or None if it is not one that this release defines."""
     return Shortage(reported) if reported in set(Shortage) else None

@@ -1,7 +1,7 @@
 """Nodes that a job's Ray pods avoid: `recovery.excludeNodeAfterFailures`. Pure.
 
-Failures are counted by node. Every count decreases by one for each day, and for every ten
-checkpoints, without another failure attributed to a node.
+Failures are counted by node. Each count decreases by one per `DECAY_SECONDS`, and by one per
+`DECAY_CHECKPOINTS`, in which no failure was attributed to any node.
 """
 
 from dataclasses import replace
@@ -14,17 +14,17 @@ from raggrpo_api.status.restart_state import Remedies
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 
 MAX_NODES = 64
-"""Maximum nodes in the status; those that failed least recently are dropped."""
+"""Maximum number of nodes in the status; nodes that failed least recently are dropped."""
 DECAY_SECONDS = 86_400.0
-"""Time without a failure after which every count decreases by one."""
+"""Seconds without a node failure after which each count decreases by one."""
 DECAY_CHECKPOINTS = 10
-"""Checkpoints without a failure after which every count decreases by one."""
+"""Number of checkpoints without a node failure after which each count decreases by one."""
 
 
 def with_decayed_counts(status: JobStatus, every_steps: int, now: datetime) -> Remedies:
-    """Return the remedies with the failure counts of `now`.
+    """Return the remedies with failure counts reduced by the decay up to `now`.
 
-    `every_steps` is the checkpoint interval, or 0 if only the last step is saved.
+    `every_steps` is the checkpoint interval in steps, or 0 if only the last step is saved.
     """
     remedies = status.restart_state.remedies
     if (since := remedies.node_failed_at) is None:
@@ -38,7 +38,7 @@ def with_decayed_counts(status: JobStatus, every_steps: int, now: datetime) -> R
 
 
 def avoided_nodes(remedies: Remedies, recovery: RecoverySpec) -> tuple[str, ...]:
-    """Return the nodes, sorted, that the job's Ray pods use only if no other node fits."""
+    """Return the sorted names of the nodes that Ray pods use only if no other node fits."""
     limit = recovery.exclude_node_after_failures
     counts = remedies.failures_by_node.items()
     return tuple(sorted(node for node, failures in counts if 0 < limit <= failures))
@@ -51,7 +51,7 @@ def with_node_failure(
     every_steps: int,
     now: datetime,
 ) -> Remedies:
-    """Return the remedies with a failure counted for the node that it is attributed to, if any."""
+    """Return the remedies with one more failure of the node that caused the loss, if any."""
     if cluster is None or not cluster.node or cluster.cause is not cause:
         return status.restart_state.remedies
     remedies = with_decayed_counts(status, every_steps, now)

@@ -1,4 +1,4 @@
-"""The recovery policy of every cause. Pure table."""
+"""Table with the recovery policy of each cause."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from raggrpo_api.status.cause import Cause
 
 
 class Restart(StrEnum):
-    """Recovery tier of a cause."""
+    """Where the job restarts: on the warm Ray cluster, on a new one, or never."""
 
     WARM = "Warm"
     NEW = "New"
@@ -16,13 +16,13 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the operator reacts to a cause."""
+    """Recovery policy of a cause."""
 
     restart: Restart
     is_counted: bool = True
     """Whether the restart counts against the restart budget."""
     may_be_cluster_fault: bool = True
-    """Whether the Ray cluster may be at fault, so that repeated failures get a new one."""
+    """Whether the Ray cluster may be at fault; if so, repeated failures lead to a new cluster."""
 
 
 _NEVER = Policy(Restart.NEVER)
@@ -56,7 +56,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.DEGRADED: Policy(Restart.WARM, is_counted=False),
     Cause.STOPPED: _WARM,
     Cause.IMAGE_CHANGED: _NEVER,
-    Cause.HEAD_LOST: _WARM,  # if the restarted head can restore the cluster
+    Cause.HEAD_LOST: _WARM,  # works if the restarted head restores the cluster
     Cause.WORKER_LOST: _WARM,
     Cause.NODE_LOST: _NEW,
     Cause.RANKS_STUCK: _NEW,

@@ -1,4 +1,4 @@
-"""Settle the end of an attempt: complete the job, plan a restart, or fail the job."""
+"""Settle the end of an attempt: complete, restart or fail the job. Pure."""
 
 import hashlib
 from dataclasses import replace
@@ -28,30 +28,32 @@ from .policies import POLICIES, Restart
 from .repeated_failures import has_repeated_too_often, repetition_remark, repetitions, skips_step
 
 WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
+"""Consecutive failures on a warm cluster after which the next attempt gets a new cluster."""
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
 MAX_UNMITIGATED = 3
-"""Attempts that may run out of memory at one step once all mitigations are used."""
+"""Out-of-memory attempts at the same step after which a job without mitigations left fails."""
 MAX_RETRY_LENGTH = 64
+"""Maximum characters of the retry annotation's value in the status."""
 MAX_SKIPPED = 64
-"""Maximum skipped steps, and maximum rejected checkpoints, in the status."""
+"""Maximum number of skipped steps, and of rejected checkpoints, in the status."""
 JITTER = 0.1
-"""Relative jitter of a delay, so that jobs do not restart simultaneously."""
+"""Relative jitter of the delay before a restart, so that jobs do not restart simultaneously."""
 
 
 def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
-    """Record why the newest attempt ended, then complete, restart or fail the job."""
+    """Record the cause of the newest attempt's end, then complete, restart or fail the job."""
     this.status = _with_end(this.status, cause, message, this.now)
     outages.clear_waiting(this, ConditionReason.ATTEMPT_ENDED)
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)
     if cause is Cause.SUCCEEDED and _has_progressed(this.status):
-        # The attempt reached its own target, but the job's target has been raised since.
+        # The attempt reached the target it started with, but the user has raised the target since.
         due = this.now + timedelta(seconds=this.spec.recovery.backoff_seconds)
         this.store(replace(this.state.retry, next_retry_time=due))
         this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.TARGET_RAISED, message)
         return this.decision(requeue_after=0.0)
-    if cause is Cause.SUCCEEDED:  # the image is user-controlled and may report any target
+    if cause is Cause.SUCCEEDED:  # the image is user-controlled and may report a false target
         return settle(this, Cause.FALSE_SUCCESS, message)
     if cause is Cause.SUSPENDED:
         this.store(replace(this.state.retry, intent=None))
@@ -80,7 +82,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     _plan_restart(this, cause, has_progressed, mitigation, avoids_node=bool(newly_avoided))
     update_interval_warning(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
-        # The next attempt gets new pods, so the preempted pods do not count as its losses.
+        # The next attempt gets new pods; the losses of the preempted pods must not count for it.
         this.store(replace(this.state.launch, cluster_since=this.now))
     this.set_condition(
         ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
@@ -105,7 +107,7 @@ def requested_retry(job: RagGrpoJob) -> str:
 
 
 def needs_new_cluster(status: JobStatus) -> bool:
-    """Return whether the next attempt needs a new cluster because of how the newest one ended."""
+    """Return whether the end of the newest attempt requires a new cluster for the next attempt."""
     if not status.attempts or status.attempts[0].cause is None:
         return False
     if POLICIES[status.attempts[0].cause].restart is Restart.NEW:
@@ -114,7 +116,7 @@ def needs_new_cluster(status: JobStatus) -> bool:
 
 
 def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> JobStatus:
-    """Return the status with the end of the newest attempt recorded and its time counted."""
+    """Return the status with the newest attempt's end recorded and its duration counted."""
     record, *older = status.attempts
     state, started = status.restart_state, record.started
     seconds = max(0, round((now - started).total_seconds())) if started is not None else 0
@@ -152,9 +154,9 @@ def _complete(this: Round, message: str) -> Decision:
 
 
 def _has_progressed(status: JobStatus) -> bool:
-    """Return whether the newest attempt saved a checkpoint beyond all earlier ones.
+    """Return whether the newest attempt saved a checkpoint at a later step than any before it.
 
-    Rewriting a damaged checkpoint is not progress.
+    Saving a replacement for a damaged checkpoint is not progress.
     """
     first_step, saved = status.attempts[0].from_step, status.restart_state.retry.saved_step
     if first_step is None or status.checkpoint is None:
@@ -163,13 +165,13 @@ def _has_progressed(status: JobStatus) -> bool:
 
 
 def _has_new_steps(status: JobStatus) -> bool:
-    """Return whether the newest attempt reached a later step than all before, saved or not."""
+    """Return whether the newest attempt reached a later step, saved or not, than older attempts."""
     newest, *older = status.attempts
     return newest.to_step > max((each.to_step for each in older), default=0)
 
 
 def _count_end(this: Round, cause: Cause, has_progressed: bool) -> None:
-    """Count the end by cause; progress resets the restart budget."""
+    """Count the attempt's end by its cause; reset the restart budget if the attempt progressed."""
     restarts = this.status.restarts
     since = 0 if has_progressed else restarts.since_progress
     restarts = replace(
@@ -190,14 +192,15 @@ def _plan_restart(
     *,
     avoids_node: bool,
 ) -> None:
-    """Schedule the next attempt with its mitigation, and decide whether it needs a new cluster.
+    """Schedule the next attempt, add its mitigation, and update the count of warm failures.
 
-    Only a new cluster can avoid a node, because the node affinity of running pods is fixed.
+    If a node is to be avoided, the next attempt gets a new cluster, because the node affinity of
+    running pods cannot change.
     """
     retry, remedies, recovery = this.state.retry, this.state.remedies, this.spec.recovery
     policy = POLICIES[cause]
     warm = policy.restart is Restart.WARM and policy.is_counted and policy.may_be_cluster_fault
-    has_new_steps = has_progressed or _has_new_steps(this.status)  # the cluster works
+    has_new_steps = has_progressed or _has_new_steps(this.status)  # shows that the cluster works
     in_a_row = 0 if has_new_steps or not warm else retry.warm_failures_in_a_row
     if avoids_node:
         in_a_row = WARM_FAILURES_BEFORE_NEW_CLUSTER
@@ -219,7 +222,7 @@ def _plan_restart(
 
 
 def _count_node_failure(this: Round, cause: Cause) -> str:
-    """Count a failure attributed to a node; return a message if the node is now avoided."""
+    """Count a failure attributed to a node; return a remark if the node is avoided from now on."""
     recovery = this.spec.recovery
     every = this.spec.checkpoint.every_steps
     before = with_decayed_counts(this.status, every, this.now)
@@ -238,7 +241,7 @@ def _count_node_failure(this: Round, cause: Cause) -> str:
 def _with_skipped_step(remedies: Remedies, step: int, newest: CheckpointRef | None) -> Remedies:
     """Return the remedies with this step's prompts skipped and the newest checkpoint rejected.
 
-    That checkpoint may already contain non-finite weights.
+    The checkpoint is rejected because it may already contain non-finite weights.
     """
     rejected = [*remedies.rejected_checkpoints, *([newest.path] if newest is not None else [])]
     return replace(
@@ -249,15 +252,16 @@ def _with_skipped_step(remedies: Remedies, step: int, newest: CheckpointRef | No
 
 
 def max_delay(recovery: RecoverySpec) -> float:
-    """Return the maximum delay of `backoff` in seconds."""
+    """Return an upper bound, in seconds, of the delay that `backoff` returns."""
     return recovery.max_backoff_seconds * (1 + JITTER) + 1
 
 
 def backoff(failures: int, first: int, largest: int, key: str) -> float:
     """Return the delay in seconds before the next attempt.
 
-    It is 0 after the first failure since progress, then doubles with each failure from `first` up
-    to `largest`. The jitter is keyed, so a repeated round returns the same delay.
+    The delay is 0 after the first failure since progress, then doubles with each failure from
+    `first` up to `largest`. Its jitter is derived from `key`, so a repeated round returns the same
+    delay.
     """
     if failures <= 1:
         return 0.0

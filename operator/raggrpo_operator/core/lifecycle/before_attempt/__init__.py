@@ -1,1 +1,1 @@
-"""What a job needs before an attempt runs: preflight, retrievers, a Ray cluster."""
+"""Prepare an attempt: preflight, managed retrievers, queue admission and the Ray cluster."""

@@ -1,7 +1,7 @@
 """Image pinning: all attempts run the same image, even if its tag moves. Pure.
 
-Ray clusters after the first request the image by digest. An image that was loaded onto nodes has no
-registry digest; it is requested by name, and the image IDs of the pods are compared.
+From the second Ray cluster of a job on, pods specify the image by digest. An image that was loaded
+onto nodes has no registry digest: pods specify its name, and the operator compares their image IDs.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from raggrpo_operator.core.spec.images import are_different
 
 
 def with_image_id(pinned: Pinned, image: str, cluster: ClusterObserved) -> Pinned:
-    """Return `pinned` with the ID of the head's image, if it is reported and not pinned yet."""
+    """Return `pinned` with the image ID of the head, if it is reported and none is pinned yet."""
     if cluster.image_ids and pinned.image == image and not pinned.image_id:
         return replace(pinned, image_id=cluster.image_ids[0])
     return pinned
@@ -22,7 +22,7 @@ def with_image_id(pinned: Pinned, image: str, cluster: ClusterObserved) -> Pinne
 def is_digest_pending(
     pinned: Pinned, cluster: ClusterObserved, *, is_by_digest: bool, in_pods: bool
 ) -> bool:
-    """Return whether the image ID or Ray version to compare has not been reported yet."""
+    """Return whether the image ID or Ray version needed for the comparison is not reported yet."""
     if pinned.ray_version and not cluster.ray_version and in_pods:
         return True
     return bool(pinned.image_id) and not is_by_digest and not cluster.image_ids
@@ -31,7 +31,7 @@ def is_digest_pending(
 def change_message(
     pinned: Pinned, image: str, cluster: ClusterObserved, *, is_by_digest: bool
 ) -> str:
-    """Return how the cluster's image differs from the pinned one, or "" if it does not."""
+    """Return a message if the cluster's image or Ray version is not the pinned one, else ""."""
     ray = cluster.ray_version
     if ray and pinned.ray_version and ray != pinned.ray_version:
         return (
@@ -39,7 +39,7 @@ def change_message(
             f"spec.image to an image with Ray {pinned.ray_version} and change the annotation "
             f"{ANNOTATION_RETRY}, or create a new job"
         )
-    if is_by_digest:  # nodes cannot run another image
+    if is_by_digest:  # the digest rules out another image
         return ""
     expected = pinned.image_id or next(iter(cluster.image_ids), "")
     other = next((each for each in cluster.image_ids if are_different(expected, each)), "")

@@ -35,20 +35,20 @@ from .queueing import wait_in_queue
 
 REMEDY = "to wait longer, increase recovery.deadlines.provisioningSeconds"
 START_REPORT_SECONDS = 3
-"""Seconds before start problems of pods are reported; most disappear by then."""
+"""Seconds before start problems of pods are reported; most problems resolve by then."""
 
 
 def record_next_attempt(this: Round) -> Decision:
-    """Record the next attempt once its delay is over; a later round submits it."""
+    """Record the next attempt once its restart delay has passed; a later round submits it."""
     status, cluster = this.status, this.observed.cluster
     keeps_cluster = cluster is not None and _is_reusable(status, cluster)
     if cluster is not None and (cluster.may_save or not keeps_cluster):
-        if not cluster.may_save:  # before the delay, to free its resources
+        if not cluster.may_save:  # delete it before the delay, to free its resources
             this.actions.append(DeleteCluster(cluster.number))
         return this.decision(requeue_after=0.5)
     if (due := this.state.retry.next_retry_time) is not None:
         wait = (due - this.now).total_seconds()
-        # The delay is not extended if the clock was set back.
+        # A longer wait than the maximum delay means that the clock was set back: do not wait.
         if 0 < wait <= recovery.max_delay(this.spec.recovery):
             remaining = active_deadline.remaining_seconds(
                 this.spec.active_deadline_seconds, this.state.spent, this.now
@@ -65,7 +65,7 @@ def record_next_attempt(this: Round) -> Decision:
 
 
 def _is_reusable(status: JobStatus, cluster: ClusterObserved) -> bool:
-    """Return whether the next attempt uses this cluster; its head may still be restarting."""
+    """Return whether the next attempt can use this cluster, whose head may still be restarting."""
     is_usable = not cluster.is_lost or cluster.may_return
     is_current = cluster.number == status.cluster.number
     return is_usable and is_current and not recovery.needs_new_cluster(status)
@@ -106,13 +106,13 @@ def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
 
 
 def next_cluster(metadata: Metadata, current: ClusterStatus) -> ClusterStatus:
-    """Return name and number of the job's next Ray cluster."""
+    """Return the name and number of the job's next Ray cluster."""
     number = ClusterNumber(current.number + 1)
     return ClusterStatus(name=cluster_name(metadata.name, metadata.uid, number), number=number)
 
 
 def _tier(status: JobStatus, *, may_be_warm: bool) -> Tier:
-    """Return the tier of the next attempt; it is not warm if a retained cluster got new pods."""
+    """Return the recovery tier of the next attempt: not warm if a retained cluster has new pods."""
     if not status.attempts:
         return Tier.FIRST
     since, started = status.restart_state.launch.cluster_since, status.attempts[0].started
@@ -147,7 +147,7 @@ def create_cluster(
 
 
 def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
-    """Wait for the cluster's pods or processes, within the provisioning deadline."""
+    """Wait until the cluster's pods or processes are ready, up to the provisioning deadline."""
     was_reported = (
         get_condition(this.status, ConditionType.CLUSTER_READY).reason in POD_START_REASONS
     )
@@ -156,7 +156,7 @@ def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
     reason = cluster.waiting_reason if message else ConditionReason.PROVISIONING
     this.set_condition(ConditionType.CLUSTER_READY, False, reason, message)
     if this.spec.suspend:
-        return recovery.settle(this, Cause.SUSPENDED, "suspended while provisioning")
+        return recovery.settle(this, Cause.SUSPENDED, "suspended during provisioning")
     if cluster.is_queued:
         return wait_in_queue(this, cluster)
     if cluster.cause is not None:
@@ -172,9 +172,9 @@ def wait_for_cluster(this: Round, cluster: ClusterObserved) -> Decision:
 
 
 def submit(this: Round, cluster: ClusterObserved) -> Decision:
-    """Submit the recorded attempt to its ready cluster."""
+    """Submit the recorded attempt to its cluster, which is ready."""
     if this.spec.suspend:
-        return recovery.settle(this, Cause.SUSPENDED, "suspended before it was submitted")
+        return recovery.settle(this, Cause.SUSPENDED, "suspended before the attempt was submitted")
     limit = this.spec.recovery.deadlines.provisioning_seconds
     if this.elapsed(this.state.launch.cluster_since) > limit:
         message = f"the head accepted no submission for {limit} s; {REMEDY}"
@@ -212,14 +212,17 @@ def pin_image(this: Round, cluster: ClusterObserved) -> None:
 
 
 def _is_head_overdue(attempts: Sequence[AttemptRecord], waited: float) -> bool:
-    """Return whether the lost head of a retained cluster has exceeded HEAD_RETURN_SECONDS."""
+    """Return whether a retained cluster's lost head has been missing for too long.
+
+    The limit is HEAD_RETURN_SECONDS.
+    """
     is_warm = attempts[0].tier is Tier.WARM_CLUSTER
     was_lost = any(each.cause is Cause.HEAD_LOST for each in attempts[1:2])
     return is_warm and was_lost and waited > HEAD_RETURN_SECONDS
 
 
 def _replace_cluster(this: Round, cluster: ClusterObserved) -> Decision:
-    """Move the recorded attempt, which has not started, to a new cluster."""
+    """Assign the recorded attempt, which has not started, to a new cluster."""
     message = f"the head did not return within {HEAD_RETURN_SECONDS} s; creating a new cluster"
     this.set_condition(
         ConditionType.CLUSTER_READY, False, ConditionReason.HEAD_RETURN_TIMEOUT, message

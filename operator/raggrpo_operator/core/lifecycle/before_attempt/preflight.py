@@ -1,4 +1,4 @@
-"""Preflight: run it once per spec, evaluate its result, retry it during an outage. Pure."""
+"""Preflight: run once per spec, evaluate the result, retry during an outage. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -41,19 +41,19 @@ GPU_MEMORY_REASONS = frozenset(
         Reason.GPU_MEMORY_UNKNOWN,
     }
 )
-"""Violations that the GpuMemory check reports."""
+"""Reasons of the violations that the GpuMemory check reports."""
 SERVICE_CHECKS = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 """Checks that may fail because a retrieval endpoint or a judge is down."""
 OUTAGE_RETRY_SECONDS = 30.0
-"""Interval between preflight retries during an outage; each retry starts a pod."""
+"""Seconds between preflight retries during an outage; each retry starts a pod."""
 OBSERVATION_LAG_SECONDS = 10.0
-"""How long a started preflight may be missing from the operator's cache."""
+"""Seconds for which a preflight that was just started may be missing from the cache."""
 MAX_PREFLIGHT_LOSSES = 3
-"""Maximum retries of a preflight that exits without a result (eviction, broken image)."""
+"""Maximum retries of a preflight that exits without a result (evicted pod, broken image)."""
 
 
 def spec_hash(job: RagGrpoJob) -> str:
-    """Return the hash of the spec fields that preflight depends on."""
+    """Return the hash of the spec fields that affect preflight."""
     spec = job.manifest()["spec"]
     ignored = ("suspend", "recovery", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
     hashed = {key: value for key, value in spec.items() if key not in ignored}
@@ -76,7 +76,7 @@ def run_preflight(this: Round) -> Decision | None:
         is_paused = reason == ConditionReason.WAITING_FOR_ENDPOINT
         if is_paused and (decision := _wait_for_retry(this)) is not None:
             return decision
-    elif observed is None or observed.spec_hash != expected:  # first preflight of this spec
+    elif observed is None or observed.spec_hash != expected:  # the first preflight of this spec
         this.store(outages.reset_timer(this.state.watch))
     losses = this.state.retry.preflight_losses
     if observed is not None and observed.problem and losses >= MAX_PREFLIGHT_LOSSES:
@@ -100,7 +100,7 @@ def run_preflight(this: Round) -> Decision | None:
     if observed is None or observed.spec_hash != expected or problem:
         if (
             observed is not None
-        ):  # without a pod, the count stays: a lost pod may already be deleted
+        ):  # keep the count if there is no pod: a lost pod may already be deleted
             losses = losses + 1 if problem else 0
             this.store(replace(this.state.retry, preflight_losses=losses))
             this.actions.append(DeletePreflight())
@@ -128,7 +128,7 @@ def _fail_without_result(this: Round, message: str) -> Decision:
 
 
 def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:
-    """Fail the job before its next attempt, until the spec changes or the user retries it."""
+    """Fail the job before its next attempt; a spec change or the retry annotation reopens it."""
     # A failed job without attempts is reopened when its spec hash differs from this one.
     preflight = replace(this.status.preflight, spec_hash=spec_hash(this.job))
     this.status = replace(this.status, preflight=preflight)
@@ -137,9 +137,10 @@ def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision | None:
-    """Evaluate a preflight result; return None if every check passed.
+    """Evaluate a preflight result; return None if no check failed.
 
-    Otherwise the job waits if only services are down, or fails with all failed checks.
+    If checks failed only because services are down, the job waits. Otherwise the job fails with
+    the evidence of all failed checks.
     """
     facts = _with_device(result.facts, this.observed.device)
     resolved = resolve(this.job, facts)
@@ -157,7 +158,7 @@ def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision |
         this.status,
         pinned=pinned,
         preflight=PreflightStatus(spec_hash=expected, checks=checks, facts=facts),
-        sizing=size(resolved.spec, facts),  # also reported if the job does not fit
+        sizing=size(resolved.spec, facts),  # reported even if the job does not fit
     )
     update_warnings(this, all_violations)
     this.store(replace(this.state.retry, preflight_losses=0))
@@ -187,7 +188,7 @@ def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision |
 
 
 def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
-    """Return `facts` with the device as observed by the operator, not as reported by the image."""
+    """Return `facts` with the GPU observed by the operator instead of the one in the report."""
     observed = device or DeviceObserved(0, 0, "")
     return facts.model_copy(
         update={
@@ -201,7 +202,7 @@ def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
 def _memory_check(
     spec: JobSpec, facts: Facts, all_violations: Sequence[Violation]
 ) -> Iterator[Check]:
-    """Yield the GpuMemory check, derived from rules because the preflight pod has no GPU."""
+    """Yield the GpuMemory check. It is derived from rules: the preflight pod has no GPU."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return
     relevant = tuple(v for v in all_violations if v.reason in GPU_MEMORY_REASONS)
@@ -222,7 +223,7 @@ def _is_outage(result: PreflightResult) -> bool:
 
 
 def _wait_for_services(this: Round, evidence: str) -> Decision:
-    """Wait until the services recover, without running any pods, then repeat preflight."""
+    """Wait without any pods for the services to recover; a later round retries preflight."""
     watch = this.state.watch
     this.store(replace(watch, outage_since=watch.outage_since or this.now))
     limit = this.spec.recovery.deadlines.outage_seconds
@@ -245,9 +246,9 @@ def _wait_for_retry(this: Round) -> Decision | None:
     since = this.state.launch.waiting_since or this.now
     interval = _retry_seconds(this.spec.recovery.deadlines)
     remaining = interval - (this.now - since).total_seconds()
-    if not 0 < remaining <= interval:  # due, or the clock was set back
+    if not 0 < remaining <= interval:  # the retry is due, or the clock was set back
         return None
-    if this.observed.preflight is not None:  # its result has been evaluated
+    if this.observed.preflight is not None:  # an earlier round has evaluated its result
         this.actions.append(DeletePreflight())
     return this.decision(remaining + 0.1)
 

@@ -1,7 +1,7 @@
-"""Queueing systems: waiting for admission, and preemption; neither is a failure. Pure.
+"""Queueing: wait for admission and resume after preemption; neither is a failure. Pure.
 
-Kueue suspends the RayCluster when it is created or preempted, and resumes it later. The operator
-keeps the RayCluster, because a new one would start at the end of the queue.
+Kueue suspends a RayCluster on creation and on preemption, and resumes it on admission. The operator
+keeps a suspended RayCluster, because a new one would start at the end of the queue.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from raggrpo_operator.core.state.conditions import get_condition
 
 
 def update_queued(this: Round) -> bool:
-    """Update Suspended; return whether a queue holds the cluster back.
+    """Update the Suspended condition; return whether the cluster is waiting in a queue.
 
-    The provisioning timer starts at admission.
+    The provisioning timer starts when the queue admits the cluster.
     """
     cluster = this.observed.cluster
     if this.spec.suspend:
@@ -34,9 +34,9 @@ def update_queued(this: Round) -> bool:
 
 
 def wait_in_queue(this: Round, cluster: ClusterObserved) -> Decision:
-    """Wait for admission, by default without a deadline.
+    """Wait for the queue to admit the cluster, by default without a deadline.
 
-    Unobserved time counts as well, because a queued job is not reconciled periodically.
+    Time without a running operator counts too, because a queued job is not reconciled regularly.
     """
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.QUEUED)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.QUEUED)

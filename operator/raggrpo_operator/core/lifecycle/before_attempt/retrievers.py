@@ -11,7 +11,7 @@ from raggrpo_operator.core.lifecycle.round import Decision, Round
 
 
 def wait_for_retrievers(this: Round) -> Decision | None:
-    """Start the managed retrievers; return None once all are ready."""
+    """Start the managed retrievers and wait for them; return None once all are ready."""
     if not (managed := ensure_retrievers(this)):
         return None
     observed = {r.name: r for r in this.observed.retrievers}
@@ -41,7 +41,7 @@ def wait_for_retrievers(this: Round) -> Decision | None:
 
 
 def ensure_retrievers(this: Round) -> list[str]:
-    """Start the managed retrievers that are not running; return the names of all."""
+    """Start the managed retrievers that are not running; return the names of all of them."""
     managed = this.spec.retrieval.managed
     running = {r.name for r in this.observed.retrievers if not r.has_ended}
     if missing := [name for name in managed if name not in running]:

@@ -1,1 +1,1 @@
-"""Deadlines of a job, an attempt's stages and service outages."""
+"""Deadlines of a job, of the stages of an attempt, and of service outages."""

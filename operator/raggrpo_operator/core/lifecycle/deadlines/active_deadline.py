@@ -1,8 +1,8 @@
 """`activeDeadlineSeconds`: the total time a job may take. Pure.
 
 The timer starts with the job's first round and covers preflight, provisioning, attempts and the
-delays between them. It is paused while the user or a queue holds the job back. In a cluster, time
-without a running operator counts as well, because the job's pods continue to run.
+delays between attempts. It is paused while the job is suspended or queued. In a cluster, time
+without a running operator counts too, because the job's pods continue to run.
 """
 
 import math
@@ -16,13 +16,13 @@ from raggrpo_api.status.restart_state import SpentTime
 def advance_timer(
     spent: SpentTime, running_since: datetime | None, now: datetime, *, is_held_back: bool
 ) -> SpentTime:
-    """Return `spent` with the timer started, or paused while the job is held back.
+    """Return `spent` with the timer running, or paused while the job is suspended or queued.
 
-    `running_since` is the start of the running attempt; a status written by a release without this
-    timer counts from there.
+    `running_since` is the start of the running attempt, or None. If the status was written by a
+    release without this timer, the timer starts at `running_since`.
     """
     if spent.counted_since is None and not is_held_back:
-        if not spent.counted_seconds:  # first round, or first round with this timer
+        if not spent.counted_seconds:  # the first round, or the first with this timer
             started = running_since or now
             return replace(spent, counted_seconds=spent.active_seconds, counted_since=started)
         return replace(spent, counted_since=now)
@@ -34,22 +34,22 @@ def advance_timer(
 
 
 def paused_at_last_observation(status: JobStatus) -> JobStatus:
-    """Return the status with the timer paused at the last observation.
+    """Return the status with the timer paused at the time of the last observation.
 
-    Used for local jobs, which stop when `raggrpo run` exits.
+    Local runs use it, because their jobs stop when `raggrpo run` exits.
     """
     state = status.restart_state
     spent, observed = state.spent, state.watch.looked
     if (since := spent.counted_since) is None:
         return status
     elapsed = max(0.0, (observed - since).total_seconds()) if observed is not None else 0.0
-    counted = max(1, spent.counted_seconds + round(elapsed))  # 0 means the timer never ran
+    counted = max(1, spent.counted_seconds + round(elapsed))  # 0 would mean: the timer never ran
     spent = replace(spent, counted_since=None, counted_seconds=counted)
     return replace(status, restart_state=state.with_group(spent))
 
 
 def remaining_seconds(limit: int, spent: SpentTime, now: datetime) -> float:
-    """Return the time until the deadline, at least 0; infinite if `limit` is 0."""
+    """Return the seconds until the deadline, at least 0, or infinity if `limit` is 0."""
     return max(0.0, limit - _counted_seconds(spent, now)) if limit else math.inf
 
 

@@ -1,7 +1,7 @@
-"""Service outages: the WaitingForEndpoint condition and its timer. Pure.
+"""Service outages: the WaitingForEndpoint condition and the outage timer. Pure.
 
-Only a completed step resets the timer, so neither a flapping service nor a driver that misreports
-can keep a job waiting forever.
+During an attempt, only a completed step resets the timer. Therefore neither a flapping service nor
+a driver that reports wrong stages can keep a job waiting forever.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ REMEDY = "to wait longer, increase recovery.deadlines.outageSeconds"
 def advance_timer(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return `state` with the outage timer advanced after a successful read of /progress."""
     is_running = state.outage_since is not None or state.outage_seconds > 0
-    if is_running and progress.step > state.outage_step:  # the waiting step has completed
+    if is_running and progress.step > state.outage_step:  # the step that waited has completed
         state, is_running = reset_timer(pause_timer(state, now)), False
     if progress.stage is not Stage.WAITING_FOR_ENDPOINT:
         return pause_timer(state, now)
@@ -31,15 +31,15 @@ def advance_timer(state: WatchState, progress: Progress, now: datetime) -> Watch
 
 
 def reset_timer(state: WatchState) -> WatchState:
-    """Return `state` with the outage timer at zero."""
+    """Return `state` with the outage timer reset to zero."""
     return replace(state, outage_since=None, outage_seconds=0.0, outage_step=0)
 
 
 def pause_timer(state: WatchState, now: datetime) -> WatchState:
     """Return `state` with the outage timer paused.
 
-    The stage timer is moved forward by the time spent waiting, so that an outage does not count
-    against the stage's deadline.
+    The start of the current stage is moved forward by the time spent waiting, so that the outage
+    does not count against the deadline of the stage.
     """
     if state.outage_since is None:
         return state
@@ -54,7 +54,7 @@ def pause_timer(state: WatchState, now: datetime) -> WatchState:
 
 
 def timeout_message(state: WatchState, limit: int, now: datetime) -> str | None:
-    """Return a message if the outage has exceeded `limit` (outageSeconds), else None."""
+    """Return a message if the outage has exceeded `limit` seconds, else None."""
     waited = state.outage_seconds + elapsed(state.outage_since, state, now)
     if waited <= limit:
         return None
@@ -62,13 +62,13 @@ def timeout_message(state: WatchState, limit: int, now: datetime) -> str | None:
 
 
 def describe(outages: Sequence[EndpointOutage]) -> str:
-    """Return one clause per service: name, start, cause."""
+    """Return one clause per unavailable service with its name, start of the outage and cause."""
     clauses = "; ".join(f"{each.name} since {each.since}: {each.cause}" for each in outages)
     return clauses or "the driver reported no service"
 
 
 def set_waiting(this: Round, message: str) -> None:
-    """Set WaitingForEndpoint to True."""
+    """Set WaitingForEndpoint to True with the message and the remedy."""
     this.set_condition(
         ConditionType.WAITING_FOR_ENDPOINT,
         True,

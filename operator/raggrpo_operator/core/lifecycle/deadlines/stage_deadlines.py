@@ -1,4 +1,4 @@
-"""Deadlines of an attempt's stages, and advice for slow stages. Pure."""
+"""Deadlines of the stages of an attempt, and advice for slow stages. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.trainer.progress import Progress, Stage
 
 MIN_STEP_LIMIT_SECONDS = 60.0
-"""Minimum deadline of a step; slow disks and garbage collection take seconds."""
+"""Minimum deadline of a step; slow disks and garbage collection may delay it by seconds."""
 CHECKPOINT_ADVICE = "check the volume of checkpoint.path"
 
 
 @dataclass(frozen=True, slots=True)
 class StageGuide:
-    """Deadline and advice of one stage."""
+    """Deadline field and advice for one stage."""
 
     field: str
-    """Name of the stage's field in `Deadlines`."""
+    """Name of the field in `Deadlines` with the deadline of the stage."""
     advice: str
-    """What the stage waits for, and what to check."""
+    """Text for the user: what the stage waits for, and what to check."""
 
 
 GUIDES: Mapping[Stage, StageGuide] = {
     Stage.CONNECTING: StageGuide(
         "loading_model_seconds",
-        "the driver waits for its ranks; check that all pods are ready, and the driver's log",
+        "the driver waits for its ranks; check that all pods are ready, and read the driver's log",
     ),
     Stage.LOADING_MODEL: StageGuide(
         "loading_model_seconds",
@@ -39,12 +39,13 @@ GUIDES: Mapping[Stage, StageGuide] = {
     ),
     Stage.WARMING_RETRIEVAL: StageGuide(
         "warming_retrieval_seconds",
-        "the first calls to the RAG endpoints; raggrpo check measures one call of each",
+        "the driver makes its first calls to the RAG endpoints; to measure one call to each "
+        "endpoint, run raggrpo check",
     ),
     Stage.FIRST_STEP: StageGuide(
         "first_step_seconds",
-        "the first retrieval, generation, rewards and update; check the driver's log for failed "
-        "calls, and whether data.maxResponseLength is large for the device",
+        "the attempt runs its first retrieval, generation, rewards and update; check the driver's "
+        "log for failed calls, and whether data.maxResponseLength is too large for the device",
     ),
     Stage.TRAINING: StageGuide(
         "step_timeout_factor",
@@ -71,7 +72,7 @@ def stage_limit(progress: Progress, deadlines: Deadlines) -> float:
 
 
 def advice(stage: Stage) -> str:
-    """Return what a stage waits for, what to check, and the field of its deadline."""
+    """Return the advice for a stage, including the deadline field to increase."""
     guide = GUIDES[stage]
     field = f"recovery.deadlines.{to_camel(guide.field)}"
     return f"{guide.advice}; to wait longer, increase {field}"

@@ -1,4 +1,4 @@
-"""The watchdog: stage and step deadlines. Only observed time counts. Pure."""
+"""The watchdog: deadlines of stages and steps, for which only observed time counts. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -12,13 +12,13 @@ from . import outages
 from .stage_deadlines import advice, stage_limit
 
 MIN_READS = 2
-"""Minimum reads of /progress in the same stage and step before it counts as stalled."""
+"""Minimum reads of /progress with the same stage and step before the attempt is stalled."""
 
 
 def advance_timer(state: WatchState, progress: Progress, now: datetime) -> WatchState:
     """Return `state` with the stage timer advanced after a successful read of /progress.
 
-    A new stage or step resets the timer. It is paused during a service outage.
+    A new stage or step resets the timer. A service outage pauses it.
     """
     state = outages.advance_timer(state, progress, now)
     if state.outage_since is not None:
@@ -42,7 +42,7 @@ def timeout_message(
 
     `state` is the result of `advance_timer` for the same `progress`.
     """
-    # The time for which the step waited for a flapping service does not count.
+    # Time that the step spent waiting for a flapping service does not count.
     limit = stage_limit(progress, deadlines) + state.outage_seconds
     duration = elapsed(state.still_since, state, now)
     if state.reads_since_step < MIN_READS or duration <= limit:

@@ -1,1 +1,1 @@
-"""Following a running attempt."""
+"""Follow a running attempt: progress, deadlines and trends."""

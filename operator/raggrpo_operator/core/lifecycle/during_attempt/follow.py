@@ -16,14 +16,14 @@ from raggrpo_operator.core.state.conditions import STARTING_STAGES, get_conditio
 from . import trends
 
 FOLLOW_SECONDS = 1.0
-"""Interval between two reads of /progress."""
+"""Seconds between two reads of /progress."""
 STOP_SECONDS = 60.0
-"""How long after its grace period a driver may take to exit."""
+"""Seconds after the grace period before the cluster of a driver that has not exited is deleted."""
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:
-    """Let an attempt continue, or record why it is stopped."""
-    if this.state.retry.intent is not None:  # recorded in an earlier round
+    """Let an attempt continue, record why to stop it, or stop it."""
+    if this.state.retry.intent is not None:  # an earlier round recorded the intent
         if this.observed.is_queued:  # the preStop hooks of the pods make the driver save
             return this.decision(FOLLOW_SECONDS)
         return _stop(this)
@@ -64,14 +64,14 @@ def follow(this: Round, progress: Progress | None) -> Decision:
 
 
 def stop_message(status: JobStatus, cause: Cause) -> str:
-    """Return the message recorded when the attempt was stopped for this cause, else ""."""
+    """Return the message recorded with the intent to stop the attempt for `cause`, else ""."""
     progressing = get_condition(status, ConditionType.PROGRESSING)
     is_intent = status.restart_state.retry.intent is cause and progressing.reason == cause
     return progressing.message if is_intent else ""
 
 
 def _wait_for_endpoint(this: Round, progress: Progress) -> Decision:
-    """Let an attempt wait for an unavailable service, within outageSeconds."""
+    """Let an attempt wait for an unavailable service, for at most outageSeconds."""
     services = outages.describe(progress.waiting_for)
     limit = this.spec.recovery.deadlines.outage_seconds
     if (timeout := outages.timeout_message(this.state.watch, limit, this.now)) is not None:
@@ -86,7 +86,7 @@ def _wait_for_endpoint(this: Round, progress: Progress) -> Decision:
 
 
 def _wait_for_progress(this: Round) -> Decision:
-    """Wait until /progress can be read, within progressUnreachableSeconds."""
+    """Wait until /progress can be read, for at most progressUnreachableSeconds."""
     since = this.state.watch.unread_since or this.now
     this.store(replace(this.state.watch, unread_since=since))
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds
@@ -100,14 +100,14 @@ def _wait_for_progress(this: Round) -> Decision:
 
 
 def _record_intent(this: Round, cause: Cause, message: str) -> Decision:
-    """Record why the attempt will be stopped; the next round stops it."""
+    """Record the cause for which the next round stops the attempt."""
     this.store(replace(this.state.retry, intent=cause))
     this.set_condition(ConditionType.PROGRESSING, False, cause, message)
     return this.decision(requeue_after=0.0)
 
 
 def _stop(this: Round) -> Decision:
-    """Stop the attempt; if the driver survives SIGKILL, delete its cluster."""
+    """Stop the attempt, or delete its cluster if the driver does not exit in time."""
     limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
     since = get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
     is_stuck = this.elapsed(since) > limit

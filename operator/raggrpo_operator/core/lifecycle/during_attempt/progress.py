@@ -1,4 +1,4 @@
-"""Update the status from the progress that an attempt reports, and verify its resume. Pure."""
+"""Copy the progress of an attempt to the status, and verify where it resumed. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from raggrpo_operator.core.state.training_time import (
 def update_progress(
     this: Round, attempt: AttemptObserved | None, progress: Progress | None
 ) -> None:
-    """Update the status and the attempt's record from the progress that was read."""
+    """Update the status and the attempt's record from the progress, if it was read."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
         spent = this.state.spent
@@ -55,7 +55,7 @@ def update_progress(
     if has_new_step:
         this.status = with_ratios(this.status, this.now)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
-        # Before verification, the resume would be compared with the attempt's own checkpoint.
+        # An earlier update would make `_verify_resume` compare with the attempt's own checkpoint.
         this.status = replace(
             this.status,
             checkpoint=progress.checkpoint,
@@ -66,7 +66,7 @@ def update_progress(
 
 
 def _with_chosen_values(pinned: Pinned, progress: Progress) -> Pinned:
-    """Return `pinned` with the values that the first attempt selected for `Auto`."""
+    """Return `pinned` with the values that the first attempt selected for `Auto` fields."""
     chosen = progress.pinned
     return replace(
         pinned,
@@ -76,10 +76,11 @@ def _with_chosen_values(pinned: Pinned, progress: Progress) -> Pinned:
 
 
 def _with_corrected_loss(status: JobStatus, resumed_at: int) -> JobStatus:
-    """Recount the previous attempt's lost steps from the step at which this one resumed.
+    """Return the status with the previous attempt's lost steps recounted.
 
-    The first count is wrong if surviving ranks are ahead of the checkpoint, if the previous attempt
-    saved after its last observed progress, or if its newest checkpoint is damaged.
+    The newest attempt has resumed at step `resumed_at`. The count made at the end of the previous
+    attempt is wrong if surviving ranks were ahead of the checkpoint, if that attempt saved after
+    its last observed progress, or if its newest checkpoint is damaged.
     """
     if len(status.attempts) < 2:
         return status
@@ -99,14 +100,14 @@ def _with_corrected_loss(status: JobStatus, resumed_at: int) -> JobStatus:
 
 
 def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
-    """Report the newest checkpoint; a failed backup is reported but does not stop the attempt."""
+    """Set CheckpointHealthy; a failed backup makes it False but does not stop the attempt."""
     reason = ConditionReason.BACKUP_FAILED if backup_failure else ConditionReason.SAVED
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.set_condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
 
 def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> None:
-    """Compare the step an attempt started from with the newest checkpoint observed before it."""
+    """Set ResumeVerified by comparing the attempt's first step with the newest checkpoint."""
     started = progress.started_from_step
     if started is None:
         this.set_condition(ConditionType.RESUME_VERIFIED, None, ConditionReason.NOT_YET_REPORTED)
@@ -136,7 +137,10 @@ def _descriptions(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
 
 
 def _progress_status(progress: Progress, total_steps: int, known: float) -> ProgressStatus:
-    """Return the progress for the status; `known` is the step time until the first step."""
+    """Return the progress for the status.
+
+    `known` is the step time from earlier attempts, which is used until the first step completes.
+    """
     total = progress.total_steps or total_steps
     seconds_per_step = round(progress.seconds_per_step, 3) or known
     remaining = None

@@ -1,8 +1,8 @@
 """Trend conditions of a running attempt. Pure.
 
 SlowingDown and HostMemoryGrowing compare the attempt with a baseline taken after its first steps;
-with `recovery.restartWhenDegraded` they restart it. PolicyMismatch only warns: the trainer itself
-exits on a larger mismatch.
+with `recovery.restartWhenDegraded`, either condition restarts the attempt. PolicyMismatch only
+warns: the trainer itself exits on a larger mismatch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,18 +19,19 @@ from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.state.conditions import ConditionChange, get_condition, is_true
 
 WARM_UP_STEPS = 10
-"""Steps before the baseline is taken; the first ones fill caches and compile kernels."""
+"""Steps before the baseline is taken; the first steps fill caches and compile kernels."""
 SLOW_RATIO = 1.3
 """Step time relative to the baseline at which SlowingDown becomes True."""
 RECOVERED_RATIO = 1.2
 """Step time relative to the baseline at which SlowingDown becomes False again."""
 MIN_SPAN_STEPS = 20
-"""Minimum steps since the baseline to extrapolate memory growth from."""
+"""Minimum number of steps since the baseline for extrapolating memory growth."""
 MIN_GROWTH = 0.05
-"""Share of the memory limit; less is noise, even if the extrapolation exceeds the limit."""
+"""Minimum growth to report, as a share of the memory limit; less growth is noise."""
 MAX_BYTES = 2.0**50
+"""Maximum plausible memory usage in bytes; larger reports are ignored."""
 MEMORY_METRICS = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
-"""Metric of each role's pods; the maximum over the pods of a role."""
+"""Metric with the maximum memory usage over the pods of each role."""
 TREND_REASONS = {
     ConditionType.SLOWING_DOWN: {
         True: ConditionReason.STEP_TIME_INCREASED,
@@ -44,15 +45,15 @@ TREND_REASONS = {
 
 MISMATCH_METRIC = "mismatch_mean"
 MISMATCH_LIMITS = {"FP32": 0.01, "BF16": 0.1}
-"""Limits of the mean |trainer - engine logprob| per token in nats, by precision.
+"""Limits of the mean |trainer logprob - engine logprob| per token, in nats, by precision.
 
-Healthy steps stay below a tenth of the limit. With `offPolicySteps` the value includes one policy
-update.
+Healthy steps stay below a tenth of the limit. With `offPolicySteps`, the mean also includes the
+effect of one policy update.
 """
 
 
 def mismatch_change(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
-    """Yield the transition of PolicyMismatch; the message names the first step above the limit."""
+    """Yield the transition of PolicyMismatch, if any, with the first step above the limit."""
     values = (_parse_float(m.value) for m in progress.metrics if m.name == MISMATCH_METRIC)
     mismatch = next(values, None)
     if mismatch is None:
@@ -74,7 +75,7 @@ def mismatch_change(status: JobStatus, progress: Progress) -> Iterator[Condition
 
 
 def is_baseline_due(baseline: Baseline, progress: Progress) -> bool:
-    """Return whether the running attempt has no baseline yet and has warmed up."""
+    """Return whether the attempt has completed its warm-up steps and has no baseline yet."""
     first_step = progress.started_from_step
     if baseline.step or progress.stage is not Stage.TRAINING or first_step is None:
         return False
@@ -95,7 +96,7 @@ def baseline_of(progress: Progress) -> Baseline:
 def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
     """Yield the transitions of SlowingDown and HostMemoryGrowing.
 
-    Only transitions: the messages would change with every step.
+    A condition that stays True keeps its message, which would otherwise change with every step.
     """
     baseline = status.restart_state.baseline
     if progress.stage is not Stage.TRAINING or progress.started_from_step is None:
@@ -118,15 +119,15 @@ def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionCh
 
 
 def degradation(status: JobStatus) -> str:
-    """Return why the attempt should be restarted, or "" if it has not degraded."""
-    if not status.restart_state.baseline.step:  # conditions still describe the previous attempt
+    """Return the degradation for which to restart the attempt, or "" if it has not degraded."""
+    if not status.restart_state.baseline.step:  # the conditions still describe the previous attempt
         return ""
     conditions = (get_condition(status, kind) for kind in TREND_REASONS)
     return "; ".join(f"{each.type}: {each.message}" for each in conditions if each.status == "True")
 
 
 def slowdown_message(baseline: Baseline, progress: Progress, *, is_slow: bool) -> str:
-    """Return step times and the stage that slowed down most, or "" if steps are not slow."""
+    """Return the step times and the stage that slowed down most, or "" if steps are not slow."""
     ratio = RECOVERED_RATIO if is_slow else SLOW_RATIO
     if progress.seconds_per_step <= ratio * baseline.seconds:
         return ""
@@ -144,9 +145,10 @@ def slowdown_message(baseline: Baseline, progress: Progress, *, is_slow: bool) -
 def memory_growth_message(
     baseline: Baseline, progress: Progress, limits: Mapping[PodRole, float]
 ) -> str:
-    """Return when pods are projected to exceed their memory limits, or "" if not within this job.
+    """Return at which step pods are projected to reach their memory limits.
 
-    `limits` are in bytes; 0 means no limit.
+    Returns "" if no limit would be reached before the last step. `limits` are in bytes; 0 means no
+    limit.
     """
     before = {PodRole.HEAD: baseline.host_memory, PodRole.TRAINER: baseline.rank_memory}
     messages = (
@@ -178,7 +180,7 @@ def _memory(progress: Progress, role: PodRole) -> float:
 
 
 def _parse_bytes(text: str) -> float:
-    """Return a reported memory usage in bytes, or 0 if it is not between 0 and MAX_BYTES."""
+    """Return a reported memory usage in bytes, or 0 if it is no number from 0 to MAX_BYTES."""
     value = _parse_float(text)
     return value if value is not None and 0 <= value <= MAX_BYTES else 0.0
 

@@ -1,4 +1,4 @@
-"""Rules on the format of values; the operator checks the same in `parse`."""
+"""Rules on the format of values, which the operator checks in `core.spec.parse`."""
 
 from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
 from raggrpo_operator.core.rules.base.cel import if_specified, matches
@@ -20,7 +20,8 @@ n_is_quoted = ServerRule(
     message='rollout.n: YAML 1.1, which kubectl uses, parses an unquoted n as false → write "n": '
     "3, or specify algorithm.groupSize instead",
 )
-utilization_is_not_zero = ServerRule(  # an integer is compared with a truncated minimum, 0
+# The API server truncates the schema's minimum to 0 when it compares it with an integer.
+utilization_is_not_zero = ServerRule(
     place="spec.rollout",
     field="gpuMemoryUtilization",
     cel=if_specified(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),

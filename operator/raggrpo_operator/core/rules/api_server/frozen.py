@@ -1,6 +1,6 @@
 """The rule that makes values immutable after the first attempt if checkpoints depend on them.
 
-Only the API server can evaluate it, because it needs the previous spec.
+Only the API server can evaluate this rule, because the rule reads the previous spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,18 +38,18 @@ ITEMS: Mapping[str, tuple[str, ...]] = {
         *_names(RESUME_JUDGE_FIELDS, "judge."),
     ),
 }
-"""Fields of list items; the trainer compares free JSON, which CEL cannot read."""
+"""Frozen fields of list items, by list. The trainer compares free JSON, which CEL cannot read."""
 
 
 def _same(path: str, of_value: str = "") -> str:
-    """Return the condition that a value is unchanged, or unset both before and after."""
+    """Return a CEL condition that a field is unchanged, or unset in both the old and new spec."""
     new, old = specified(path), specified(path, of="oldSelf")
     same = f"self.{path}{of_value} == oldSelf.{path}{of_value}"
     return f"({new} ? {old} && {same} : !{old})"
 
 
 def _same_items(path: str, fields: tuple[str, ...]) -> str:
-    """Return the condition that the items of a list agree in these fields, in order."""
+    """Return a CEL condition that `fields` of all items of a list, in order, are unchanged."""
     texts = (f"({specified(name, of='e')} ? string(e.{name}) : '')" for name in fields)
     return _same(path, f".map(e, [{', '.join(texts)}])")
 
@@ -63,16 +63,16 @@ _DECAY_FIELDS = (
 
 
 def _decay_end(of: str) -> str:
-    """Return an expression for the last step of the learning rate's decay; 0: given by epochs."""
+    """Return a CEL expression for the last decay step, or for 0 if it depends on epochs."""
     decay, total = (f"{optional(f'spec.{path}', of)}.orValue(0)" for path in (_DECAY, _TOTAL))
     return f"({decay} > 0 ? {decay} : {total})"
 
 
 def _same_decay() -> str:
-    """Return the condition that the learning rate decays as before, if it decays.
+    """Return a CEL condition that the learning rate decay ends at the same step as before.
 
-    Setting decaySteps to the old totalSteps counts as unchanged: it is how a run is continued after
-    its learning rate has decayed.
+    Setting decaySteps to the old totalSteps counts as unchanged, so that users can continue a run
+    after its learning rate has decayed. Without decay, decaySteps itself must be unchanged.
     """
     decays = is_one_of("spec.training.learningRateSchedule", "Linear", "Cosine")
     ends = f"{_decay_end('self')} == {_decay_end('oldSelf')}"
@@ -81,7 +81,7 @@ def _same_decay() -> str:
 
 
 def _values() -> Iterator[tuple[str, str]]:
-    """Yield (frozen field, condition that it is unchanged)."""
+    """Yield (text that names a frozen field, CEL condition that the field is unchanged)."""
     paths = ["preset", "checkpoint.path"]
     paths += [
         f"{block}.{to_camel(name)}"
@@ -97,17 +97,17 @@ def _values() -> Iterator[tuple[str, str]]:
 
 
 _EQUAL = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
-"""Equality ignores the order of a list whose items have a key."""
+"""Condition that the spec is unchanged; `==` ignores the order of endpoints, a keyed list."""
 _VALUES = tuple(_values())
 _UNCHANGED = " && ".join(same for _, same in _VALUES)
 _CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _VALUES)
 
 spec_is_frozen = ServerRule(
-    # One rule, so that an equal spec short-circuits it: it runs on every status write.
+    # One rule for all fields: on every status write, an equal spec short-circuits the other checks.
     place="",
     field="spec",
     cel=f"{_NO_ATTEMPT} || {_EQUAL} || ({_UNCHANGED})",
     message=_FROZEN + _REMEDY,
     message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
 )
-"""At the root, the only place where CEL can read the status."""
+"""The rule is at the root of the schema, the only place where CEL can read the status."""

@@ -9,8 +9,8 @@ def specified(*fields: str, of: str = "self") -> str:
 def optional(field: str, of: str = "self") -> str:
     """Return an expression for a field as a CEL optional; its parents may be missing.
 
-    The API server evaluates all rules on every write, including status writes, and copies the
-    fields of a block whenever a rule reads one. `has` at each level would read twice as often.
+    The API server evaluates all rules on every write, including status writes, and copies a block
+    whenever a rule reads one of its fields. Checking each level with `has` would double the reads.
     """
     return f"{of}.?{field.replace('.', '.?')}"
 
@@ -36,7 +36,7 @@ def is_one_of(field: str, *values: str) -> str:
 
 
 def within(field: str, limits: tuple[str, str]) -> str:
-    """Return a condition that an amount is empty or within its limits."""
+    """Return a condition that an amount is empty or within `limits`."""
     lowest, highest = limits
     amount = f"quantity(self.{field})"
     return (
@@ -51,4 +51,4 @@ PADDED = is_one_of("training.rowLayout", "Padded")
 HAS_RAG_SCORE = (
     f"({specified('reward.functions')} && self.reward.functions.exists(f, f.name == 'RagScore'))"
 )
-"""Conditions on the whole spec."""
+"""Condition that RagScore is a reward; like the three above, it applies to the whole spec."""

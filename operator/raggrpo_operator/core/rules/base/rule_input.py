@@ -1,4 +1,4 @@
-"""`RuleInput` and `Rule`. All values are resolved in advance; rules only compare them."""
+"""`RuleInput` and `Rule`. Rules only compare values, which are resolved in advance."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class RuleInput:
     """The resolved specification."""
     origins: Mapping[str, Origin]
     facts: Facts
-    """Zeros and empty strings before preflight; rules that need facts then yield nothing."""
+    """Facts that preflight reported; empty before preflight, when rules on facts yield nothing."""
     sizing: Sizing
     in_pods: bool = True
-    """False for a local run, where any folder may replace a volume."""
+    """Whether the job runs in pods; False for a local run, where a folder may replace a volume."""
 
 
 Rule = Callable[[RuleInput], Iterator[Violation]]

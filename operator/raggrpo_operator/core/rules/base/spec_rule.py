@@ -1,8 +1,8 @@
 """`SpecRule`: a rule on specified values, evaluated by the operator and by the API server.
 
-It has the field, reason, message, remedy, predicate and CEL expression of a rule. The CRD's
-`x-kubernetes-validations` are generated from it, so that `raggrpo validate` and `kubectl apply`
-report a violation with the same message.
+A `SpecRule` has a field, reason, message, remedy, predicate and CEL expression. The CRD's
+`x-kubernetes-validations` are generated from all of these rules, so that `raggrpo validate` and
+`kubectl apply` report a violation with the same message.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,11 +27,11 @@ class SpecRule:
 
     name: str
     is_met: Callable[[Any], bool]
-    """Predicate of the resolved value at a place."""
+    """Predicate that the value at each place must satisfy."""
     places: tuple[str, ...]
-    """Where `self` is in the schema, such as `spec.env[]`; the predicate gets the same value."""
+    """Paths such as `spec.env[]`; each value there is CEL's `self` and the predicate's argument."""
     field: str
-    """Field to report, relative to the place; empty for the place itself."""
+    """Field that a violation names, relative to the place; empty: the place itself."""
     reason: Reason
     message: str
     remedy: str
@@ -40,18 +40,18 @@ class SpecRule:
     if_specified: tuple[str, ...] = ()
     """Fields, relative to the place, that must be specified for the CEL expression to apply.
 
-    The API server has neither presets nor derived values.
+    The API server evaluates only specified values, without presets and derived values.
     """
     values: Callable[[Any], object] | None = None
-    """Resolved values that the operator appends to the message.
+    """Function that returns the resolved values that the operator appends to the message.
 
     The API server shows the value of the field instead: it rejects a `messageExpression` with a
     number, since it cannot bound the length of the text.
     """
     applies: Callable[[RuleInput], bool] = lambda _: True
-    """Whether the operator evaluates the rule."""
+    """Predicate of the inputs for which the operator evaluates the rule."""
     as_specified: bool = False
-    """Evaluate the user's spec instead of the resolved one."""
+    """Whether to evaluate the user's spec instead of the resolved spec."""
 
     def __call__(self, inputs: RuleInput) -> Iterator[Violation]:
         """Yield a violation for each value that does not meet the rule."""
@@ -86,7 +86,7 @@ class ServerRule:
     """CEL expression for the message; `message` is the fallback if its evaluation fails."""
 
     def __call__(self, _inputs: RuleInput) -> Iterator[Violation]:
-        """Yield nothing."""
+        """Yield nothing, because only the API server evaluates the rule."""
         yield from ()
 
     def validations(self) -> Iterator[tuple[str, Validation]]:
@@ -100,7 +100,7 @@ class ServerRule:
 def spec_rule(
     *places: str, cel: str | tuple[str, ...], field: str = "", **options: Any
 ) -> Callable[[Callable[[Any], bool]], SpecRule]:
-    """Return a decorator that turns a predicate into a `SpecRule`; options are its fields."""
+    """Return a decorator that makes a predicate a `SpecRule`; `options` are its other fields."""
 
     def decorate(is_met: Callable[[Any], bool]) -> SpecRule:
         return SpecRule(
@@ -116,7 +116,7 @@ def spec_rule(
 
 
 def values_at(spec: BaseModel, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of a place such as `spec.env[]`; blocks that are None are skipped."""
+    """Yield (path, value) for each value at a place such as `spec.env[]`; skip unset blocks."""
     root, *names = place.split(".")
     yield from _walk(spec, root, names)
 

@@ -1,6 +1,6 @@
-"""Total size of the strings in a value, in bytes of UTF-8: in Python and as a CEL expression.
+"""Total size of the strings in a value, in bytes of UTF-8, as computed by Python and by CEL.
 
-Rules limit it for the sake of etcd, which stores the job, and of the pods' environment.
+Rules limit this size, because etcd stores the job and the environment of a pod is limited.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def cel_text_bytes(schema: Schema, place: str = "self") -> str:
 
 
 def _terms(schema: Schema, place: str, depth: int) -> Iterator[str]:
-    """Yield a term for each field that is optional, a list or a string."""
+    """Yield CEL terms whose sum is the bytes of all strings at a place."""
     match schema.get("type"):
         case "string" if "enum" not in schema:
             yield f"size(bytes({place}))"
