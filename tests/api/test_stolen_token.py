@@ -125,12 +125,12 @@ def test_rbac_without_admission_policies_allows_most_stolen_token_requests(
         "a pod with host path",
         "a pod with another service account",
         "a Deployment of pods with host path",
-        "a RayCluster whose head has all privileges",
+        "a RayCluster with a head with all privileges",
         "a pod in kube-system",
-        "a token of a service account",
-        "a Service that has an outside address",
+        "a service account token",
+        "a Service that has an external IP",
         "open a foreign NetworkPolicy",
         "delete pods",
-        "delete a job that is to stay",
+        "delete a job without owner",
     } <= open_to_it
     assert len(open_to_it) > 0.9 * len(BY_POLICY), {e.what for e in BY_POLICY} - open_to_it
