@@ -131,6 +131,6 @@ def test_rbac_without_admission_policies_allows_most_stolen_token_requests(
         "a Service that has an external IP",
         "open a foreign NetworkPolicy",
         "delete pods",
-        "delete a job without owner",
+        "delete a job without ttlSecondsAfterFinished",
     } <= open_to_it
     assert len(open_to_it) > 0.9 * len(BY_POLICY), {e.what for e in BY_POLICY} - open_to_it

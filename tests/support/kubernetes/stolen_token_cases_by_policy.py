@@ -175,6 +175,6 @@ FOREIGN = [
             ("v1", "pods"), ("v1", "services"), ("v1", "configmaps"), ("apps/v1", "deployments"),
         )
     ),
-    request("delete a job without owner", "DELETE", JOB),
+    request("delete a job without ttlSecondsAfterFinished", "DELETE", JOB),
 ]  # fmt: skip
 BY_POLICY: list[Attempt] = [*PODS, *RAY_CLUSTERS, *OWNERS, *SERVICES, *SHAPES, *FOREIGN]

@@ -61,7 +61,7 @@ def test_plan_shows_values_with_origins() -> None:
 
 def test_plan_shows_remedies_for_errors_and_warnings() -> None:
     text = plan_of(make_job({"rollout": {"n": 1, "topP": 0.5}}))
-    assert "Errors (1)\n  spec.rollout.n: a group of one completion" in text
+    assert "Errors (1)\n  spec.rollout.n: the advantage in a group of one completion" in text
     assert "    → rollout.n: 2 or more" in text
     assert "Warnings (1)\n  spec.rollout.topP" in text
 
