@@ -69,7 +69,7 @@ async def test_single_query_without_scores_returns_bare_documents(
         (b'{"query": "tea", "return_scores": 1}', "return_scores"),
     ],
 )
-async def test_invalid_retrieve_request_is_rejected_naming_field(
+async def test_error_names_field_of_invalid_retrieve_request(
     client: httpx.AsyncClient, body: bytes, field: str
 ) -> None:
     answer = await client.post("/retrieve", content=body)

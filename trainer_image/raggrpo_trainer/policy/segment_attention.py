@@ -58,9 +58,10 @@ def segment_attention(
 
 
 class _SegmentAttention(torch.autograd.Function):
-    """Both kernel calls of a row.
+    """Both kernel calls of a row as one autograd function.
 
-    As on the CPU, the kernel's backward pass takes the combined output and log-sum-exp.
+    Both backward calls take the combined output and log-sum-exp, so their gradients add up to the
+    exact gradient.
     """
 
     @staticmethod

@@ -160,7 +160,7 @@ def flash_has_gpu(spec: JobSpec) -> bool:
     cel=f"!{_FLASH} || !{is_one_of('training.precision', 'FP32')}",
 )
 def flash_has_16_bits(spec: JobSpec) -> bool:
-    """Require a 16-bit precision for attention Flash."""
+    """Require 16-bit precision for Flash attention."""
     is_flash = spec.model.attention is Attention.FLASH
     return not is_flash or spec.training.precision is not Precision.FP32
 

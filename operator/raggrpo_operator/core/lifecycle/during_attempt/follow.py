@@ -18,7 +18,7 @@ from . import trends
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of /progress."""
 STOP_SECONDS = 60.0
-"""Seconds after the grace period before the cluster of a driver that has not exited is deleted."""
+"""Seconds to wait beyond the grace period for the driver to exit; then its cluster is deleted."""
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:

@@ -38,7 +38,10 @@ ITEMS: Mapping[str, tuple[str, ...]] = {
         *_names(RESUME_JUDGE_FIELDS, "judge."),
     ),
 }
-"""Frozen fields of list items, by list. The trainer compares free JSON, which CEL cannot read."""
+"""Frozen fields of list items, by list.
+
+Free-form JSON is not included, because CEL cannot read it; the trainer compares it on resume.
+"""
 
 
 def _same(path: str, of_value: str = "") -> str:
