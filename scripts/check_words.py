@@ -20,6 +20,11 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "docs" / "words.yaml"
 
 
+def between_boundaries(pattern: str) -> re.Pattern[str]:
+    """Return an expression for a whole word; underscores and case changes are boundaries, too."""
+    return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?!(?-i:[a-z]))", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Word:
     """One entry of docs/words.yaml: a pattern, its replacement, and expressions that allow it."""
@@ -30,19 +35,8 @@ class Word:
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
-        """The compiled pattern between word boundaries, such as underscores and case changes."""
-        flags = re.NOFLAG if self.is_case_sensitive else re.IGNORECASE
-        return re.compile(self.bounded, flags)
-
-    @property
-    def is_case_sensitive(self) -> bool:
-        """Whether the pattern is for names of constants, which are in upper case."""
-        return self.pattern.isupper() or "[A-Z]" in self.pattern
-
-    @property
-    def bounded(self) -> str:
-        """The source of `expression`: the pattern between word boundaries."""
-        return rf"(?<![A-Za-z])(?:{self.pattern})(?!(?-i:[a-z]))"
+        """The compiled pattern between word boundaries."""
+        return between_boundaries(self.pattern)
 
     def matches(self, line: str) -> Iterator[str]:
         """Yield the matches in `line` that do not start within a match of an `allow` expression."""
@@ -79,8 +73,7 @@ def tracked_files() -> list[Path]:
 
 def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
     """Return a prefilter, which matches every line with a listed word and few other lines."""
-    patterns = "|".join(each.pattern for each in entries)
-    return re.compile(rf"(?<![A-Za-z])(?:{patterns})(?!(?-i:[a-z]))", re.IGNORECASE)
+    return between_boundaries("|".join(each.pattern for each in entries))
 
 
 def problems(

@@ -55,9 +55,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table; pipes in cells are escaped."""
     titles = list(head)
     lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(
-        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in row)} |" for row in lines
-    )
+    escaped = ([cell.replace("|", r"\|") for cell in row] for row in lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
 def member_texts(kind: type[Enum]) -> dict[str, str]:

@@ -2,23 +2,15 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 
 import pytest
 
 from raggrpo_api.status.conditions import Phase
-from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.actions import StartPreflight, SubmitAttempt
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import ClusterObserved
-from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
-from support.fakes.fake_runtime import Scenario, make_scenario
-
-
-def notes(scenario: Scenario) -> list[str]:
-    """Return the notes of all Events, in order."""
-    written = [JobStatus(), *scenario.runtime.statuses]
-    return [event.note for old, new in pairwise(written) for event in transitions(old, new)]
+from support.builders.operator.rounds import notes
+from support.fakes.fake_runtime import make_scenario
 
 
 async def test_job_start_needs_one_status_write_per_action() -> None:

@@ -12,7 +12,7 @@ from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE, EnvVa
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
-from raggrpo_operator.core.spec.structural import structural
+from raggrpo_operator.core.spec.structural import Schema, structural
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .base.cel import within
@@ -33,12 +33,14 @@ FIXED_BYTES = 16 * 1024
 ADDED_BYTES = 2048
 """Maximum bytes of the job's uid, addresses of managed retrievers and skipped steps together."""
 
-_SCHEMA = structural(JobSpec, lambda _place, _default: "")
+
+def _spec_schema() -> Schema:
+    return structural(JobSpec, lambda _place, _default: "")
 
 
-def _in_range(name: str, place: str, field: str, limits: tuple[str, str]) -> SpecRule:
+def _in_range(name: str, place: str, field: str, bounds: tuple[str, str]) -> SpecRule:
     """Return a rule that rejects amounts too large for any node or too small for any pod."""
-    lowest, highest = limits
+    lowest, highest = bounds
 
     def is_met(block: ApiModel) -> bool:
         amount = getattr(block, to_snake(field))
@@ -55,7 +57,7 @@ def _in_range(name: str, place: str, field: str, limits: tuple[str, str]) -> Spe
         values=lambda block: getattr(block, to_snake(field)),
         remedy=f"{field}: {lowest} or more, or omit it to derive it",
         if_specified=(field,),
-        cel=(within(field, limits),),
+        cel=(within(field, bounds),),
     )
 
 
@@ -82,7 +84,7 @@ def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.SPEC_TOO_LARGE,
     message=f"names, values and references exceed {limits.MAX_ENV_BYTES} bytes in total",
     remedy="shorten values, or use a file",
-    cel=f"{cel_text_bytes(_SCHEMA['properties']['env'])} <= {limits.MAX_ENV_BYTES}",
+    cel=lambda: f"{cel_text_bytes(_spec_schema()['properties']['env'])} <= {limits.MAX_ENV_BYTES}",
     as_specified=True,
 )
 def environment_is_small(env: list[EnvVar]) -> bool:
@@ -96,7 +98,7 @@ def environment_is_small(env: list[EnvVar]) -> bool:
     reason=Reason.SPEC_TOO_LARGE,
     message=f"strings exceed {limits.MAX_SPEC_BYTES} bytes in total",
     remedy="shorten templates, lists or env",
-    cel=f"{cel_text_bytes(_SCHEMA)} <= {limits.MAX_SPEC_BYTES}",
+    cel=lambda: f"{cel_text_bytes(_spec_schema())} <= {limits.MAX_SPEC_BYTES}",
     as_specified=True,
 )
 def texts_are_small(spec: JobSpec) -> bool:

@@ -14,6 +14,11 @@ _BLOCK_ON_CPU = is_one_of("device", "CPU")
 _BLOCK_DISAGGREGATED = is_one_of("placement", "Disaggregated")
 
 
+def _is_on_gpus(resources: ResourcesSpec, placement: Placement) -> bool:
+    """Return whether the job runs on GPUs with this placement."""
+    return resources.device is Device.GPU and resources.placement is placement
+
+
 @spec_rule(
     "spec.resources",
     field="gpusPerNode",
@@ -38,8 +43,7 @@ def gpus_are_requested(resources: ResourcesSpec) -> bool:
 )
 def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
     """Reject separate rollout GPUs if trainer and engines share GPUs."""
-    is_shared = resources.device is Device.GPU and resources.placement is Placement.COLOCATED
-    return not is_shared or resources.rollout_gpus == 0
+    return not _is_on_gpus(resources, Placement.COLOCATED) or resources.rollout_gpus == 0
 
 
 @spec_rule(
@@ -53,8 +57,7 @@ def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
 )
 def disaggregated_has_rollout_gpus(resources: ResourcesSpec) -> bool:
     """Require GPUs for disaggregated engines."""
-    is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
-    return not is_split or resources.rollout_gpus > 0
+    return not _is_on_gpus(resources, Placement.DISAGGREGATED) or resources.rollout_gpus > 0
 
 
 def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
@@ -86,9 +89,8 @@ def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
 )
 def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
     """Require a colocated engine's GPUs to be in one pod."""
-    resources = spec.resources
-    is_shared = resources.device is Device.GPU and resources.placement is Placement.COLOCATED
-    return not is_shared or resources.gpus_per_node % spec.rollout.tensor_parallel_size == 0
+    is_colocated = _is_on_gpus(spec.resources, Placement.COLOCATED)
+    return not is_colocated or spec.resources.gpus_per_node % spec.rollout.tensor_parallel_size == 0
 
 
 @spec_rule(
@@ -104,9 +106,10 @@ def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
 )
 def tensor_parallel_divides_rollout_gpus(spec: JobSpec) -> bool:
     """Require the rollout GPUs to divide evenly over the engines."""
-    resources = spec.resources
-    is_split = resources.device is Device.GPU and resources.placement is Placement.DISAGGREGATED
-    return not is_split or resources.rollout_gpus % spec.rollout.tensor_parallel_size == 0
+    is_disaggregated = _is_on_gpus(spec.resources, Placement.DISAGGREGATED)
+    return (
+        not is_disaggregated or spec.resources.rollout_gpus % spec.rollout.tensor_parallel_size == 0
+    )
 
 
 @spec_rule(
@@ -167,8 +170,8 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
 )
 def async_needs_disaggregation(spec: JobSpec) -> bool:
     """Reject off-policy steps on shared devices, which cannot generate while they train."""
-    is_split = spec.resources.placement is Placement.DISAGGREGATED
-    return is_split or spec.training.off_policy_steps == 0
+    is_disaggregated = spec.resources.placement is Placement.DISAGGREGATED
+    return is_disaggregated or spec.training.off_policy_steps == 0
 
 
 def rollout_optimizations_are_enabled(inputs: RuleInput) -> Iterator[Violation]:

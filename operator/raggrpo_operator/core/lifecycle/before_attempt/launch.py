@@ -73,9 +73,9 @@ def _is_reusable(status: JobStatus, cluster: ClusterObserved) -> bool:
 
 def _record_attempt(this: Round, *, keeps_cluster: bool) -> None:
     status, state = this.status, this.state
-    cluster = (
-        status.cluster if keeps_cluster else next_cluster(this.job.metadata, this.status.cluster)
-    )
+    cluster = status.cluster
+    if not keeps_cluster:
+        cluster = next_cluster(this.job.metadata, cluster)
     record = AttemptRecord(
         number=AttemptNumber(status.attempt + 1),
         tier=_tier(status, may_be_warm=keeps_cluster and not this.observed.is_queued),

@@ -19,6 +19,13 @@ from .rule_input import RuleInput
 
 Validation = dict[str, str]
 """One entry of `x-kubernetes-validations`."""
+Expression = str | Callable[[], str]
+"""A CEL expression; a function if it is expensive to build and only the CRD needs it."""
+
+
+def always(_inputs: RuleInput) -> bool:
+    """Return True, for rules that apply to all inputs."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +42,7 @@ class SpecRule:
     reason: Reason
     message: str
     remedy: str
-    cel: tuple[str, ...]
+    cel: tuple[Expression, ...]
     """Expressions that must all be true; each becomes an entry of the schema."""
     if_specified: tuple[str, ...] = ()
     """Fields, relative to the place, that must be specified for the CEL expression to apply.
@@ -48,7 +55,7 @@ class SpecRule:
     The API server shows the value of the field instead: it rejects a `messageExpression` with a
     number, since it cannot bound the length of the text.
     """
-    applies: Callable[[RuleInput], bool] = lambda _: True
+    applies: Callable[[RuleInput], bool] = always
     """Predicate of the inputs for which the operator evaluates the rule."""
     as_specified: bool = False
     """Whether to evaluate the user's spec instead of the resolved spec."""
@@ -69,7 +76,8 @@ class SpecRule:
         """Yield (place, entry of its `x-kubernetes-validations`)."""
         guard = self.if_specified
         for place in self.places:
-            for condition in self.cel:
+            for expression in self.cel:
+                condition = expression if isinstance(expression, str) else expression()
                 rule = cel.if_specified(guard, condition) if guard else condition
                 yield place, _entry(rule, f"{self.message} → {self.remedy}", self.field)
 
@@ -98,9 +106,18 @@ class ServerRule:
 
 
 def spec_rule(
-    *places: str, cel: str | tuple[str, ...], field: str = "", **options: Any
+    *places: str,
+    reason: Reason,
+    message: str,
+    remedy: str,
+    cel: Expression | tuple[Expression, ...],
+    field: str = "",
+    if_specified: tuple[str, ...] = (),
+    values: Callable[[Any], object] | None = None,
+    applies: Callable[[RuleInput], bool] = always,
+    as_specified: bool = False,
 ) -> Callable[[Callable[[Any], bool]], SpecRule]:
-    """Return a decorator that makes a predicate a `SpecRule`; `options` are its other fields."""
+    """Return a decorator that makes a predicate a `SpecRule` with these fields."""
 
     def decorate(is_met: Callable[[Any], bool]) -> SpecRule:
         return SpecRule(
@@ -108,8 +125,14 @@ def spec_rule(
             is_met=is_met,
             places=places,
             field=field,
-            cel=(cel,) if isinstance(cel, str) else cel,
-            **options,
+            reason=reason,
+            message=message,
+            remedy=remedy,
+            cel=cel if isinstance(cel, tuple) else (cel,),
+            if_specified=if_specified,
+            values=values,
+            applies=applies,
+            as_specified=as_specified,
         )
 
     return decorate
