@@ -23,15 +23,15 @@ CASES: list[ReportedCase] = []
 """All cases, in the order in which their modules register them."""
 
 
-def case(id: str, *, fault: str, inputs: Sequence[Any] = ()) -> Callable[[Check], Check]:
-    """Register the decorated check as case `id`, once for each of `inputs` if there are any."""
+def case(case_id: str, *, fault: str, inputs: Sequence[Any] = ()) -> Callable[[Check], Check]:
+    """Register the decorated check as `case_id`, once for each of `inputs` if there are any."""
 
     def register(check: Check) -> Check:
         if not inputs:
-            CASES.append(ReportedCase(id, fault, check))
+            CASES.append(ReportedCase(case_id, fault, check))
         for number, given in enumerate(inputs, 1):
             bound = _with_input(check, given)
-            CASES.append(ReportedCase(f"{id}-{number}", fault, bound))
+            CASES.append(ReportedCase(f"{case_id}-{number}", fault, bound))
         return check
 
     return register
