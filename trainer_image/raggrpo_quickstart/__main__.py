@@ -11,7 +11,7 @@ from pathlib import Path
 MARKER = "COMPLETE"
 STEPS = 12
 VERSION = 3
-"""Version of the content; increment it to rebuild existing folders."""
+"""Version of the prepared files; increment it to rebuild existing folders."""
 
 
 def main() -> int:

@@ -30,12 +30,12 @@ MATCH_SCALE = 1.4
 COPY_SCALE = 5.0
 """Initial weight of the copied embedding relative to the embedding of the current token."""
 LOGIT_SCALE = 0.15
-"""Initial weight of the final norm; an exactly copied token has a logit of HIDDEN times this."""
+"""Initial weight of the final norm; an exact copy has a logit of HIDDEN times this weight."""
 LEARNING_RATE, BATCH = 6e-3, 48
 
 
 def make_tokenizer(records: Sequence[Record]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer trained on the names; each code is a single token."""
+    """Return a byte-level BPE tokenizer trained on the names; each answer is a single token."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -61,7 +61,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalL
 
     Copying takes two heads in sequence (Olsson et al. 2022, "induction heads"): one adds the
     preceding token to each position, the other attends to earlier occurrences of the current
-    token. Learning them takes thousands of steps from scratch, but a dozen from this start.
+    token. These heads need thousands of steps if trained from scratch, but only a dozen steps from
+    this initialization.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -138,7 +139,7 @@ def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def _initialize_copying(first: Any, second: Any) -> None:
     """Initialize two attention layers to copy, with one slot of the hidden space per head.
 
-    Slot 0 has the embedding of the token. Head d of the first layer copies slot 0 of the token d
+    Slot 0 contains the token's embedding. Head d of the first layer copies slot 0 of the token d
     positions back into slot d. Head d of the second layer attends to the positions whose slot d
     matches slot d - 1 of the current token, and copies their whole hidden state.
     """
@@ -157,7 +158,7 @@ def _initialize_copying(first: Any, second: Any) -> None:
 
 
 def _attend_at_distance(attention: Any, rows: slice, distance: int) -> None:
-    """Set the biases of one head so that its rotary positions favor one distance."""
+    """Set the query and key biases of one head so that it attends to tokens at `distance`."""
     size = HIDDEN // HEADS
     angle = -distance * ROPE_BASE ** (-torch.arange(0, size, 2) / size)
     keys = attention.k_proj.bias[rows]

@@ -1,6 +1,6 @@
 """Corpus and questions from pycountry's table of languages (ISO 639-3). Downloads nothing.
 
-Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name of the standard.
+Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name from the standard.
 The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
 retrieved passages. A question is used only if it meets two conditions. All its hits share a word
 with it, so that the right hit cannot be chosen without reading. No other hit ends with the same
@@ -52,11 +52,11 @@ class Record:
 
     @property
     def last_word(self) -> str:
-        """The word next to the code."""
+        """The last word of the name, which precedes the code in the passage."""
         return self.name.split()[-1]
 
     def passage(self, code: str = "") -> str:
-        """Return the passage of the record; `code`, if specified, replaces its code."""
+        """Return the passage of the record, with `code` instead of its own code if specified."""
         return f"{self.name} [{code or self.code}]"
 
 

@@ -1,1 +1,1 @@
-"""The managed retriever: an HTTP server for one corpus. Must not know about jobs."""
+"""The managed retriever: an HTTP server for one corpus. Must not depend on jobs."""

@@ -2,7 +2,7 @@
 
 The port opens before the index is loaded; until the index is loaded, `/healthz` returns 503. Exit
 codes: 2 for invalid arguments or an address in use; 3 if the corpus cannot be used, with one line
-on standard error; 1 if the index was not loaded for another reason.
+on standard error; 1 if the server exits for any other reason before the index is loaded.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A cache of folders by key; each folder is complete or absent. Must not know their content.
+"""A cache of folders by key; each folder is complete or absent. Must not depend on its content.
 
     root/<key>/            a complete folder; COMPLETE is written last
     root/<key>.building/   partial results of unfinished builds, reused by the next build
@@ -16,7 +16,7 @@ from pathlib import Path
 
 COMPLETE = "COMPLETE"
 Build = Callable[[Path, Path], None]
-"""Fills a folder. Arguments: this folder, and one for partial results of interrupted builds."""
+"""Fills the first folder; may store results for reuse after an interruption in the second."""
 
 
 def get_or_build(root: Path, key: str, build: Build) -> Path:
@@ -34,7 +34,7 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
         _mark_complete(draft)
         _publish(draft, target)
     except FileNotFoundError:
-        if not is_complete(target):  # otherwise another process has removed the workspace
+        if not is_complete(target):  # if complete: another process finished and removed the workspace
             raise
     shutil.rmtree(workspace, ignore_errors=True)
     return target

@@ -1,4 +1,4 @@
-"""Read the passages of a corpus file, and vectors for them. Must not search."""
+"""Read the passages of a corpus file and their vectors. Must not search."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ class CorpusError(Exception):
 
 
 def load_corpus(path: Path) -> list[Passage]:
-    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]}.
+    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]} records.
 
     A title becomes a line before the text. Integer ids become strings. Raises CorpusError with
     file, line or row (from 1) and remedy.

@@ -10,9 +10,9 @@ from .index import Bm25Index, Hit
 from .vectors import VectorIndex
 
 RANK_CONSTANT = 60
-"""k of reciprocal rank fusion, as in the paper (see HybridIndex)."""
+"""k of reciprocal rank fusion; the value in the paper cited in HybridIndex."""
 MIN_CANDIDATES = 100
-"""Minimum number of hits that each search contributes to the fusion."""
+"""Minimum number of hits to request from each search for the fusion."""
 
 
 class DenseIndex:
@@ -24,7 +24,7 @@ class DenseIndex:
     def __init__(
         self, passages: Sequence[Passage], vectors: VectorIndex, embedder: Embedder
     ) -> None:
-        """`vectors` are the embeddings of `passages` by `embedder`, in the same order."""
+        """`vectors` indexes the embeddings of `passages` by `embedder`, in the same order."""
         self._passages, self._vectors, self._embedder = passages, vectors, embedder
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
@@ -50,7 +50,7 @@ class HybridIndex:
 
     The score of a passage is the sum of 1 / (60 + rank) over the rankings that contain it: Cormack,
     Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning
-    methods", 2009. BM25 scores and inner products need no common scale for it.
+    methods", 2009. The fusion does not require BM25 scores and inner products on a common scale.
     """
 
     def __init__(self, bm25: Bm25Index, dense: DenseIndex) -> None:

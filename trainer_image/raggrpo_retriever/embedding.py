@@ -1,4 +1,4 @@
-"""Embed texts with a Hugging Face model on CPU in FP32. Must not know about indexes."""
+"""Embed texts with a Hugging Face model on CPU in FP32. Must not depend on indexes."""
 
 import threading
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from .corpus import CorpusError
 transformers_logging.disable_progress_bar()  # progress bars are unreadable in logs
 
 MAX_BATCH_TOKENS = 4096
-"""Limit of a forward pass: texts in the batch × tokens of the longest one."""
+"""Maximum size of a forward pass: number of texts × tokens of the longest text."""
 TRIAL_WORD = "a "
-"""Word that is repeated maxTokens times to test the longest text before serving."""
+"""Word that the trial before serving repeats maxTokens times, to test the maximum length."""
 
 
 class Embedder:
     """An embedding model.
 
-    Runs one forward pass at a time, so that memory does not grow with the calls in flight. Vectors
+    Runs one forward pass at a time, so that its memory does not depend on the number of calls. Vectors
     are float32 [N, dimension]; equal texts in different batches may differ in the last bits.
     """
 

@@ -1,8 +1,8 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-Must not load anything: responds with 503 until the loader sets the index of the `IndexHolder`.
+Must not load anything: the status is 503 until the loader sets the index of the `IndexHolder`.
 
-A call may have any number of queries. The response is 413 if the request body exceeds
+A call may have any number of queries. The status is 413 if the request body exceeds
 MAX_BODY_BYTES or the passages exceed MAX_RESPONSE_BYTES.
 """
 
@@ -24,7 +24,7 @@ MAX_RESPONSE_BYTES = 64 * 2**20
 MAX_TOP_K = 1000
 TOO_LARGE = 413
 QUERY_BLOCK = 64
-"""Number of queries that are searched together; it bounds the memory of large calls."""
+"""Number of queries per search, which limits the memory that a large call needs."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -38,7 +38,7 @@ class IndexHolder:
 
 
 class BadRequest(Exception):
-    """The request is invalid; `field` names the invalid field of its body."""
+    """The request is invalid; `field` names the invalid field of the body."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -110,7 +110,7 @@ def chat_response(index: Index, body: ChatRequest) -> dict[str, object]:
     """Return the hits for the concatenated fields, with scores relative to the best one.
 
     Scores of BM25 and of rank fusion have no absolute scale for a threshold. With relative scores
-    the best passage has score 1, and `score_threshold` 0.95 keeps those within 5 % of it.
+    the best passage has score 1, and `score_threshold` 0.95 keeps the passages within 5 % of it.
     """
     fields = (body.rewritten_query, body.user_profile, body.history_summary, body.context)
     [hits] = index.search([" ".join(field for field in fields if field)], body.top_k)
@@ -125,7 +125,7 @@ def chat_response(index: Index, body: ChatRequest) -> dict[str, object]:
 
 
 def _relative_score(score: float, best: float) -> float:
-    """Return `score / best`, at least 0: inner products may be negative."""
+    """Return `score / best`, but at least 0, because inner products may be negative."""
     if best <= 0:
         return 1.0 if score == best else 0.0
     return max(0.0, score / best)

@@ -1,4 +1,4 @@
-"""`python -m raggrpo_trainer`: runs one attempt and injects the faults in RAGGRPO_FAULT, if set."""
+"""`python -m raggrpo_trainer`: run one attempt and inject the faults in RAGGRPO_FAULT, if set."""
 
 import os
 import sys

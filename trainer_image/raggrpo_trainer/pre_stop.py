@@ -1,4 +1,4 @@
-"""`python -m raggrpo_trainer.pre_stop`: makes the driver save and exit before this pod terminates.
+"""`python -m raggrpo_trainer.pre_stop`: make the driver save and exit before this pod terminates.
 
 This is the preStop hook of the Ray head and of the workers. It must import only the standard
 library and must not fail: without a driver there is nothing to save. After the driver has exited,

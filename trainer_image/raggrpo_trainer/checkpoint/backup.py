@@ -2,7 +2,7 @@
 
 COMPLETE is copied last. As in the checkpoint path, a folder without it is not a checkpoint.
 fsspec reads credentials from the environment. Must not delete anything. Clients of remote file
-systems raise more than OSError, so every error is caught and reported with the URL.
+systems do not only raise OSError, so every error is caught and reported with the URL.
 """
 
 import posixpath
@@ -37,7 +37,7 @@ class Backup:
 
 
 def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
-    """Copy a checkpoint to a folder under the URL; call `check` before its marker is copied.
+    """Copy a checkpoint to a folder under the URL; call `check` before copying the marker.
 
     Raises TrainerError CHECKPOINT_WRITE_FAILED, and the errors of `check`.
     """

@@ -26,7 +26,7 @@ class BackupOutcome:
 
 
 class BackupThread:
-    """Backs up saved checkpoints; a pending one is skipped if a newer one is offered."""
+    """Backs up saved checkpoints; a newer checkpoint replaces the pending one."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store

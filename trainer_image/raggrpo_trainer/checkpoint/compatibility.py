@@ -1,7 +1,7 @@
 """Compatibility of a checkpoint with the job's configuration. Must not load tensors.
 
-`identity` has the inputs that determine a checkpoint in addition to the settings, by their names in
-messages: digests of the model's configuration and tokenizer, and the number of prompts.
+`identity` contains the inputs other than settings on which a checkpoint depends, by the names that
+messages use: digests of the model's configuration and tokenizer, and the number of prompts.
 """
 
 from collections.abc import Mapping

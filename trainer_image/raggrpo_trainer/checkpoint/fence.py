@@ -4,8 +4,9 @@
     <path>/fence/00000003.accepts  valid checkpoints of older epochs
     <path>/fence/00000003.beat     heartbeat: the host's clock, updated while the holder is alive
 
-Every attempt claims the next epoch. A checkpoint that an older attempt completes later, for example
-after it was frozen, is not in any accepts list, so no later attempt uses it. Must not change
+Every attempt claims the next epoch. If an older attempt completes a checkpoint after that claim,
+for example because its process was suspended, the checkpoint is not in any accepts list, so no
+later attempt uses it. Must not change
 checkpoints or compare clocks of different hosts: a heartbeat is only checked for changes.
 """
 
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
 """Heartbeat interval."""
 WATCHED_BEATS = 2.5
-"""Heartbeat intervals without a change after which another job is considered dead."""
+"""Number of heartbeat intervals without a change after which another job is considered dead."""
 _CLAIM = re.compile(r"\d{8,}")
 
 

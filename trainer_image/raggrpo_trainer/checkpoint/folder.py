@@ -1,4 +1,4 @@
-"""Layout of checkpoint folders, and discovery of usable ones. Must not delete files.
+"""Layout of checkpoint folders, and discovery of usable checkpoints. Must not delete files.
 
     <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
                                meta.json   step, data cursor, settings, metrics
@@ -31,7 +31,7 @@ _NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointName:
-    """A checkpoint's name: its step and the fencing epoch that saved it; sorts from old to new."""
+    """A checkpoint's name: its step and its writer's fencing epoch. Names sort from old to new."""
 
     step: int
     epoch: int
@@ -53,7 +53,7 @@ class CheckpointName:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """State besides model and optimizer that a resume needs, and the checkpoint's settings."""
+    """The state that a resume needs besides model and optimizer, and the checkpoint's settings."""
 
     step: int
     cursor: Cursor
@@ -77,9 +77,9 @@ class Marker:
     world_size: int
     config_hash: str
     time: str
-    """RFC 3339."""
+    """Time of the save, in RFC 3339 format."""
     score: float | None
-    """Score that determines the best checkpoint; larger is better, None is never best."""
+    """Score that determines the best checkpoint (larger is better), or None if not scored."""
     files: Mapping[str, int]
     """Size in bytes by path inside the folder."""
     scored_by: str = BestBy.REWARD
@@ -133,7 +133,7 @@ class Validity:
 
 
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
-    """Return the usable checkpoints, newest first, and the unusable ones with the reason.
+    """Return the usable checkpoints, newest first, and the unusable ones with their reasons.
 
     A folder without COMPLETE remains from a killed save; it is not reported.
     """

@@ -51,7 +51,7 @@ SPACE_FACTOR = 1.2
 
 
 class SavePhase(StrEnum):
-    """Phases of a save, for drills."""
+    """Phases of a save at which drills can inject faults."""
 
     SHARDS = "shards"
     """Only the shards are written."""
@@ -81,7 +81,7 @@ class CheckpointStore:
         self._lock = threading.Lock()
         self._protected: set[CheckpointName] = set()
         self.checkpoints, self.skipped = discover(self._path, fence.validity)
-        """Usable checkpoints, newest first, and unusable ones with the reason."""
+        """Usable checkpoints, newest first, and unusable ones with their reasons."""
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -99,7 +99,7 @@ class CheckpointStore:
         """Save a checkpoint, then remove the checkpoints that are not retained.
 
         `save_shards` writes into the given folder and raises OSError if that fails. A step that
-        this attempt has saved is not saved again. Raises TrainerError: VOLUME_FULL,
+        this attempt has already saved is not saved again. Raises TrainerError: VOLUME_FULL,
         CHECKPOINT_WRITE_FAILED, and the errors of Fence.check.
         """
         with self._lock:
@@ -171,7 +171,7 @@ class CheckpointStore:
         write_backup(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
-        """Fetch the newest complete backup as a checkpoint of this epoch, or return None."""
+        """Fetch the newest backup as a checkpoint of this epoch; return None without a backup."""
         if not self._spec.backup.url:
             return None
         backup = newest_backup(self._spec.backup.url)
@@ -192,7 +192,7 @@ class CheckpointStore:
         score: float | None,
         scored_by: str,
     ) -> Checkpoint:
-        """Write a folder, COMPLETE last; a failure does not affect other folders."""
+        """Write a checkpoint folder, COMPLETE last; a failure does not affect other folders."""
         folder = self._path / str(name)
         self._fence.check()
         self._require_space()

@@ -1,7 +1,7 @@
 """Parse the conversation of a row and render it with a chat template. Reads no files.
 
 A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JSONL. It ends with
-the user's message, which is the question. A string is a conversation with this message only.
+the user's message, which is the question. A string is a conversation of one user message.
 """
 
 import json
@@ -86,7 +86,7 @@ def is_conversation(value: object) -> bool:
 
 
 def last_content(value: object) -> str:
-    """Return the content of the last message, for TRL's `completion`. Raises InvalidValue."""
+    """Return the content of the last message, such as TRL's `completion`. Raises InvalidValue."""
     assert isinstance(value, list)
     content: str = _message(value[-1], len(value))["content"]
     return content
@@ -149,7 +149,7 @@ def invalid_value_error(place: str, error: InvalidValue, default_remedy: str = "
 
 
 def _messages_in(text: str) -> object:
-    """Return the messages that a text contains as JSON, as in CSV exports, or else the text."""
+    """Return the list of messages if `text` is one in JSON, as in CSV exports, or else `text`."""
     if not _MESSAGES_PATTERN.match(text):
         return text
     try:

@@ -31,7 +31,7 @@ from .rows import Row, data_error, read_rows
 MAX_SHOWN_ROWS = 3
 """Number of invalid rows whose error is shown; further invalid rows are only counted."""
 MAX_INVALID_ROWS = 100
-"""Number of invalid rows after which reading stops; so many indicate a wrong column."""
+"""Number of invalid rows after which reading stops; more rows would have the same error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _text(row: Row, data: DataSpec, field: str, needed: set[str]) -> str:
 
 
 def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
-    """Return the value of a column, or None if it is missing or null but not needed."""
+    """Return the value of a column, or None if an unneeded column is missing or null."""
     column = getattr(data.columns, field)
     value = value_at(row.values, column)
     if value is MISSING and field not in needed:

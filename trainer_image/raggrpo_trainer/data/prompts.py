@@ -48,7 +48,7 @@ class PromptTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ComposedPrompt:
-    """A prompt as the policy receives it, with templates and passages."""
+    """A prompt as the policy receives it, with the templates filled in."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -201,7 +201,7 @@ class Composer:
 
 
 class PromptSource:
-    """Returns batches by cursor and prefetches the batches after them. Stateless."""
+    """Returns the batch at a cursor and prefetches the batches after it. Stateless."""
 
     def __init__(
         self, config: TrainerConfig, prompts: Sequence[Prompt], composer: Composer | None = None
@@ -213,7 +213,7 @@ class PromptSource:
         self._skipped_steps = frozenset(config.skipped_steps)
 
     def batch_start(self, step: int, cursor: Cursor, size: int) -> Cursor:
-        """Return the cursor of a step's batch; for a skipped step, the cursor after that batch."""
+        """Return the cursor at the start of a step's batch; a skipped step uses the next batch."""
         return self._take(cursor, size)[1] if step in self._skipped_steps else cursor
 
     async def next_batch(self, cursor: Cursor, size: int) -> tuple[list[Prompt], Cursor]:

@@ -38,11 +38,11 @@ class Drill(Hooks):
         self._actors: dict[str, Any] = {}
 
     def resumes(self) -> bool:
-        """Return False if the attempt should ignore checkpoints and start from step 0."""
+        """Return False if the fault `wrong-resume` is due: the attempt then ignores checkpoints."""
         return not self._faults.take_due("wrong-resume")
 
     def started(self, ranks: Ranks, pool: EnginePool) -> None:
-        """Record the processes that faults can hit."""
+        """Record the processes and actors that faults can target."""
         rank = ranks.infos[-1].process
         engine = pool.processes[0]
         self._victims = {"driver": this_process(), "rank": rank, "engine": engine}

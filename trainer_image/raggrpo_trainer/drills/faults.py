@@ -4,7 +4,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
     kill-driver@step=7            SIGKILL at the start of step 7; also kill-rank, kill-engine
     kill-rank@save=10:shards      SIGKILL during the save of step 10, at a phase: shards (default),
-                                  complete (all but the marker), retention (older checkpoints kept)
+                                  complete (all but the marker), retention (older ones not yet removed)
     pause@save=10:complete:20     the save pauses for 20 s at that phase
     corrupt-checkpoint@save=10:retention   truncate a shard of the newest complete checkpoint
     hang-driver@step=4            the driver's event loop blocks forever
@@ -15,7 +15,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     oom@step=6                    the step fails as with a GPU out of memory
     exit0@step=5                  exit code 0 before the target step
     slow-step@step=9:3            step 9 takes 3 s longer
-    wrong-resume                  starts from step 0 despite a checkpoint
+    wrong-resume                  the attempt starts from step 0 despite a checkpoint
 
 `@attempt=2` selects the attempt (default 1; 0 for all). A fault is injected once per attempt.
 """
@@ -45,7 +45,7 @@ TRIGGERS = {
     "slow-step": {STEP},
     "wrong-resume": {START},
 }
-"""Faults by name, each with the triggers that it accepts."""
+"""Accepted triggers by fault name."""
 PHASES = ("shards", "complete", "retention")
 
 _ENTRY = re.compile(

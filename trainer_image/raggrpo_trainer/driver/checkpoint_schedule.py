@@ -1,4 +1,4 @@
-"""Schedule of checkpoints, their backups and validations. Pure."""
+"""Schedule of checkpoints, backups and validations. Pure."""
 
 from raggrpo_api.trainer.config import TrainerConfig
 

@@ -1,4 +1,4 @@
-"""Copy of the driver's output in the attempt's folder, where it outlives the pod.
+"""Copy the driver's output to the attempt's folder, where the copy outlives the pod.
 
 Standard output is a file on the Ray head. A separate thread copies it as it grows, so a hanging or
 full volume blocks nothing else.
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 COPY_SECONDS = 5.0
 """Interval of the copies; a killed driver loses at most the log of one interval."""
 CLOSE_SECONDS = 10.0
-"""How long an exiting driver waits for the last copy."""
+"""Maximum time for which an exiting driver waits for the last copy."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class Prepared:
 
 
 class Lookahead:
-    """Prepares batches from the step after `step` on, one batch ahead of the training loop."""
+    """Prepares batches one step ahead of the training loop, starting with the step after `step`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Lookahead:
         self._ahead = asyncio.ensure_future(self._prepare(self._step, cursor))
 
     def needs(self, step: int, service: str) -> bool:
-        """Return whether a step waits for a service; False if only a later step's batch uses it."""
+        """Return whether `step` waits for `service`, or False if only a later step's batch does."""
         return service not in self._services or self._step <= step
 
     async def next(self) -> Prepared:

@@ -4,8 +4,8 @@
        ▲                                                                    │
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
-Retrieval for the next step runs during generation and training of this one; with
-`offPolicySteps: 1`, generation for the next step also runs during training of this one. The loop
+Retrieval for the next step runs during generation and training of the current step; with
+`offPolicySteps: 1`, generation for the next step also runs during training. The loop
 never restarts anything: it raises an exception, and the operator decides what to restart.
 """
 
@@ -115,7 +115,7 @@ async def train(components: Components, state: TrainState) -> None:
     await _interruptible(components, state, self_check)
     if config.validation.before_training and state.step == 0:
         await _validate(components, state, "before")
-    if state.step > state.saved_step:  # resumed from ranks; this step may not be saved
+    if state.step > state.saved_step:  # resumed from ranks; the step is not saved
         await _finish_step(components, state)
     await _validate_resumed_checkpoint(components, state)
     reporter.report_stage(Stage.FIRST_STEP)

@@ -77,7 +77,7 @@ async def _load_newest(
                 raise
             await asyncio.to_thread(store.reject, checkpoint, f"cannot be loaded: {error}")
             if store.newest is None:
-                # The load may have changed the model; only a new attempt has a clean model.
+                # The failed load may have changed the model; only a new attempt has a clean model.
                 raise
             continue
         step = checkpoint.meta.step
@@ -108,7 +108,7 @@ def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, obje
 
 
 def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
-    """Return a checkpoint's inputs besides the settings: model, tokenizer and number of rows."""
+    """Return digests of model and tokenizer and the number of rows; a checkpoint depends on them."""
     identity: dict[str, object] = {"data rows": num_rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name

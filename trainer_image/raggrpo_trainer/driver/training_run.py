@@ -141,14 +141,14 @@ class TrainingRun:
     async def _adopt_surviving_ranks(
         self, reading: "asyncio.Task[Inputs]"
     ) -> tuple[Ranks, RetainedState] | None:
-        """Return a previous driver's ranks and their state, or None if invalid; kill all others."""
+        """Return usable ranks of the previous driver and their state, or None; kill all others."""
         config = self._config
         surviving = SurvivingRanks.find(self._fence.epoch)
         adopted = None
         if self._hooks.resumes() and surviving.is_complete(config.world.num_ranks):
             inputs = await reading
             identity = checkpoint_identity(config, len(inputs.train_prompts))
-            # The previous driver may have been killed during a step that its ranks are finishing.
+            # The ranks may still be finishing the step during which the previous driver was killed.
             seconds = self._previous.seconds_by_stage.values() if self._previous is not None else ()
             adopted = await surviving.adopt(
                 config,

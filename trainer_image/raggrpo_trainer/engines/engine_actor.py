@@ -2,7 +2,7 @@
 
 An engine belongs to the Ray cluster: the actor is detached, named, and in a detached placement
 group, so the next attempt reuses it instead of waiting for vLLM to start. Every call carries the
-attempt's fencing epoch; an engine rejects epochs older than the newest one it has served.
+attempt's fencing epoch; an engine rejects calls with an epoch older than the newest one it served.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class RolloutActor:
         self._is_updating = False
 
     async def adopt(self, epoch: int, log_folder: str, name: str, level: LogLevel) -> EngineInfo:
-        """Serve only this epoch from now on; abort the requests of an older epoch.
+        """Serve only this epoch from now on; abort the requests of older epochs.
 
         Raises EngineDead if the previous driver exited during a chunk transfer.
         """

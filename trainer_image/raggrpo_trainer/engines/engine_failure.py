@@ -61,7 +61,7 @@ def failure_reason(error: BaseException, outputs: list[Output]) -> str:
 
 @contextmanager
 def as_engine_dead(outputs: list[Output], *errors: type[BaseException]) -> Iterator[None]:
-    """Turn these errors into EngineDead with the reason."""
+    """Translate `errors` into EngineDead with the reason."""
     try:
         yield
     except EngineDead:

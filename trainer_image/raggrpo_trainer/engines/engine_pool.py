@@ -183,7 +183,7 @@ class EnginePool:
     async def _stream(
         self, index: int, work: list[tuple[GenerationRequest, "asyncio.Future[Generation]"]]
     ) -> None:
-        """Run requests on one engine; if it is lost, rerun the rest on its replacement."""
+        """Run requests on one engine; if it is lost, rerun unfinished ones on its replacement."""
         while work:
             engine = self.engines[index]
             try:

@@ -19,7 +19,7 @@ class EngineReceiver:
         self._sleeps = sleeps
 
     async def wake(self) -> None:
-        """Wake the engine; without sleep mode, this only checks that it responds."""
+        """Wake the engine; without sleep mode, only check that the engine responds."""
         await self._engine.wake.remote(self._epoch)
 
     async def load_file(self, version: int, handle: str, data: Any) -> None:

@@ -60,7 +60,7 @@ class InProcessEngine:
         """Raise NotImplementedError: tensor chunks are transferred between GPUs only."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
-    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+    	async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
         """Raise NotImplementedError."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
@@ -83,7 +83,7 @@ class InProcessEngine:
         """Do nothing: there is no GPU memory to free."""
 
     async def wake(self) -> None:
-        """Do nothing."""
+        """Do nothing: `sleep` frees no memory."""
 
     def _add(self, request: GenerationRequest, future: "Future[Generation]") -> None:
         self._num_requests += 1

@@ -1,7 +1,7 @@
 """Metrics of one training step and their reduction. Must not import torch.
 
-A metric of the loss is declared here with its reduction, and computed in `policy.loss`. History,
-TensorBoard, W&B, Progress and /metrics show it by its name.
+A metric of the loss is declared here with its reduction, and computed in `policy.loss`. The metric
+has the same name in the history, TensorBoard, W&B, Progress and /metrics.
 """
 
 import math
@@ -31,7 +31,7 @@ class LossMetrics(Generic[N]):
     """Metrics of the loss: N is Tensor for a micro-batch, float for an update or a step."""
 
     loss: Annotated[N, Reduction.UPDATE_MEAN]
-    """For a micro-batch: its share of the loss, with gradient."""
+    """Loss; for a micro-batch, the micro-batch's share of the loss, with gradient."""
     mismatch_mean: Annotated[N, Reduction.TOKEN_MEAN]
     """Mean |trainer - rollout logprob|, in nats per token."""
     mismatch_max: Annotated[N, Reduction.MAX]
@@ -67,32 +67,32 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics(LossMetrics[float]):
-    """Metrics of a step over all ranks; memory is that of this rank."""
+    """Metrics of a step over all ranks, except that memory is measured on this rank only."""
 
     entropy: float
     """Entropy of the policy that sampled, in nats per token: mean -logprob, as reported by the
     engine, of all sampled tokens of the batch, including completions that are not trained on."""
     num_sampled_tokens: int
-    """Sampled tokens in the whole batch."""
+    """Number of sampled tokens in the whole batch."""
     num_trained_tokens: int
-    """Sampled tokens trained on; completions with zero advantage are skipped."""
+    """Number of sampled tokens trained on; completions with zero advantage are skipped."""
     num_positions: int
-    """Positions in the forward passes, including prompts and padding."""
+    """Number of positions in the forward passes, including prompts and padding."""
     grad_norm: float
     """Gradient norm before clipping; maximum over the step's updates."""
     learning_rate: float
     weight_update_ratio: float | None
     """‖Δw‖ / ‖w‖ of the step's last update; None if it was not due or no update was applied."""
     num_skipped_updates: int
-    """Updates skipped because gradients exceeded FP16's range; not part of the other metrics."""
+    """Number of updates skipped because gradients exceeded FP16's range; in no other metric."""
     loss_scale: float
     """Loss scale after the step; 1 unless the precision is FP16."""
     non_finite: bool
     """Whether a loss or gradient norm was not finite; that update and later ones were skipped."""
     rank_memory_bytes: int
-    """Memory usage of the rank's pod after the step."""
+    """Memory usage of the rank's pod after the step, in bytes."""
     device_memory_bytes: int | None
-    """Peak memory of tensors on the device during the step; None on a CPU."""
+    """Peak memory of tensors on the device during the step, in bytes; None on a CPU."""
 
 
 def reduce_updates(updates: Sequence[Update]) -> dict[str, float]:

@@ -15,7 +15,7 @@ class MeasuredDevice:
     name: str
     total_bytes: int
     free_bytes: int
-    """Free memory in bytes; memory of other processes is not free."""
+    """Free memory in bytes; memory that other processes use does not count as free."""
     compute_major: int
     """Major compute capability; 0 on a CPU."""
 

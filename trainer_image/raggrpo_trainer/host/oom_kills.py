@@ -19,7 +19,7 @@ ACTOR_LOST = (RayActorError, OutOfMemoryError)
 """Errors that Ray raises for a lost actor. OutOfMemoryError, which is not a RayActorError, means
 that Ray's memory monitor killed the actor before the kernel did."""
 RESPONSE_SECONDS = 10.0
-"""How long to wait for the counter of another pod."""
+"""Timeout for reading the counter of another pod."""
 
 
 def oom_kills(files: Iterable[Path] = COUNTS) -> int:
@@ -31,10 +31,10 @@ def oom_kills(files: Iterable[Path] = COUNTS) -> int:
 
 
 def is_oom_killed(error: BaseException, kills: Mapping[str, int]) -> bool:
-    """Return whether a lost process was killed for lack of memory; blocks to query its pods.
+    """Return whether a lost process was killed for lack of memory; blocks while querying pods.
 
-    `kills` has the earlier result of `oom_kills` by Ray node, for each pod in which the process may
-    have run.
+    `kills` maps the Ray node of each pod in which the process may have run to an earlier result of
+    `oom_kills`.
     """
     if isinstance(error, OutOfMemoryError):
         return True

@@ -1,4 +1,4 @@
-"""Persistent storage of the Ray head's state (GCS): nodes, actors, submissions.
+"""Persistent storage of the Ray head's state (GCS): nodes, actors, submitted jobs.
 
 Ray's embedded RocksDB writes the state to a folder of the job's volume. A Ray head that replaces a
 lost one reads the state from that folder. Until then, the other nodes wait for a limited time, and

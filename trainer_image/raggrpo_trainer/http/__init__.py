@@ -1,1 +1,1 @@
-"""Calls to HTTP services: retries, limits and outages. Must not know about training."""
+"""Calls to HTTP services: retries, limits and outages. Must not depend on training."""

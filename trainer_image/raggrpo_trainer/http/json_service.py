@@ -1,4 +1,4 @@
-"""Exchange JSON with one HTTP service: retries, limits, outages. Must not know its protocol.
+"""Exchange JSON with one HTTP service: retries, limits, outages. Must not depend on its protocol.
 
 Every failure raises CallFailed with its cause. Header values must never appear in a message.
 """
@@ -32,20 +32,20 @@ from .service_gate import OutageListener, ServiceGate
 
 EXCERPT_CHARACTERS = 200
 DETAIL_CHARACTERS = 400
-"""Limit of an excerpt together with its remedy."""
+"""Maximum length of an error detail, which may consist of an excerpt and a remedy."""
 MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
-"""Number of outages during a call after which such calls are retried one at a time."""
+"""Number of outages during a call from which on only one such call is retried at a time."""
 MAX_SERIAL_OUTAGES = 5
-"""Number of outages during a call's serial retries after which the call counts as their cause."""
+"""Number of outages during a call's serial retries after which the call fails as their cause."""
 
-# A separate generator: retries must not advance the process's random numbers.
+# A separate generator: retries must not advance the process's global random state.
 _jitter = random.Random()
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Number of retries and the first delay; the delay doubles, with ± 50 % jitter."""
+    """Number of retries and the first delay; each retry doubles the delay, with ± 50 % jitter."""
 
     retries: int = 2
     first_delay_seconds: float = 0.5
@@ -193,7 +193,7 @@ class JsonService:
         return value
 
     async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
-        """Return whether the call failed because of an outage; if so, first wait until it ends."""
+        """If the call failed because of an outage, wait for the end of the outage and return True."""
         if self._gate is None or not failure.transient:
             return False
         return await self._gate.wait_if_down(str(failure), is_first=is_first)

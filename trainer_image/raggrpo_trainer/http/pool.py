@@ -1,4 +1,4 @@
-"""A pool of HTTP connections. Must not know about services or retries."""
+"""A pool of HTTP connections. Must not depend on services or retries."""
 
 import asyncio
 from collections.abc import Mapping

@@ -65,7 +65,7 @@ def require_object(value: Any) -> dict[str, Any]:
 
 
 def _stream_type(body: bytes) -> str:
-    """Return the content type of a stream by its first line, or "" if the body is no stream."""
+    """Return the content type of a stream by its first line, or "" if the body is not a stream."""
     first, _, rest = body.decode(errors="replace").lstrip("\ufeff\r\n").partition("\n")
     if first.startswith(EVENT_FIELDS):
         return EVENT_STREAM_TYPE
@@ -97,7 +97,7 @@ def _events(text: str) -> list[tuple[str, str]]:
 def _stream(events: list[tuple[str, str]]) -> Stream:
     """Return the decoded events. Events that are not JSON, such as heartbeats, are skipped.
 
-    Raises ValueError if no event is JSON, or if one is truncated.
+    Raises ValueError if no event is JSON, or if an event is truncated.
     """
     stream = Stream([])
     skipped: list[ValueError] = []

@@ -32,7 +32,7 @@ MIN_CALLS = 10
 DOWN_FAILURE_RATIO = 0.75
 """Share of failed recent calls at which a service counts as down without a probe."""
 
-# A separate generator: probes must not advance the process's random numbers.
+# A separate generator: probes must not advance the process's global random state.
 _jitter = random.Random()
 
 

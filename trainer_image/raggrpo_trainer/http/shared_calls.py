@@ -1,4 +1,4 @@
-"""Share the result of equal calls, in flight or completed. Must not know about HTTP."""
+"""Share the results of equal calls, in flight or completed. Must not depend on HTTP."""
 
 import asyncio
 from collections import OrderedDict

@@ -1,11 +1,11 @@
 """Exact attention for shared-prefix rows, registered as a transformers attention function.
 
-A row has prompts, each followed by its completions. A token of a completion attends to the whole
-prompt and to the completion up to the token itself. A dense [T, T] mask would compute all pairs of
-tokens. Instead, two attention calls without a mask compute a span. In the first, all tokens attend
-to the prompt's keys (causal and top-left aligned, so that tokens after the prompt attend to the
-whole prompt). In the second, a batch of completions, each completion attends to itself. The two
-outputs are combined by their log-sum-exps, which is exact.
+A row consists of spans; a span is a prompt followed by its completions. A token of a completion
+attends to the whole prompt and to the completion up to the token itself. A dense [T, T] mask would
+compute all pairs of tokens. Instead, a span takes two attention calls without a mask. In the first,
+all tokens attend to the prompt's keys (causal and top-left aligned, so that tokens after the prompt
+attend to the whole prompt). In the second, a batch of completions, each completion attends to
+itself. The two outputs are combined by their log-sum-exps, which is exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from .segment_attention import has_flash, segment_attention
 SHARED_PREFIX_ATTENTION = "raggrpo_shared_prefix"
 """`attn_implementation` of models called with `shared_prefix=spans`."""
 _UNSUPPORTED_OPTIONS = ("softcap", "s_aux", "position_bias")
-"""Attention options of some models that shared-prefix rows do not support."""
+"""Attention options that some models use and shared-prefix rows do not support."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # spans differ in every micro-batch
@@ -60,7 +60,7 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the same output using torch's public API, with a copy of the prompt per completion.
+    """Return the attention output using torch's public API, with a copy of the prompt per completion.
 
     Used for FP32 on GPUs, and for GPUs that the flash kernels do not support.
     """

@@ -1,4 +1,4 @@
-"""Check of the row layouts that train a model exactly. Needs no weights, no GPU and no Ray.
+"""Check which row layouts train a model exactly. Needs no weights, no GPU and no Ray.
 
 A small random model of the same architecture computes a few completions twice: in the trainer's
 rows, and each completion alone without the trainer's code. Logprobs and gradients must agree. This
@@ -31,7 +31,7 @@ TEMPERATURE = 0.7
 _LENGTHS = ((9, (7, 5, 7, 2)), (14, (6, 11)))
 """(length of the prompt, lengths of its completions) of each group, in tokens."""
 _NUM_RESERVED = 3
-"""Number of the lowest token ids, which are excluded because they may be special tokens."""
+"""Number of lowest token ids to exclude, because they may be special tokens."""
 
 
 @dataclass(frozen=True, slots=True)

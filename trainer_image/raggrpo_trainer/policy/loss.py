@@ -7,7 +7,7 @@ from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
-"""Logprobs of trainer and engine that differ by less (in nats) count as equal (weight 1).
+"""Logprobs of trainer and engine that differ by less (in nats) count as equal (importance weight 1).
 
 Two fp32 implementations differ by about 5e-6, depending on how the engine batches requests. Without
 this dead band the noise would reach the parameters, and a resumed run would not be bitwise equal to
@@ -23,7 +23,7 @@ def grpo_loss(
     weights: Tensor,  # [K], from token_weights
     objective: Objective,
     old_logprobs: Tensor | None = None,  # [K], of the policy before this batch's first update
-    ref_logprobs: Tensor | None = None,  # [K], of the frozen reference
+    ref_logprobs: Tensor | None = None,  # [K], of the frozen reference model
 ) -> LossMetrics[Tensor]:  # [K]; loss: []
     """Return the loss and the per-token metrics.
 
@@ -45,7 +45,7 @@ def grpo_loss(
     kl = torch.zeros_like(logprobs)
     if ref_logprobs is not None:
         kl = k3_divergence(logprobs.detach(), ref_logprobs)
-        # One exponential of the sum: a product of two could be 0 times infinity, which is NaN.
+        # One exponential of the sum: a product of two exponentials could be 0 · inf, which is NaN.
         sampled = (counted + log_ratio.detach()).exp().clamp(max=objective.importance_cap)
         penalty = kl_penalty(logprobs, ref_logprobs, sampled)
         per_token = per_token + objective.kl_coefficient * penalty
@@ -64,7 +64,7 @@ def _clipped_surrogate(
     advantages: Tensor,  # [K]
     objective: Objective,
 ) -> tuple[Tensor, Tensor]:  # [K], [K] of bool
-    """Return min(ratio * A, clipped ratio * A) and whether it is clipped.
+    """Return min(ratio * A, clipped ratio * A) per token, and whether the token is clipped.
 
     With `dual_clip`, the surrogate is at least dual_clip * A for A < 0. The surrogate of a clipped
     token, or of one with A = 0, is a constant: the token's ratio, which may be infinite, is not
@@ -85,7 +85,7 @@ def _clipped_surrogate(
 def kl_penalty(
     logprobs: Tensor,  # [K], of the policy, with gradient
     ref_logprobs: Tensor,  # [K]
-    importance: Tensor,  # [K], policy / engine that sampled the tokens, without gradient
+    importance: Tensor,  # [K], ratio of policy to engine probability, without gradient
 ) -> Tensor:  # [K]
     """Return importance * k2, whose expected gradient is that of KL(policy || reference).
 

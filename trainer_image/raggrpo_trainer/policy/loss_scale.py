@@ -1,8 +1,8 @@
 """Dynamic loss scaling for FP16 (Micikevicius et al., arXiv 1710.03740, with torch's GradScaler).
 
-The smallest positive FP16 number is 6e-8. Gradients below it vanish, so the loss is multiplied by a
-scale before the backward pass, and the gradients are divided by it. If gradients exceed FP16's
-range, the update is skipped and the scale is halved.
+The smallest positive FP16 number is 6e-8. Smaller gradients vanish, so the loss is multiplied by a
+scale before the backward pass, and the gradients are divided by the scale afterwards. If gradients
+exceed FP16's range, the update is skipped and the scale is halved.
 """
 
 import math

@@ -1,6 +1,6 @@
 """A rank's sharded model: loads a Hugging Face folder and returns token logprobs.
 
-Collective: all ranks build and call it together.
+Collective: all ranks build and call the model together.
 """
 
 import inspect

@@ -30,7 +30,7 @@ class Target:
     weight: float
     """Weight of each token's loss, see `objective.token_weights`."""
     offset: int
-    """Index of its first sampled token among all sampled tokens of the batch."""
+    """Index of the completion's first sampled token among all sampled tokens of the batch."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 def build_items(
     groups: Iterable[Group], weights: Iterable[float], *, skip_zero_advantage: bool
 ) -> list[Item]:
-    """Return the items to compute; `weights` has one per completion, in the order of the groups.
+    """Return the items to compute; `weights` has one weight per completion, in group order.
 
     Completions without sampled tokens are skipped, as they have no gradient, and so are those with
     zero advantage if `skip_zero_advantage`. Prompts without remaining completions are skipped.
@@ -147,8 +147,9 @@ def plan_micro_batches(
 ) -> list[list[Item]]:
     """Divide a rank's items into micro-batches of at most `token_budget` positions each.
 
-    An item that exceeds the budget is split between completions; a single completion that exceeds
-    it gets a separate micro-batch. Padded rows are grouped by length to reduce padding.
+    An item that exceeds the budget is split between completions. A completion that exceeds the
+    budget with its prompt gets a separate micro-batch. Padded rows are grouped by length to reduce
+    padding.
     """
     if layout is RowLayout.PADDED:
         return _plan_padded(items, token_budget)

@@ -319,6 +319,6 @@ class _Work:
 
     micro_batches: list[list[Item]]
     num_micro_batches: int
-    """Maximum over all ranks."""
+    """Number of micro-batches per rank, including empty ones: the maximum over all ranks."""
     num_sampled_tokens: int
-    """Sampled tokens on all ranks, including skipped completions."""
+    """Number of sampled tokens on all ranks, including those of skipped completions."""

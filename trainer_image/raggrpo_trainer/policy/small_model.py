@@ -113,7 +113,7 @@ _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id
 
 
 class NotSmall(Exception):
-    """No small model of this architecture can be built; the message is the error."""
+    """No small model of this architecture can be built; the message has the reason."""
 
 
 def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> PreTrainedModel:

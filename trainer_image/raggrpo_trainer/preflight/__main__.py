@@ -17,7 +17,7 @@ from .run import run_checks, to_bytes
 
 
 def main(env: Mapping[str, str] = os.environ) -> int:
-    """Run the checks and write the result."""
+    """Run the checks, write the result and return the exit code."""
     try:
         config = read_config(env)
     except TrainerError as error:
