@@ -1,6 +1,6 @@
 """Corpus and questions from pycountry's table of languages (ISO 639-3). Downloads nothing.
 
-Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name from the standard.
+Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name from ISO 639-3.
 The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
 retrieved passages. A question is used only if it meets two conditions. All its hits share a word
 with it, so that the right hit cannot be chosen without reading. No other hit ends with the same

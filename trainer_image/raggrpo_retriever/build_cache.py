@@ -34,7 +34,9 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
         _mark_complete(draft)
         _publish(draft, target)
     except FileNotFoundError:
-        if not is_complete(target):  # if complete: another process finished and removed the workspace
+        if not is_complete(
+            target
+        ):  # if complete: another process finished and removed the workspace
             raise
     shutil.rmtree(workspace, ignore_errors=True)
     return target

@@ -25,7 +25,7 @@ class CorpusError(Exception):
 
 
 def load_corpus(path: Path) -> list[Passage]:
-    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]} records.
+    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]} rows.
 
     A title becomes a line before the text. Integer ids become strings. Raises CorpusError with
     file, line or row (from 1) and remedy.

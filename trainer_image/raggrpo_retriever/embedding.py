@@ -26,8 +26,8 @@ TRIAL_WORD = "a "
 class Embedder:
     """An embedding model.
 
-    Runs one forward pass at a time, so that its memory does not depend on the number of calls. Vectors
-    are float32 [N, dimension]; equal texts in different batches may differ in the last bits.
+    Runs one forward pass at a time, so that memory usage is independent of the number of calls.
+    Vectors are float32 [N, dimension]; equal texts in different batches may differ in the last bits.
     """
 
     def __init__(self, spec: EmbeddingModel) -> None:

@@ -44,10 +44,10 @@ def skip_dashboard_wait() -> None:
 
 
 def main() -> None:
-    """Run Ray's command line without Ray Client and its other commands."""
+    """Run Ray's command line without Ray Client and without OTHER_COMMANDS."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     for name in OTHER_COMMANDS:
-        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # makes its import fail
+        sys.modules[f"ray.{name}"] = None  # type: ignore[assignment]  # makes the import fail
     with large_import():
         from ray.scripts import scripts
     scripts.get_ray_client_dependency_error = lambda: ImportError("unused")

@@ -4,7 +4,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
 
     kill-driver@step=7            SIGKILL at the start of step 7; also kill-rank, kill-engine
     kill-rank@save=10:shards      SIGKILL during the save of step 10, at a phase: shards (default),
-                                  complete (all but the marker), retention (older ones not yet removed)
+                                  complete (all but the marker), retention (older ones still exist)
     pause@save=10:complete:20     the save pauses for 20 s at that phase
     corrupt-checkpoint@save=10:retention   truncate a shard of the newest complete checkpoint
     hang-driver@step=4            the driver's event loop blocks forever

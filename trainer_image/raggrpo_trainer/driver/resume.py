@@ -108,7 +108,7 @@ def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, obje
 
 
 def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
-    """Return digests of model and tokenizer and the number of rows; a checkpoint depends on them."""
+    """Return the inputs that a checkpoint depends on: model and tokenizer digests, row count."""
     identity: dict[str, object] = {"data rows": num_rows}
     for name in ("config.json", "tokenizer.json"):
         path = Path(config.model.path) / name

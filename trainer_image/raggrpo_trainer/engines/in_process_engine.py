@@ -60,12 +60,12 @@ class InProcessEngine:
         """Raise NotImplementedError: tensor chunks are transferred between GPUs only."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
-    	async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Raise NotImplementedError."""
+    async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Raise NotImplementedError, like `start_update`."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
     async def finish_update(self, version: int) -> None:
-        """Raise NotImplementedError."""
+        """Raise NotImplementedError, like `start_update`."""
         raise NotImplementedError("on CPU weights are transferred through shared memory")
 
     async def abort_all(self) -> None:

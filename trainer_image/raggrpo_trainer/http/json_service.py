@@ -193,7 +193,7 @@ class JsonService:
         return value
 
     async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
-        """If the call failed because of an outage, wait for the end of the outage and return True."""
+        """If the call failed because of an outage, wait until the outage ends and return True."""
         if self._gate is None or not failure.transient:
             return False
         return await self._gate.wait_if_down(str(failure), is_first=is_first)

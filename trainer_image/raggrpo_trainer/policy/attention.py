@@ -60,7 +60,7 @@ def shared_prefix_attention(
 def concatenated_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Sequence[Span]
 ) -> Tensor:
-    """Return the attention output using torch's public API, with a copy of the prompt per completion.
+    """Return the attention output using torch's public API; copies the prompt per completion.
 
     Used for FP32 on GPUs, and for GPUs that the flash kernels do not support.
     """

@@ -1,4 +1,4 @@
-"""Checks DataReadable, DataColumns and SampleLengths: read all rows, tokenize the longest."""
+"""Checks DataReadable, DataColumns, SampleLengths: read all rows, tokenize the longest prompts."""
 
 import json
 import statistics
@@ -25,7 +25,7 @@ FIRST_ROWS = 100
 """Number of rows from which the columns and the median length are derived."""
 MIN_MEASURED_ROWS = 100
 MAX_MEASURED_ROWS = 10_000
-"""Bounds of the number of rows to tokenize, longest first; the upper bound takes about 10 s."""
+"""Bounds of the number of rows to tokenize, longest first; 10,000 rows take about 10 s."""
 UNLIMITED = 10**9
 PROBE_QUESTION = "Which sea lies there?"
 """Question that the output of a chat template must contain."""
@@ -33,7 +33,7 @@ PROBE_QUESTION = "Which sea lies there?"
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """The findings, and the prompts of the data files."""
+    """The findings, and the training prompts."""
 
     findings: tuple[Finding, ...]
     prompts: list[Prompt]
@@ -149,7 +149,7 @@ def _merge(columns: dict[str, object], row: Mapping[str, object]) -> None:
 def _template_problems(
     config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer
 ) -> list[str]:
-    """Render the chat template once for each sequence of roles, and return its problems.
+    """Render the chat template for one prompt per sequence of roles; return the problems.
 
     Rendering all rows would take minutes for a large file.
     """

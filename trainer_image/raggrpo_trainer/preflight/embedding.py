@@ -79,7 +79,7 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
 
 
 def count_passages(corpus: Path) -> int:
-    """Return the number of lines or rows of a corpus; 0 if it is missing (see check Paths)."""
+    """Return the number of lines or rows of a corpus; 0 if missing, as check Paths reports."""
     if not corpus.is_file():
         return 0
     try:
@@ -157,7 +157,7 @@ def _other_modules(file: Path) -> str:
 
 
 def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
-    """Return the number of parameters and the dimension. Raises Unreadable."""
+    """Return the model's number of parameters and its dimension. Raises Unreadable."""
     path = Path(embedding.path)
     config = read_json(path / "config.json")
     config = config.get("text_config", config)
@@ -168,7 +168,7 @@ def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
 
 
 def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
-    if not file.is_file():  # not specified, or missing (then check Paths fails)
+    if not file.is_file():  # not specified, or missing, which check Paths reports
         return
     try:
         shape = np.load(file, mmap_mode="r", allow_pickle=False).shape

@@ -40,7 +40,7 @@ class Layout:
     row_layout: RowLayout | None
     """None if training is exact in no layout."""
     reason: str
-    """Why shared-prefix rows, or all layouts, are not exact; "" if shared-prefix rows are."""
+    """Why shared-prefix rows, or all layouts, are not exact; "" if shared-prefix rows are exact."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
 
 
 def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
-    """Return the MLP units that a token uses in a layer, or 0 if config.json does not specify them.
+    """Return the number of MLP units per token and layer, or 0 if config.json does not specify it.
 
     For a mixture of experts, this is the sum of the units of the routed experts, of half the hidden
     size per routed expert for its copy of the token, and of the units of the shared experts.

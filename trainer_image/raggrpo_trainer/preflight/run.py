@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
-"""Byte limits of the evidence of passed and failed checks; the first pair that fits is used."""
+"""Byte limits of evidence, (passed checks, failed checks); the first pair that fits is used."""
 ELLIPSIS = "…"
 
 

@@ -71,7 +71,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
 
 
 def is_outage_failure(failure: CallFailed) -> bool:
-    """Return whether the service is down, rather than wrongly specified.
+    """Return whether a failure shows that the service is down, rather than wrongly specified.
 
     In preflight, an unknown host name is a mistake in the spec; for a service that has responded
     before, it would be an outage.
@@ -89,7 +89,7 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
-    is_outage = not problems  # so far; an outage ends, an import error does not
+    is_outage = not problems  # so far; an outage ends by itself, an import error does not
     if services:
         called = await _call_services(config, services, env)
         problems += called.problems
@@ -180,7 +180,7 @@ class _EndpointOutcome:
 
     evidence: str
     failure: CallFailed | None = None
-    """Set if there is no usable response."""
+    """The failure; None if the response is usable."""
     is_empty: bool = False
     """Whether the response is usable but has no passages."""
 

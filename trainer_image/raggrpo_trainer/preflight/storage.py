@@ -149,7 +149,7 @@ def _probe_write(folder: Path) -> None:
 
 
 def _probe_hard_link(folder: Path) -> None:
-    """Create a hard link, by which attempts claim a fence atomically. Raises OSError."""
+    """Create a hard link, which attempts need to claim the folder atomically. Raises OSError."""
     file, link = (folder / f".preflight-{uuid.uuid4().hex}" for _ in range(2))
     try:
         file.touch()

@@ -36,7 +36,7 @@ def count_parameters(shapes: Shapes) -> int:
 def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
     """Return the names of tensors that are missing or whose shape differs from config.json.
 
-    Returns [] for families not in MEASURED_ARCHITECTURES; the ranks check those.
+    Returns [] for families not in MEASURED_ARCHITECTURES, whose tensors the ranks check.
     """
     expected = expected_tensors(config)
     if "embed_tokens.weight" in shapes:  # saved without the head; transformers adds the prefix

@@ -12,7 +12,7 @@ class DriverProcess:
 
     def __init__(self) -> None:
         self.pid = 0
-        """0 until a driver has registered."""
+        """PID of the driver; 0 until a driver has registered."""
         self._signaled_pid = 0
 
     def stop(self) -> bool:

@@ -22,9 +22,9 @@ from .metrics import LABELED_METRICS, METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""Bytes after which a history has only every 10th step; after twice as many, every 100th; …"""
+"""Bytes after which a history gets only every 10th step; after twice as many, every 100th; …"""
 MAX_BOARD_STEPS = 20_000
-"""Steps (2 KiB each) after which TensorBoard and W&B get every 10th step; like HISTORY_BYTES."""
+"""Number of steps (2 KiB each) after which TensorBoard and W&B get only every 10th step; …"""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
 """Events that are always written; other events occur with each checkpoint and are thinned out."""
 
@@ -39,7 +39,7 @@ class JsonLines:
         self._written = 0
 
     def write_step(self, time: str, record: StepRecord, probed: Mapping[str, float]) -> None:
-        """Write a step with the values of its probes."""
+        """Write a step with the metrics of the probes that were due."""
         if is_logged(record.step, self._written, self._limit):
             calls = {name: asdict(summary) for name, summary in record.retrieval.items()}
             parts = dict(record.samples.reward_parts)

@@ -81,4 +81,4 @@ LABELED_METRICS: Final[Mapping[str, LabeledMetric]] = {
         "counter", (), "Records that could not be written to the log folder."
     ),
 }
-"""On the Prometheus page a counter's name ends in `_total`."""
+"""Labeled metrics by name; the Prometheus page adds `_total` to the name of a counter."""

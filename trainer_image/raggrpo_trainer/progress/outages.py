@@ -16,7 +16,7 @@ from raggrpo_api.trainer.progress import EndpointOutage
 
 MAX_NAME_CHARACTERS = 128
 MAX_CAUSE_CHARACTERS = 256
-"""Limits of `EndpointOutage`."""
+"""Length limits of the fields of `EndpointOutage`."""
 
 Report = Callable[[Sequence[EndpointOutage]], None]
 Needs = Callable[[str], bool]

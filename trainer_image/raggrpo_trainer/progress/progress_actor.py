@@ -81,7 +81,7 @@ class ProgressActor:
         return Progress.model_validate_json(content) if content else None
 
     async def watch(self, processes: list[PodProcess]) -> None:
-        """Set the processes to dump stacks of; each has called `register_stack_dumps`."""
+        """Set the processes whose stacks can be dumped; each has called `register_stack_dumps`."""
         await self._actor.watch.remote(processes)
 
     async def flush(self) -> None:
@@ -93,7 +93,8 @@ class ProgressActor:
 async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Progress | None]:
     """Return the progress server of the cluster and its last progress; start it if necessary.
 
-    The server of a lost head keeps its name until Ray has detected the loss, so this may wait.
+    The server of a lost head keeps its name until Ray has detected the loss. The call waits for
+    that, at most HEAD_LOSS_SECONDS.
     """
     server = ray.remote(_Server).options(
         name=NAME,

@@ -1,4 +1,4 @@
-"""Serve GET /progress and /metrics, POST /stacks and /stop from a thread. Must not know Ray.
+"""Serve GET /progress and /metrics, POST /stacks and /stop from a thread. Must not use Ray.
 
 Serves the last update, so the state of a blocked or dead driver stays readable.
 """

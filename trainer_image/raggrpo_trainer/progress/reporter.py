@@ -3,7 +3,7 @@
     loop ─▶ Reporter (a few µs) ─▶ queue ─▶ one thread ─▶ metrics.e<epoch>.jsonl, event files
                                                       └─▶ publish(progress, Prometheus text)
 
-Must not know about Ray.
+Must not depend on Ray.
 """
 
 import logging
@@ -77,7 +77,7 @@ class Reporter:
         self._update_stage()
 
     def report_outages(self, outages: Sequence[EndpointOutage]) -> None:
-        """Report the outages that the step waits for; `outages` is empty if it does not wait."""
+        """Report the outages that the step waits for; `outages` may be empty."""
         if list(outages) != self._progress.waiting_for:
             self._update(waiting_for=list(outages))
             self._update_stage()
@@ -127,12 +127,12 @@ class Reporter:
     def report_save(
         self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"
     ) -> None:
-        """Report a complete checkpoint, the seconds its save took, and the best checkpoint."""
+        """Report a complete checkpoint, the duration of its save, and the best checkpoint."""
         self._update(checkpoint=checkpoint, save_seconds=seconds, **_best_fields(best))
         self._event("checkpoint", path=checkpoint.path, seconds=seconds, **_best_fields(best))
 
     def report_export(self, folder: Path, best: "Checkpoint | None") -> None:
-        """Report the export of the final model, and where the best checkpoint is."""
+        """Report the export of the final model, and the folder of the best checkpoint."""
         suffix = f"; best checkpoint: step {best.marker.step} in {best.folder}" if best else ""
         log.info("exported the model of step %d to %s%s", self._progress.step, folder, suffix)
         self._event("export", path=str(folder), **_best_fields(best))

@@ -1,4 +1,4 @@
-"""The reporting thread: write and publish the reports of an attempt. Must not know the loop.
+"""The reporting thread: writes and publishes an attempt's reports. Must not use the loop.
 
 Failed writes are counted and reported; they never stop training.
 """
@@ -91,7 +91,7 @@ class ReportingThread(threading.Thread):
         else:
             self.join(CLOSE_SECONDS)
         if self.is_alive():
-            self._publish_current()  # a slow disk must not delay publishing the cause
+            self._publish_current()  # a slow disk must not delay the report of a failure
         self._raise_crash()
 
     def run(self) -> None:

@@ -17,7 +17,7 @@ class StepRecord:
     step: int
     samples: SampleMetrics
     trained: StepMetrics
-    """Metrics of the ranks; memory is that of the rank that used the most."""
+    """Metrics of the ranks; the memory fields are maxima over all ranks."""
     seconds: Mapping[str, float]
     """Seconds by stage (retrieve, generate, reward, train, sync), without overlapped time."""
     step_seconds: float

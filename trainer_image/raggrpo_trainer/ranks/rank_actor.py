@@ -1,8 +1,8 @@
 """One FSDP2 rank as a Ray actor: its calls and the files it writes. The arithmetic is in `policy`.
 
 A rank outlives its driver and retains its state, from which the next driver continues. Every call
-that uses the model carries the driver's fencing epoch; a rank rejects epochs older than the newest
-one it has served.
+that uses the model carries the driver's fencing epoch; a rank rejects calls whose epoch is older
+than the newest epoch that it has served.
 
 The driver imports this module, too. Torch takes seconds to import, so it is imported only in the
 actor's process, while the driver continues.
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 ATTENTION_OF = {"flash_attention_2": Attention.FLASH, "eager": Attention.EAGER}
 """`Attention` by `attn_implementation`; all other names use torch's SDPA."""
 REQUIRED_STATE = frozenset({"model", "optimizer"})
-"""Keys that the state in every checkpoint has."""
+"""Keys that the state of every checkpoint contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RankActor:
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Measure FP32 and BF16 on this machine's CPU."""
+        """Measure the speed of FP32 and BF16 on this machine's CPU."""
         from raggrpo_trainer.policy.precision_probe import measure_precision
 
         return measure_precision(model_path)
@@ -149,7 +149,7 @@ class RankActor:
         return self._built(epoch).checksum()
 
     def retain(self, epoch: int, position: TrainingPosition) -> None:
-        """Retain the current state, which is at `position`, for the next driver (collective)."""
+        """Retain the current state and its `position` for the next driver (collective)."""
         self._retained = RetainedState(position, self.checksum(epoch))
 
     def step(self, epoch: int, groups: Sequence[Group], after: TrainingPosition) -> StepMetrics:

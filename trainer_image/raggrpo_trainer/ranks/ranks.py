@@ -85,7 +85,7 @@ class Ranks:
         )
 
     async def measure_precision(self, model_path: str) -> MeasuredPrecision:
-        """Measure FP32 and BF16 on the CPU of rank 0."""
+        """Measure the speed of FP32 and BF16 on the CPU of rank 0."""
         measured: list[MeasuredPrecision] = await self._all(
             lambda a: a.measure_precision.remote(model_path), self.actors[:1]
         )
@@ -117,7 +117,7 @@ class Ranks:
         return set(await self._all(lambda a: a.checksum.remote(self._epoch)))
 
     async def retain(self, position: TrainingPosition) -> None:
-        """Make the ranks retain their state, which is at `position`, for the next driver."""
+        """Make the ranks retain their current state and its `position` for the next driver."""
         await self._all(lambda a: a.retain.remote(self._epoch, position))
 
     async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
@@ -196,7 +196,7 @@ class Ranks:
         except (TimeoutError, RayError) as error:
             reason = task_error(error) if isinstance(error, RayTaskError) else error
             if isinstance(reason, TrainerError) and reason.exit_code is ExitCode.SUPERSEDED:
-                return  # the next driver has adopted them
+                return  # the next driver has adopted the ranks
             log.info("killing the ranks: %r", reason)
             self.kill()
 

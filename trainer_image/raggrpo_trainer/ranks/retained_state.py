@@ -11,7 +11,7 @@ from raggrpo_trainer.progress.step_record import StepRecord
 
 @dataclass(frozen=True, slots=True)
 class TrainingPosition:
-    """Position of a run after a step: its state besides model and optimizer."""
+    """Position of a run after a step: the run's state besides model and optimizer."""
 
     step: int
     cursor: Cursor
@@ -21,7 +21,7 @@ class TrainingPosition:
     samples: SampleMetrics | None = None
     """Sample metrics of the step; None if the state was loaded instead of trained."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Duration in seconds of each stage of the step before training."""
+    """Duration in seconds of each stage of the step that precedes training."""
 
     @property
     def reward(self) -> float | None:

@@ -23,7 +23,7 @@ from .retained_state import RetainedState
 log = logging.getLogger(__name__)
 
 RESPONSE_SECONDS = 10.0
-"""How long ranks may take to respond, in addition to the step that they may be finishing."""
+"""How long ranks may take to respond, in addition to the rest of a step in progress."""
 
 
 class _NotReusable(Exception):

@@ -75,9 +75,10 @@ class RetrievalClient:
         cached_queries: int = CACHED_QUERIES,
         outages: OutageListener | None = None,
     ) -> None:
-        """`headers` are by endpoint name, with secrets resolved; `log_calls` is debug.ragCalls.
+        """`headers` maps endpoint names to headers with resolved secrets.
 
-        With `outages`, calls wait while an endpoint is down instead of failing.
+        `log_calls` is the value of debug.ragCalls. With `outages`, calls wait while an endpoint is
+        down instead of failing.
         """
         self._log_calls = log_calls
         self._outages = outages
@@ -204,7 +205,7 @@ class RetrievalClient:
 
 
 class _Endpoint:
-    """One endpoint; batches queries if its protocol can, caches results unless `cache` is false."""
+    """One endpoint; batches queries for Search-R1, caches results unless `cache` is false."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class _Endpoint:
         self._cache: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_queries)
 
     def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
-        """Return a query with only the columns that templates name; others would split caches."""
+        """Return a query with only the columns that templates name, to avoid cache misses."""
         named = {name: columns[name] for name in self._columns & columns.keys()}
         return Query.of(context, fields, named)
 

@@ -11,7 +11,7 @@ TEXT_PATHS = ("text", "contents", "content", "passage", "page_content", "snippet
 ID_PATHS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id",
             "metadata.id", "uuid")  # fmt: skip
 SCORE_PATHS = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
-"""Default paths, most specific first, without distances, for which smaller is better."""
+"""Default paths, most specific first; distances are excluded, because smaller is better."""
 
 _NOT_TEXT: Final = re.compile(
     r"(^|.*_)(ids?|uuid|key|ref|sku|types?|kind|scores?|url|uri|link|href|sources?|path|file|filename"
@@ -27,7 +27,7 @@ NAME_BONUS: Final = 1_000_000
 def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
     """Return the path of the leaf most likely to be the text, and its weight, or else ("", 0).
 
-    `items` is the path of the list of results, which also names results that are bare texts.
+    `items` is the path of the list of results; the name of a bare text is its last component.
     """
     texts = {
         at: each

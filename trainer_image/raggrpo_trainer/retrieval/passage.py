@@ -1,4 +1,4 @@
-"""`Query` and `Passage`: what endpoints receive and return, independent of their protocol."""
+"""`Query` and `Passage`: an endpoint's input and output, independent of its protocol."""
 
 import json
 from collections.abc import Mapping

@@ -100,12 +100,12 @@ def _parsed(
 
 
 def column_names(endpoint: RetrievalEndpoint) -> frozenset[str]:
-    """Return the placeholders in an endpoint's templates."""
+    """Return the names of the placeholders in an endpoint's templates."""
     return frozenset(placeholders([endpoint.extra_body, endpoint.body, endpoint.url]))
 
 
 def _needs_score(endpoint: RetrievalEndpoint) -> bool:
-    """Return whether results need scores: the reward RagScore weights results by them."""
+    """Return whether results need scores, by which the reward RagScore weights them."""
     return endpoint.role is not EndpointRole.RETRIEVER
 
 

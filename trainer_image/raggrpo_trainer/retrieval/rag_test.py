@@ -66,7 +66,7 @@ def variants(
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
-    """Return the calls in flight at which throughput saturates, or 0 if it does not. Pure."""
+    """Return the number of calls in flight at which throughput saturates, or 0 if none. Pure."""
     for number, level in enumerate(levels[:-1]):
         if all(
             each.per_second < MIN_THROUGHPUT_GAIN * level.per_second
@@ -203,7 +203,7 @@ class _Test:
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """Run the test and write the result."""
+    """Run the test, write the result and return the exit code."""
     seconds = float(arguments[0])
     in_flight = int(arguments[1])
     try:

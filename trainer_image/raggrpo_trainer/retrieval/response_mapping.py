@@ -41,14 +41,14 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_@:-]{1,64}")
 
 
 class MappingMismatch(CallFailed):
-    """A response without results at the mapped paths; `shape` has its keys and types."""
+    """A response has no results at the mapped paths; `shape` contains its keys and types."""
 
     def __init__(self, problem: "_Mismatch", response: Any, *, needs_score: bool = False) -> None:
         suggestion = suggested_mapping(response, needs_score=needs_score)
         self.shape = shape(response)
         remedy = f"set {as_spec(suggestion)}; " if suggestion else ""
         received = self.shape[:MAX_SHAPE_CHARACTERS]
-        if problem.number > 1:  # the results before it match
+        if problem.number > 1:  # the earlier results match
             received = f"{shape(problem.item)[:MAX_SHAPE_CHARACTERS]} as result {problem.number}"
         super().__init__(FailureCause.MISSING_FIELD, f"{problem}; {remedy}received {received}")
 
@@ -100,7 +100,7 @@ def shape(value: Any) -> str:
 
 
 def suggested_mapping(response: Any, *, needs_score: bool = False) -> ResponseMapping | None:
-    """Return a mapping that matches a response, or None if it contains no list of texts."""
+    """Return a mapping that matches `response`, or None if `response` has no list of texts."""
     best, longest = None, 0
     for items_path, items in _lists(response, "$", MAX_ITEMS_DEPTH):
         leaves = dict(_leaves(items[0], "", MAX_FIELD_DEPTH))
@@ -124,7 +124,7 @@ def suggested_mapping(response: Any, *, needs_score: bool = False) -> ResponseMa
 
 
 def as_spec(mapping: ResponseMapping) -> str:
-    """Return a mapping as it is written in a job."""
+    """Return a mapping in the format of a job's spec."""
     fields = {name: path for name, path in mapping.model_dump().items() if path}
     return f"response: {{{', '.join(f'{name}: {_quoted(p)}' for name, p in fields.items())}}}"
 

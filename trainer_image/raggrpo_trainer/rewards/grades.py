@@ -69,7 +69,7 @@ def _reply(response: Mapping[str, Any]) -> str:
 
 
 def _grade_by_format(reply: str) -> float:
-    """Return the last number after a word such as `grade` or `score`, else the only number."""
+    """Return the last number after a word such as `grade`, else the only number in the reply."""
     if named := _NAMED.findall(reply):
         return _number(named[-1].replace(",", ""), reply)
     numbers = {number.replace(",", "") for number in _GRADE.findall(reply)}

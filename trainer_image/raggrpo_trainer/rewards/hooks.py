@@ -47,7 +47,7 @@ def python_reward(target: str, timeout_seconds: float) -> RewardHook:
     """Return the hook for `package.module:function`.
 
     A coroutine function runs on the trainer's event loop, any other function in separate processes.
-    Raises TrainerError (RewardCodeError) if it cannot be imported.
+    Raises TrainerError (RewardCodeError) if the function cannot be imported.
     """
     try:
         function = load_function(target)

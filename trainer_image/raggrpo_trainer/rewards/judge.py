@@ -1,4 +1,4 @@
-"""A language model as judge, behind an OpenAI-compatible /v1/chat/completions.
+"""A language model as judge, called through an OpenAI-compatible /v1/chat/completions endpoint.
 
 LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. `grades` parses the replies. A failed call
 raises CallFailed and affects one sample.
@@ -40,7 +40,7 @@ class JudgeReward:
         """`headers` contain resolved secrets. With `gate`, calls wait while the judge is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
-        # Keyed by the whole request.
+        # The key is the whole request as JSON.
         self._grades: SharedCalls[str, float] = SharedCalls(self._tasks, cached_grades)
         self._service = JsonService(
             http,

@@ -1,4 +1,4 @@
-"""The reward of a completion: the weighted sum of the job's terms, and the built-in terms.
+"""The reward of a completion: the weighted sum of the job's terms. Defines the built-in terms.
 
 User code and services are called by `hooks` and `judge`. A failed term raises RewardFailed, which
 affects only its sample.
@@ -102,7 +102,7 @@ def final_answer(completion: str, marker: str = "") -> str:
 
 
 def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
-    """Return 1.0 if the completion has the format that its mode requires, else 0.0.
+    """Return 1.0 if the completion has the format that `mode` requires, else 0.0.
 
     Mode Reward: the actor's fields could be parsed. Search: a non-blank <answer> exists. None and
     Prompt: the completion is not blank.
@@ -146,7 +146,7 @@ def term_names(functions: Sequence[RewardFunction]) -> list[str]:
 
 
 class Rewards:
-    """The reward terms of a job; an async context manager that stops what they started."""
+    """The reward terms of a job; an async context manager that stops their processes and calls."""
 
     def __init__(
         self,

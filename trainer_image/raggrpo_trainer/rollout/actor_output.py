@@ -8,11 +8,11 @@ from raggrpo_api.spec.retrieval import ActorFormat, ActorOutput
 
 
 def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
-    """Return the fields named in `spec`, stripped, or None if one is missing, blank or not text.
+    """Return the fields named in `spec`, stripped, or None if a field is missing or blank.
 
-    JSON: the first object in the text, in a code fence or amid prose; other keys are ignored.
-    Tags: the first <field>…</field> of each. If None is
-    returned, the reward Format is 0 and no endpoint is called.
+    JSON: the first object in the text, in a code fence or amid prose; other keys are ignored, and
+    a value that is not text counts as missing. Tags: the first <field>…</field> of each field. If
+    None is returned, the reward Format is 0 and no endpoint is called.
     """
     match spec.format:
         case ActorFormat.JSON:

@@ -1,4 +1,4 @@
-"""Advantages of one GRPO group. Pure. Must not know how rewards are computed."""
+"""Advantages of one GRPO group. Pure. Must not depend on how rewards are computed."""
 
 import math
 from collections.abc import Sequence

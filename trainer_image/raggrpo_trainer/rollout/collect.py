@@ -116,7 +116,7 @@ class Collector:
         return Rollouts(batch.samples, seconds, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
-        """Return the groups with their advantages; failed samples are dropped or get reward 0."""
+        """Return the groups with advantages; `onFailure` drops failed samples or sets reward 0."""
         by_group: dict[int, list[Sample]] = {}
         for sample in rollouts.samples:
             by_group.setdefault(sample.group, []).append(sample)

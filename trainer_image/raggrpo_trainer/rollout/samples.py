@@ -73,7 +73,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The finished samples of a step, and the seconds of its stages."""
+    """The finished samples of a step, and the durations of its stages in seconds."""
 
     samples: tuple[Sample, ...]
     seconds: dict[str, float]

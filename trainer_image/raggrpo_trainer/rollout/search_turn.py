@@ -9,7 +9,7 @@ NO_QUERY: Final = (
     "<information>Nothing was searched for. To search, write the query between <search> and "
     "</search>.</information>"
 )
-"""Inserted after a turn without a query."""
+"""Text inserted after a turn without a query."""
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 

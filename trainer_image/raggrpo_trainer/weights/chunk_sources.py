@@ -24,7 +24,7 @@ class IpcSource:
         return [{"packed": True}] * len(receivers)
 
     async def wait_connected(self) -> None:
-        """Return at once."""
+        """Return at once: there is nothing to connect."""
 
     async def next_chunk(self, *, first: bool) -> Mapping[str, Any] | None:
         """Gather the next chunk into each rank's buffer; return it with the ranks' `handles`."""

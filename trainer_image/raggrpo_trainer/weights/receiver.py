@@ -22,7 +22,7 @@ class VllmReceiver:
         """Training step that produced the loaded weights."""
 
     async def load_file(self, path: str, version: int) -> None:
-        """Load a safetensors file. A failed load resumes generation with the old version."""
+        """Load a safetensors file. If loading fails, generation resumes with the old version."""
         await self._pause()
         try:
             await self._engine.collective_rpc("load_weights_file", args=(path,))
@@ -47,7 +47,7 @@ class VllmReceiver:
         await self._engine.start_weight_update()
 
     async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Load one chunk: the fields of vLLM's update information and, for IPC, `handles`."""
+        """Load a chunk, which has the fields of vLLM's update information and `handles` for IPC."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         await self._engine.update_weights(WeightTransferUpdateRequest(merge_handles(chunk)))

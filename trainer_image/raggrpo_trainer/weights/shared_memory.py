@@ -33,7 +33,7 @@ class SharedMemorySender:
         self._prefix = f"{job}-weights"
         self._files: list[BinaryIO] = []
         for leftover in folder.glob(f"{self._prefix}-*"):
-            leftover.unlink(missing_ok=True)  # of a rank that was killed while it wrote
+            leftover.unlink(missing_ok=True)  # left by a rank that was killed during a write
 
     def send(self, version: int, weights: Iterable[tuple[str, "Tensor"]]) -> str:
         """Write the weights to a file; return its path, or "" on ranks other than 0 (collective).

@@ -127,7 +127,7 @@ class ChunkSource(Protocol):
         ...
 
     async def broadcast(self) -> None:
-        """Send the gathered chunk to all engines; does nothing if they map it."""
+        """Send the gathered chunk to all engines; does nothing if the engines map the chunk."""
         ...
 
     async def free(self) -> None:
@@ -172,7 +172,7 @@ class ChunkTransfer:
         return [None] * len(receivers)
 
     async def load_into_replacement(self, receiver: Receiver) -> None:
-        """Write the weights to a file and load it."""
+        """Write the weights to a file and load the file into the replacement."""
         await (await self.write_file()).load_into_replacement(receiver)
 
 
