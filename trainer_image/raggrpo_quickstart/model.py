@@ -24,9 +24,9 @@ NAME_TOKENS = 3000
 HIDDEN, HEADS, LAYERS = 128, 4, 2
 ROPE_BASE = 1e6
 SHARPNESS = 6.0
-"""Initial bias of queries and keys that makes a first-layer head attend at one distance."""
+"""Initial bias of queries and keys that makes a first-layer head attend to one distance."""
 MATCH_SCALE = 1.4
-"""Initial scale of second-layer queries and keys, which determines the contrast of a match."""
+"""Initial scale of second-layer queries and keys; a larger scale sharpens the attention."""
 COPY_SCALE = 5.0
 """Initial weight of the copied embedding relative to the embedding of the current token."""
 LOGIT_SCALE = 0.15

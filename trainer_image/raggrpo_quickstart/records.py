@@ -2,9 +2,9 @@
 
 Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name from ISO 639-3.
 The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
-retrieved passages. A question is used only if it meets two conditions. All its hits share a word
-with it, so that the right hit cannot be chosen without reading. No other hit ends with the same
-word: a model of two layers can only use the word next to the code.
+retrieved passages. A question is used only if it meets two conditions. All hits share a word with
+the question, so that the right hit cannot be chosen without reading. Only the right hit ends with
+the last word of the question: a model of two layers can only use the word next to the code.
 """
 
 import json
@@ -24,7 +24,7 @@ from raggrpo_retriever.index import Bm25Index
 
 TOP_K = 3
 MAX_NAME_CHARACTERS = 32
-"""Maximum length of a name; the few longer names would determine the length of all batches."""
+"""Maximum length of a name; longer names, which would lengthen all batches, are excluded."""
 VALIDATION_QUESTIONS = 256
 
 

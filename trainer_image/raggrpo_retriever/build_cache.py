@@ -16,7 +16,7 @@ from pathlib import Path
 
 COMPLETE = "COMPLETE"
 Build = Callable[[Path, Path], None]
-"""Fills the first folder; may store results for reuse after an interruption in the second."""
+"""Function (folder, partial) that fills `folder`; `partial` keeps results between builds."""
 
 
 def get_or_build(root: Path, key: str, build: Build) -> Path:

@@ -20,14 +20,14 @@ transformers_logging.disable_progress_bar()  # progress bars are unreadable in l
 MAX_BATCH_TOKENS = 4096
 """Maximum size of a forward pass: number of texts × tokens of the longest text."""
 TRIAL_WORD = "a "
-"""Word that the trial before serving repeats maxTokens times, to test the maximum length."""
+"""Word that is repeated maxTokens times to make a text of maximum length for a trial."""
 
 
 class Embedder:
     """An embedding model.
 
     Runs one forward pass at a time, so that memory usage is independent of the number of calls.
-    Vectors are float32 [N, dimension]; equal texts in different batches may differ in the last bits.
+    Vectors are float32 [N, dimension]; vectors of equal texts may differ slightly between batches.
     """
 
     def __init__(self, spec: EmbeddingModel) -> None:

@@ -15,7 +15,7 @@ from .embedding import Embedder
 from .vectors import VectorIndex
 
 BLOCK_PASSAGES = 2048
-"""Passages per block; an interrupted build resumes after the last saved block."""
+"""Number of passages per block; an interrupted build resumes after the last saved block."""
 FORMAT_VERSION = 2
 """Part of the cache key. Increment it when the format or the embedding of texts changes."""
 _DIGEST_BLOCK = 2**20

@@ -9,7 +9,7 @@ from .corpus import CorpusError, load_corpus
 from .index import Bm25Index, Index
 
 Report = Callable[[str], None]
-"""Receives a description of the current activity, which /healthz reports."""
+"""Function that receives a description of the current activity, which /healthz reports."""
 
 
 def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index:

@@ -31,7 +31,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 @dataclass
 class IndexHolder:
-    """Receives the index from the loader; `reason` explains why it is not available yet."""
+    """Receives the index from the loader; `reason` explains why none is available yet."""
 
     index: Index | None = None
     reason: str = "loading the index"
@@ -107,7 +107,7 @@ def retrieve_response(index: Index, body: RetrieveRequest) -> dict[str, object]:
 
 
 def chat_response(index: Index, body: ChatRequest) -> dict[str, object]:
-    """Return the hits for the concatenated fields, with scores relative to the best one.
+    """Return the hits for the concatenated fields, with scores relative to the best hit.
 
     Scores of BM25 and of rank fusion have no absolute scale for a threshold. With relative scores
     the best passage has score 1, and `score_threshold` 0.95 keeps the passages within 5 % of it.

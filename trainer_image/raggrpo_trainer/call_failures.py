@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class FailureCause(StrEnum):
-    """Why a call returned no usable result."""
+    """Cause of a failed call."""
 
     TIMEOUT = "Timeout"
     CONNECTION_REFUSED = "ConnectionRefused"

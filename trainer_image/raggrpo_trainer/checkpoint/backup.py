@@ -2,7 +2,7 @@
 
 COMPLETE is copied last. As in the checkpoint path, a folder without it is not a checkpoint.
 fsspec reads credentials from the environment. Must not delete anything. Clients of remote file
-systems do not only raise OSError, so every error is caught and reported with the URL.
+systems raise other errors besides OSError, so every error is caught and reported with the URL.
 """
 
 import posixpath

@@ -36,7 +36,7 @@ class BackupThread:
         self._outcomes: list[BackupOutcome] = []
 
     def offer(self, checkpoint: Checkpoint) -> None:
-        """Queue a checkpoint for backup after the current one; returns at once."""
+        """Queue a checkpoint for backup after the current backup; returns at once."""
         self._store.protect(checkpoint)
         with self._changed:
             if self._pending is not None:

@@ -287,7 +287,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 def _errno(error: OSError) -> int:
-    """Return the errno of an OSError; in Ray's copy of a rank's error it is in `cause`."""
+    """Return the errno of an OSError; Ray's copy of a rank's error has the errno in `cause`."""
     return error.errno or getattr(getattr(error, "cause", None), "errno", None) or errno.EIO
 
 

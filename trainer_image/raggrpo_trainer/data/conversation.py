@@ -149,7 +149,7 @@ def invalid_value_error(place: str, error: InvalidValue, default_remedy: str = "
 
 
 def _messages_in(text: str) -> object:
-    """Return the list of messages if `text` is one in JSON, as in CSV exports, or else `text`."""
+    """Return the messages if `text` is a JSON list of messages, as in CSV exports, else `text`."""
     if not _MESSAGES_PATTERN.match(text):
         return text
     try:

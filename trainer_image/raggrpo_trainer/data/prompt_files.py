@@ -31,7 +31,7 @@ from .rows import Row, data_error, read_rows
 MAX_SHOWN_ROWS = 3
 """Number of invalid rows whose error is shown; further invalid rows are only counted."""
 MAX_INVALID_ROWS = 100
-"""Number of invalid rows after which reading stops; more rows would have the same error."""
+"""Number of invalid rows after which reading stops, because so many indicate a wrong column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:
-    """Return the largest text length up to `count` that has at most `limit` tokens, or 0.
+    """Return the largest text length, up to `count`, with at most `limit` tokens; 0 if none.
 
     A search over the text works with any tokenizer; cutting token ids and decoding them can split
     characters and change the number of tokens.

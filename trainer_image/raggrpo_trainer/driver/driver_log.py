@@ -15,7 +15,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 5.0
-"""Interval of the copies; a killed driver loses at most the log of one interval."""
+"""Interval between copies; a killed driver loses at most the log of one interval."""
 CLOSE_SECONDS = 10.0
 """Maximum time for which an exiting driver waits for the last copy."""
 

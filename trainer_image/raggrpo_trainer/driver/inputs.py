@@ -33,5 +33,5 @@ def read_inputs(config: TrainerConfig) -> Inputs:
 
 
 def attempt_folder(config: TrainerConfig) -> Path:
-    """Return the folder of this attempt's records."""
+    """Return the folder of this attempt's logs."""
     return Path(config.monitoring.log_dir) / names.ATTEMPTS_DIR / str(config.attempt.number)

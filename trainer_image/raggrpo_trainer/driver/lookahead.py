@@ -49,11 +49,11 @@ class Lookahead:
         self._ahead = asyncio.ensure_future(self._prepare(self._step, cursor))
 
     def needs(self, step: int, service: str) -> bool:
-        """Return whether `step` waits for `service`, or False if only a later step's batch does."""
+        """Return whether `step` waits for `service`; False if only a later batch depends on it."""
         return service not in self._services or self._step <= step
 
     async def next(self) -> Prepared:
-        """Return the next step's batch and start to prepare the one after it."""
+        """Return the next step's batch and start to prepare the batch after it."""
         prepared = await self._ahead
         self._step += 1
         if self._step <= self._config.training.total_steps:

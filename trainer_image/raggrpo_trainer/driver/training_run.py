@@ -69,7 +69,7 @@ class TrainingRun:
         self._reporter = reporter
         self._server = server
         self._previous = previous
-        """Last progress of the previous driver on this Ray cluster."""
+        """Last progress of the previous driver on this Ray cluster; None without such a driver."""
         self._is_gpu = config.resources.device is Device.GPU
         self.ranks: Ranks | None = None
         """The ranks; None until they are started or adopted."""

@@ -66,7 +66,7 @@ class EnginePool:
         """Called after `processes` has changed."""
 
     async def start(self) -> list[bool]:
-        """Adopt running engines or start new ones; return for each whether it was reused."""
+        """Adopt running engines or start new ones; return whether each engine was reused."""
         num_engines = self._config.world.num_engines
         results = await asyncio.gather(*(self._obtain(i) for i in range(num_engines)))
         self.engines = [actor for actor, _, _ in results]
@@ -148,7 +148,7 @@ class EnginePool:
             raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
 
     def _memory_error(self, name: str, shortage: OutOfMemory) -> TrainerError:
-        """Return the error that ends the attempt; a replacement would run out of memory too."""
+        """Return the error of an engine that ran out of memory, as its replacement would, too."""
         colocated = self._config.resources.placement is Colocation.COLOCATED
         short_of = engine_shortage(shortage, colocated=colocated)
         is_host = shortage.kind is Kind.HOST

@@ -22,7 +22,7 @@ class Objective:
 
 
 def token_weights(lengths: Sequence[int], objective: Objective) -> list[float]:
-    """Return each completion's weight; the loss is the sum of all token losses times their weight.
+    """Return the token weight of each completion; the loss is the weighted sum of token losses.
 
     `lengths` has the number of sampled tokens of every completion in the batch on all ranks,
     including those skipped because their advantage is zero. So the weights include the global

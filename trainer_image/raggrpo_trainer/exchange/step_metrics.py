@@ -84,7 +84,7 @@ class StepMetrics(LossMetrics[float]):
     weight_update_ratio: float | None
     """‖Δw‖ / ‖w‖ of the step's last update; None if it was not due or no update was applied."""
     num_skipped_updates: int
-    """Number of updates skipped because gradients exceeded FP16's range; in no other metric."""
+    """Number of updates skipped because gradients exceeded FP16's range; not in other metrics."""
     loss_scale: float
     """Loss scale after the step; 1 unless the precision is FP16."""
     non_finite: bool

@@ -7,7 +7,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def host_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Return the pod's working set in bytes: like the kubelet's, without inactive page cache.
+    """Return the pod's working set in bytes, without inactive page cache, as the kubelet does.
 
     Outside a container, return the resident memory of this process.
     """

@@ -14,7 +14,7 @@ _LIBRARY_LEVELS: Final[Mapping[LogLevel, int]] = {
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
-"""Log level of libraries; never DEBUG, as thousands of messages would hide the trainer's."""
+"""Log level of libraries; never DEBUG, as their messages would hide the trainer's messages."""
 
 
 def configure_logs(level: LogLevel) -> None:
@@ -29,10 +29,10 @@ def configure_logs(level: LogLevel) -> None:
 
 
 def vllm_log_variables(level: LogLevel) -> dict[str, str]:
-    """Return the environment variables of vLLM's log level, which it reads on import."""
+    """Return the environment variables of vLLM's log level, which vLLM reads on import."""
     return {"VLLM_LOGGING_LEVEL": _vllm_level(level)}
 
 
 def _vllm_level(level: LogLevel) -> str:
-    """Return vLLM's level; never above ERROR, the level at which its core logs why it exits."""
+    """Return vLLM's log level; never above ERROR, at which its core logs why the core exits."""
     return "INFO" if level is LogLevel.DEBUG else "ERROR"

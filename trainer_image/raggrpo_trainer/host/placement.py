@@ -55,7 +55,7 @@ class Placement:
 
     @classmethod
     async def obtain(cls, config: TrainerConfig, timeout_seconds: float = 120.0) -> "Placement":
-        """Return the existing group if it has the right shape, else a new one."""
+        """Return the existing placement group if its bundles match the job, or else a new one."""
         shape = bundles(config)
         expected = [dict(resources) for resources in shape.resources]
         try:
@@ -92,7 +92,7 @@ class Placement:
 
 
 def _group_strategy(config: TrainerConfig) -> str:
-    """Return the placement strategy. On one machine all bundles share its single Ray node."""
+    """Return the placement strategy. On one machine, all bundles are on one Ray node."""
     if config.resources.nodes > 1:
         return "STRICT_SPREAD"
     return "PACK" if config.resources.placement == "Colocated" else "SPREAD"

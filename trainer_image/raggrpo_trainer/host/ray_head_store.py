@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def ray_store_env(store: Path) -> dict[str, str]:
-    """Return the environment that makes Ray store its head's state in this folder.
+    """Return the environment variables that make Ray store its head's state in this folder.
 
     Returns {} if the folder does not support RocksDB; Ray then stores the state in memory. Removes
     sibling folders, which belong to earlier clusters of the job.

@@ -35,9 +35,9 @@ DETAIL_CHARACTERS = 400
 """Maximum length of an error detail, which may consist of an excerpt and a remedy."""
 MIN_SECRET_CHARACTERS = 8
 OUTAGES_BEFORE_SERIAL = 2
-"""Number of outages during a call from which on only one such call is retried at a time."""
+"""Number of outages during a call after which its retries are serial: one call at a time."""
 MAX_SERIAL_OUTAGES = 5
-"""Number of outages during a call's serial retries after which the call fails as their cause."""
+"""Number of outages during a call's serial retries after which the call fails as the cause."""
 
 # A separate generator: retries must not advance the process's global random state.
 _jitter = random.Random()
@@ -193,7 +193,7 @@ class JsonService:
         return value
 
     async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
-        """If the call failed because of an outage, wait until the outage ends and return True."""
+        """Return whether an outage caused the failure; if so, first wait until the outage ends."""
         if self._gate is None or not failure.transient:
             return False
         return await self._gate.wait_if_down(str(failure), is_first=is_first)

@@ -1,8 +1,8 @@
-"""Detect that a service is down, and let its calls wait until it responds again.
+"""Detect that a service is down, and let calls wait until the service responds again.
 
 A failed call triggers a probe, which repeats an earlier successful request. If the probe fails too,
-or most recent calls have failed, the service is down and its calls do not count as failed. If the
-probe succeeds, the service is up and the call itself is at fault. This is the circuit breaker of
+or most of the recent calls have failed, the service is down and its calls do not count as failed. If
+the probe succeeds, the service is up and the call itself is at fault. This is the circuit breaker of
 Nygard, Release It! (2nd ed. 2018, ch. 5), except that calls wait instead of failing.
 """
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 MIN_PROBE_INTERVAL_SECONDS = 0.5
 MAX_PROBE_INTERVAL_SECONDS = 5.0
-"""Bounds of the probe interval; the upper one limits the delay until recovery is detected."""
+"""Bounds of the probe interval; the upper bound limits the delay of detecting a recovery."""
 HANG_SECONDS = 20.0
 HANG_FACTOR = 3.0
 """A service hangs if it sends no response for HANG_SECONDS, or for HANG_FACTOR times its largest

@@ -41,7 +41,7 @@ class LayoutResult:
     nats: float
     gradient_error: float
     problem: str = ""
-    """Why the layout cannot be computed; "" if it can."""
+    """Reason why the layout cannot be computed; "" if it can be computed."""
 
     @property
     def is_exact(self) -> bool:
@@ -57,7 +57,7 @@ class FamilyResult:
 
     architecture: str
     problem: str = ""
-    """Why no layout can be trained, for example "not causal"; "" if `layouts` is set."""
+    """Reason why no layout can be trained, such as "not causal"; "" if `layouts` is set."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 

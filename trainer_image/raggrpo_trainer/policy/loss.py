@@ -7,7 +7,7 @@ from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.step_metrics import LossMetrics
 
 MISMATCH_TOLERANCE = 1e-3
-"""Logprobs of trainer and engine that differ by less than this (nats) count as equal (importance 1).
+"""Logprobs of trainer and engine count as equal (importance 1) if they differ by less, in nats.
 
 Two fp32 implementations differ by about 5e-6, depending on how the engine batches requests. Without
 this dead band the noise would reach the parameters, and a resumed run would not be bitwise equal to

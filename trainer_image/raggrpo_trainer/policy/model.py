@@ -90,7 +90,7 @@ class TokenLogprobs(nn.Module):
 
 
 def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False) -> TokenLogprobs:
-    """Load the folder in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
+    """Load the model in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
     Each rank reads the whole model; until it is sharded, a parameter takes 4 bytes of host memory.
     Dropout is off. A frozen model has no gradients and is not compiled.

@@ -58,7 +58,7 @@ class Span:
 
     start: int
     prompt: int
-    """Number of prompt tokens, from `start` on."""
+    """Number of prompt tokens; the first one is at `start`."""
     blocks: tuple[tuple[int, int], ...]
     """(count, length) of runs of equally long completions, in row order."""
 

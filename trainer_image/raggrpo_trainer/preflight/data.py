@@ -37,7 +37,7 @@ class DataCheck:
 
     findings: tuple[Finding, ...]
     prompts: list[Prompt]
-    """Prompts of the training files; empty if they cannot be read."""
+    """Prompts of the training files; empty if a file cannot be read."""
 
 
 def check_data(config: TrainerConfig) -> DataCheck:

@@ -38,9 +38,9 @@ class Layout:
     """The row layout in which training is exact."""
 
     row_layout: RowLayout | None
-    """None if training is exact in no layout."""
+    """The layout; None if training is exact in no layout."""
     reason: str
-    """Why shared-prefix rows, or all layouts, are not exact; "" if shared-prefix rows are exact."""
+    """Reason why shared-prefix rows, or all layouts, are not exact; "" if SharedPrefix is exact."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class ModelCheck:
     finding: Finding
     facts: Facts
     tokenizer: Tokenizer | None
-    """None if the tokenizer cannot be loaded."""
+    """The tokenizer; None if it cannot be loaded."""
 
 
 def check_model(path: Path) -> ModelCheck:

@@ -22,9 +22,9 @@ from .metrics import LABELED_METRICS, METRICS
 from .step_record import StepRecord
 
 HISTORY_BYTES = 32 * 2**20
-"""Bytes after which a history gets only every 10th step; after twice as many, every 100th; …"""
+"""History size in bytes after which only every 10th step is written; at twice that, every 100th."""
 MAX_BOARD_STEPS = 20_000
-"""Number of steps (2 KiB each) after which TensorBoard and W&B get only every 10th step; …"""
+"""Number of steps (2 KiB each) after which TensorBoard and W&B get only every 10th step."""
 RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
 """Events that are always written; other events occur with each checkpoint and are thinned out."""
 

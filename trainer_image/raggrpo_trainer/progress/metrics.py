@@ -1,4 +1,4 @@
-"""The metrics of a run, by name; Prometheus shows them as `raggrpo_<name>` with this help text.
+"""The metrics of a run: help text by name. Prometheus shows each as `raggrpo_<name>`.
 
 To add a metric of the loss, add a field to `exchange.step_metrics.LossMetrics` and a row here.
 docs/reference/metrics.md is generated from these tables.
@@ -32,7 +32,7 @@ STEP_METRICS: Final[Mapping[str, str]] = {
     "samples_per_second": "Samples per second of the whole step.",
     "tokens_per_second": "Sampled tokens per second of the whole step.",
 }
-"""Reported for every step: fields of SampleMetrics and StepMetrics, and rates."""
+"""Metrics of every step: fields of SampleMetrics and StepMetrics, and rates."""
 
 PROBE_METRICS: Final[Mapping[str, str]] = {
     "host_memory_bytes": "Memory of the driver's pod.",
@@ -42,7 +42,7 @@ PROBE_METRICS: Final[Mapping[str, str]] = {
     "train_tflops": "TFLOP/s of training over all ranks.",
     "mfu": "TFLOP/s of training relative to the peak of the GPUs (MFU).",
 }
-"""Reported by the probes when they are due; some are absent on CPUs."""
+"""Metrics of the probes, reported when a probe is due; some are absent on CPUs."""
 
 RUN_METRICS: Final[Mapping[str, str]] = {
     "step": "Last completed step.",
@@ -53,7 +53,7 @@ RUN_METRICS: Final[Mapping[str, str]] = {
     "save_seconds": "Duration of the last checkpoint save in seconds.",
     "checkpoint_step": "Step of the newest complete checkpoint; 0 if there is none.",
 }
-"""Reported on the Prometheus page only; Progress has them as fields."""
+"""Metrics on the Prometheus page only; Progress reports the same values as fields."""
 
 METRICS: Final = {**RUN_METRICS, **STEP_METRICS, **PROBE_METRICS}
 """Gauges with the label `job`."""

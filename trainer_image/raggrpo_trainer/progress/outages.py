@@ -20,7 +20,7 @@ MAX_CAUSE_CHARACTERS = 256
 
 Report = Callable[[Sequence[EndpointOutage]], None]
 Needs = Callable[[str], bool]
-"""Whether the step needs the service of this name."""
+"""Predicate: whether the step needs the service with this name."""
 
 
 def every_service(_: str) -> bool:

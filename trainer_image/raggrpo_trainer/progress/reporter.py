@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 MAX_SKIPPED_CHECKPOINTS = 32
 MAX_IN_PLACE = 16
 MAX_MESSAGE_CHARACTERS = 1000
-"""Limits of fields of `Progress`."""
+"""Length limits of fields of `Progress`."""
 
 
 class Reporter:
@@ -89,7 +89,7 @@ class Reporter:
         best: "Checkpoint | None" = None,
         skipped: Sequence[SkippedCheckpoint] = (),
     ) -> None:
-        """Report the step to resume from, 0 without a checkpoint, and skipped checkpoints."""
+        """Report the step to resume from (0 without a checkpoint) and skipped checkpoints."""
         self._update(
             step=step,
             started_from_step=step,

@@ -1,4 +1,4 @@
-"""The reporting thread: writes and publishes an attempt's reports. Must not use the loop.
+"""The reporting thread: writes and publishes an attempt's reports. Must not import `loop`.
 
 Failed writes are counted and reported; they never stop training.
 """
@@ -40,7 +40,7 @@ MAX_METRICS = 64
 Record = StepRecord | dict[str, Any]
 """A step, or an event as written to the history."""
 Publish = Callable[[bytes, bytes], None]
-"""Receives Progress as JSON and the Prometheus text; called from the reporting thread."""
+"""Function that receives Progress as JSON and the Prometheus text in the reporting thread."""
 
 
 class ReportingThread(threading.Thread):

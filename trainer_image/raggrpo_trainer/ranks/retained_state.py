@@ -21,7 +21,7 @@ class TrainingPosition:
     samples: SampleMetrics | None = None
     """Sample metrics of the step; None if the state was loaded instead of trained."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Duration in seconds of each stage of the step that precedes training."""
+    """Durations in seconds of the step's stages before training, by stage."""
 
     @property
     def reward(self) -> float | None:

@@ -38,7 +38,7 @@ class SurvivingRanks:
 
     @classmethod
     def find(cls, epoch: int) -> Self:
-        """Return the ranks of epochs before this one."""
+        """Return the ranks of epochs before `epoch`."""
         names = [name for name in ray.util.list_named_actors() if name.startswith("rank-")]
         return cls([name for name in names if _epoch_of(name) < epoch])
 

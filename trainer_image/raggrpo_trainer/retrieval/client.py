@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 BATCH_QUERIES = 64
 BATCH_WINDOW_SECONDS = 0.005
 CACHED_QUERIES = 10_000
-"""Cached results per endpoint; 30 MiB with three passages of 1 KiB each."""
+"""Number of cached results per endpoint; 30 MiB with three passages of 1 KiB each."""
 WARM_UP_RETRY_SECONDS = 1.0
 WARM_UP_TEXT = "warm-up"
 

@@ -17,17 +17,17 @@ _NOT_TEXT: Final = re.compile(
     r"(^|.*_)(ids?|uuid|key|ref|sku|types?|kind|scores?|url|uri|link|href|sources?|path|file|filename"
     r"|hash|lang|language|status|model|date|time)$"
 )
-"""Names in snake case whose values are not readable text, however long they are."""
+"""Pattern of snake-case names whose values are not readable text, even if they are long."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:/@#-]{0,64}")
 NAME_BONUS: Final = 1_000_000
-"""Bonus that a text with a default name gets in addition to its length."""
+"""Weight of a text with a default name, in addition to the length of the text."""
 
 
 def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
     """Return the path of the leaf most likely to be the text, and its weight, or else ("", 0).
 
-    `items` is the path of the list of results; the name of a bare text is its last component.
+    `items` is the path of the list of results; its last component names bare texts.
     """
     texts = {
         at: each

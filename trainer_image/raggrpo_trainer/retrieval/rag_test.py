@@ -66,7 +66,7 @@ def variants(
 
 
 def saturation(levels: Sequence[LoadLevel]) -> int:
-    """Return the number of calls in flight at which throughput saturates, or 0 if none. Pure."""
+    """Return the number of calls in flight that saturates throughput, or 0 if none does. Pure."""
     for number, level in enumerate(levels[:-1]):
         if all(
             each.per_second < MIN_THROUGHPUT_GAIN * level.per_second

@@ -137,7 +137,7 @@ def _passages(response: Any, mapping: ResponseMapping, needs_score: bool) -> tup
 
 
 def _read(response: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[Passage, ...]:
-    """Return the passages. Raises _Mismatch with the first missing field."""
+    """Return the passages in a response. Raises _Mismatch with the first missing field."""
     problem: _Mismatch | None = None
     for path in [mapping.items] if mapping.items else ITEMS_PATHS:
         items = _items(path, response)
@@ -171,7 +171,7 @@ def _items(path: str, response: Any) -> list[Any] | None:
 
 
 def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
-    """Return one result. Raises ValueError with the missing field."""
+    """Return the passage in one result. Raises ValueError with the missing field."""
     text = _first(item, mapping.text, TEXT_PATHS)
     match text:
         case [str() as single]:  # a multi-valued field with one value

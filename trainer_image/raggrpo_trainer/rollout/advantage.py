@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 _STD_FLOOR = 1e-6
-"""Added to the standard deviation so that nearly equal rewards do not blow up the advantages."""
+"""Addend to the standard deviation that keeps advantages of nearly equal rewards small."""
 
 
 def group_advantages(

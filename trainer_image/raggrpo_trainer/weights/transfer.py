@@ -87,7 +87,7 @@ class FileTransfer:
     node: str
     """Ray node on which the file is."""
     fetch: Callable[[], Any]
-    """Returns an object reference to the content, for engines on other nodes."""
+    """Function that returns an object reference to the content, for engines on other nodes."""
     needs_all_engines: ClassVar[bool] = False
 
     async def prepare(self) -> None:
@@ -142,7 +142,7 @@ class ChunkTransfer:
     version: int
     source: ChunkSource
     write_file: Callable[[], Awaitable[FileTransfer]]
-    """Writes the ranks' current weights to a file."""
+    """Function that writes the ranks' current weights to a file."""
     needs_all_engines: ClassVar[bool] = True
 
     async def prepare(self) -> None:
