@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _prepare(folder: Path, seed: int, steps: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # incomplete or outdated
+    shutil.rmtree(folder, ignore_errors=True)  # the existing folder is incomplete or outdated
     folder.mkdir(parents=True)
     # Imported late: a complete folder does not need torch, whose import takes seconds.
     import torch

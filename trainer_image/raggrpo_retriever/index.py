@@ -14,7 +14,7 @@ import numpy as np
 
 from .corpus import Passage
 
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG on import
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets it to DEBUG on import
 
 # Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"

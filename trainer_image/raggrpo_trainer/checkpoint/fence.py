@@ -128,7 +128,7 @@ class Fence:
 
     def release(self) -> None:
         """Stop the heartbeat, so that another job can claim the folder at once."""
-        self._released.set()  # prevents a heartbeat in progress from recreating the file
+        self._released.set()  # stop the heartbeats before deleting their file
         _beat_path(self.path, self.epoch).unlink(missing_ok=True)
 
     def _record_valid_checkpoints(self) -> None:

@@ -113,7 +113,7 @@ class Checkpoint:
         return -math.inf if self.marker.score is None else self.marker.score
 
     def ref(self) -> CheckpointRef:
-        """Return the reference for Progress."""
+        """Return a reference to this checkpoint for Progress."""
         marker = self.marker
         return CheckpointRef(
             step=marker.step, path=str(self.folder), time=marker.time, world_size=marker.world_size

@@ -72,7 +72,7 @@ class CheckpointStore:
         *,
         reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
     ) -> None:
-        """Find the checkpoints; `reached` is called with each phase of a save and its step."""
+        """Find the checkpoints; `reached` is called with phase and step at each phase of a save."""
         self._spec = spec
         self._fence = fence
         self._config_hash = config_hash

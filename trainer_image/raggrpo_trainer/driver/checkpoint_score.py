@@ -1,8 +1,8 @@
 """The score that determines the best checkpoint. Pure.
 
 The loss is not a score. GRPO's loss is a surrogate for the gradient: advantages are centered within
-each group, so it is near 0 for a policy that has learned nothing and for one that has learned
-everything (Shao et al., "DeepSeekMath", 2024, equation 3).
+each group, so the loss is near 0 both for a policy that has learned nothing and for a policy that
+has learned everything (Shao et al., "DeepSeekMath", 2024, equation 3).
 """
 
 import math

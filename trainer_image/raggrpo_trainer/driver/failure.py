@@ -1,4 +1,4 @@
-"""Conversion of the error that ended an attempt to Progress.failure."""
+"""Convert the error that ended an attempt into Progress.failure."""
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -8,7 +8,7 @@ from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
 
 def to_failure(error: Exception) -> Failure:
-    """Return the exit code, the message, and the sizing term that was too small, if known."""
+    """Return a Failure with exit code, message and, if known, the sizing term that was too small."""
     if isinstance(error, TrainerError):
         short_of = str(error.short_of or "")
         return Failure(exit_code=error.exit_code, message=str(error)[:1000], short_of=short_of)

@@ -1,4 +1,4 @@
-"""Compares the job's memory needs with the memory that the ranks measured, before engines start.
+"""Compare the job's memory needs with the memory that the ranks measured, before engines start.
 
 The operator's rules use the same formulas with values from node labels and the spec. Must not
 measure memory itself.

@@ -1,4 +1,4 @@
-"""Resume of an attempt: from the state that surviving ranks retain, or from a checkpoint."""
+"""Resume an attempt from the state that surviving ranks retain, or from a checkpoint."""
 
 import asyncio
 import hashlib

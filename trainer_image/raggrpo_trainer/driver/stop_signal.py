@@ -1,4 +1,4 @@
-"""Cancellation of work in progress on a stop signal."""
+"""Cancel work in progress on a stop signal."""
 
 import asyncio
 from typing import Any

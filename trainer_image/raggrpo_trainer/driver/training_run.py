@@ -75,7 +75,7 @@ class TrainingRun:
         """The ranks; None until they are started or adopted."""
 
     async def run(self) -> None:
-        """Start everything, resume, train, validate and export."""
+        """Start ranks and engines, resume, train, validate and export."""
         config, reporter = self._config, self._reporter
         epoch = self._fence.epoch
         reporter.report_stage(Stage.LOADING_MODEL)

@@ -1,4 +1,4 @@
-"""Choice of the precision by compute capability (GPU) or by measurement (CPU)."""
+"""Choose the precision by compute capability (GPU) or by measurement (CPU)."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
 """Detect that a service is down, and let calls wait until the service responds again.
 
 A failed call triggers a probe, which repeats an earlier successful request. If the probe fails too,
-or most of the recent calls have failed, the service is down and its calls do not count as failed. If
-the probe succeeds, the service is up and the call itself is at fault. This is the circuit breaker of
-Nygard, Release It! (2nd ed. 2018, ch. 5), except that calls wait instead of failing.
+or most of the recent calls have failed, the service is down and its calls do not count as failed.
+If the probe succeeds, the service is up and the call itself is at fault. This is the circuit
+breaker of Nygard, Release It! (2nd ed. 2018, ch. 5), except that calls wait instead of failing.
 """
 
 import asyncio

@@ -88,7 +88,7 @@ def _compare(
     try:
         attention = attention_implementation(Attention.AUTO, layout)
         logprobs, gradient = _row_result(small_model(config, attention=attention), layout)
-    except Exception as error:  # many models' code fails with a layout that it does not support
+    except Exception as error:  # the code of many models fails with an unsupported layout
         return LayoutResult(float("inf"), float("inf"), _short(error))
     relative = (gradient - expected[1]).norm() / expected[1].norm()
     return LayoutResult(float((logprobs - expected[0]).abs().max()), float(relative))

@@ -1,4 +1,4 @@
-"""Conversion of groups of completions to micro-batches of tensors. Pure.
+"""Convert groups of completions to micro-batches of tensors. Pure.
 
     items = build_items(groups, weights)
     shares = balance_over_ranks(items, num_ranks)

@@ -237,7 +237,7 @@ class Policy:
 
     def checksum(self) -> int:
         """Return a checksum of parameters and optimizer state, equal on all ranks."""
-        # The optimizer's parameters are shards; the model's are unsharded until a backward pass.
+        # The optimizer has sharded parameters; the model's are unsharded until a backward pass.
         parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         moments = (
             self._optimizer.state[parameter][name]

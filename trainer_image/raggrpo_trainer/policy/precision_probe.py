@@ -1,4 +1,4 @@
-"""Choice of FP32 or BF16 on a CPU by timing one layer of the model.
+"""Choose FP32 or BF16 on a CPU by timing one layer of the model.
 
 The measurement runs in a child process: a CPU may advertise instructions (AMX) that its hypervisor
 forbids, in which case the first BF16 matrix product kills the process.

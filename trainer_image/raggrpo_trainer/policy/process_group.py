@@ -1,4 +1,4 @@
-"""Initialization of torch's process group."""
+"""Initialize torch's process group."""
 
 import socket
 

@@ -36,7 +36,7 @@ class WandbRun:
                 [*program, str(descriptor), json.dumps(options)],
                 pass_fds=[descriptor],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the driver only
+                start_new_session=True,  # Ctrl-C must only interrupt the driver
                 env={"WANDB_ERROR_REPORTING": "false"} | _folders(monitoring.log_dir) | {**env},
             )
 

@@ -81,7 +81,7 @@ class RankActor:
         save_ray_logs(Path(log_folder))
         configure_logs(level)
         with large_import():
-            importlib.import_module("raggrpo_trainer.policy.policy")  # early: `build` needs it
+            importlib.import_module("raggrpo_trainer.policy.policy")  # `build` needs it
         self._rank = rank
         self._world_size = world_size
         self._epoch = epoch
@@ -136,7 +136,7 @@ class RankActor:
         configure_logs(level)
         if self._policy is None or self._retained is None:
             return None
-        self.free_chunks(epoch)  # of a driver that exited during a weight transfer
+        self.free_chunks(epoch)  # left by a driver that exited during a weight transfer
         return self._info(self._policy), self._retained
 
     def wait_for_driver(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Reuse of ranks whose driver was killed or stopped by a preStop hook, if their state is valid.
+"""Reuse ranks whose driver was killed or stopped by a preStop hook, if their state is valid.
 
 `retained_state` defines the state that such ranks retain; `driver.resume` resumes from it.
 """

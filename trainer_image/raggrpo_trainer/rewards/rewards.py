@@ -213,7 +213,7 @@ class Rewards:
             case RewardKind.PYTHON:
                 hook = python_reward(function.python, function.timeout_seconds)
             case RewardKind.JUDGE:
-                assert function.judge is not None  # required by a rule
+                assert function.judge is not None  # guaranteed by a rule
                 label = f"reward {name} at {display_url(function.url)}"
                 gate = GateOptions.of(label, self._outages, self._tasks)
                 hook = JudgeReward(

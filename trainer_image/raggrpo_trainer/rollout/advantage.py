@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 _STD_FLOOR = 1e-6
-"""Addend to the standard deviation that keeps advantages of nearly equal rewards small."""
+"""Added to the standard deviation to limit the advantages of nearly equal rewards."""
 
 
 def group_advantages(

@@ -1,4 +1,4 @@
-"""Selection of the weight transfer backend. Imports neither torch nor vLLM."""
+"""Select the weight transfer backend. Imports neither torch nor vLLM."""
 
 from enum import StrEnum
 
