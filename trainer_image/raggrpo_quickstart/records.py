@@ -3,8 +3,8 @@
 Each language is a passage, such as "Tamang, Western [tdg]", with the inverted name from ISO 639-3.
 The answer to its question, "Tamang, Western", is the code in brackets, which occurs only in the
 retrieved passages. A question is used only if it meets two conditions. All hits share a word with
-the question, so that the right hit cannot be chosen without reading. Only the right hit ends with
-the last word of the question: a model of two layers can only use the word next to the code.
+the question, so that the right hit cannot be chosen without reading. Only the right hit has
+the last word of the question next to its code: a model of two layers can use no other word.
 """
 
 import json

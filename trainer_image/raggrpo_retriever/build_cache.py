@@ -1,4 +1,4 @@
-"""A cache of folders by key; each folder is complete or absent. Must not depend on its content.
+"""A cache of folders by key; each folder is complete or absent. Must not depend on their content.
 
     root/<key>/            a complete folder; COMPLETE is written last
     root/<key>.building/   partial results of unfinished builds, reused by the next build
@@ -34,9 +34,7 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
         _mark_complete(draft)
         _publish(draft, target)
     except FileNotFoundError:
-        if not is_complete(
-            target
-        ):  # if complete: another process finished and removed the workspace
+        if not is_complete(target):  # else: another build finished and removed the workspace
             raise
     shutil.rmtree(workspace, ignore_errors=True)
     return target

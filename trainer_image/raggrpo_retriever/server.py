@@ -1,9 +1,8 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-Must not load anything: the status is 503 until the loader sets the index of the `IndexHolder`.
-
-A call may have any number of queries. The status is 413 if the request body exceeds
-MAX_BODY_BYTES or the passages exceed MAX_RESPONSE_BYTES.
+Must not load anything: the status is 503 until the loader sets the index of the `IndexHolder`. A
+call may have any number of queries. The status is 413 if the request body exceeds MAX_BODY_BYTES or
+the passages exceed MAX_RESPONSE_BYTES.
 """
 
 import asyncio

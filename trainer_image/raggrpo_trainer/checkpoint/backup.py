@@ -1,8 +1,8 @@
 """Backups of checkpoints at a URL that fsspec supports: file, s3, gs.
 
-COMPLETE is copied last. As in the checkpoint path, a folder without it is not a checkpoint.
-fsspec reads credentials from the environment. Must not delete anything. Clients of remote file
-systems raise other errors besides OSError, so every error is caught and reported with the URL.
+COMPLETE is copied last. As in the checkpoint path, a folder without it is not a checkpoint. fsspec
+reads credentials from the environment. Must not delete anything. Clients of remote file systems
+raise other errors besides OSError, so every error is caught and reported with the URL.
 """
 
 import posixpath

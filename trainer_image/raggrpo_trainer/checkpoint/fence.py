@@ -6,8 +6,8 @@
 
 Every attempt claims the next epoch. If an older attempt completes a checkpoint after that claim,
 for example because its process was suspended, the checkpoint is not in any accepts list, so no
-later attempt uses it. Must not change
-checkpoints or compare clocks of different hosts: a heartbeat is only checked for changes.
+later attempt uses it. Must not change checkpoints or compare clocks of different hosts: a heartbeat
+is only checked for changes.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ from raggrpo_trainer.host.out_of_memory import Kind, out_of_memory
 
 
 def to_failure(error: Exception) -> Failure:
-    """Return a Failure with exit code, message and, if known, the sizing term that was too small."""
+    """Return a Failure with exit code, message and the sizing term that was too small, if known."""
     if isinstance(error, TrainerError):
         short_of = str(error.short_of or "")
         return Failure(exit_code=error.exit_code, message=str(error)[:1000], short_of=short_of)

@@ -5,8 +5,8 @@
        └── checkpoint when due ◀── report ◀── weights to the engines ◀──────┘
 
 Retrieval for the next step runs during generation and training of the current step; with
-`offPolicySteps: 1`, generation for the next step also runs during training. The loop
-never restarts anything: it raises an exception, and the operator decides what to restart.
+`offPolicySteps: 1`, generation for the next step also runs during training. The loop never restarts
+anything: it raises an exception, and the operator decides what to restart.
 """
 
 import asyncio

@@ -34,5 +34,5 @@ def vllm_log_variables(level: LogLevel) -> dict[str, str]:
 
 
 def _vllm_level(level: LogLevel) -> str:
-    """Return vLLM's log level; never above ERROR, at which its core logs why the core exits."""
+    """Return vLLM's log level; never above ERROR, at which vLLM logs why its core exits."""
     return "INFO" if level is LogLevel.DEBUG else "ERROR"

@@ -33,8 +33,8 @@ def oom_kills(files: Iterable[Path] = COUNTS) -> int:
 def is_oom_killed(error: BaseException, kills: Mapping[str, int]) -> bool:
     """Return whether a lost process was killed for lack of memory; blocks while querying pods.
 
-    `kills` maps the Ray node of each pod in which the process may have run to an earlier result of
-    `oom_kills`.
+    `kills` contains an earlier result of `oom_kills` for the Ray node of each pod in which the
+    process may have run.
     """
     if isinstance(error, OutOfMemoryError):
         return True

@@ -94,7 +94,7 @@ async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Pr
     """Return the progress server of the cluster and its last progress; start it if necessary.
 
     The server of a lost head keeps its name until Ray has detected the loss. The call waits for
-    that, at most HEAD_LOSS_SECONDS.
+    the detection, at most HEAD_LOSS_SECONDS.
     """
     server = ray.remote(_Server).options(
         name=NAME,

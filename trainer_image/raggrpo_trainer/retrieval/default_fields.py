@@ -27,7 +27,7 @@ NAME_BONUS: Final = 1_000_000
 def guess_text_path(leaves: Mapping[str, Any], items: str) -> tuple[str, int]:
     """Return the path of the leaf most likely to be the text, and its weight, or else ("", 0).
 
-    `items` is the path of the list of results; its last component names bare texts.
+    The name of a result that is a bare text is the last component of `items`, the list's path.
     """
     texts = {
         at: each
