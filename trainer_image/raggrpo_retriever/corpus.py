@@ -71,7 +71,7 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
 
 
 Record = tuple[str, object]
-"""Place in the file ("line 3") and decoded value."""
+"""Place in the file, such as "line 3", and decoded value."""
 
 
 def _jsonl_records(path: Path) -> Iterator[Record]:

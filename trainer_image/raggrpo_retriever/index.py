@@ -23,7 +23,7 @@ _RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage and its score; larger is better, the scale depends on the index."""
+    """A passage and its score. Larger scores are better; their scale depends on the index."""
 
     position: int
     """Position in the corpus, from 0."""

@@ -60,7 +60,7 @@ class RetrieveRequest(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A RagChat request; calls of role Reference omit the three fields that the actor writes."""
+    """A RagChat request; calls of role Reference omit the three fields that the actor generates."""
 
     model_config = ConfigDict(strict=True)
 

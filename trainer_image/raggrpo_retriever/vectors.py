@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 
 HNSW_M = 32
-"""M of HNSW; a passage has twice as many links on the lowest layer."""
+"""M of HNSW: maximum number of links of a passage per layer; twice M on the lowest layer."""
 EF_CONSTRUCTION = 200
 EF_SEARCH = 256
 """efConstruction and efSearch of HNSW; `tests/bench/retrieval/dense_search.py` measures recall."""

@@ -40,7 +40,7 @@ def meta_of(
 def changed_values(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[str]:
-    """Return the values that differ from those of the checkpoint, as "path: old → new"."""
+    """Return the values that differ from the checkpoint's values, as "path: old → new"."""
     return changes(meta.resume_values, resume_values(config) | dict(identity))
 
 

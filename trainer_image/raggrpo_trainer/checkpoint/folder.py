@@ -122,7 +122,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The valid complete checkpoints: those of `epoch` and the older ones in its accepts list."""
+    """The valid complete checkpoints: all of `epoch`, and the older ones named in `accepted`."""
 
     epoch: int
     accepted: frozenset[str]

@@ -58,7 +58,7 @@ class SavePhase(StrEnum):
     COMPLETE = "complete"
     """All files except the marker are on disk."""
     RETENTION = "retention"
-    """The checkpoint is complete; older ones have not been removed yet."""
+    """The checkpoint is complete; older checkpoints have not been removed yet."""
 
 
 class CheckpointStore:

@@ -23,7 +23,7 @@ METRICS: Final[Mapping[BestBy, str]] = {
 def checkpoint_metrics(
     reward: float | None, validation: ValidationResult | None
 ) -> dict[str, float]:
-    """Return the step's metrics by name; a validation that scored no prompt adds no metrics."""
+    """Return the checkpoint's metrics by name; a validation that scored no prompt adds none."""
     metrics = {} if reward is None else {METRICS[BestBy.REWARD]: reward}
     if validation is not None and validation.num_samples:
         metrics[METRICS[BestBy.VALIDATION_EXACT_MATCH]] = validation.exact_match

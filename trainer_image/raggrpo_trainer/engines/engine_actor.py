@@ -37,7 +37,7 @@ class StaleEpoch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Report of an engine to the attempt that adopts it."""
+    """Properties of an engine, reported to the attempt that adopts the engine."""
 
     digest: str
     """`options_digest` of the engine's options; an engine with other options is replaced."""

@@ -9,7 +9,7 @@ from raggrpo_api.spec.algorithm import LossAggregation
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Settings of the objective; the names are those of `spec.algorithm`."""
+    """Settings of the objective, with the names of the fields of `spec.algorithm`."""
 
     clip_ratio_low: float
     clip_ratio_high: float

@@ -99,7 +99,7 @@ def engine_shortage(error: OutOfMemory, *, colocated: bool) -> Shortage:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, its causes, grouped errors and contexts, suppressed ones included."""
+    """Yield the error, its causes, grouped errors and contexts, including suppressed contexts."""
     pending: list[BaseException | None] = [error]
     visited: set[int] = set()
     while pending:

@@ -47,7 +47,7 @@ def bundles(config: TrainerConfig) -> Bundles:
 
 
 class Placement:
-    """The job's placement group and its actors' scheduling strategies."""
+    """The job's placement group, and the scheduling strategies of the job's actors."""
 
     def __init__(self, group: PlacementGroup, shape: Bundles) -> None:
         self._group = group

@@ -32,7 +32,7 @@ def is_transient_status(status: int) -> bool:
 def redirect_target(response: HttpResponse, url: str) -> str:
     """Return the target of a redirect from `url`, or "" if the response is not a redirect.
 
-    The target has no query and no credentials; on the same server it is the path alone.
+    The target has no query and no credentials; on the same server, it is only the path.
     """
     if not 300 <= response.status < 400 or not response.location:
         return ""
@@ -49,7 +49,7 @@ def redirect_target(response: HttpResponse, url: str) -> str:
 
 
 def is_html(response: HttpResponse) -> bool:
-    """Return whether a response is an HTML page; load balancers send one during maintenance."""
+    """Return whether a response is an HTML page, as sent by load balancers during maintenance."""
     return "html" in response.content_type.lower() or response.body.lstrip()[:1] == b"<"
 
 

@@ -21,7 +21,7 @@ class LossScale:
     """The loss scale; equal on all ranks, because torch reduces overflows over all ranks."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
-        # torch's defaults: the scale starts at 2^16 and doubles after 2000 updates without overflow.
+        # torch's defaults: start at 2^16, and double after 2000 updates without an overflow.
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.FP16)
 
     @property

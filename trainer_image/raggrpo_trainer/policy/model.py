@@ -185,7 +185,7 @@ def logit_transform(config: PreTrainedConfig) -> LogitTransform:
 
 
 def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """Return the modules that the model declares in `_no_split_modules`, without nested ones."""
+    """Return the outermost modules of the classes that the model lists in `_no_split_modules`."""
     names = set(causal_lm._no_split_modules or ())
     layers: list[nn.Module] = []
     inside: set[nn.Module] = set()

@@ -68,7 +68,7 @@ def check_data(config: TrainerConfig) -> DataCheck:
 def check_lengths(
     config: TrainerConfig, prompts: Sequence[Prompt], tokenizer: Tokenizer | None
 ) -> Finding:
-    """Compare maxPromptLength with the longest prompts, including passages of full length."""
+    """Compare the lengths of the longest prompts, with full-length passages, to maxPromptLength."""
     if not prompts or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "requires the data and the tokenizer")
     if problems := _template_problems(config, prompts, tokenizer):
@@ -118,7 +118,7 @@ def _needed_columns(config: TrainerConfig) -> dict[str, str]:
 
 
 def _columns(path: Path) -> dict[str, object]:
-    """Return the columns of a file, nested ones as mappings; {} if the file cannot be read."""
+    """Return the columns of a file, nested columns as mappings; {} if the file is unreadable."""
     try:
         if path.suffix == ".parquet":
             schema = pq.read_schema(path)

@@ -76,7 +76,7 @@ class ProgressActor:
         self._last_update = self._actor.update.remote(progress, metrics)
 
     async def progress(self) -> Progress | None:
-        """Return the last progress, possibly of the previous attempt, or None."""
+        """Return the last progress, possibly of the previous attempt, or None before the first."""
         content: bytes = await self._actor.progress.remote()
         return Progress.model_validate_json(content) if content else None
 

@@ -83,7 +83,7 @@ class ReportingThread(threading.Thread):
             self._dropped += 1
 
     def finish(self) -> None:
-        """Write and publish all queued records, then stop; do not wait for a hung log folder."""
+        """Write and publish all queued records, then stop; limit the wait for a hung log folder."""
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:

@@ -58,7 +58,7 @@ REQUIRED_STATE = frozenset({"model", "optimizer"})
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Report of a rank after it was built or adopted."""
+    """Properties of a rank, reported when the rank is built or adopted."""
 
     process: PodProcess
     precision: str

@@ -1,7 +1,7 @@
 """Query the retrieval endpoints of a job for many samples concurrently.
 
 A failed call affects only its sample and raises RetrievalFailed. Records latencies and failure
-causes; must not decide whether the run continues.
+causes; must not end the run.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class RetrievalClient:
     ) -> WarmUp:
         """Call until the first response arrives, then once more, and return both durations.
 
-        `columns` are those of any sample, for templates that name them. The first response of a
+        `columns` are the columns of any sample, for templates that name them. The first response of a
         cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
         when the limit is exceeded, or after a failure that is not transient. With `outages`,
         waits without a limit for an endpoint that is down.

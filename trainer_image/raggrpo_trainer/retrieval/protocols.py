@@ -36,7 +36,7 @@ from .response_mapping import map_response
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
     """Return the request for `queries`; RagChat and Http take exactly one query.
 
-    `extraBody` adds fields but cannot override those of the protocol. Raises CallFailed if a
+    `extraBody` adds fields but cannot override the protocol's fields. Raises CallFailed if a
     placeholder has no value; preflight rejects such jobs.
     """
     match endpoint.protocol:

@@ -193,7 +193,7 @@ def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
 def _merged(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:
     """Return `later` if it repeats the results of `earlier`, else both without duplicates.
 
-    Some services send all results so far with each event, others only the new ones.
+    Some services send all results so far with each event, others only the new results.
     """
     if not later or len(later) < len(earlier):
         repeats = False
@@ -226,7 +226,7 @@ def _first(item: Any, path: str, defaults: tuple[str, ...]) -> Any:
 
 
 def _lists(value: Any, path: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield path and items of the non-empty lists in a JSON value, outer ones first."""
+    """Yield path and items of the non-empty lists in a JSON value, outer lists first."""
     level = [(value, path)]
     for _ in range(depth):
         below: list[tuple[Any, str]] = []

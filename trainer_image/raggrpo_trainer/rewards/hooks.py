@@ -115,7 +115,7 @@ class ProcessReward:
         raise CallFailed(FailureCause(outcome["cause"]), outcome["detail"])
 
     async def close(self) -> None:
-        """Kill the idle processes; busy ones are killed when their callers are canceled."""
+        """Kill the idle processes; busy processes are killed when their callers are canceled."""
         for process in self._idle:
             process.kill()
             await process.wait()

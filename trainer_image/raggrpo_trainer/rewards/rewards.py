@@ -156,7 +156,7 @@ class Rewards:
         headers: Mapping[int, Mapping[str, str]] = {},
         outages: OutageListener | None = None,
     ) -> None:
-        """Import Python rewards. `headers` are the headers of judges, by index of their term.
+        """Import Python rewards. `headers` contains the headers of each judge by index of its term.
 
         Secrets in `headers` must be resolved. With `outages`, calls wait while a service is down
         instead of failing. Raises TrainerError (RewardCodeError) if a function cannot be imported.

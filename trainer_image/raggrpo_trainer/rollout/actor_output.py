@@ -1,4 +1,4 @@
-"""Parse the actor's output into its fields. Pure. Must not decide about rewards."""
+"""Parse the actor's output into its fields. Pure. Must not compute rewards."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`FailureLedger`: the failed calls of one step. Must not decide when a run ends."""
+"""`FailureLedger`: the failed calls of one step. Must not end a run."""
 
 from collections import Counter
 from collections.abc import Hashable

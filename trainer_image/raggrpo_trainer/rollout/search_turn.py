@@ -14,7 +14,7 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
 def search_query(text: str) -> str | None:
-    """Return the query of a turn that ended with SEARCH_END, or "" if it contains none.
+    """Return the query of a turn that ended with SEARCH_END, or "" if the turn has no query.
 
     Returns None if an <answer> comes before the query, because only the first tag counts.
     """
