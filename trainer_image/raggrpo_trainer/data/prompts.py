@@ -158,7 +158,7 @@ class Composer:
             min(config.data.num_workers, cpus), thread_name_prefix="compose"
         )
         self._started: dict[int, tuple[Prompt, Future[ComposedPrompt]]] = {}
-        """Prefetched prompts by index; a validation and a training prompt may have equal indices."""
+        """Prefetched prompts by index; a validation and a training prompt may share an index."""
 
     async def compose(self, prompt: Prompt, passages: Sequence[str], seed: int) -> ComposedPrompt:
         """Return the composed prompt; reuse the prefetched result if there is one."""

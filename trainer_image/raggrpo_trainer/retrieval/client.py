@@ -146,10 +146,10 @@ class RetrievalClient:
     ) -> WarmUp:
         """Call until the first response arrives, then once more, and return both durations.
 
-        `columns` are the columns of any sample, for templates that name them. The first response of a
-        cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
-        when the limit is exceeded, or after a failure that is not transient. With `outages`,
-        waits without a limit for an endpoint that is down.
+        `columns` are the columns of any sample, for templates that name them. The first response of
+        a cold service may take up to `limit_seconds`. Raises TrainerError (RetrievalUnavailable)
+        when the limit is exceeded, or after a failure that is not transient. With `outages`, waits
+        without a limit for an endpoint that is down.
         """
         target = self._endpoints[endpoint]
         fields: dict[str, str] = {}

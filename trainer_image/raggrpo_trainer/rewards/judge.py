@@ -37,7 +37,7 @@ class JudgeReward:
         first_delay_seconds: float = 0.5,
         gate: GateOptions | None = None,
     ) -> None:
-        """`headers` must contain resolved secrets. With `gate`, calls wait while the judge is down."""
+        """`headers` contains resolved secrets. With `gate`, calls wait while the judge is down."""
         self._spec = spec
         self._tasks = BackgroundTasks()
         # The key is the whole request as JSON.
