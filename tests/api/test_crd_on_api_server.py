@@ -284,7 +284,7 @@ FALLS = {"spec.training.learningRateSchedule": "Linear", "spec.training.totalSte
         (BY_EPOCHS, {"spec.suspend": True}, False),
     ],
 )
-def test_change_of_learning_rate_decay_end_is_rejected(
+def test_edit_that_moves_learning_rate_decay_end_is_rejected(
     existing: Mapping[str, Any],
     edit: Mapping[str, Any],
     is_rejected: bool,

@@ -189,7 +189,7 @@ def test_job_policy_applies_to_existing_job_on_spec_change(limited: Limited) -> 
         ({"image": "ours/trainer:0.1.0"}, ""),
     ],
 )
-def test_job_policy_applies_to_operator_account(
+def test_job_policy_applies_to_pods_created_by_operator(
     limited: Limited, changes: dict[str, Any], said: str
 ) -> None:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}

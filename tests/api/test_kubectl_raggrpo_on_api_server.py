@@ -196,7 +196,7 @@ def test_missing_job_is_reported_with_remedy(api_server: ApiServer, namespace: s
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_logs_of_unstarted_job_report_reason(api_server: ApiServer, namespace: str) -> None:
+def test_logs_error_reports_phase_of_unstarted_job(api_server: ApiServer, namespace: str) -> None:
     api_server.apply(make_cluster_job(), namespace=namespace)
     ended = kubectl_raggrpo("logs", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
     assert ended.returncode == 1

@@ -105,7 +105,7 @@ async def test_job_start_takes_twelve_writes(
     }
 
 
-async def test_managed_retriever_is_deleted_with_its_job(
+async def test_managed_retriever_is_deleted_after_job_succeeds(
     environment: OperatorEnvironment,
 ) -> None:
     endpoint = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}

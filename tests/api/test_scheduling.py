@@ -82,7 +82,7 @@ async def placed(api: Api, namespace: str, pod: Manifest) -> str:
 
 @pytest.mark.row("B24")
 @pytest.mark.usefixtures("scheduler")
-async def test_failed_node_is_used_only_if_no_other_fits(api: Api, namespace: str) -> None:
+async def test_failed_node_is_used_only_if_no_other_node_fits(api: Api, namespace: str) -> None:
     assert await placed(api, namespace, make_ray_pod("anywhere", 1)) == "failed", "it has the image"
 
     first = await placed(api, namespace, make_ray_pod("first", CPUS - 1, "failed"))

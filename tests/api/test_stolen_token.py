@@ -84,7 +84,7 @@ def test_operator_cannot_impersonate_other_users(target: Target) -> None:
     assert answer.status_code == FORBIDDEN, answer.text
 
 
-def test_objects_of_missing_job_are_garbage_collected(
+def test_pod_owned_by_missing_job_is_garbage_collected(
     api_server: ApiServer, target: Target
 ) -> None:
     method, path, body = create(

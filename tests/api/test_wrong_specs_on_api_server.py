@@ -104,7 +104,7 @@ def is_rejected_by_operator(raw: Mapping[str, Any]) -> bool:
     return any(each.severity is Severity.ERROR for each in violations(job, resolve(job)))
 
 
-def test_wrong_spec_forms_cover_all_schema_messages() -> None:
+def test_schema_texts_exist_for_all_wrong_forms() -> None:
     assert set(WRONG_FORMS) == set(SCHEMA_TEXTS)
 
 

@@ -166,7 +166,7 @@ def group_of(api_version: str) -> str:
 
 @pytest.mark.row("B27")
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["a"]}], ids=["cluster", "namespaces"])
-def test_operator_roles_have_needed_permissions_only(chart: Chart, values: dict[str, Any]) -> None:
+def test_operator_roles_grant_only_needed_permissions(chart: Chart, values: dict[str, Any]) -> None:
     rules = set(rules_of(chart.render(values | {"replicas": 2}), "ClusterRole", "Role"))
 
     watched = {(group_of(each.api_version), each.plural) for each in (JOBS, *CHILDREN)}

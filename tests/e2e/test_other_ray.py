@@ -18,7 +18,7 @@ END_SECONDS = 240
 
 @pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
-def test_other_ray_version_is_rejected_on_resume(
+def test_changed_ray_version_is_rejected_on_resume(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     other = build_other_ray_image(operator.trainer)
@@ -68,7 +68,7 @@ def test_other_ray_version_is_rejected_on_resume(
 
 @pytest.mark.row("C13")
 @pytest.mark.timeout(3600)
-def test_later_pods_use_image_digest_of_first_pod(
+def test_pods_of_resumed_job_use_image_digest_of_first_pod(
     cluster: Kubernetes, operator: Images, seeded: str
 ) -> None:
     image = push_to_registry(operator.trainer)

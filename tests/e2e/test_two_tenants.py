@@ -156,7 +156,7 @@ def test_job_named_like_network_policy_leaves_policy_unchanged(
     assert policy() == before
 
 
-def test_adversarial_preflight_fails_its_job_without_control_characters(
+def test_adversarial_preflight_output_fails_job_and_is_not_stored_or_logged(
     cluster: Kubernetes, attacker: Attacker
 ) -> None:
     assert attacker.create(attacker.make_adversarial_job("flood", "preflight")) == ""

@@ -65,7 +65,7 @@ def record(job: TrainingJob, attempt: int) -> dict[str, Any]:
 
 @pytest.mark.row("B28")
 @pytest.mark.timeout(3600)
-def test_running_job_survives_upgrade_and_leader_loss(
+def test_running_job_survives_operator_upgrade_and_leader_loss(
     cluster: Kubernetes, replaceable_operator: Images, seeded: str, next_sources: Path
 ) -> None:
     # Nothing may start from the image that the next release would give to new jobs.

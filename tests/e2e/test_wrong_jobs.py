@@ -56,7 +56,9 @@ def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.row("A12")
-def test_wrong_inputs_fail_matching_preflight_checks(statuses: dict[str, dict[str, Any]]) -> None:
+def test_invalid_inputs_fail_corresponding_preflight_checks(
+    statuses: dict[str, dict[str, Any]],
+) -> None:
     results = checks(statuses["inputs"])
     failed = {name for name, (state, _) in results.items() if state == "Failed"}
     assert set(results) == {str(each) for each in CheckId}
@@ -104,7 +106,7 @@ def test_contradictory_spec_reports_all_violations(statuses: dict[str, dict[str,
 
 
 @pytest.mark.usefixtures("statuses")
-def test_wrong_jobs_do_not_create_ray_cluster(cluster: Kubernetes, shared: str) -> None:
+def test_invalid_jobs_do_not_create_ray_clusters(cluster: Kubernetes, shared: str) -> None:
     created = [
         (event["objectRef"]["resource"], event["objectRef"].get("name", ""))
         for event in kind_cluster.audit_events()

@@ -266,7 +266,7 @@ def test_log_level_applies_to_driver_rank_and_engine(sales: SalesRun) -> None:
 
 @pytest.mark.row("A14")
 @pytest.mark.timeout(600)
-def test_requests_carry_required_fields_extra_body_and_headers(sales: SalesRun) -> None:
+def test_requests_contain_required_fields_extra_body_and_headers(sales: SalesRun) -> None:
     common = {"score_threshold": 0.5, "top_k": 3, "tenant_id": "acme"}
     contexts = {f"dialogue {i}" for i in range(PROMPTS)}
     for body in sales.request_bodies(sales.actor):

@@ -108,7 +108,7 @@ def make_head(tmp_path: Path, processes: Processes) -> RayHead:
     return RayHead(1, child, tmp_path / "raggrpo-x", port, {"RAY_AUTH_TOKEN": "token"})
 
 
-async def test_retriever_restart_keeps_its_port(tmp_path: Path, processes: Processes) -> None:
+async def test_restarted_retriever_keeps_its_port(tmp_path: Path, processes: Processes) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(CORPUS)
     runtime, job = make_runtime(tmp_path, processes), with_retriever(corpus)
@@ -290,7 +290,9 @@ async def test_cluster_of_ended_attempt_is_not_observed(
     assert (await runtime.observe(make_job())).cluster is None
 
 
-async def test_submission_without_head_raises(tmp_path: Path, processes: Processes) -> None:
+async def test_submission_without_head_raises_operator_error(
+    tmp_path: Path, processes: Processes
+) -> None:
     runtime, job = make_runtime(tmp_path, processes), make_job()
     config = trainer_config(job, resolve(job), number=1)
     with pytest.raises(OperatorError, match="there is no Ray head"):

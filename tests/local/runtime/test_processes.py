@@ -87,7 +87,9 @@ def test_unknown_command_is_named_in_log(processes: Processes, tmp_path: Path) -
     assert "/no/such/program" in child.log_tail()
 
 
-def test_unwritable_log_folder_raises(processes: Processes, tmp_path: Path) -> None:
+def test_child_start_raises_operator_error_when_log_folder_is_unwritable(
+    processes: Processes, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OperatorError, match="probe cannot be started"):
         processes.start("probe", ["true"], os.environ, tmp_path / "file" / "log")

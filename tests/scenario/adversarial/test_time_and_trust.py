@@ -76,7 +76,9 @@ async def test_backward_clock_jump_does_not_change_deadlines(hours: int) -> None
     assert scenario.runtime.now - set_back < timedelta(minutes=5)
 
 
-async def test_attempt_with_unreadable_progress_ends_at_deadline() -> None:
+async def test_attempt_with_unreadable_progress_is_stopped_at_progress_unreachable_deadline() -> (
+    None
+):
     scenario = make_scenario(changes={"recovery.deadlines": {"progressUnreachableSeconds": 300}})
     await scenario.until(lambda status: status.progress.step == 5)
     scenario.runtime.is_blind, since = True, scenario.runtime.now
@@ -154,7 +156,7 @@ async def test_stuck_save_or_export_is_reported_as_stalled_at_checkpoint_deadlin
 
 
 @pytest.mark.row("B11")
-async def test_rewritten_checkpoint_does_not_reset_budget() -> None:
+async def test_rewritten_checkpoint_does_not_reset_restart_budget() -> None:
     scenario = make_scenario(
         {(n, 12): crashes_and_tears for n in range(1, 20)}, {"recovery.maxRestarts": 3}
     )
@@ -166,7 +168,7 @@ async def test_rewritten_checkpoint_does_not_reset_budget() -> None:
 
 
 @pytest.mark.row("B6")
-async def test_restarts_after_preemption_are_delayed_without_using_budget() -> None:
+async def test_restarts_after_preemption_are_delayed_without_using_restart_budget() -> None:
     preempted = exits(ExitCode.PREEMPTED)
     faults = {(n, 5): preempted for n in range(1, 6)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 0})

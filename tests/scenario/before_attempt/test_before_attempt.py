@@ -236,7 +236,7 @@ def test_rule_violated_by_facts_is_reported_as_failed_check() -> None:
     assert rules_on_facts_check(decision) is CheckState.FAILED
 
 
-def test_passed_checks_reset_outage_timer() -> None:
+def test_passed_preflight_resets_outage_timer() -> None:
     waited = replace(WATCHED, outage_seconds=200.0)
 
     decision = preflight_round(5, PreflightObserved(hash_of_job(), PASSED_RESULT), watch=waited)
@@ -262,7 +262,7 @@ def test_preflight_pod_is_deleted_after_result() -> None:
 
 
 @pytest.mark.parametrize(("limit", "pause"), [(300, 30), (10, 10)])
-def test_unavailable_services_are_probed_every_thirty_seconds_until_deadline(
+def test_unavailable_services_are_probed_every_thirty_seconds_until_outage_deadline(
     limit: int, pause: int
 ) -> None:
     changes = {"recovery.deadlines": {"outageSeconds": limit}}
@@ -698,7 +698,7 @@ def test_admission_is_not_reported_without_queued_condition(status: str, reason:
 # --- configuration schema of the image
 
 
-async def test_default_image_is_accepted_with_other_schema_digest() -> None:
+async def test_default_image_with_different_schema_digest_is_accepted() -> None:
     result = PreflightResult(facts=KNOWN_TINY.model_copy(update={"schema_digest": "another"}))
     scenario = make_scenario(preflight_result=result)
 

@@ -25,7 +25,7 @@ def ended_after(scenario: Scenario) -> float:
 
 
 @pytest.mark.row("B11")
-async def test_waiting_for_node_counts_against_deadline() -> None:
+async def test_waiting_for_node_counts_against_active_deadline() -> None:
     scenario = make_scenario(
         changes=LONG_DEADLINES | {"activeDeadlineSeconds": 60}, cluster_seconds=1e6
     )
@@ -41,7 +41,7 @@ async def test_waiting_for_node_counts_against_deadline() -> None:
     assert "its pods are not ready" in scenario.condition(ConditionType.FAILED)[2]
 
 
-async def test_waiting_preflight_counts_against_deadline() -> None:
+async def test_waiting_preflight_counts_against_active_deadline() -> None:
     scenario = make_scenario(
         changes=LONG_DEADLINES | {"activeDeadlineSeconds": 60}, preflights=["hangs"]
     )
@@ -53,7 +53,7 @@ async def test_waiting_preflight_counts_against_deadline() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_restart_delays_count_against_deadline() -> None:
+async def test_restart_delays_count_against_active_deadline() -> None:
     faults = {(n, 5): CRASH for n in range(1, 9)}
     changes = {"activeDeadlineSeconds": 600, "recovery.backoffSeconds": 3600}
     scenario = make_scenario(faults, changes | {"recovery.maxBackoffSeconds": 3600})
@@ -64,7 +64,7 @@ async def test_restart_delays_count_against_deadline() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_suspension_does_not_count_against_deadline() -> None:
+async def test_suspension_does_not_count_against_active_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     scenario.edit({"activeDeadlineSeconds": 600, "suspend": True})
@@ -77,7 +77,7 @@ async def test_suspension_does_not_count_against_deadline() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_active_time_recorded_by_earlier_release_counts_against_deadline() -> None:
+async def test_active_time_recorded_by_earlier_release_counts_against_active_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     state = scenario.status.restart_state
@@ -90,7 +90,7 @@ async def test_active_time_recorded_by_earlier_release_counts_against_deadline()
     assert ended_after(scenario) < 60
 
 
-async def test_time_after_killed_local_run_does_not_count_against_deadline() -> None:
+async def test_time_after_killed_local_run_does_not_count_against_active_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 35)
     used = (scenario.runtime.now - T0).total_seconds()

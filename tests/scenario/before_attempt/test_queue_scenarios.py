@@ -61,7 +61,7 @@ async def test_rounds_while_queued_do_not_write_status() -> None:
 
 
 @pytest.mark.row("B12")
-async def test_preempted_job_resumes_without_using_budget() -> None:
+async def test_preempted_job_resumes_without_using_restart_budget() -> None:
     scenario = make_scenario(changes={"recovery.maxRestarts": 0})
     for step in (23, 37):
         await until_step(scenario, step)
@@ -156,7 +156,7 @@ async def test_suspended_job_leaves_queue() -> None:
 
 
 @pytest.mark.row("B11")
-async def test_queue_time_does_not_count_against_deadline() -> None:
+async def test_queue_time_does_not_count_against_active_deadline() -> None:
     scenario = make_scenario(changes={"activeDeadlineSeconds": 600})
     await until_step(scenario, 23)
     scenario.runtime.preempt()

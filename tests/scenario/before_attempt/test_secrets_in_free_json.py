@@ -59,7 +59,7 @@ async def test_secret_in_free_json_is_rejected_before_preflight(
     assert not any(secret in visible_text(scenario) for secret in (SECRET, "abc", "12345"))
 
 
-async def test_short_value_and_secret_reference_are_accepted() -> None:
+async def test_short_api_key_and_secret_reference_are_accepted() -> None:
     scenario = make_scenario({}, with_endpoint(extraBody={"api_key": "abc"}))
     await scenario.until_quiet()
 
@@ -71,7 +71,7 @@ async def test_short_value_and_secret_reference_are_accepted() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-async def test_secret_added_to_running_job_stops_next_attempt() -> None:
+async def test_secret_added_to_running_job_prevents_next_attempt() -> None:
     scenario = make_scenario({}, with_endpoint(extraBody={"tenant": "acme"}))
     await until_step(scenario, 15)
 

@@ -253,7 +253,7 @@ def test_changed_spec_reopens_job_that_failed_before_start(
     assert condition_of(decision, FAILED)[0] == ("False" if reopens else "True")
 
 
-def test_reopening_resets_budget_and_node_failures_but_keeps_skipped_steps() -> None:
+def test_reopening_resets_restart_budget_and_node_failures_but_keeps_skipped_steps() -> None:
     decision = decide(
         make_finished_job(FAILED, retry_annotation="2", changes={"suspend": True}),
         Observed(),
@@ -307,7 +307,7 @@ def test_finished_job_is_polled_until_its_objects_are_deleted() -> None:
 # --- recorded attempts before submission
 
 
-def test_older_cluster_is_deleted_first() -> None:
+def test_older_cluster_is_deleted_before_new_cluster_is_created() -> None:
     fields = with_attempt(cluster=2) | {"cluster": ClusterStatus(name="small-2", number=2)}
 
     decision = decide(make_job_with(**fields), Observed(cluster=READY), at(5))
@@ -369,7 +369,7 @@ def test_active_deadline_message_contains_reason_for_waiting(
 
 
 @pytest.mark.parametrize("started", [None, T0])
-def test_running_driver_is_stopped_at_deadline(
+def test_running_driver_is_stopped_at_active_deadline(
     started: datetime | None,
 ) -> None:
     """Also if the driver is first observed in this round."""

@@ -123,7 +123,7 @@ async def test_next_attempt_waits_for_user_when_image_does_not_support_field() -
 
 
 @pytest.mark.row("C13")
-async def test_other_ray_version_is_rejected_after_first_attempt() -> None:
+async def test_changed_ray_version_is_rejected_after_first_attempt() -> None:
     scenario = make_scenario(
         {(1, 25): CRASH},
         preflight_result=result_with(ray_version="2.60.0"),

@@ -113,7 +113,7 @@ def test_cause_matches_table_for_all_observations(http: str, head: str) -> None:
     assert wrong == []
 
 
-def test_cause_table_has_only_used_rows() -> None:
+def test_cause_table_rows_are_all_used() -> None:
     used = {
         next(r for r in TABLE if expected(cell) == r[4] and _matches(r, cell)) for cell in CELLS
     }
@@ -127,7 +127,7 @@ def _matches(
     return all(entry in (ANY, value) for entry, value in zip(row, cell, strict=False))
 
 
-def test_reported_failure_is_used_without_exit_code() -> None:
+def test_reported_failure_determines_cause_without_exit_code() -> None:
     failure = Failure(exit_code=ExitCode.NON_FINITE, message="loss nan")
 
     record = attempt_after(make_observed("200", "FAILED", None, "ready", failure=failure))

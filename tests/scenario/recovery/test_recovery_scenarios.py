@@ -410,7 +410,7 @@ async def test_suspension_before_training_deletes_cluster(when: int) -> None:
     assert (suspended, scenario.status.phase) == (Phase.SUSPENDED, Phase.SUCCEEDED)
 
 
-async def test_budget_is_exhausted_by_failures_without_progress() -> None:
+async def test_restart_budget_is_exhausted_by_failures_without_progress() -> None:
     scenario = make_scenario({(n, 5): CRASH for n in range(1, 9)}, {"recovery.maxRestarts": 3})
 
     await scenario.until_quiet()
@@ -434,7 +434,7 @@ async def test_restart_budget_is_reset_by_new_checkpoint() -> None:
     assert scenario.status.restarts.total == 5
 
 
-async def test_zero_budget_does_not_allow_restart() -> None:
+async def test_zero_restart_budget_does_not_allow_restart() -> None:
     scenario = make_scenario({(1, 27): CRASH}, {"recovery.maxRestarts": 0})
 
     await scenario.until_quiet()
@@ -476,7 +476,7 @@ async def test_failed_preflight_fails_job_without_creating_cluster() -> None:
     assert scenario.count(CreateCluster) == 0
 
 
-async def test_failed_preflight_shows_sizing_from_facts() -> None:
+async def test_status_shows_sizing_from_facts_after_failed_preflight() -> None:
     result = failed_check(CheckId.DATA_COLUMNS, "no column prompt", 3)
     scenario = make_scenario(preflight_result=result.model_copy(update={"facts": KNOWN_TINY}))
 
@@ -656,7 +656,7 @@ async def test_raised_target_reopens_finished_job() -> None:
     assert scenario.count(StartPreflight) == 1
 
 
-async def test_retry_annotation_reopens_failed_job_with_new_budget() -> None:
+async def test_retry_annotation_reopens_failed_job_with_new_restart_budget() -> None:
     faults = {(n, 5): CRASH for n in (1, 2)}
     scenario = make_scenario(faults, {"recovery.maxRestarts": 1})
     await scenario.until_quiet()

@@ -186,7 +186,7 @@ async def test_remaining_time_is_unknown_before_first_step() -> None:
     assert scenario.status.progress.estimated_remaining_seconds == 15 * (10_000 - 2)
 
 
-async def test_suspension_is_not_a_stall() -> None:
+async def test_suspension_is_not_reported_as_stall() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step == 25)
     scenario.edit({"suspend": True})
@@ -199,7 +199,7 @@ async def test_suspension_is_not_a_stall() -> None:
     assert [record.cause for record in scenario.attempts] == [Cause.SUSPENDED, Cause.SUCCEEDED]
 
 
-async def test_slow_provisioning_is_not_a_stall() -> None:
+async def test_slow_provisioning_is_not_reported_as_stall() -> None:
     scenario = make_scenario(changes={"recovery.deadlines": {"provisioningSeconds": 90_000}})
     scenario.runtime.cluster_seconds = 86_400.0
     await scenario.until(lambda status: status.attempt == 1)

@@ -141,7 +141,7 @@ async def test_raised_outage_deadline_applies_to_waiting_attempt() -> None:
     assert causes(scenario) == [Cause.SUCCEEDED]
 
 
-async def test_flapping_between_steps_does_not_exceed_outage_deadline() -> None:
+async def test_service_flapping_between_steps_does_not_exceed_outage_deadline() -> None:
     flaps = [(30.0 + 20 * i, 45.0 + 20 * i) for i in range(60)]
     scenario = make_service_scenario(flaps, {"recovery.deadlines": {"outageSeconds": 60}})
 
@@ -151,7 +151,7 @@ async def test_flapping_between_steps_does_not_exceed_outage_deadline() -> None:
 
 
 @pytest.mark.row("D10")
-async def test_flapping_within_a_step_exceeds_outage_deadline() -> None:
+async def test_service_flapping_within_one_step_exceeds_outage_deadline() -> None:
     class FlappingOutage(FakeServiceOutage):
         def _move(self) -> None:
             was_down, self.down = self.down, [(40.0, 1e9)]
@@ -312,7 +312,7 @@ async def test_outage_deadline_fails_job_during_preflight() -> None:
     assert scenario.runtime._preflight is None
 
 
-async def test_corrected_url_is_checked_at_once() -> None:
+async def test_changed_spec_is_checked_at_once_while_preflight_waits() -> None:
     scenario = make_service_scenario([], preflight_result=SERVICE_DOWN_RESULT)
     await scenario.until(is_waiting)
     edited = scenario.runtime.now
@@ -366,7 +366,7 @@ async def test_waiting_preflight_can_be_suspended() -> None:
     assert not is_waiting(scenario.status)
 
 
-async def test_outage_is_reported_only_if_training_step_waits() -> None:
+async def test_waiting_condition_is_not_set_without_outage() -> None:
     scenario = make_service_scenario([(1e6, 1e7)])
     await until_step(scenario, 5)
     assert not is_waiting(scenario.status)

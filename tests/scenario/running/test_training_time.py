@@ -28,7 +28,7 @@ def is_suspended(status: JobStatus) -> bool:
     return status.phase is Phase.SUSPENDED
 
 
-async def test_startup_reduces_ettr() -> None:
+async def test_startup_reduces_effective_training_time_ratio() -> None:
     scenario = make_scenario()
 
     await scenario.until_quiet()
@@ -38,7 +38,7 @@ async def test_startup_reduces_ettr() -> None:
 
 
 @pytest.mark.row("B26")
-async def test_lost_steps_and_restart_reduce_ettr() -> None:
+async def test_lost_steps_and_restart_reduce_effective_training_time_ratio() -> None:
     scenario = make_scenario({(1, 27): CRASH})
 
     await scenario.until_quiet()
@@ -47,7 +47,7 @@ async def test_lost_steps_and_restart_reduce_ettr() -> None:
     assert ratio(scenario) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS), abs=0.03)
 
 
-async def test_waiting_for_new_cluster_reduces_ettr() -> None:
+async def test_waiting_for_new_cluster_reduces_effective_training_time_ratio() -> None:
     lost = make_scenario({(1, 27): head_is_lost}, cluster_seconds=60.0)
 
     await lost.until_quiet()
@@ -55,7 +55,7 @@ async def test_waiting_for_new_cluster_reduces_ettr() -> None:
     assert ratio(lost) == pytest.approx(60 / (60 + 7 + 2 * LOAD_SECONDS + 60), abs=0.03)
 
 
-async def test_suspension_does_not_reduce_ettr() -> None:
+async def test_suspension_does_not_reduce_effective_training_time_ratio() -> None:
     scenario = make_scenario()
     await scenario.until(lambda status: status.progress.step >= 30)
     scenario.edit({"suspend": True})
@@ -70,7 +70,7 @@ async def test_suspension_does_not_reduce_ettr() -> None:
     assert ratio(scenario) == pytest.approx(60 / (60 + 2 * LOAD_SECONDS), abs=0.03)
 
 
-async def test_ettr_is_reported_from_first_step() -> None:
+async def test_effective_training_time_ratio_is_reported_from_first_step() -> None:
     scenario = make_scenario()
 
     await scenario.until(lambda status: bool(status.attempts))

@@ -37,7 +37,7 @@ async def test_baseline_is_measured_again_in_new_attempt() -> None:
     assert scenario.condition(ConditionType.SLOWING_DOWN)[0] != "True"
 
 
-async def test_slowing_down_message_is_stable() -> None:
+async def test_slowing_down_message_is_unchanged_while_condition_is_true() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4

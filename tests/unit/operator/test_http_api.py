@@ -60,11 +60,11 @@ async def test_invalid_or_oversized_responses_are_treated_as_unreachable(
             await ProgressClient(http).dump_stacks()
 
 
-async def test_compression_bomb_fixture_is_small_and_expands() -> None:
+async def test_compression_bomb_fixture_is_smaller_than_two_mib() -> None:
     assert len(BOMB) < 2 * MIB
 
 
-async def test_many_adversarial_heads_use_bounded_memory(
+async def test_concurrent_reads_of_adversarial_heads_return_no_progress(
     session: ClientSession,
 ) -> None:
     async def read(name: str) -> None:

@@ -108,7 +108,7 @@ def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expe
         load_vectors(path, count=2)
 
 
-def test_vector_file_must_be_npy(tmp_path: Path) -> None:
+def test_vector_file_in_format_other_than_npy_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("1 2 3")
     with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):

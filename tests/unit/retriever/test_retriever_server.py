@@ -105,7 +105,9 @@ async def test_request_above_memory_limit_is_rejected_with_remedy(
     assert "fewer queries" in answer.json()["error"]
 
 
-async def test_reference_chat_searches_context_only(client: httpx.AsyncClient) -> None:
+async def test_chat_request_without_actor_fields_searches_context_only(
+    client: httpx.AsyncClient,
+) -> None:
     body = {"context": "capital France", "score_threshold": 0.0, "top_k": 3, "tenant_id": "acme"}
     results = (await client.post("/chat", json=body)).json()["results"]
     assert [result["id"] for result in results] == ["c1", "c2"]
@@ -119,7 +121,9 @@ async def test_chat_threshold_is_relative_to_best_score(client: httpx.AsyncClien
     assert [result["id"] for result in results] == ["c1"]
 
 
-async def test_actor_chat_searches_all_fields(client: httpx.AsyncClient) -> None:
+async def test_chat_request_with_actor_fields_searches_all_fields(
+    client: httpx.AsyncClient,
+) -> None:
     body = {
         "context": "hello",
         "rewritten_query": "Lyon",

@@ -262,7 +262,7 @@ def test_clip_bounds_are_omitted_when_clip_ratio_is_unknown() -> None:
     ("cycles", "is_reported"),
     [({}, False), ({"num_cycles": 0.5}, False), ({"num_cycles": 1}, True)],
 )
-def test_cosine_num_cycles_is_reported_unless_one_half(
+def test_num_cycles_other_than_one_half_is_reported_for_cosine_schedule(
     cycles: dict[str, float], is_reported: bool
 ) -> None:
     optim = {f"{ACTOR}optim.{k}": v for k, v in ({"warmup_style": "cosine"} | cycles).items()}

@@ -74,7 +74,7 @@ def test_import_errors_and_unmapped_fields_are_reported() -> None:
         assert name in unmapped
 
 
-def test_import_report_mentions_all_original_fields() -> None:
+def test_import_report_contains_all_verl_fields() -> None:
     given = read_script(GSM8K).overrides
     imported = import_verl(given)
     reported = "\n".join([*imported.mapped, *imported.unmapped, *imported.wrong])
@@ -161,7 +161,7 @@ def test_search_configuration_is_imported_as_search_mode_job() -> None:
         ({"data.train_files": "train.parquet"}, "train.parquet is a relative path"),
     ],
 )
-def test_error_in_original_is_reported_and_job_is_valid(
+def test_invalid_verl_value_is_reported_and_imported_job_is_valid(
     changes: dict[str, Any], expected: str
 ) -> None:
     imported = import_verl(SMALLEST | changes)
@@ -328,7 +328,7 @@ def test_inherited_value_is_reported_with_file() -> None:
 
 
 @pytest.mark.parametrize("text", ["- 1", "a: b: c", "", "just words"])
-def test_non_configuration_text_is_rejected(text: str) -> None:
+def test_malformed_configurations_scripts_and_overrides_are_rejected(text: str) -> None:
     with pytest.raises(Unreadable):
         hydra(text)
     with pytest.raises(Unreadable):

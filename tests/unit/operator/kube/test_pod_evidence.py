@@ -99,7 +99,7 @@ ATTRIBUTED_TO_NODE = {
 
 @pytest.mark.row("B24")
 @pytest.mark.parametrize("case", LOSSES)
-def test_loss_is_attributed_to_node_only_for_node_failures(case: str) -> None:
+def test_pod_loss_is_attributed_to_node_only_for_node_failures(case: str) -> None:
     pod, was_deleted, _, _ = LOSSES[case]
     pod["spec"]["nodeName"] = "gpu-7"
     evidence = loss(pod, NOW, was_deleted=was_deleted)
@@ -144,7 +144,7 @@ def make_book() -> EvidenceStore:
     return EvidenceStore(timedelta(seconds=120))
 
 
-def test_first_evidence_is_retained_after_pod_deletion() -> None:
+def test_first_loss_evidence_is_retained_after_pod_deletion() -> None:
     book = make_book()
     book.record(KEY, make_pod(container(ended("OOMKilled", 137))), NOW, was_deleted=False)
     book.record(KEY, make_pod(), NOW, was_deleted=True)
@@ -152,7 +152,7 @@ def test_first_evidence_is_retained_after_pod_deletion() -> None:
     assert evidence.cause is Cause.HOST_OUT_OF_MEMORY
 
 
-def test_most_severe_loss_comes_first() -> None:
+def test_most_severe_pod_loss_comes_first() -> None:
     book = make_book()
     book.record(KEY, make_pod(name="w0"), NOW, was_deleted=True)
     book.record(
@@ -161,7 +161,7 @@ def test_most_severe_loss_comes_first() -> None:
     assert [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)] == ["w1", "w0"]
 
 
-def test_losses_before_attempt_are_ignored() -> None:
+def test_pod_losses_before_attempt_are_ignored() -> None:
     book, since = make_book(), datetime(2026, 11, 21, 12, 1, 30, tzinfo=UTC)
     book.record(KEY, make_pod(container(last=ended("OOMKilled", 137))), NOW, was_deleted=False)
     assert book.losses(KEY, CLUSTER_UID, since) == []
@@ -178,7 +178,7 @@ def test_pod_not_controlled_by_cluster_is_not_recorded_as_loss() -> None:
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
 
 
-def test_losses_are_kept_per_cluster_and_job() -> None:
+def test_pod_losses_are_kept_per_cluster_and_job() -> None:
     book = make_book()
     book.record(KEY, make_pod(), NOW, was_deleted=True)
     assert book.losses(KEY, "another uid", LONG_AGO) == []
@@ -260,7 +260,7 @@ def test_null_pod_sections_are_treated_as_empty(status: Manifest) -> None:
     assert start_problem(make_pod(status)) is None
 
 
-def test_loss_messages_are_one_short_printable_line() -> None:
+def test_pod_loss_messages_are_one_short_printable_line() -> None:
     text = "\x1b[2Jno\r\n\x00such\u202e image " + 5000 * "x"
     problem = start_problem(make_pod(waiting("ErrImagePull", text)))
     lost = loss(make_pod({"phase": "Failed", "reason": "Evicted", "message": text}), NOW)

@@ -66,7 +66,7 @@ def make_environment(
 @pytest.mark.row("E3")
 @pytest.mark.parametrize("what", ANSWERS)
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"activeDeadlineSeconds": 60}])
-async def test_job_with_adversarial_head_stops_when_suspended_or_expired(
+async def test_job_with_adversarial_head_stops_when_suspended_or_past_active_deadline(
     what: str, spec: dict[str, Any], tmp_path: Path, session: ClientSession
 ) -> None:
     key = NOT_MOUNTED if what == "an unknown key" else ""

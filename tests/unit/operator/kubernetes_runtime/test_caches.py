@@ -112,7 +112,7 @@ def test_watch_events_update_move_and_remove_objects() -> None:
     assert (list(caches.objects.pods), uids(caches, B)) == ([B], ["1"])
 
 
-def test_listener_sees_updated_cache() -> None:
+def test_cache_is_updated_before_listener_is_called() -> None:
     caches = Caches(1)
     observed: list[list[str]] = []
     caches.on_event = lambda *_: observed.append(uids(caches))
@@ -123,7 +123,7 @@ def test_listener_sees_updated_cache() -> None:
     assert observed == [["1"], []]
 
 
-def test_listener_error_does_not_stop_events(
+def test_listener_error_does_not_stop_later_events(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caches = Caches(1)

@@ -232,7 +232,7 @@ async def test_network_policy_is_created_before_pods() -> None:
         assert written[0] == ("create", "networkpolicies", NETWORK)
 
 
-async def test_already_exists_is_transient_when_object_was_deleted() -> None:
+async def test_already_exists_error_is_transient_when_object_was_deleted() -> None:
     kube, makes = children()
 
     def refuse(verb: str, plural: str) -> None:

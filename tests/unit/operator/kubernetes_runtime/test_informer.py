@@ -146,7 +146,9 @@ def test_pod_removed_from_list_is_not_loss_evidence(event_type: str, losses: int
         ("VANISHED", "7", True),
     ],
 )
-def test_own_writes_do_not_requeue(event_type: str, version: str, is_requeued: bool) -> None:
+def test_own_status_writes_do_not_requeue_job(
+    event_type: str, version: str, is_requeued: bool
+) -> None:
     listening, key = Listening(), JobKey("default", "small")
     metadata = {"name": key.name, "namespace": key.namespace, "uid": "1", "generation": 1}
     job = {"kind": names.KIND, "metadata": metadata | {"resourceVersion": "7"}}

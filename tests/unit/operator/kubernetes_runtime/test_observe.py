@@ -74,7 +74,7 @@ def test_cluster_is_not_ready_without_all_workers(changes: dict[str, Any]) -> No
     assert not observed(make_ray_cluster(**changes)).is_ready
 
 
-def test_cluster_is_not_ready_while_pod_is_deleted() -> None:
+def test_cluster_is_not_ready_while_pod_terminates() -> None:
     assert observed(make_ray_cluster(), all_pods_live=False) == ClusterObserved(1)
 
 

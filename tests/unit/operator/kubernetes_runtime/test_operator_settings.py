@@ -79,7 +79,7 @@ def test_missing_or_short_installation_key_is_rejected(
         read_keys(tmp_path)
 
 
-def test_previous_key_derives_same_token(tmp_path: Path) -> None:
+def test_previous_installation_key_derives_same_token(tmp_path: Path) -> None:
     old, new = b"the first key, long enough", b"the second key, long enough"
     (tmp_path / "current").write_bytes(old)
     before = read_keys(tmp_path)

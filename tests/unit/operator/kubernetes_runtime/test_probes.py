@@ -71,7 +71,7 @@ class OperatorEnvironment:
         return "; ".join(self.health.problems())
 
 
-def test_process_with_heartbeat_is_healthy() -> None:
+def test_process_with_recent_heartbeat_is_healthy() -> None:
     environment = OperatorEnvironment()
     environment.now, environment.health.heartbeat = 100.0, 99.0
     assert environment.problems() == ""

@@ -86,7 +86,7 @@ def suspended(cluster: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("kind", ["head", "worker"])
-async def test_pods_removed_by_queue_are_not_lost(
+async def test_pods_removed_by_queue_are_not_reported_as_lost(
     tmp_path: Path, session: ClientSession, kind: str
 ) -> None:
     gone = make_ray_cluster(head_ready=False, ready_workers=0)

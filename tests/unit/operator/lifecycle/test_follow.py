@@ -354,7 +354,7 @@ def test_stalled_attempt_is_stopped_after_stack_dump(seconds: int, is_exceeded: 
         assert stop_message(decision.status, Cause.STALLED) == message
 
 
-def test_stall_is_detected_only_after_two_reads() -> None:
+def test_stall_is_detected_only_after_two_progress_reads() -> None:
     decision = follow_once(at(), replace(WATCHED, still_since=before(900), reads_since_step=0))
     assert intent_of(decision) is None
     assert decision.status.restart_state.watch.reads_since_step == 1
@@ -371,7 +371,7 @@ def test_new_step_or_stage_resets_stall_timer(progress: Progress) -> None:
     assert (watch.stage, watch.step_seen) == (str(progress.stage), progress.step)
 
 
-def test_outage_between_reads_extends_step_deadline() -> None:
+def test_outage_between_progress_reads_extends_step_deadline() -> None:
     waited = replace(WATCHED, still_since=before(100), outage_seconds=40.0, outage_step=15)
     assert intent_of(follow_once(at(), waited)) is None
     assert intent_of(follow_once(at(), replace(waited, outage_seconds=39.0))) is Cause.STALLED

@@ -45,7 +45,7 @@ ALL, LESS_ONE, LESS_TWO = {"a": 1, "b": 2, "c": 5}, {"b": 1, "c": 4}, {"c": 3}
         (T0 + 2 * DAY, LESS_TWO),
     ],
 )
-def test_failure_count_decreases_by_one_per_day(now: datetime, counts: dict[str, int]) -> None:
+def test_node_failure_count_decreases_by_one_per_day(now: datetime, counts: dict[str, int]) -> None:
     assert with_decayed_counts(make_status(failed_at()), 5, now).failures_by_node == counts
 
 
@@ -63,7 +63,7 @@ def test_failure_count_decreases_by_one_per_day(now: datetime, counts: dict[str,
         (5, 5, ALL),
     ],
 )
-def test_failure_count_decreases_by_one_per_ten_checkpoints(
+def test_node_failure_count_decreases_by_one_per_ten_checkpoints(
     saved: int | None, every: int, counts: dict[str, int]
 ) -> None:
     assert (
@@ -72,7 +72,7 @@ def test_failure_count_decreases_by_one_per_ten_checkpoints(
     )
 
 
-def test_failure_counts_do_not_decay_without_failure_time() -> None:
+def test_node_failure_counts_do_not_decay_without_failure_time() -> None:
     never = Remedies(failures_by_node={"a": 1})
     assert with_decayed_counts(make_status(never, 1000), 5, T0) == never
 
@@ -104,7 +104,7 @@ def test_node_failure_is_counted_with_time_and_checkpoint() -> None:
         pytest.param(ClusterObserved(1, cause=Cause.HEAD_LOST, node="gpu-7"), id="another cause"),
     ],
 )
-def test_failure_without_node_does_not_change_counts(
+def test_failure_without_node_does_not_change_node_failure_counts(
     cluster: ClusterObserved | None,
 ) -> None:
     status = make_status(failed_at())

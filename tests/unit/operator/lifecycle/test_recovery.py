@@ -234,7 +234,7 @@ def test_suspended_attempt_does_not_use_restart_budget() -> None:
         (Cause.STALLED, True, T0 - timedelta(hours=1)),
     ],
 )
-def test_preempted_pods_are_not_losses_of_next_attempt(
+def test_pod_losses_of_preemption_are_not_attributed_to_next_attempt(
     cause: Cause, is_queued: bool, since: Any
 ) -> None:
     status = with_state(LaunchState(cluster_since=T0 - timedelta(hours=1)))

@@ -66,7 +66,9 @@ def test_checkpoint_interval_far_from_best_causes_warning_with_reasons() -> None
     [(BEST // 2 - 1, True), (BEST // 2, False), (BEST, False), (BEST * 2, False),
      (BEST * 2 + 1, True)],
 )  # fmt: skip
-def test_interval_within_factor_two_of_best_is_not_reported(every: int, is_far: bool) -> None:
+def test_checkpoint_interval_within_factor_two_of_best_is_not_reported(
+    every: int, is_far: bool
+) -> None:
     assert bool(messages(every=every)) is is_far
 
 
@@ -83,17 +85,19 @@ def test_interval_within_factor_two_of_best_is_not_reported(every: int, is_far: 
         pytest.param(replace(FAILING, progress=ProgressStatus()), id="no step"),
     ],
 )
-def test_interval_warning_requires_failures_save_time_and_step_time(status: JobStatus) -> None:
+def test_checkpoint_interval_warning_requires_failures_save_time_and_step_time(
+    status: JobStatus,
+) -> None:
     assert messages(status) == []
 
 
-def test_best_interval_is_one_step_when_steps_are_long() -> None:
+def test_best_checkpoint_interval_is_one_step_when_steps_are_long() -> None:
     long = replace(FAILING, progress=ProgressStatus(seconds_per_step=1000.0))
     assert messages(long, every=3)[0].endswith("checkpoint.everySteps: 1")
     assert messages(long, every=2) == []
 
 
-def test_best_interval_is_failure_interval_when_saves_are_long() -> None:
+def test_best_checkpoint_interval_is_failure_interval_when_saves_are_long() -> None:
     assert best_interval(20.0, 10.0) == 10.0
     assert best_interval(19.999, 10.0) == pytest.approx(8.89, abs=0.01)
     assert best_interval(20.001, 10.0) == 10.0
@@ -137,7 +141,7 @@ def test_warnings_are_unique_and_limited() -> None:
     assert many.warning_count == 35
 
 
-def test_interval_warning_is_listed_once_when_list_is_full() -> None:
+def test_checkpoint_interval_warning_is_listed_once_when_list_is_full() -> None:
     this = make_round(
         with_warnings(*(make_violation(f"spec.n{n}") for n in range(35)), status=STABLE)
     )

@@ -120,7 +120,7 @@ def test_damaged_state_file_is_reported_with_remedy(text: str, tmp_path: Path) -
         folder.load()
 
 
-def test_state_round_trip_is_lossless(tmp_path: Path) -> None:
+def test_job_folder_state_round_trip_is_lossless(tmp_path: Path) -> None:
     state = State(uid="u", generation=3, retry=1, spec={"a": 1}, mark="m", temp_dir="/t")
     state.status = STARTED
     folder = JobFolder(tmp_path)
@@ -142,7 +142,7 @@ def test_second_run_is_rejected_with_process_id(tmp_path: Path) -> None:
     second.release()
 
 
-def test_lock_is_released_when_process_is_killed(tmp_path: Path) -> None:
+def test_job_folder_lock_is_released_when_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, os; from pathlib import Path\n"
         "from raggrpo_operator.local_runtime.job_folder import JobFolder\n"
@@ -155,7 +155,7 @@ def test_lock_is_released_when_process_is_killed(tmp_path: Path) -> None:
     folder.release()
 
 
-def test_file_is_replaced_atomically(tmp_path: Path) -> None:
+def test_job_folder_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.json"
 
     write_atomically(path, "old")

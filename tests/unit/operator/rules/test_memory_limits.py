@@ -54,7 +54,7 @@ def facts_where(measure: Measure, value: int, changes: dict[str, Any]) -> Facts:
     ],
     ids=["training state", "engine"],
 )
-def test_memory_limits_are_exact_to_byte(
+def test_memory_rule_limits_are_exact_to_one_byte(
     measure: Measure, changes: dict[str, Any], reason: Reason, short: int
 ) -> None:
     facts = facts_where(measure, short, changes)

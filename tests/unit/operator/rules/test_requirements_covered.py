@@ -159,7 +159,7 @@ def test_requirement_rows_are_all_covered() -> None:
 
 
 @pytest.mark.parametrize("row", COVERED)
-def test_coverage_evidence_exists(row: str) -> None:
+def test_requirement_evidence_is_existing_field_rule_or_stated_reason(row: str) -> None:
     for evidence in COVERED[row]:
         if isinstance(evidence, Elsewhere):
             assert len(evidence.reason.split()) > 2
@@ -167,7 +167,7 @@ def test_coverage_evidence_exists(row: str) -> None:
             assert field_at(evidence), evidence
 
 
-def test_violation_reasons_all_belong_to_some_row() -> None:
+def test_violation_reasons_all_belong_to_requirement_row() -> None:
     named = (each for row in (COVERED | OTHER_ROWS).values() for each in row)
     assert {each for each in named if isinstance(each, Reason)} == set(Reason)
 

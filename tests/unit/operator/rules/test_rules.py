@@ -824,7 +824,7 @@ def test_remedy_fixes_violation(row: Row) -> None:
     assert row.reason not in {violation.reason for violation in reported}
 
 
-def test_at_least_forty_remedies_are_applied_in_tests() -> None:
+def test_remedies_of_at_least_forty_cases_are_applied_in_tests() -> None:
     assert len(FIXABLE) >= 40
 
 

@@ -126,7 +126,7 @@ def test_estimate_matches_published_figure(ours: float, published: float, tolera
     ],
     ids=["verl Qwen2-72B, 32 H800", "Llama 70B on one GPU"],
 )
-def test_published_configurations_fit_and_known_oom_configurations_do_not(
+def test_published_configurations_fit_and_known_oom_configurations_are_rejected(
     facts: Facts, resources: dict[str, Any], rollout: dict[str, Any], refused: bool
 ) -> None:
     job = make_job({"resources": {"gpuMemoryGib": 80, **resources}, "rollout": rollout})

@@ -165,7 +165,7 @@ def test_job_with_up_to_100_000_values_is_accepted(values: int, is_refused: bool
 @pytest.mark.parametrize(
     ("letters", "shown"), [(58, f"'{'x' * 58}'"), (59, f"'{'x' * 56}...")], ids=["whole", "cut"]
 )
-def test_long_value_is_truncated(letters: int, shown: str) -> None:
+def test_long_value_is_truncated_in_violation_message(letters: int, shown: str) -> None:
     [violation] = violations_of(make_raw_job({"spec.preset": "x" * letters}))
     assert violation.message.startswith(f"{shown} is not one of Fast")
 
@@ -307,7 +307,7 @@ def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy:
          "choose one of 'Fast', 'MaxPerformance', 'MemoryLimited' or 'Debug'"),
     ],
 )  # fmt: skip
-def test_wrong_type_has_remedy(place: str, value: Any, message: str, remedy: str) -> None:
+def test_wrong_type_violation_has_remedy(place: str, value: Any, message: str, remedy: str) -> None:
     [violation] = violations_of(make_raw_job({place: value}))
     assert (violation.message, violation.remedy) == (message, remedy)
 
@@ -315,7 +315,7 @@ def test_wrong_type_has_remedy(place: str, value: Any, message: str, remedy: str
 @pytest.mark.parametrize(
     "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
 )
-def test_foreign_field_is_hinted_by_last_path_segment(name: str) -> None:
+def test_foreign_field_hint_uses_last_path_segment(name: str) -> None:
     assert hint_for(name).startswith(("use spec.", "remove it: "))
     assert hint_for(f"{name}_of_ours") == ""
 

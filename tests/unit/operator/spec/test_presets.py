@@ -69,7 +69,7 @@ def test_max_performance_is_off_policy_only_when_disaggregated(
     assert values["training.offPolicySteps"] == steps
 
 
-def test_preset_defaults_in_crd_match_preset_table() -> None:
+def test_preset_fields_in_crd_match_preset_table() -> None:
     coupled = {"algorithm.groupSize"}
     assert {row.path for row in TABLE} | coupled == PRESET_FIELDS
 

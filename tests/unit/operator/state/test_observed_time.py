@@ -32,7 +32,7 @@ def test_deadlines_restart_after_observation_gap_or_backward_clock_jump(
     assert record_observation(WATCH, now, delay) == replace(WATCH, looked=now, watched_since=now)
 
 
-def test_delay_seconds_defaults_to_zero() -> None:
+def test_reconcile_delay_defaults_to_zero() -> None:
     assert record_observation(WATCH, at(150.0)).watched_since == WATCH.watched_since
     assert record_observation(WATCH, at(150.5)).watched_since != WATCH.watched_since
 

@@ -57,7 +57,7 @@ def test_texts_and_lists_are_shortened_until_status_fits(
     assert messages == [letter * length] * 3
 
 
-def test_short_lists_are_not_shortened() -> None:
+def test_short_status_lists_are_not_shortened() -> None:
     remedies = Remedies(rejected_checkpoints=["/1", "/2"], failures_by_node={"a": 1, "b": 2})
     records = [AttemptRecord(number=n, message=WIDE * 1024) for n in range(10)]
 

@@ -94,7 +94,7 @@ def test_waiting_time_is_limited_to_running_time() -> None:
 
 
 @pytest.mark.parametrize("now", [T0, at(-60)])
-def test_ratios_are_empty_without_elapsed_time(now: datetime) -> None:
+def test_time_ratios_are_empty_without_elapsed_time(now: datetime) -> None:
     assert ratios(RUNNING, now) == ("", "")
     assert ratios(AttemptRecord(number=1)) == ("", "")
 
@@ -104,10 +104,10 @@ def test_training_time_of_earlier_attempts_survives_backward_clock_jump() -> Non
     assert ratios(RUNNING, at(-60), **spent) == ("0.50", "")
 
 
-def test_ratio_counts_fractional_seconds() -> None:
+def test_training_time_ratio_counts_fractional_seconds() -> None:
     spent: dict[str, Any] = {"kept_seconds": 0.5, "active_seconds": 1, "waiting_seconds": 0}
     assert ratios(ENDED, **spent) == ("0.50", "")
 
 
-def test_ratio_is_at_most_one() -> None:
+def test_training_time_ratio_is_at_most_one() -> None:
     assert ratios(ENDED, kept_seconds=70.0, active_seconds=60) == ("1.00", "")

@@ -52,7 +52,7 @@ def test_attempt_name_is_formatted() -> None:
     assert attempt_name("small").number == 0
 
 
-def test_single_job_is_compared_with_previous_attempt() -> None:
+def test_job_without_second_name_is_compared_with_its_previous_attempt() -> None:
     newest = {"a": 5, "b": 2}
     a, b = AttemptName("a"), AttemptName("b")
 

@@ -113,7 +113,9 @@ def test_plan_default_width_is_100(first: str) -> None:
         ),
     ],
 )
-def test_plan_starts_with_placement(resources: dict[str, Any], expected: str) -> None:
+def test_plan_starts_with_preset_placement_and_facts(
+    resources: dict[str, Any], expected: str
+) -> None:
     job = make_job({"resources": resources})
     unknown, known = plan_of(job).splitlines(), plan_of(job, KNOWN_TINY).splitlines()
 

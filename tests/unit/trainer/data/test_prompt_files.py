@@ -63,7 +63,7 @@ def test_column_mapping_supports_renaming_and_separate_query(tmp_path: Path) -> 
     assert prompt == Prompt(0, "Wie?", "wie", ("So",), "")
 
 
-def test_rows_are_numbered_across_files_and_limited(tmp_path: Path) -> None:
+def test_rows_are_numbered_across_files_and_limited_by_max_samples(tmp_path: Path) -> None:
     files = [make_jsonl(tmp_path / f"{i}.jsonl", ROWS) for i in range(2)]
     assert [p.index for p in read(files)] == [0, 1, 2, 3]
     assert [p.index for p in read(files, maxSamples=3)] == [0, 1, 2]

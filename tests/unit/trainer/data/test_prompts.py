@@ -288,7 +288,7 @@ async def test_skipped_step_trains_on_next_batch() -> None:
 
 
 @pytest.mark.row("A18")
-async def test_upcoming_batches_are_composed_in_advance(
+async def test_prompts_of_upcoming_batches_are_composed_in_advance(
     composer: Composer, tokenizer: CountingTokenizer
 ) -> None:
     source = PromptSource(make_config(), PROMPTS, composer)

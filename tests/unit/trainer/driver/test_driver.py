@@ -38,14 +38,16 @@ def test_failure_reports_out_of_memory_resource(error: Exception, code: int, sho
     assert failure.message
 
 
-def test_trainer_error_survives_pickling() -> None:
+def test_trainer_error_is_unchanged_by_pickling() -> None:
     sent = TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, "words", Shortage.STEP)
     got = pickle.loads(pickle.dumps(sent))
     assert (got.exit_code, str(got), got.short_of) == (10, "words", Shortage.STEP)
 
 
 @pytest.mark.row("A6")
-def test_data_is_read_from_staged_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_read_from_staged_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
     config = make_fit_config(tmp_path, {"data.stageToLocalDisk": True})
     source = Path(config.data.train_files[0])

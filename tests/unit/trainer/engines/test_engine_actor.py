@@ -35,7 +35,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> RolloutActor:
     return RolloutActor(cast(EngineOptions, None), asynchronous=True)
 
 
-async def test_chunks_reach_engine_in_order(actor: RolloutActor) -> None:
+async def test_weight_chunks_reach_engine_in_order(actor: RolloutActor) -> None:
     await actor.start_update(0, {"packed": True})
     await actor.load_chunk(0, {"names": ["a"]})
     await actor.finish_update(0, 3)
@@ -43,7 +43,7 @@ async def test_chunks_reach_engine_in_order(actor: RolloutActor) -> None:
     assert cast(FakeEngine, actor._engine).calls == [{"packed": True}, ["a"], 3]
 
 
-async def test_engine_is_dead_after_failed_chunk(actor: RolloutActor) -> None:
+async def test_engine_is_dead_after_failed_weight_chunk(actor: RolloutActor) -> None:
     await actor.start_update(0, None)
     with pytest.raises(EngineDead, match="a chunk without tensors"):
         await actor.load_chunk(0, {"names": []})
@@ -59,13 +59,15 @@ async def test_engine_is_not_reused_when_driver_exited_during_weight_transfer(
         await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
 
-async def test_chunk_from_superseded_driver_is_rejected(actor: RolloutActor) -> None:
+async def test_weight_chunk_from_superseded_driver_is_rejected(actor: RolloutActor) -> None:
     actor._epoch = 2
     with pytest.raises(StaleEpoch):
         await actor.load_chunk(1, {"names": ["a"]})
 
 
-async def test_transfer_continues_after_call_from_superseded_driver(actor: RolloutActor) -> None:
+async def test_weight_transfer_continues_after_call_from_superseded_driver(
+    actor: RolloutActor,
+) -> None:
     actor._epoch = 2
     await actor.start_update(2, None)
     with pytest.raises(StaleEpoch):

@@ -46,7 +46,7 @@ def test_engine_failure_reason_falls_back_to_error_message(tmp_path: Path) -> No
     assert failure_reason(RuntimeError("x"), gone) == "RuntimeError: x"
 
 
-def test_unrelated_errors_are_not_wrapped() -> None:
+def test_unrelated_errors_are_not_converted_to_engine_dead() -> None:
     with pytest.raises(KeyError), as_engine_dead([], ValueError):
         raise KeyError
     with pytest.raises(EngineDead, match=r"^first$"), as_engine_dead([], Exception):

@@ -16,5 +16,5 @@ def test_oom_kill_counter_is_read_for_both_cgroup_versions(
     assert oom_kills([tmp_path / "absent", tmp_path / "memory.events"]) == kills
 
 
-def test_oom_kills_are_zero_without_counter(tmp_path: Path) -> None:
+def test_oom_kill_count_is_zero_without_counter_file(tmp_path: Path) -> None:
     assert oom_kills([tmp_path / "absent"]) == 0

@@ -91,7 +91,7 @@ def test_out_of_memory_line_is_found_before_long_traceback() -> None:
     assert out_of_memory(error) == OutOfMemory(Kind.DEVICE, CUDA)
 
 
-def test_cyclic_exception_chain_terminates() -> None:
+def test_out_of_memory_search_terminates_for_cyclic_exception_chain() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__context__, second.__context__ = second, first
     assert out_of_memory(first) is None

@@ -3,7 +3,7 @@ from pathlib import Path
 from raggrpo_trainer.host.ray_logs import TAIL_BYTES, RayLogs
 
 
-def test_log_tail_is_copied_when_changed(tmp_path: Path) -> None:
+def test_ray_log_tail_is_copied_when_changed(tmp_path: Path) -> None:
     source = tmp_path / "logs"
     target = tmp_path / "copies"
     source.mkdir()
@@ -27,7 +27,7 @@ def test_log_tail_is_copied_when_changed(tmp_path: Path) -> None:
     assert (tmp_path / "next attempt" / "pod-1" / "raylet.out").exists()
 
 
-def test_log_copier_holds_lock_until_closed(tmp_path: Path) -> None:
+def test_ray_log_copier_holds_lock_until_closed(tmp_path: Path) -> None:
     (tmp_path / "gcs_server.out").write_text("started\n")
     first = RayLogs(tmp_path, "pod-1")
     second = RayLogs(tmp_path, "pod-1")

@@ -79,7 +79,7 @@ async def test_transient_statuses_are_retried(status: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["reset", "end of file"])
-async def test_interrupted_tls_handshake_is_outage(end: str) -> None:
+async def test_interrupted_tls_handshake_is_retried(end: str) -> None:
     async def close_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         if end == "reset":
@@ -97,7 +97,7 @@ async def test_interrupted_tls_handshake_is_outage(end: str) -> None:
     assert "TLS handshake" in failure.detail
 
 
-async def test_html_response_is_outage_after_earlier_success() -> None:
+async def test_html_response_is_retried_after_earlier_success() -> None:
     async def respond(received: Received) -> Response:
         if received.number == 1:
             return JSONResponse({"ok": True})

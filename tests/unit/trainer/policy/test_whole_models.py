@@ -39,6 +39,6 @@ def test_missing_tensors_are_named_in_error(change: Change, message: str, tmp_pa
     assert raised.value.exit_code is ExitCode.PREFLIGHT_FAILED
 
 
-def test_tied_lm_head_is_not_missing(tmp_path: Path) -> None:
+def test_tied_lm_head_is_not_reported_as_missing(tmp_path: Path) -> None:
     path = make_changed_model(tmp_path, dict, tied=True)
     assert not load_model(path, "sdpa").training

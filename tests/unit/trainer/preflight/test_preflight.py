@@ -544,7 +544,7 @@ def make_oversized_config(folder: Path) -> TrainerConfig:
     return config.model_copy(update={"checkpoint": checkpoint})
 
 
-async def test_insufficient_space_is_reported_in_gib(tmp_path: Path) -> None:
+async def test_insufficient_checkpoint_space_is_reported_in_gib(tmp_path: Path) -> None:
     check = check_of(await check_config(make_oversized_config(tmp_path)), CheckId.CHECKPOINT_SPACE)
 
     assert check.state is FAILED
@@ -639,7 +639,7 @@ async def test_unreachable_endpoint_fails_within_seconds_with_name(tmp_path: Pat
     assert result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE  # preflight is retried
 
 
-async def test_unknown_host_name_is_not_an_outage(tmp_path: Path) -> None:
+async def test_unknown_host_name_is_not_reported_as_outage(tmp_path: Path) -> None:
     url = "http://kb.nowhere.invalid/retrieve"
     config = make_fit_config(tmp_path, make_retrieval({"name": "kb", "url": url}))
     result = await check_config(config)
@@ -941,7 +941,9 @@ async def test_unsuitable_embedding_model_fails_check(
         _declare_module("Pooling"),
     ],
 )
-async def test_embedding_model_with_matching_pooling_passes(tmp_path: Path, change: Any) -> None:
+async def test_embedding_model_with_matching_pooling_passes_check(
+    tmp_path: Path, change: Any
+) -> None:
     config = make_dense_config(tmp_path)
     change(tmp_path / "e5")
     assert check_of(await check_config(config), CheckId.EMBEDDING_READABLE).state is PASSED

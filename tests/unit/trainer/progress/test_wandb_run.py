@@ -132,7 +132,7 @@ def test_wandb_process_is_not_started_without_project(
     assert not (log_dir_of(config) / "wandb").exists()
 
 
-def test_wandb_close_ends_its_process(tmp_path: Path, mark: str) -> None:
+def test_wandb_process_exits_when_run_is_closed(tmp_path: Path, mark: str) -> None:
     config = make_wandb_config(tmp_path)
     run = WandbRun(config)
     wait_for(lambda: num_runs(config) == 1)

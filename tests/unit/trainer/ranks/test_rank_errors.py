@@ -35,5 +35,5 @@ def test_rank_out_of_memory_error_names_line_and_memory_term(
     assert (error.exit_code, error.short_of) == (code, short_of)
 
 
-def test_unknown_rank_errors_are_program_errors() -> None:
+def test_unrecognized_rank_errors_are_reported_as_program_errors() -> None:
     assert translated("RankActor.step", "KeyError: 'x'").exit_code is ExitCode.PROGRAM_ERROR

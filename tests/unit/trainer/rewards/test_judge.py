@@ -141,7 +141,7 @@ async def test_equal_samples_are_graded_once_unless_cache_is_disabled() -> None:
 
 
 @pytest.mark.row("D14")
-async def test_busy_judge_is_retried_but_rejection_is_not() -> None:
+async def test_busy_judge_is_retried_and_rejected_request_is_not() -> None:
     async def busy(received: Received) -> Response:
         return await reply_with("8")(received) if received.number else JSONResponse({}, 503)
 

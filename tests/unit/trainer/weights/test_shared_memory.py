@@ -52,7 +52,7 @@ async def test_weights_files_are_private(tmp_path: Path) -> None:
     assert modes == [0o600, 0o600]
 
 
-def test_other_ranks_gather_without_writing(tmp_path: Path) -> None:
+def test_ranks_other_than_0_gather_weights_without_writing_file(tmp_path: Path) -> None:
     gathered = iter(tensors(1))
     assert SharedMemorySender("job", 1, tmp_path).send(1, gathered) == ""
     assert next(gathered, None) is None
@@ -112,5 +112,5 @@ async def test_missing_weights_file_raises_rank_lost(tmp_path: Path) -> None:
             pass
 
 
-def test_worker_extension_path_is_correct() -> None:
+def test_worker_extension_path_refers_to_worker_extension_class() -> None:
     assert f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}" == WORKER_EXTENSION
