@@ -1,4 +1,4 @@
-"""Objects that the API server accepts and that could exhaust a careless reader."""
+"""Deeply nested objects that the API server accepts, but that could crash a recursive reader."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ async def environment(
 
 @pytest.fixture(autouse=True)
 def deep_recursion() -> Iterator[None]:
-    """For what the tests themselves read."""
+    """Raise the recursion limit for the objects that the tests themselves read."""
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(RECURSION_LIMIT)
     yield

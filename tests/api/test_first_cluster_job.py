@@ -16,7 +16,7 @@ from tools.kind.go_programs import tool_folder
 NAMESPACE, SYSTEM, RELEASE = "research", "raggrpo-system", "raggrpo-operator"
 REGISTRY = "registry.example.com"
 EXTRA_OPTIONS = {"helm upgrade": "--take-ownership --force-conflicts"}
-"""The CustomResourceDefinition is on the test server before the chart."""
+"""Options for a test server whose CustomResourceDefinition was not installed by the chart."""
 FINISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "kubectl wait pod/": ("pod", "fill-demo", {"phase": "Succeeded"}),
     "kubectl wait rgj/": (
@@ -40,7 +40,7 @@ FINISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def cluster(api_server: ApiServer) -> Iterator[ApiServer]:
-    """The API server; what the page creates is deleted afterwards."""
+    """The API server; objects created by the commands of the page are deleted afterwards."""
     yield api_server
     _shell(api_server, f"helm uninstall {RELEASE} -n {SYSTEM} --ignore-not-found")
     api_server.kubectl(
@@ -78,7 +78,7 @@ def test_job_author_may_create_jobs_only_in_own_namespace(cluster: ApiServer) ->
 
 
 def _run(cluster: ApiServer, command: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command once what it waits for has happened."""
+    """Write the status that a command waits for, if any, and run the command."""
     for start, (kind, name, status) in FINISHED.items():
         if command.startswith(start):
             cluster.write_status(kind, name, status, NAMESPACE)

@@ -112,7 +112,7 @@ APPLIED = ("NetworkPolicy", "Service", "Deployment")
 
 
 def owners_of(job: Metadata, other: Metadata) -> dict[str, list[Manifest]]:
-    """Return owners of foreign objects; all exist, or the objects would be garbage collected."""
+    """Return existing owners: objects with missing owners would be garbage collected."""
     return {
         "unowned": [],
         "another job": [owner_reference(other)],
@@ -426,7 +426,7 @@ async def test_rejected_ray_token_is_reported_with_secret_name(cluster: Cluster)
 
 
 async def test_objects_with_spoofed_labels_are_ignored(cluster: Cluster) -> None:
-    """They have the operator's labels, some malformed; the job owns some of them."""
+    """Objects have the operator's labels, some of them malformed; some are owned by the job."""
     environment = cluster.environment
     cluster.start_operator()
     environment.ray.scripts["small-a1"] = Script(waits_at=7)

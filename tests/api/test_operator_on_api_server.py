@@ -1,6 +1,6 @@
 """The whole operator against a real API server; the test plays KubeRay, kubelet and Ray heads.
 
-It has the account and the rights of its chart, and the chart's admission policies hold it to them.
+The operator has the service account, the permissions and the admission policies of its chart.
 """
 
 import asyncio
@@ -213,7 +213,7 @@ async def test_restarted_operator_does_not_act_before_cache_sync(
 
         await fake.until_true(is_waiting)
         fake.ray.may_continue = True
-        await asyncio.sleep(4)  # nothing signals that it did not happen
+        await asyncio.sleep(4)  # the absence of a write cannot be waited for
         assert (await fake.status()) == before
         proxy.release()
         status = await fake.until(is_phase("Succeeded"))

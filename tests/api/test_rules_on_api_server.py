@@ -247,7 +247,7 @@ EXEMPTIONS: Mapping[str, Exemption] = {
     ),
     "texts_are_small": BODIES,
 }
-"""By name of the rule; `if_specified` exempts specs without a value that the rule compares."""
+"""Exemptions by rule name; `if_specified` exempts specs without a value that the rule compares."""
 
 Report = tuple[str, str, str]
 """(name of the rule, field, message with remedy)."""
@@ -258,7 +258,7 @@ BY_TEXT: Mapping[str, list[SpecRule]] = {
 
 
 def random_specs(number: int) -> Iterator[dict[str, Any]]:
-    """Yield jobs in which up to seven fields of a context are changed; the same for each run."""
+    """Yield jobs in which up to seven fields of a context are changed; reproducible."""
     source = random.Random(0)
     single = [(path, value) for path, values in VALUES.items() for value in values]
     for index in range(number):
@@ -307,7 +307,7 @@ def server_reports(http: httpx.Client, raw: Mapping[str, Any]) -> set[tuple[str,
 
 
 def operator_reports(job: RagGrpoJob) -> set[Report]:
-    """Return the reports of all rules that both evaluate."""
+    """Return the operator's reports of the rules that the API server evaluates, too."""
     resolved = resolve(job)
     sizing = size(resolved.spec)
     inputs = RuleInput(job, resolved.spec, resolved.origins, Facts(), sizing)

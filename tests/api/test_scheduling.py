@@ -1,4 +1,4 @@
-"""Kubernetes' scheduler with a failed node and others; the nodes are Node objects only."""
+"""Kubernetes' scheduler with a failed and another node, both without a kubelet."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +38,7 @@ def scheduler(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest_asyncio.fixture
 async def api(api_server: ApiServer) -> AsyncIterator[Api]:
-    """A client and two nodes, of which the failed one has the image."""
+    """A client of the API server with two nodes; the image exists only on the failed node."""
     api = Api(api_server.kubeconfig)
     for name in ("failed", "other"):
         await api.create(NODES, {"metadata": {"name": name}})

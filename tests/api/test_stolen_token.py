@@ -1,6 +1,7 @@
-"""What a holder of the operator's token can do, on a real API server.
+"""Requests of an attacker with the operator's token, on a real API server.
 
-What RBAC leaves open, the chart's admission policies close; the last test sees it open without.
+Admission policies of the chart deny requests that RBAC allows. The last test shows that most of
+these requests succeed without the policies.
 """
 
 import json
@@ -112,7 +113,7 @@ def test_admission_policy_expressions_use_existing_fields(
 def test_rbac_without_admission_policies_allows_most_stolen_token_requests(
     api_server: ApiServer, target: Target
 ) -> None:
-    """Otherwise the tests above could pass for another reason."""
+    """Without this test, the requests above could have been denied for another reason."""
     with api_server.namespace("without-policies") as name:
         helm = Helm(api_server, name, release="bare")
         helm.install_values({"crds.install": False, "admissionPolicies.enabled": False})

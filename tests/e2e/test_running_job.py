@@ -30,7 +30,7 @@ END_SECONDS = 420
 WRITTEN = "$HOME $(HOME) $$"
 """Text that Ray or the kubelet could expand."""
 REJECTED = {401, 403, "unreachable"}
-"""Ray's responses, or none if the network plugin enforces NetworkPolicies."""
+"""Results of rejected requests; unreachable if the network plugin enforces NetworkPolicies."""
 
 ASK = """
 import json, os, sys, urllib.error, urllib.request
@@ -49,7 +49,7 @@ def ask(question):
         return ["unreachable", ""]
 print(json.dumps([ask(question) for question in json.loads(sys.argv[1])]))
 """
-"""Sends requests without a proxy."""
+"""Program that sends requests without a proxy."""
 
 
 DUMP = """

@@ -1,4 +1,4 @@
-"""Suspending, and what people do by hand to the objects of a running job."""
+"""A running job that is suspended and whose objects are deleted manually."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """A tenant who may only create jobs attacks; another tenant's job trains to its end undisturbed.
 
-The attacker's image is played by the trainer's own with a `sitecustomize.py` put in, which every
-Python process of the pods runs first.
+The attacker's image is the trainer's image with a `sitecustomize.py`, which every Python process
+of the pods runs first.
 """
 
 import json
@@ -42,7 +42,7 @@ if command.endswith("-m raggrpo_trainer") and os.environ.get("EVIL") == "head":
     while True:
         threading.Thread(target=answer, args=[server.accept()[0]], daemon=True).start()
 """
-"""Preflight prints an escape sequence and nonsense; the driver drips endless brackets."""
+"""Preflight writes escape sequences and invalid JSON; the driver responds with endless brackets."""
 MAY = [
     {"apiGroups": ["raggrpo.io"], "resources": ["raggrpojobs"], "verbs": ["create", "get", "patch"]}
 ]
@@ -64,7 +64,7 @@ class Attacker:
     trainer: str
 
     def create(self, job: dict[str, Any]) -> str:
-        """Create a job; returns what the API server objects to, empty if nothing."""
+        """Create a job; return the API server's error, or "" if it accepts the job."""
         said = self.cluster.kubectl(
             "create", "-n", self.namespace, "-f", "-", stdin=json.dumps(job), check=False,
             kubeconfig=self.kubeconfig,

@@ -51,7 +51,7 @@ def next_sources(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def replaceable_operator(cluster: Kubernetes, operator: Images) -> Iterator[Images]:
-    """The operator, which is the present one again after the test."""
+    """The operator; the current version is installed again after the test."""
     yield operator
     install(cluster, operator, REPOSITORY)
 

@@ -1,4 +1,4 @@
-"""Wrong jobs report all violations before a Ray cluster is created."""
+"""Invalid jobs report all violations before a Ray cluster is created."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and i
 
 SECONDS = 180
 ROWS = 64
-"""Of the seeded prompts."""
+"""Number of seeded prompts."""
 
 WRONG: dict[str, dict[str, Any]] = {
     "inputs": {
@@ -41,7 +41,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, dict[str, Any]]:
-    """The end of all wrong jobs, which run side by side."""
+    """Final statuses of the invalid jobs, which run in parallel."""
     jobs = [make_small_job(f"wrong-{name}", operator.trainer, WRONG[name]) for name in WRONG]
     cluster.apply(*jobs, namespace=shared)
     return {

@@ -75,7 +75,7 @@ class Case:
     deterministic: bool = False
     """Whether torch's deterministic algorithms are used."""
     again: bool = False
-    """Whether this is the second run of a case, to compare bits."""
+    """Whether this is the second run of a case, for a bitwise comparison."""
 
     @property
     def label(self) -> str:

@@ -69,7 +69,7 @@ FEATURE_ROWS = ("G6", "G7", "G8")
 STEPS, STEPS_FIRST, EVERY = 100, 6, 4
 """Total steps, steps before each fault, and steps between checkpoints."""
 ETTR_STEPS, ETTR_KILL_EVERY, ETTR_SAVE_EVERY = 200, 20, 7
-"""7 and 20 are coprime: kills happen at every distance from a checkpoint."""
+"""20 and 7 are coprime, so that kills happen at every distance from a checkpoint."""
 START_SECONDS, END_SECONDS, LOOK_SECONDS = 900.0, 180.0, 2.0
 READER = "reader"
 

@@ -55,7 +55,7 @@ class Recovery:
 
 
 Turn = Mapping[str, Mapping[str, Recovery | None]]
-"""Recoveries by job kind and fault; None if not within the limit, missing after a lost job."""
+"""Recoveries by job kind and fault; None after a timeout, and later faults are missing then."""
 
 
 def parsed(text: str) -> list[Record]:

@@ -23,8 +23,8 @@ from raggrpo_api.trainer.progress import Stage
 STAGES = ("preflight", "head", "driver", "loaded", "engines", "step")
 """End of each stage. preflight: all checks passed; head: the Ray head accepts an attempt; driver:
 the checkpoint folder is claimed and Ray is connected; loaded: the rank has loaded the model;
-engines: the engine has, too; step: the first step is done, after weight sync, self-check and
-warm-up."""
+engines: the engine has loaded it, too; step: the first step is done, after weight sync, self-check
+and warm-up."""
 
 
 def measure(run: Run) -> dict[str, float]:

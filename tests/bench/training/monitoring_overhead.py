@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = {
     "prompt_tokens": 128,
     "response_tokens": 32,
 }
-"""Similar to the quickstart model; for larger models the share of these costs is smaller."""
+"""Similar to the quickstart model; for larger models, reporting takes a smaller share."""
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 3600.0
 REPORTING = Path(__file__).with_name("alternating_reporter.py")

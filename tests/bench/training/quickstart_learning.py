@@ -77,7 +77,7 @@ def curve(history: Sequence[Record]) -> list[float]:
 
 
 def has_learned(summary: Mapping[str, Any]) -> bool:
-    """Return whether exact match rose enough, and only if passages contain the answer."""
+    """Return whether exact match rose by RISE, and stayed below CONTROL without the answer."""
     rise = summary["exactMatchAfter"] - summary["exactMatchBefore"]
     return bool(rise >= RISE and summary["exactMatchControl"] <= CONTROL)
 

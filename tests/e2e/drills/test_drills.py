@@ -27,7 +27,7 @@ SLOW_STEP = f"slow-step@step={FAULT_STEP + 5}:20"
 """Slows the first attempt down, because injecting a fault may take seconds."""
 DOWN_SECONDS = 20
 TOLERANCE = timedelta(seconds=2)
-"""Tolerance; times in the status are whole seconds."""
+"""Tolerance of comparisons, because times in the status are whole seconds."""
 HEAD = f"{RAY_NODE_TYPE_LABEL}=head"
 Ended = tuple[str, str]
 """Cause of an attempt, and its recovery tier."""
@@ -61,7 +61,7 @@ def kill_driver_and_worker(job: TrainingJob) -> None:
 
 
 def kill_worker_and_the_next_one(job: TrainingJob) -> None:
-    """Kill the replacement pod, too, while the next attempt waits for it."""
+    """Kill a worker, and its replacement while the next attempt waits for it."""
     kill_worker(job)
     job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     kill_worker(job)
@@ -81,7 +81,7 @@ def kill_head_and_worker(job: TrainingJob) -> None:
 
 
 def kill_head_and_the_next_one(job: TrainingJob) -> None:
-    """Kill the replacement head, too, while the next attempt waits for it."""
+    """Kill the head, and its replacement while the next attempt waits for it."""
     kill_head(job)
     job.wait_until(lambda status: status["attempt"] == 2, "the next attempt")
     job.kubectl("wait", "pod", "-l", HEAD, "--for=condition=Ready", "--timeout=60s")
@@ -138,7 +138,7 @@ def drain_the_node(job: TrainingJob) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """A fault during training, and how the attempts end."""
+    """A fault during training, and the expected end of each attempt."""
 
     ends: tuple[Ended, ...]
     act: Callable[[TrainingJob], None] = nothing

@@ -52,7 +52,7 @@ PAUSE_FAULTS = {
     "checkpoint": "pause@save=6:complete:4",
     "between": "slow-step@step=8:4",
 }
-"""Faults that pause the run at each moment, so that the kill happens then."""
+"""Faults that pause the run at each moment, so that the process is killed at that moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class TwoNodes:
     def start_head(self) -> Child:
         agent, store = str(self._agents[0]), {names.ENV_HEAD_STORE: str(self.folder / "heads/c1")}
         ports = ("--port", str(self._gcs), "--dashboard-port", str(self._dashboard))
-        # Of the previous head: with a live node on the same machine, Ray takes it for running.
+        # File of the previous head, which Ray would take for running because of the live node.
         (self._temp_dir / RAY / "ray_current_cluster").unlink(missing_ok=True)
         more = ("--head", *ports, "--num-cpus", "0", "--temp-dir", str(self._temp_dir / RAY))
         return self._start("head", agent, more, {**self.env, **store})

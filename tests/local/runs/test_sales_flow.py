@@ -43,7 +43,7 @@ class SalesRun:
     actor: FaultyServer
     reference: FaultyServer
     outputs: dict[str, list[str]]
-    """Output of each sample, in order of steps."""
+    """Outputs of the actor by sample, in order of steps."""
     rewards: dict[str, list[float]]
     log: str
     metrics_page: str

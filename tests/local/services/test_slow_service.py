@@ -20,7 +20,7 @@ CHANGES = (
     "recovery.restartWhenDegraded=true",
 )
 QUICK, SLOW = 1.0, 5.0
-"""Response times in seconds; the rest of a step is shorter, so that its noise is no trend."""
+"""Response times in seconds; the rest of a step is shorter, so that its noise causes no trend."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Success reported by Ray although the driver chose its own, lower target."""
+"""Ray reports success, although the driver has only reached a lower target of its own."""
 
 from datetime import timedelta
 

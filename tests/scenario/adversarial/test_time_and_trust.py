@@ -195,7 +195,7 @@ async def test_target_raised_during_run_adds_second_attempt() -> None:
     assert first is not None
     assert second is not None
     pause = (second - first).total_seconds() - scenario.attempts[0].seconds
-    assert 25 < pause < 45  # an image that chose its target itself would not spin either
+    assert 25 < pause < 45  # nor would an image that chooses its own target restart in a loop
     assert scenario.status.restart_state.spent.down_seconds == 0
 
 

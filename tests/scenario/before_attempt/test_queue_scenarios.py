@@ -34,7 +34,7 @@ async def test_queued_job_waits_without_deadline() -> None:
 
 
 async def test_queue_time_does_not_count_against_provisioning_deadline() -> None:
-    """Also if the queue's message changes each second, so that every second is observed."""
+    """This holds even if the queue's message changes, and is observed, each second."""
     scenario = make_scenario(changes=SHORT, queue=QUEUE)
     await scenario.until(lambda status: status.phase is Phase.QUEUED)
     for position in range(20, 0, -1):  # longer than the deadline, shorter than an unwatched gap

@@ -372,7 +372,7 @@ def test_active_deadline_message_contains_reason_for_waiting(
 def test_running_driver_is_stopped_at_active_deadline(
     started: datetime | None,
 ) -> None:
-    """Also if the driver is first observed in this round."""
+    """This applies even if the driver is first observed in this round."""
     driver = AttemptObserved(1, SubmissionStatus.RUNNING)
 
     decision = round_past_deadline(Observed(cluster=READY, attempt=driver), started=started)

@@ -21,7 +21,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from support.fakes.fake_runtime import T0, make_scenario
 
 HTTP = ["200", "404", "silent"]
-"""Silent: no connection, timeout, 5xx, malformed response or rejected token."""
+"""Responses; silent: no connection, timeout, 5xx, malformed response or rejected token."""
 STATUS = [status.value for status in SubmissionStatus]
 EXIT_CODES: list[int | None] = [None, *map(int, ExitCode), 99, -9]
 HEAD = ["ready", "not ready", "lost", "gone"]

@@ -388,7 +388,7 @@ async def test_suspended_job_saves_frees_resources_and_resumes() -> None:
     first, second = scenario.attempts
     assert first.cause is Cause.SUSPENDED
     assert second.from_step is not None
-    assert second.from_step >= 25  # saved on the way out
+    assert second.from_step >= 25  # saved before the driver exited
     assert scenario.status.phase is Phase.SUCCEEDED
     assert scenario.status.restarts.total == 0
     assert (scenario.count(CreateCluster), scenario.count(DeleteCluster)) == (2, 2)

@@ -60,7 +60,8 @@ async def test_suspension_does_not_reduce_effective_training_time_ratio() -> Non
     await scenario.until(lambda status: status.progress.step >= 30)
     scenario.edit({"suspend": True})
     await scenario.until(is_suspended)
-    stopped = scenario.status.progress.step  # some steps are done while it saves and ends
+    # Some steps complete before the driver has saved and exited.
+    stopped = scenario.status.progress.step
     assert ratio(scenario) == pytest.approx(stopped / (stopped + LOAD_SECONDS), abs=0.03)
 
     scenario.runtime.now += timedelta(hours=10)

@@ -29,7 +29,7 @@ async def test_baseline_is_measured_again_in_new_attempt() -> None:
     scenario = make_scenario({(1, 33): head_is_lost})
     await scenario.until(lambda status: status.attempt == 2)
     assert scenario.status.restart_state.baseline == Baseline()
-    scenario.runtime.seconds_per_step = 1.4  # its pods lie on another, slower node
+    scenario.runtime.seconds_per_step = 1.4  # the pods of the new cluster run on a slower node
 
     await scenario.until_quiet()
 
@@ -58,7 +58,8 @@ async def test_restart_when_degraded_saves_and_restarts() -> None:
     await scenario.until(lambda status: status.attempt == 2)
     first = scenario.attempts[0]
 
-    await scenario.until_quiet()  # as slow as before: compared with itself the second one is steady
+    # The second attempt is as slow as the first, but steady relative to its own baseline.
+    await scenario.until_quiet()
 
     assert [record.cause for record in scenario.attempts] == [Cause.DEGRADED, Cause.SUCCEEDED]
     assert scenario.attempts[1].from_step == first.to_step

@@ -23,7 +23,7 @@ from support.engines.model_families import config_of
 
 TEMPERATURE = 0.8
 SIZES = {"hidden_size": 128, "head_dim": 32}
-"""vLLM's CPU kernels do not support head size 16."""
+"""Model sizes; `head_dim` is specified because vLLM's CPU kernels do not support 16."""
 
 
 def options(model: Path) -> EngineOptions:

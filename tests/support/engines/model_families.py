@@ -59,7 +59,7 @@ class Measured:
 
 
 def families() -> Iterator[tuple[str, str]]:
-    """Yield (model type, architecture)."""
+    """Yield (model type, architecture) of each causal model family."""
     yield from MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
 
 

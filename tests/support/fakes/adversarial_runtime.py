@@ -122,7 +122,7 @@ class AdversarialRuntime(FakeServiceOutage):
         self.store(self.job.model_copy(update={"spec": spec, "metadata": metadata}))
 
     def annotate(self, retry: str) -> None:
-        """Request a retry."""
+        """Set the retry annotation."""
         metadata = self.job.metadata.model_copy(update={"annotations": {ANNOTATION_RETRY: retry}})
         self.store(self.job.model_copy(update={"metadata": metadata}))
 
@@ -164,7 +164,7 @@ class AdversarialRuntime(FakeServiceOutage):
         super().lose_head(*what, **more)
 
     def reset_budget(self) -> None:
-        """Reset the budget after a user request."""
+        """Reset the expected restart budget after a user request."""
         self.submissions = self.uncounted = 0
 
     def move_clock(self, by: timedelta) -> None:
@@ -254,7 +254,7 @@ class AdversarialRuntime(FakeServiceOutage):
         self._record_saves()
         cluster = seen.cluster
         if self.shows_stale_cluster and self._old_cluster:  # in the cache, but unresponsive
-            self.preempted.clear()  # the stale cluster is not preempted yet
+            self.preempted.clear()  # the stale view shows the cluster before its preemption
             old = ClusterObserved(self._old_cluster)
             return replace(seen, cluster=old, attempt=None, progress=None, is_head_reachable=False)
         if cluster is not None:

@@ -94,7 +94,7 @@ class FakeKube:
 
 
 def failing(*verbs: str) -> Callable[[str, str], None]:
-    """Return a `before` that fails requests with these verbs."""
+    """Return a `before` hook that fails requests with these verbs."""
 
     def before(verb: str, plural: str) -> None:
         if verb in verbs:

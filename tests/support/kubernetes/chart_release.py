@@ -27,7 +27,7 @@ class Helm:
     server: ApiServer
     namespace: str
     kubeconfig: Path | None = None
-    """Kubeconfig of the installing user; None: the cluster administrator."""
+    """Kubeconfig of the installing user; None for the cluster administrator."""
     release: str = RELEASE
 
     @property

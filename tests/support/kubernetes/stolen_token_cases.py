@@ -31,7 +31,7 @@ class Target:
     objects: Mapping[str, Manifest]
 
     def answer(self, attempt: "Attempt") -> httpx.Response:
-        """Return the API server's response to an attempt, a dry run."""
+        """Return the API server's response to a dry run of an attempt."""
         method, path, body = attempt.request(self)
         return self.attacker.call(method, f"{path}?dryRun=All", body)
 

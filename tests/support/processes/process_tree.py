@@ -12,7 +12,7 @@ from pathlib import Path
 from raggrpo_operator.local_runtime.processes import Processes
 
 FAMILY = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo $!; wait"
-"""A child, a grandchild in its own session, and one without environment."""
+"""Shell command that starts a child, one in its own session, and one without environment."""
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def start_head(processes: Processes, logs: Path) -> RayHead:
 
 
 def kill_gcs(mark: str) -> None:
-    """Kill the one GCS among the processes with this mark."""
+    """Kill the GCS, the only one among the processes with this mark."""
     [gcs] = [
         pid for pid in warden.marked_processes(mark) if psutil.Process(pid).name() == "gcs_server"
     ]

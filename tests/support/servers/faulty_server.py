@@ -89,7 +89,7 @@ async def silent(_: Received) -> Response:
 
 
 def search_r1(scores: bool = True) -> Respond:
-    """Return one passage per query, with the query as its id."""
+    """Return a function that responds with one passage per query, with the query as its id."""
 
     async def respond(received: Received) -> Response:
         documents = [{"id": query, "contents": f"about {query}"} for query in _queries(received)]
@@ -101,7 +101,7 @@ def search_r1(scores: bool = True) -> Respond:
 
 
 def rag_chat(received: Received) -> Response:
-    """Return one passage, with the context as its id."""
+    """Return a response with one passage, whose id is the context."""
     context = received.body["context"]
     return JSONResponse({"results": [{"id": context, "text": f"about {context}", "score": 0.5}]})
 

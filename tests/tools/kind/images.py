@@ -90,7 +90,7 @@ def build_other_ray_image(trainer: str) -> str:
 def push_to_registry(trainer: str) -> str:
     """Push the trainer's image to the cluster's registry and return its name there.
 
-    A label makes it another image than the one that the nodes have.
+    A label makes the digest differ from that of the image on the nodes.
     """
     name = f"{trainer}-labeled"
     registry.remove_images(run, [f"{registry.INSIDE}/{name}"], nodes())
@@ -143,7 +143,7 @@ def _build(image: str, context: Path, dockerfile: str, requirements: str, *argum
 
 
 def _gone_from_docker(known: list[str]) -> list[str]:
-    """Return our images of a node that Docker no longer has."""
+    """Return this project's images on a node that Docker no longer has."""
     ours = [each for each in known if "/raggrpo/" in each and ":test-" in each]
     return [each for each in ours if not has_image(each.partition("/")[2])]
 

@@ -97,7 +97,7 @@ class Kubernetes:
         """Wait until all namespaces of the tests are deleted.
 
         Raises:
-            AssertionError: The deletion of one is blocked.
+            AssertionError: The deletion of a namespace is blocked.
         """
         if self.namespaces:
             names = [f"namespace/{name}" for name in self.namespaces]

@@ -25,7 +25,7 @@ FLAVOR = {"kubernetes.io/os": "linux"}
 """Labels of the nodes of the quota; Kueue adds them to pods as node selector."""
 FRAMEWORKS = ["batch/job", "ray.io/raycluster"]
 WEBHOOK_GROUPS = {"batch", "kueue.x-k8s.io", "ray.io"}
-"""API groups with webhooks of Kueue. Without pods, which could not start while Kueue is down."""
+"""API groups with webhooks of Kueue; none for pods, which could not start while Kueue is down."""
 
 Manifest = dict[str, Any]
 

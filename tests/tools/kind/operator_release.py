@@ -56,7 +56,7 @@ def kill(cluster: Kubernetes, pod: str = "") -> None:
 
 
 def leader(cluster: Kubernetes) -> tuple[str, datetime]:
-    """Return the pod that holds the Lease and when it acquired it; wait while the pod is gone."""
+    """Return the pod that holds the Lease, once it exists, and the time of acquisition."""
     deadline = time.monotonic() + LEADER_SECONDS
     while True:
         spec = cluster.read("lease", RELEASE, "-n", SYSTEM)["spec"]

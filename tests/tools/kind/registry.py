@@ -84,7 +84,7 @@ def full_name(image: str) -> str:
 
 
 def _start(run: Run) -> str:
-    """Start it where it does not run; return where this machine's Docker finds it."""
+    """Start the registry if it is not running; return its address for this machine's Docker."""
     if run(["docker", "ps", "-q", "-f", f"name=^{NAME}$"]).strip() == "":
         if run(["docker", "images", "-q", IMAGE]).strip() == "":
             _build(run)

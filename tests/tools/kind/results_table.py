@@ -56,7 +56,7 @@ def page(reports: Iterable[pytest.TestReport]) -> str:
 
 
 def drills_page(reports: Sequence[pytest.TestReport]) -> str:
-    """Return the page of the drills; one without a report has only its test's name."""
+    """Return the page of the drills; a drill without a report has only the name of its test."""
     seconds, failed = _outcomes(reports)
     reported = {each.nodeid: value for each in reports for key, value in each.user_properties}
     rows = []

@@ -100,7 +100,7 @@ def test_guides_use_existing_commands_and_options(page: Path) -> None:
 
 
 def is_known(line: str) -> bool:
-    """Return whether our command of this line exists with its options; others are not checked."""
+    """Return whether the line's `raggrpo` command and options exist; True for other programs."""
     for prefix, application in (("raggrpo ", app), ("kubectl raggrpo ", kubectl_app)):
         if line.startswith(prefix):
             command = typer.main.get_command(application)

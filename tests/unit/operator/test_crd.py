@@ -36,7 +36,7 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 SCHEMA_PARTS = dict(parts(job_schema()))
 METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "startsWith"}
-"""Functions that a rule calls on a field."""
+"""CEL functions that a rule calls on a field."""
 
 
 @pytest.mark.row("B1")
@@ -139,7 +139,7 @@ MAX_NUMBER = 24
 
 
 def bytes_around_texts(place: str) -> int:
-    """Return the most that a part takes as JSON without the texts in it."""
+    """Return the maximum JSON size of a part of the schema in bytes, without texts."""
     schema = SCHEMA_PARTS[place]
     if "enum" in schema:
         return max(map(len, schema["enum"])) + 2
@@ -309,7 +309,7 @@ NO_UNIT = {
 
 
 def unit_of(place: str) -> re.Pattern[str]:
-    """Return what the description of a number must hold, given its name."""
+    """Return the pattern of the unit that a number's description must contain."""
     ends = {"Seconds": "seconds|\\bs\\b", "Gib": "gib", "Tokens": "tokens?", "Length": "tokens"}
     ends |= {"Steps": "steps?", "SecondsAfterFinished": "seconds"}
     units = (text for end, text in ends.items() if place.endswith(end))

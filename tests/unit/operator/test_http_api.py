@@ -18,7 +18,7 @@ MAX_BYTES = LIMITS.response_bytes
 SECONDS = 0.3
 SHORT = Limits(call_seconds=SECONDS, submit_seconds=2 * SECONDS, progress_seconds=SECONDS)
 HANG_SECONDS = 30
-"""A hundred times the limit, since a slow machine may exceed it."""
+"""A hundred times the limit of a call, because a slow machine may exceed that limit."""
 MAX_MEMORY_BYTES = 64 * MIB
 
 
@@ -31,7 +31,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 OF_SUCCESS = ("no content", "invalid UTF-8")
-"""Calls whose answer is only a status code, such as an accepted stop."""
+"""Responses that are valid for calls which evaluate only the status code, such as a stop."""
 
 
 @pytest.mark.row("E3")
@@ -64,7 +64,7 @@ async def test_compression_bomb_fixture_is_smaller_than_two_mib() -> None:
     assert len(BOMB) < 2 * MIB
 
 
-async def test_concurrent_reads_of_adversarial_heads_return_no_progress(
+async def test_concurrent_reads_of_adversarial_heads_use_bounded_memory(
     session: ClientSession,
 ) -> None:
     async def read(name: str) -> None:

@@ -25,7 +25,7 @@ def serving(stop_driver: Callable[[], bool], token: str = "") -> Iterator[dict[s
         server.close()
 
 
-# It handles the first signal, as the driver does while it saves; a second one would terminate it.
+# Handles the first signal, as a driver that saves; a second signal would terminate the process.
 DRIVER = """
 import signal
 def handle(*_):

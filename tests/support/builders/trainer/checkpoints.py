@@ -57,7 +57,7 @@ def make_meta(step: int) -> Meta:
 
 
 def shards(step: int, size: int = 3000) -> Callable[[Path], None]:
-    """Return a writer of two files that contain their step, written in small pieces."""
+    """Return a function that writes two shards filled with the step number, in small pieces."""
 
     def write(folder: Path) -> None:
         for rank in range(2):

@@ -16,7 +16,7 @@ from support.builders.data.rows import write_rows
 from support.builders.trainer.reports import make_config
 
 PARAMETERS = 256 * 8 + 3 * (2 * 8 * 32 * (4 + 2) + 3 * 8 * 16)
-"""Parameters of `make_model_folder`; the head is tied to the embedding."""
+"""Number of parameters of the model of `make_model_folder`; its head is tied to the embedding."""
 
 
 def make_model_folder(folder: Path, **config: Any) -> Path:

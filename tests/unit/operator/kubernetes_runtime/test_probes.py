@@ -20,7 +20,7 @@ KEY = JobKey("default", "small")
 
 @dataclass
 class Kube(FakeKube):
-    """A cluster that serves RayClusters or not."""
+    """Client of an API server that may be down, with or without KubeRay."""
 
     has_kuberay: bool = True
     is_down: bool = False

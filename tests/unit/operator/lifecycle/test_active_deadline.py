@@ -88,7 +88,7 @@ def test_timer_missing_from_old_status_starts_with_running_attempt(
 def test_time_of_stopped_local_run_counts_until_last_observation(
     looked: float | None, before: int, counted: int
 ) -> None:
-    """At least one second: 0 means that the timer never ran."""
+    """At least one second is counted, because 0 means that the timer never ran."""
     spent = SpentTime(counted_since=T0, counted_seconds=before)
     watch = WatchState(looked=None if looked is None else at(looked))
     status = JobStatus(restart_state=RestartState(spent=spent, watch=watch))

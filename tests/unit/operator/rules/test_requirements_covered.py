@@ -1,4 +1,4 @@
-"""Each row A and C of the requirements has a field, a rule, or a stated reason."""
+"""Each row A and C of the requirements has a field, a rule or a stated reason."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -131,11 +131,11 @@ OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
         Reason.INDEX_PATH_UNFIT,
     ),
 }
-"""Reasons of the operator's rows."""
+"""Reasons by requirement row, for rows other than A and C."""
 
 
 def field_at(path: str) -> bool:
-    """Return whether the spec has this field; for a list, its items."""
+    """Return whether the spec has a field at this path, which omits list indices."""
     model: type[BaseModel] | None = JobSpec
     for name in path.split("."):
         if model is None:

@@ -455,7 +455,7 @@ def test_failed_removal_of_old_checkpoint_is_reported(tmp_path: Path) -> None:
 
 
 def make_history(path: Path) -> None:
-    """Two checkpoints: saving step 30 with keepLast 1 removes step 20, since 10 is the best."""
+    """Save steps 10 and 20, of which 10 is the best; `save` with keepLast 1 removes step 20."""
     fence = make_claim(path)
     make_store(fence, keep_last=2).save(make_meta(10), shards(10), score=0.9)
     make_store(fence, keep_last=2).save(make_meta(20), shards(20), score=0.1)

@@ -33,7 +33,7 @@ BY_MATCH = {
 
 
 class Scripted:
-    """Validations with these exact matches, by step; the reward says the opposite."""
+    """Validator with scripted exact matches by step; the reward is 1 minus the exact match."""
 
     def __init__(self, matches: dict[int, float]) -> None:
         self.matches, self.measured = matches, list[int]()

@@ -42,7 +42,7 @@ LAST = 4
 
 
 class Asked:
-    """A retriever's questions, and waiting until there were so many."""
+    """Retriever that records its questions; `so_many` waits for a number of them."""
 
     def __init__(self) -> None:
         self.questions: list[str] = []
@@ -60,7 +60,7 @@ class Asked:
 
 
 class HeldPool(FakePool):
-    """Generates what a step submits once that step may; the self-check's at once."""
+    """Engine pool that delays the generations of each step until `may` allows them."""
 
     def __init__(self, may: Callable[[int], Awaitable[object]]) -> None:
         super().__init__(lambda _: "right")
@@ -149,7 +149,7 @@ async def test_overlapped_generation_is_counted_once_in_step_seconds(
 
 
 class DownForTheSecondStep:
-    """A retriever that is down after the first step, until the outage is reported."""
+    """Retriever that is down from the second step on, until the outage is reported."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -188,7 +188,7 @@ async def test_outage_during_lookahead_is_reported_only_when_step_waits(
 
 
 class SlowCollector:
-    """Retrieves the first batch at once, and later ones never."""
+    """Collector that prepares the first batch at once, and later batches never."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []

@@ -41,7 +41,7 @@ class Inputs:
     identity: dict[str, object] = field(default_factory=lambda: dict(IDENTITY))
 
     def block(self, name: str, **changes: object) -> "Inputs":
-        """Change one block of the spec; the hashes in the configuration stay the same."""
+        """Return inputs with changes to one block of the spec, but with the same hashes."""
         changed = getattr(self.config, name).model_copy(update=changes)
         return self.top(**{name: changed})
 

@@ -1,4 +1,4 @@
-"""Why an engine died, though only its core's output says it."""
+"""Reason of an engine's exit, which only the output of its core process contains."""
 
 import subprocess
 import sys

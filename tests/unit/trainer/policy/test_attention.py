@@ -34,9 +34,9 @@ def segmented(query: Tensor, key: Tensor, value: Tensor, spans: Sequence[Span]) 
 
 @pytest.fixture(autouse=True)
 def kernels_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPU's kernel, one segment at a time by the CPU's: the rest of its path is the real one.
+    """Replace the GPU's flash kernel by the CPU's, called once per segment.
 
-    tests/gpu runs the real one.
+    The rest of the code path is that of a GPU; tests/gpu runs the GPU's kernel.
     """
     monkeypatch.setattr(segment_attention, "flash", flash_by_segment)
     monkeypatch.setattr(segment_attention, "flash_gradients", gradients_by_segment)

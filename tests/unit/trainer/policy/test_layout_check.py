@@ -1,4 +1,4 @@
-"""What the experiment says, and that a trainer which follows it trains the plain model."""
+"""Results of the layout experiment, and training in the selected layout against the plain model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from support.engines.model_families import config_of, families, measure
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
 STATE = ["lfm2", "mamba2", "nemotron_h", "qwen3_5_text", "qwen3_next"]
 NESTED_LAYERS = ["mamba"]
-"""Their indivisible modules hold others."""
+"""Model types whose indivisible modules contain other indivisible modules."""
 SCALED_HEADS = ["cohere", "granite", "gemma2"]
 MIXTURES = ["olmoe", "qwen3_moe"]
 ROUNDING = 5e-4
@@ -76,7 +76,7 @@ def test_layout_check_detects_missing_logit_scale_or_cap(
     assert logit_transform(config) != LogitTransform()
     assert layout_check.check_family(config).layouts[PADDED].is_exact  # type: ignore[index]
 
-    # As the trainer was before it knew them.
+    # Simulate a trainer that does not support them.
     monkeypatch.setattr("raggrpo_trainer.policy.model.logit_transform", lambda _: LogitTransform())
     measured = layout_check.check_family(config).layouts
     assert measured is not None

@@ -448,7 +448,8 @@ def test_explicit_attention_kernels_need_padded_rows() -> None:
         attention_implementation(Attention.FLASH, RowLayout.SHARED_PREFIX)
     assert attention_implementation(Attention.FLASH, RowLayout.PADDED) == "flash_attention_2"
     assert attention_implementation(Attention.SDPA, RowLayout.PADDED) == "sdpa"
-    assert attention_implementation(Attention.AUTO, RowLayout.PADDED) is None  # sdpa, if it has it
+    # None: transformers selects sdpa if the model supports it.
+    assert attention_implementation(Attention.AUTO, RowLayout.PADDED) is None
 
 
 @pytest.mark.row("A20")
@@ -462,7 +463,7 @@ def test_bf16_step_matches_fp32_within_precision(model: Path, two_ranks: Ranks) 
     assert loss == pytest.approx(exact[0], abs=0.02)
     assert grad_norm == pytest.approx(exact[1], rel=0.05)
     assert (loss, grad_norm) != exact
-    # the engines get what the forward computes in
+    # engines receive weights in the dtype of the forward pass
     assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}
 
 
