@@ -49,7 +49,7 @@ def test_replicas_can_be_changed_with_helm_upgrade(helm: Helm) -> None:
         assert (spec["replicas"], spec["strategy"]["type"]) == (replicas, strategy)
 
 
-def test_rotated_installation_key_is_stored_with_previous_key(helm: Helm) -> None:
+def test_rotated_installation_key_survives_helm_upgrade(helm: Helm) -> None:
     helm.install()
     old = helm.key()["current"]
     rotated = {"data": {"current": "bmV3LW5ldy1uZXctbmV3LW5ldw==", "previous": old}}

@@ -256,7 +256,7 @@ async def test_changed_ray_version_under_same_tag_is_rejected_on_resume(
     assert scenario.submitted == [1]
 
 
-async def test_attempt_waits_for_image_ids() -> None:
+async def test_attempt_waits_until_image_ids_are_observed() -> None:
     scenario = make_pinned_scenario(image_ids=(LOADED_ONE,))
     await scenario.until(lambda status: status.progress.step == 20)
     scenario.runtime.image_ids = ()

@@ -72,7 +72,7 @@ def test_invalid_corpus_is_rejected_with_location_and_remedy(
     assert "\n" not in str(raised.value)
 
 
-def test_missing_corpus_is_named_in_error(tmp_path: Path) -> None:
+def test_missing_corpus_file_is_named_in_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"absent\.jsonl: no such file; use"):
         load_corpus(tmp_path / "absent.jsonl")
 

@@ -36,7 +36,7 @@ def test_custom_launcher_is_used_when_trainer_command_is_missing() -> None:
     assert script.overrides == {"data.seed": 2}
 
 
-def test_launcher_name_is_not_an_argument() -> None:
+def test_launcher_name_is_not_read_as_argument() -> None:
     assert read_script("$LAUNCH data.seed=2") == Script(overrides={"data.seed": 2})
     script = read_script("data.seed=1\n./launch.sh data.seed=2")
     assert script.overrides == {"data.seed": 2}
@@ -97,7 +97,7 @@ def test_process_substitution_is_reported_as_unknown() -> None:
     assert line.endswith("is the output of a command")
 
 
-def test_case_pattern_is_not_a_command() -> None:
+def test_case_pattern_is_not_read_as_command() -> None:
     script = read_script(f"case $1 in\n data.x=5 | data.x=6) echo;; esac\n{RUN} data.a=1")
     assert script == Script(overrides={"data.a": 1})
 
@@ -182,7 +182,7 @@ def test_shell_code_before_command_is_ignored(before: str) -> None:
         '\necho "$(echo \')\' ")" it\\\'s \\))"',
     ],
 )
-def test_words_after_command_end_are_not_arguments(after: str) -> None:
+def test_words_after_command_end_are_not_read_as_arguments(after: str) -> None:
     assert read_script(f"{RUN} data.a=1{after}") == Script(overrides={"data.a": 1})
 
 

@@ -351,7 +351,7 @@ def test_mapped_verl_and_trl_fields_exist_in_job_schema() -> None:
         assert foreign.path or foreign.note, name
 
 
-def test_dual_clip_is_mapped() -> None:
+def test_clip_ratio_c_is_mapped_to_dual_clip() -> None:
     name = "actor_rollout_ref.actor.clip_ratio_c"
     assert make_valid_job(import_verl(SMALLEST)).spec.algorithm.dual_clip == 3.0
     assert make_valid_job(import_verl(SMALLEST | {name: 10.0})).spec.algorithm.dual_clip == 10.0

@@ -82,7 +82,7 @@ def test_caches_sync_without_kind_that_cluster_does_not_serve(is_last: bool) -> 
     assert caches.synced.is_set()
 
 
-def test_objects_are_grouped_by_job() -> None:
+def test_cached_objects_are_grouped_by_job() -> None:
     caches = Caches(1)
     apply_list(caches, PODS, make_body("1"), make_body("2", B), make_body("3"))
     apply_list(caches, JOBS, make_body("4", kind=names.KIND, spec={"model": {}}))
@@ -141,7 +141,7 @@ def test_listener_error_does_not_stop_later_events(
     assert "failed to handle a Pod event" in caplog.text
 
 
-def test_deleted_objects_are_removed_after_next_list() -> None:
+def test_deleted_objects_are_removed_from_cache_by_next_list() -> None:
     caches, path = Caches(2), PODS.path("team")
     elsewhere = make_body("9", JobKey("other", "a"))
     apply_list(caches, PODS, make_body("1"), make_body("2"), namespace="team")
@@ -160,7 +160,7 @@ def test_deleted_objects_are_removed_after_next_list() -> None:
     assert len(events) == 4
 
 
-def test_objects_of_aborted_list_are_removed_by_next_list() -> None:
+def test_cached_objects_of_aborted_list_are_removed_by_next_list() -> None:
     caches, path = Caches(1), PODS.path("")
     apply_list(caches, PODS, make_body("1"), make_body("2"))
     events = record_events(caches)

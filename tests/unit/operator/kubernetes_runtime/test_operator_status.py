@@ -115,7 +115,7 @@ async def test_spec_object_is_shared_between_cached_versions() -> None:
     assert newest[0]["spec"] is setup.body["spec"]
 
 
-async def test_newer_cached_version_replaces_own_write() -> None:
+async def test_newer_cached_job_version_replaces_own_write() -> None:
     setup = WriterSetup()
     await setup.writer.write(setup.body, status_at(1))
     edited = setup.kube.put({**setup.live(), "metadata": dict(setup.live()["metadata"])})

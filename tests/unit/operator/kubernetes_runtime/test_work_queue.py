@@ -42,7 +42,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_repeated_additions_are_processed_once() -> None:
+async def test_key_added_repeatedly_is_processed_once() -> None:
     done: list[str] = []
 
     async def work(key: str) -> None:
@@ -108,7 +108,7 @@ async def test_unexpected_error_is_retried_and_does_not_stop_queue() -> None:
         await until(lambda: attempts == {"a": 2, "b": 1})
 
 
-async def test_backoff_grows_to_maximum() -> None:
+async def test_work_queue_backoff_grows_to_maximum() -> None:
     queue: WorkQueue[str] = WorkQueue(lambda _: asyncio.sleep(0), workers=1, group=str)
 
     delays = [queue._retry_delay("a", retryable=True) for _ in range(12)]
@@ -153,7 +153,7 @@ async def test_work_result_is_used_as_requeue_delay() -> None:
         assert not queue._timers
 
 
-async def test_concurrency_is_limited_to_workers() -> None:
+async def test_work_queue_concurrency_is_limited_to_workers() -> None:
     now = 0
     max_running = 0
 
@@ -215,7 +215,9 @@ async def test_slow_work_releases_its_worker_slot(monkeypatch: pytest.MonkeyPatc
         await until(lambda: len(work.started) == 20)
 
 
-async def test_slow_work_in_progress_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_slow_work_items_in_progress_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(work_queue, "SLOW_SECONDS", 0.01)
     work = Stalling()
     async with running(work, workers=1, group=namespace_of) as queue:

@@ -26,7 +26,9 @@ from support.fakes.fake_runtime import T0
         (-9, 500.0, False),
     ],
 )
-def test_active_deadline_is_exceeded_at_limit(seconds: float, left: float, is_over: bool) -> None:
+def test_active_deadline_is_exceeded_once_counted_time_reaches_limit(
+    seconds: float, left: float, is_over: bool
+) -> None:
     spent, now = SpentTime(counted_since=T0, counted_seconds=100), at(seconds)
     message = "the job exceeded activeDeadlineSeconds (600 s)"
 
@@ -34,14 +36,14 @@ def test_active_deadline_is_exceeded_at_limit(seconds: float, left: float, is_ov
     assert timeout_message(600, spent, now) == (message if is_over else "")
 
 
-def test_paused_timer_does_not_advance() -> None:
+def test_paused_active_deadline_timer_does_not_advance() -> None:
     spent = SpentTime(counted_seconds=100)
 
     assert remaining_seconds(600, spent, at(1e9)) == 500.0
     assert timeout_message(600, spent, at(1e9)) == ""
 
 
-def test_zero_deadline_never_expires() -> None:
+def test_zero_active_deadline_never_expires() -> None:
     spent = SpentTime(counted_since=T0)
 
     assert remaining_seconds(0, spent, at(1e9)) == math.inf
@@ -61,7 +63,7 @@ def test_zero_deadline_never_expires() -> None:
         (SpentTime(active_seconds=400), False, 50, 400),
     ],
 )
-def test_timer_pauses_while_job_is_held_back(
+def test_active_deadline_timer_pauses_while_job_is_held_back(
     spent: SpentTime, is_held_back: bool, since: float | None, seconds: int
 ) -> None:
     advanced = advance_timer(spent, None, at(50), is_held_back=is_held_back)
@@ -98,7 +100,7 @@ def test_time_of_stopped_local_run_counts_until_last_observation(
     assert (paused.counted_since, paused.counted_seconds) == (None, counted)
 
 
-def test_paused_timer_is_not_paused_again() -> None:
+def test_paused_active_deadline_timer_is_unchanged_by_second_pause() -> None:
     status = JobStatus(restart_state=RestartState(spent=SpentTime(counted_seconds=30)))
 
     assert paused_at_last_observation(status) == status

@@ -148,7 +148,7 @@ def test_slowest_save_seconds_are_kept(seconds: float, slowest: float) -> None:
     assert updated.restart_state.slowest_save_seconds == slowest
 
 
-def test_ratios_are_updated_after_new_step() -> None:
+def test_effective_training_time_ratio_is_updated_after_new_step() -> None:
     assert updated_status(at(11)).effective_training_time_ratio == ""
     assert updated_status(at(12)).effective_training_time_ratio == "0.04"
 

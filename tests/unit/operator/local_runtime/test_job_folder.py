@@ -42,7 +42,7 @@ def test_new_job_folder_gets_uid(tmp_path: Path) -> None:
     assert first.metadata.generation == 1
 
 
-def test_prepare_restores_uid_and_status(tmp_path: Path) -> None:
+def test_restarted_run_restores_uid_and_status_from_job_folder(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=STARTED)
 
     job, _ = prepare(folder, make_job())

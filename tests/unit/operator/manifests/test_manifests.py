@@ -399,7 +399,7 @@ def test_token_secret_name_depends_on_installation_key() -> None:
     assert not {name[-16:] for name in secret_names} & {job_token(b"key", UID)[:16]}
 
 
-def test_header_secrets_are_passed_to_driver_only() -> None:
+def test_header_secrets_are_passed_to_driver_and_preflight_only() -> None:
     ref = {"name": "rag", "key": "token"}
     job = make_clustered_job(
         make_job(

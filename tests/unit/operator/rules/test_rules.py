@@ -947,7 +947,7 @@ def test_bf16_is_accepted_for_supported_or_unknown_gpu(major: int) -> None:
         (0.91, SPLIT, {Reason.UTILIZATION_TOO_HIGH}),
     ],
 )
-def test_utilization_limits_depend_on_placement(
+def test_gpu_memory_utilization_limits_depend_on_placement(
     share: float, placement: dict[str, Any], reasons: set[Reason]
 ) -> None:
     resources = {"resources": placement or {"gpusPerNode": 1}}

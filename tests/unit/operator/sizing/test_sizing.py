@@ -50,7 +50,7 @@ def test_bytes_are_rounded_up_to_whole_units(amount: float, unit: int, text: str
     assert parse_quantity(text) >= amount
 
 
-def test_format_size_has_one_decimal() -> None:
+def test_formatted_size_has_one_decimal_from_one_kib() -> None:
     assert [format_size(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
     units = [format_size(x) for x in (1023, 1024, MIB, GIB)]
     assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]

@@ -92,7 +92,7 @@ def test_mitigations_depend_on_shortage(
         before = after
 
 
-def test_utilization_is_not_raised_after_it_was_lowered() -> None:
+def test_gpu_memory_utilization_is_not_raised_after_mitigation_lowered_it() -> None:
     applied = [Mitigation.LOWER_GPU_MEMORY_UTILIZATION]
     step = next_mitigation(OOM, applied, make_spec(), Shortage.KV_CACHE)
     assert step is Mitigation.ENFORCE_EAGER
@@ -202,7 +202,7 @@ def test_mitigations_without_effect_are_skipped(
     assert absent not in applied_until_nothing_is_left(cause, make_spec(changes), short_of)
 
 
-def test_utilization_is_lowered_to_minimum() -> None:
+def test_gpu_memory_utilization_is_lowered_at_most_to_minimum() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.3

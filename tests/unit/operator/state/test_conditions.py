@@ -40,7 +40,7 @@ def test_unset_condition_is_unknown() -> None:
     assert not is_true(JobStatus(), KIND)
 
 
-def test_transition_time_changes_only_with_value() -> None:
+def test_transition_time_changes_only_with_condition_status() -> None:
     status = set_condition(JobStatus(observed_generation=3), KIND, True, "Stalled", "old", T0)
     first = get_condition(status, KIND)
     again = set_condition(status, KIND, True, "Stalled", "new", LATER)

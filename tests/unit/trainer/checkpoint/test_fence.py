@@ -178,7 +178,7 @@ def test_released_path_is_claimed_without_heartbeat_wait(tmp_path: Path) -> None
     assert make_claim(tmp_path, uid="mine", beat_seconds=NO_BEAT).epoch == 2
 
 
-def test_release_ignores_missing_fence_files(tmp_path: Path) -> None:
+def test_fence_release_ignores_missing_fence_files(tmp_path: Path) -> None:
     fence = make_claim(tmp_path, beat_seconds=NO_BEAT)
     for file in (tmp_path / "fence").iterdir():
         file.unlink()
@@ -188,7 +188,7 @@ def test_release_ignores_missing_fence_files(tmp_path: Path) -> None:
     assert live_job(tmp_path, "mine", beat_seconds=NO_BEAT) is None
 
 
-def test_release_stops_heartbeat_thread(tmp_path: Path) -> None:
+def test_fence_release_stops_heartbeat_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     fence = make_claim(tmp_path)
     [beating] = set(threading.enumerate()) - before
@@ -261,7 +261,7 @@ def test_checkpoint_completed_by_frozen_attempt_is_ignored(tmp_path: Path, where
     assert skipped == (["step_00000020.e1"] if where == "marker" else [])
 
 
-def test_claim_without_accepts_list_does_not_change_validity(tmp_path: Path) -> None:
+def test_claim_without_accepts_list_does_not_change_checkpoint_validity(tmp_path: Path) -> None:
     make_store(make_claim(tmp_path)).save(make_meta(10), shards(10))
     make_claim(tmp_path, attempt=2)
     (tmp_path / "fence" / "00000002.accepts").unlink()

@@ -265,7 +265,7 @@ def test_outage_is_reported_only_while_step_waits() -> None:
     assert simulation.outages.waited_seconds == pytest.approx(60, abs=7)
 
 
-def test_close_stops_probes() -> None:
+def test_service_gate_close_stops_probes() -> None:
     simulation = Simulation(down_between((0, 1e9)))
 
     async def scenario() -> None:

@@ -338,7 +338,9 @@ def test_export_is_plain_model_with_trained_weights(
 
 
 @pytest.mark.row("A29")
-def test_weight_update_ratio_is_independent_of_ranks(model: Path, two_ranks: Ranks) -> None:
+def test_weight_update_ratio_is_independent_of_number_of_ranks(
+    model: Path, two_ranks: Ranks
+) -> None:
     changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
     policy = make_policy(model, **changes)
     alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
@@ -349,7 +351,7 @@ def test_weight_update_ratio_is_independent_of_ranks(model: Path, two_ranks: Ran
     assert together[0] == [None, pytest.approx(alone[1]), None, pytest.approx(alone[3])]
 
 
-def test_logprobs_are_independent_of_ranks(model: Path, two_ranks: Ranks) -> None:
+def test_logprobs_are_independent_of_number_of_ranks(model: Path, two_ranks: Ranks) -> None:
     alone = make_policy(model).logprobs(uneven_groups())
     first, second = two_ranks.run(policy_support.logprobs, str(model))
 
@@ -357,7 +359,9 @@ def test_logprobs_are_independent_of_ranks(model: Path, two_ranks: Ranks) -> Non
     assert first == [pytest.approx(each, abs=1e-6) for each in alone]
 
 
-def test_export_is_independent_of_ranks(model: Path, two_ranks: Ranks, tmp_path: Path) -> None:
+def test_export_is_independent_of_number_of_ranks(
+    model: Path, two_ranks: Ranks, tmp_path: Path
+) -> None:
     two_ranks.run(policy_support.export, str(model), str(tmp_path / "exported"))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
     original = AutoModelForCausalLM.from_pretrained(model)

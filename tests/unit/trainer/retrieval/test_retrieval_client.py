@@ -498,7 +498,7 @@ async def test_invalid_header_secret_is_not_in_error_message() -> None:
     assert "token-of-mine" not in str(failure)
 
 
-async def test_close_cancels_calls_in_flight() -> None:
+async def test_retrieval_client_close_cancels_calls_in_flight() -> None:
     called = asyncio.Event()
 
     async def never_respond(received: Received) -> Response:
