@@ -21,7 +21,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def http(api_server: ApiServer) -> Iterator[httpx.Client]:
-    """An HTTP client of the server, as administrator; kubectl takes half a second per call."""
+    """HTTP client with administrator rights; kubectl would take half a second per call."""
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
     trusted = ssl.create_default_context(cafile=str(api_server.authority))
     with httpx.Client(
@@ -32,7 +32,7 @@ def http(api_server: ApiServer) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def namespace(api_server: ApiServer) -> Iterator[str]:
-    """A namespace for one test; the session waits for the deletion of all of them."""
+    """A namespace for one test; the session waits until all such namespaces are deleted."""
     with api_server.namespace(f"test-{uuid.uuid4().hex[:8]}") as name:
         yield name
 

@@ -38,7 +38,7 @@ class Limited:
     operator: Account
 
     def refusal(self, changes: Mapping[str, Any], namespace: str = "") -> str:
-        """Return why a job is rejected, or "" if it is admitted."""
+        """Return the reason for a job's rejection, or "" if it is admitted."""
         raw = make_raw_job({"metadata": {"name": "small"}, **changes})
         ended = self.server.kubectl(
             "create", "--dry-run=server", "-n", namespace or self.namespace, "-f", "-",

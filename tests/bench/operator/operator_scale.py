@@ -144,7 +144,7 @@ class Bench:
     async def stage(
         self, name: str, operator: Operator, *, is_start: bool = False
     ) -> AsyncIterator[None]:
-        """Record the costs of the context under `name`."""
+        """Record the costs of the code in the context under `name`."""
         before = Series(float) if is_start else await operator.metrics()
         cpu = 0.0 if is_start else operator.cpu_seconds()
         start = operator.started if is_start else time.monotonic()

@@ -120,13 +120,13 @@ class Run:
         return at
 
     def submitted(self) -> float:
-        """Return when the head accepted its newest submission."""
+        """Return the time at which the head accepted its newest submission."""
         submissions = json.loads(self._in_head(*LIST_SUBMISSIONS))
         return max(float(each["start_time"]) for each in submissions) / 1000
 
     @contextmanager
     def first_change(self) -> Iterator[Callable[[], float | None]]:
-        """Yield a function that returns when the status first reported the end, or None."""
+        """Yield a function that returns the time of the first status with an end, or None."""
         paths = {OURS: "{.status.attempts[*].cause}", RAYJOB: "{.status.jobDeploymentStatus}"}
         command = [
             str(tool_folder("kube") / "kubectl"), f"--kubeconfig={self.cluster.kubeconfig}",

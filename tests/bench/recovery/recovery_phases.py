@@ -33,9 +33,9 @@ class Fault:
     epoch: int
     """Fencing epoch of the attempt with the fault."""
     noticed: float | None
-    """When the status first reported the end, or None if it never did."""
+    """Time at which the status first reported the end of the attempt, or None."""
     submitted: float
-    """When the current head accepted the newest submission."""
+    """Time at which the current head accepted the newest submission."""
 
 
 @dataclass(frozen=True, slots=True)

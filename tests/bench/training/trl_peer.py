@@ -71,7 +71,7 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
     from trl import GRPOConfig, GRPOTrainer
 
     class Times(TrainerCallback):  # type: ignore[misc]
-        """Records when each step ended; a step includes all time since the previous one."""
+        """Records the end of each step; a step includes all time since the previous one."""
 
         def __init__(self) -> None:
             self.ends: list[float] = []

@@ -253,7 +253,7 @@ def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
 
 
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
-    """Build the policies one rank at a time; return when this rank started and finished loading."""
+    """Build policies one rank at a time; return the times at which this rank started and finished."""
     times: list[float] = []
 
     def timed(path: str, **settings: Any) -> Any:

@@ -555,7 +555,7 @@ def test_url_queries_are_not_stored_in_objects() -> None:
 
 @pytest.mark.row("E11")
 def test_endpoint_headers_and_bodies_are_not_stored_in_objects() -> None:
-    """Also for jobs admitted before a rule detected such secrets."""
+    """This applies even to jobs that were admitted before a rule detected such secrets."""
     kb = {
         "name": "kb",
         "url": "http://kb:8000/retrieve",

@@ -202,7 +202,7 @@ def test_mitigations_without_effect_are_skipped(
     assert absent not in applied_until_nothing_is_left(cause, make_spec(changes), short_of)
 
 
-def test_gpu_memory_utilization_is_lowered_at_most_to_minimum() -> None:
+def test_gpu_memory_utilization_is_not_lowered_below_minimum() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.35}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.3

@@ -1,4 +1,4 @@
-"""The best checkpoint by validation: kept, named, and the same after a restart."""
+"""The best checkpoint by validation is kept, reported, and the same after a restart."""
 
 import asyncio
 from contextlib import suppress

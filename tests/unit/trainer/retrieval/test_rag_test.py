@@ -65,7 +65,7 @@ def test_saturation_is_first_load_level_without_ten_percent_gain(
 async def test_load_doubles_up_to_max_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`saturation` gets all levels; its rule has its own test."""
+    """A replaced `saturation` receives all levels; its rule has a separate test."""
 
     def total_in_flight(levels: Sequence[LoadLevel]) -> int:
         return sum(each.in_flight for each in levels)
