@@ -110,7 +110,7 @@ def run(checkov: Path, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     report: dict[str, Any] = json.loads(ended.stdout)
     if "results" not in report:
-        raise SystemExit("checkov looked at nothing; what it said is above")
+        raise SystemExit("checkov read no files; its output is above")
     if broken := report["results"]["parsing_errors"]:
         raise SystemExit(f"checkov cannot read {broken}")
     checked = {
@@ -120,7 +120,7 @@ def run(checkov: Path, folder: Path) -> dict[str, Any]:
     }
     written = {path for path in folder.rglob("*.yaml") if path.stem not in NOT_CHECKED}
     if unread := {f"/{path.relative_to(folder)}" for path in written} - checked:
-        raise SystemExit(f"checkov looked at nothing in {sorted(unread)}")
+        raise SystemExit(f"checkov read no files in {sorted(unread)}")
     return report
 
 

@@ -76,7 +76,7 @@ def test_pip_installs_require_hashes_except_for_project_wheel(file: str) -> None
 
 
 def test_files_do_not_contain_package_or_image_hosts() -> None:
-    """Package indexes are configured per machine; a Debian package in `tests/tools/kind` matches."""
+    """Package indexes are configured per machine; `tests/tools/kind` contains a matching name."""
     pattern = "|".join(rf"\b{re.escape(host)}\b" for host in HOSTS)
     matches = subprocess.run(
         ["git", "grep", "-lIE", pattern, "--", ":!tests/tools/kind"],

@@ -115,7 +115,7 @@ def _call(module: str, *arguments: str) -> None:
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"{module} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{module} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.row("B8", "B13", "B29")
 @pytest.mark.timeout(900)
-def test_weights_are_identical_after_mixed_faults(undisturbed: Outcome, tmp_path: Path) -> None:
+def test_weights_are_identical_after_hangs_process_losses_nan_and_wrong_resume(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
     run = Run(tmp_path / "run")
     faults = (
         "hang-driver@step=1",

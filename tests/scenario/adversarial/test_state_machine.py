@@ -287,7 +287,7 @@ class JobLifecycle(RuleBasedStateMachine):
         if environment.is_deleted:
             return
         status = environment.job.status
-        assert not is_due, f"the job does not finish: {status}"
+        assert not is_due, f"the job did not finish: {status}"
         assert status.phase in TERMINAL_PHASES, status
         assert not environment.has_cluster, "the cluster was not deleted"
         assert not environment.retrievers, "the retriever was not deleted"

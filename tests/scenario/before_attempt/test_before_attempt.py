@@ -184,7 +184,7 @@ def test_preflight_timeout_fails_job(problem: str, waiting_for: str, why: str) -
     assert late.status.restart_state.retry.preflight_losses == 0
 
 
-def test_running_preflight_is_polled() -> None:
+def test_job_with_running_preflight_is_requeued_soon() -> None:
     decision = preflight_round(50, PreflightObserved(hash_of_job()))
 
     assert (kinds(decision), is_soon(decision)) == ([], True)
@@ -491,7 +491,7 @@ def test_backoff_requeue_is_limited_by_active_deadline() -> None:
     assert decision.requeue_after == pytest.approx(10.1)
 
 
-def test_lost_cluster_is_deleted_and_polled() -> None:
+def test_lost_cluster_is_deleted_and_job_is_requeued_soon() -> None:
     lost = ClusterObserved(1, is_lost=True)
 
     decision = decide(
@@ -656,7 +656,7 @@ def queued_round(seconds: float, changes: dict[str, Any], since: float = 0) -> D
     )
 
 
-def test_queued_job_is_not_polled_without_deadline() -> None:
+def test_queued_job_is_not_requeued_without_deadline() -> None:
     decision = queued_round(1_000_000, {})
 
     assert decision.requeue_after is None
@@ -668,7 +668,7 @@ def test_queued_job_is_not_polled_without_deadline() -> None:
 @pytest.mark.parametrize(
     ("seconds", "delay"), [(100, 3500.1), (3600, 0.1), (3600.1, None), (-100, 3600.1)]
 )
-def test_queued_job_is_polled_when_queue_deadline_is_due(
+def test_queued_job_is_requeued_when_queue_deadline_is_due(
     seconds: float, delay: float | None
 ) -> None:
     decision = queued_round(seconds, {"recovery.deadlines": {"queueSeconds": 3600}})
@@ -707,7 +707,7 @@ async def test_default_image_with_different_schema_digest_is_accepted() -> None:
     assert scenario.status.phase is Phase.SUCCEEDED
 
 
-def test_job_is_polled_every_five_seconds_when_upgrade_is_required() -> None:
+def test_job_is_requeued_after_five_seconds_when_upgrade_is_required() -> None:
     facts = KNOWN_TINY.model_copy(update={"schema_digest": "unknown digest"})
     preflight = PreflightStatus(spec_hash=hash_of_job(), facts=facts)
     job = make_checked_job(preflight=preflight, pinned=Pinned(image="trainer:1"))

@@ -205,7 +205,7 @@ async def test_cluster_timer_is_reset_by_preemption_and_readmission() -> None:
     settled = await scenario.until(lambda status: status.attempts[0].cause is Cause.PREEMPTED)
     taken = settled.restart_state.launch.cluster_since
     assert taken is not None
-    assert taken >= since + timedelta(seconds=23), "its pods would count as lost by the next"
+    assert taken >= since + timedelta(seconds=23), "the next attempt would count them as lost"
 
     scenario.runtime.now += timedelta(hours=1)
     scenario.runtime.admit()

@@ -139,7 +139,7 @@ def test_accepted_spec_is_evaluated_again_only_for_new_generation(
     assert decide(job, Observed(), T0).status.phase is phase
 
 
-def test_suspended_job_is_not_polled_after_cleanup() -> None:
+def test_suspended_job_is_not_requeued_after_cleanup() -> None:
     job = make_job_with(changes={"suspend": True})
 
     decision, later = (decide(job, observed, T0) for observed in (EVERYTHING, Observed()))
@@ -294,7 +294,7 @@ def test_retry_clears_pinned_image_id_only_after_image_changed_failure(
     )
 
 
-def test_finished_job_is_polled_until_its_objects_are_deleted() -> None:
+def test_finished_job_is_requeued_until_its_objects_are_deleted() -> None:
     job = make_finished_job(COMPLETE, "TargetReached")
 
     decision, later = (decide(job, observed, at(99)) for observed in (EVERYTHING, Observed()))

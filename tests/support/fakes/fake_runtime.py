@@ -413,7 +413,7 @@ class Scenario:
         """Reconcile until no round is due."""
         end = self.runtime.now + limit
         while await self.round() is not None:
-            assert self.runtime.now < end, f"still busy: {self.status.conditions}"
+            assert self.runtime.now < end, f"rounds are still due: {self.status.conditions}"
         return self.status
 
     async def until(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
@@ -421,7 +421,7 @@ class Scenario:
         end = self.runtime.now + timedelta(hours=12)
         while not condition(self.status):
             await self.round()
-            assert self.runtime.now < end, f"never happened: {self.status}"
+            assert self.runtime.now < end, f"the condition was not true in time: {self.status}"
         return self.status
 
     async def round(self) -> float | None:

@@ -82,7 +82,9 @@ class OperatorEnvironment:
             self.check_operator()
             await asyncio.sleep(0.05)
         log = self.operator.log_file.read_text()[-3000:]
-        raise AssertionError(f"{name} was never so: {status}\n{log}")
+        raise AssertionError(
+            f"the status of {name} did not satisfy the condition in time: {status}\n{log}"
+        )
 
     def check_operator(self) -> None:
         """Fail if the operator has exited."""

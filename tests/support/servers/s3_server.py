@@ -55,8 +55,8 @@ class S3Server:
         )
         deadline = time.monotonic() + READY_SECONDS
         while not self._answers():
-            assert self._process.poll() is None, "the S3 server ended"
-            assert time.monotonic() < deadline, "the S3 server does not answer"
+            assert self._process.poll() is None, "the S3 server exited"
+            assert time.monotonic() < deadline, "the S3 server does not respond"
             time.sleep(0.05)
         self.client().create_bucket(Bucket=self.bucket)
 

@@ -60,7 +60,7 @@ def test_command_tables_list_only_documented_commands() -> None:
 
 
 @pytest.mark.parametrize("command", RUN_ELSEWHERE)
-def test_file_listed_for_documented_command_contains_its_texts(command: str) -> None:
+def test_source_file_of_documented_command_contains_expected_texts(command: str) -> None:
     file, *texts = RUN_ELSEWHERE[command]
     source = (ROOT / file).read_text(encoding="utf-8")
 

@@ -87,7 +87,7 @@ class LocalJob:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline, f"never happened; {self.state}"
+            assert time.monotonic() < deadline, f"the condition was not true in time: {self.state}"
             time.sleep(0.1)
 
     def wait_until_gone(self) -> None:
@@ -95,7 +95,7 @@ class LocalJob:
         deadline, mark = time.monotonic() + 60, self.state["mark"]
         assert mark
         while left := warden.marked_processes(mark):
-            assert time.monotonic() < deadline, f"left: {left}"
+            assert time.monotonic() < deadline, f"processes are still alive: {left}"
             time.sleep(0.1)
 
     def attempts(self) -> list[tuple[str | None, str]]:

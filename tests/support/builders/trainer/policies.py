@@ -253,7 +253,7 @@ def checksum_after_forward(rank: int, world_size: int, model: str) -> int:
 
 
 def build_times(rank: int, world_size: int, model: str) -> tuple[float, float]:
-    """Build policies one rank at a time; return the times at which this rank started and finished."""
+    """Build policies one rank at a time; return start and end time of this rank."""
     times: list[float] = []
 
     def timed(path: str, **settings: Any) -> Any:

@@ -82,6 +82,8 @@ class Published:
         deadline = time.monotonic() + DEADLINE_SECONDS
         with self._arrived:
             while not any(map(condition, self.progresses)):
-                assert time.monotonic() < deadline, f"never published, last: {self.progresses[-1:]}"
+                assert time.monotonic() < deadline, (
+                    f"not published in time; last: {self.progresses[-1:]}"
+                )
                 self._arrived.wait(1.0)
             return next(filter(condition, self.progresses))

@@ -40,7 +40,7 @@ def test_service_response_pauses_outage_timer_and_extends_stage_deadline() -> No
     )
 
 
-def test_stage_timer_does_not_start_in_future() -> None:
+def test_stage_timer_start_is_limited_to_current_time() -> None:
     watch = pause_timer(replace(WAITING, still_since=T0 + timedelta(seconds=10)), LATER)
     assert watch.still_since == LATER
     assert pause_timer(WAITING, LATER).still_since is None
@@ -59,7 +59,7 @@ def test_outage_timer_resumes_when_same_step_waits_again() -> None:
     assert advance_timer(replace(waited, outage_seconds=0.5), waiting_at(4), LATER).outage_step == 5
 
 
-def test_outage_of_zero_seconds_is_reset() -> None:
+def test_outage_without_elapsed_seconds_restarts_timer_at_current_step() -> None:
     watch = advance_timer(WatchState(outage_step=5), waiting_at(4), LATER)
     assert (watch.outage_since, watch.outage_step) == (LATER, 4)
 

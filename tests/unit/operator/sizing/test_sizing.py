@@ -315,7 +315,7 @@ def test_page_cache_term_is_ten_percent_of_pod_memory(resources: dict[str, Any])
 @pytest.mark.parametrize(
     ("resources", "facts"), [(CPU, KNOWN_7B), (GPUS8, None)], ids=["no GPU", "no model"]
 )
-def test_gpu_terms_require_gpus_and_model_facts(
+def test_gpu_memory_terms_require_gpus_and_model_facts(
     resources: dict[str, Any], facts: Facts | None
 ) -> None:
     assert terms_of(size(make_spec(facts, resources=resources), facts), "gpu") == {}

@@ -74,7 +74,7 @@ async def test_empty_response_is_reported(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])
-async def test_transient_statuses_are_retried(status: int) -> None:
+async def test_transient_http_statuses_are_retried(status: int) -> None:
     assert (await failure_of(make_responder(status))).transient
 
 

@@ -173,7 +173,7 @@ sys.stdin.read()
 """
 
 
-def test_wandb_process_exits_with_killed_trainer(tmp_path: Path, mark: str) -> None:
+def test_wandb_process_exits_when_trainer_is_killed(tmp_path: Path, mark: str) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         stdin=subprocess.PIPE,

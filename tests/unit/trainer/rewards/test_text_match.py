@@ -44,7 +44,7 @@ def test_tokens_are_normalized_words_and_cjk_characters(text: str, expected: lis
         ("Paris", [], 0.0),
     ],
 )
-def test_exact_match_compares_normalized_text(
+def test_exact_match_reward_compares_normalized_text(
     text: str, answers: list[str], expected: float
 ) -> None:
     assert exact_match(text, answers) == expected
@@ -65,7 +65,9 @@ def test_exact_match_compares_normalized_text(
         ("apple", [], 0.0),
     ],
 )
-def test_f1_equals_hand_computed_values(text: str, answers: list[str], expected: float) -> None:
+def test_f1_reward_equals_hand_computed_values(
+    text: str, answers: list[str], expected: float
+) -> None:
     assert f1(text, answers) == pytest.approx(expected, rel=1e-12)
 
 
@@ -82,7 +84,7 @@ def test_f1_equals_hand_computed_values(text: str, answers: list[str], expected:
         ("", [""], 0.0),
     ],
 )
-def test_contains_requires_whole_tokens_in_order(
+def test_contains_reward_requires_whole_tokens_in_order(
     text: str, answers: list[str], expected: float
 ) -> None:
     assert contains(text, answers) == expected
