@@ -64,7 +64,9 @@ def test_kubectl_explain_shows_units(field: str, unit: str, api_server: ApiServe
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_samples_are_accepted(path: Path, api_server: ApiServer, namespace: str) -> None:
+def test_sample_jobs_are_accepted_by_api_server(
+    path: Path, api_server: ApiServer, namespace: str
+) -> None:
     applied = api_server.kubectl(
         "apply", "--dry-run=server", "-n", namespace, "-f", str(path), "-o", "json"
     )
@@ -233,7 +235,7 @@ def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace
 
 
 @pytest.mark.row("D14")
-def test_endpoint_request_is_frozen_but_url_may_change(
+def test_endpoint_request_is_frozen_after_first_attempt_but_url_may_change(
     api_server: ApiServer, namespace: str
 ) -> None:
     create(
@@ -258,7 +260,9 @@ def test_endpoint_request_is_frozen_but_url_may_change(
     assert to(moved, SEARCHED | {"url": "http://other/", "timeoutSeconds": 9}) == ""
 
 
-def test_endpoint_order_is_frozen(api_server: ApiServer, namespace: str) -> None:
+def test_endpoint_order_is_frozen_after_first_attempt(
+    api_server: ApiServer, namespace: str
+) -> None:
     other = {"name": "other", "url": "http://other/", "role": "Actor", "protocol": "RagChat"}
     create(api_server, namespace, {"spec.retrieval.endpoints": [SEARCHED, other]})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
@@ -310,7 +314,9 @@ ALLOWED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def test_unfrozen_fields_may_change(api_server: ApiServer, namespace: str) -> None:
+def test_unfrozen_fields_may_change_after_first_attempt(
+    api_server: ApiServer, namespace: str
+) -> None:
     create(api_server, namespace)
     api_server.write_status("rgj", "small", {"attempt": 3}, namespace)
     assert {

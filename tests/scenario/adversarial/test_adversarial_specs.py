@@ -50,7 +50,7 @@ def test_first_round_does_not_raise_for_schema_valid_jobs() -> None:
 
 
 @pytest.mark.row("E8")
-def test_rejections_have_message_and_remedy(
+def test_rejected_adversarial_jobs_have_message_and_remedy(
     verdicts: list[tuple[dict[str, Any], Verdict]],
 ) -> None:
     rejected = [verdict for _, verdict in verdicts if verdict.refused]

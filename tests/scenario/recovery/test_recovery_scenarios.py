@@ -452,7 +452,7 @@ async def test_zero_restart_budget_does_not_allow_restart() -> None:
         (ExitCode.CHECKPOINT_INCOMPATIBLE, Cause.CHECKPOINT_INCOMPATIBLE),
     ],
 )
-async def test_permanent_causes_fail_job(code: ExitCode, cause: Cause) -> None:
+async def test_attempt_with_permanent_cause_fails_job(code: ExitCode, cause: Cause) -> None:
     scenario = make_scenario({(1, 5): exits(code, "look here")})
 
     await scenario.until_quiet()

@@ -105,7 +105,7 @@ async def test_optimal_checkpoint_interval_does_not_cause_warning() -> None:
     assert not scenario.status.warnings
 
 
-async def test_undisturbed_job_emits_eight_events() -> None:
+async def test_undisturbed_job_emits_at_most_eight_events() -> None:
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/c"}}
     scenario = make_scenario({}, {"retrieval": {"mode": "Prompt", "endpoints": [managed]}})
     await scenario.until_quiet()

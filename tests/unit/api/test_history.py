@@ -23,12 +23,12 @@ def test_history_keeps_old_steps_that_new_attempt_has_not_repeated(tmp_path: Pat
     assert [r["epoch"] for r in read_history(tmp_path)] == [2, 1, 1]
 
 
-def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
+def test_truncated_last_history_line_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": 1}], torn='{"step": 2, "lo')
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 
 
-def test_truncated_line_that_parses_as_json_is_skipped(tmp_path: Path) -> None:
+def test_truncated_history_line_that_parses_as_json_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, [{"step": 1}], torn="12")
     assert [r["step"] for r in read_history(tmp_path)] == [1]
 

@@ -37,7 +37,7 @@ RETRIEVING = {"retrieval": {"mode": "Search", "endpoints": ENDPOINTS}}
     length=st.integers(0, 1024),
 )
 @settings(max_examples=60, deadline=None)
-def test_status_fits_size_limit(
+def test_shortened_status_fits_size_limit(
     letter: str, attempts: int, details: int, entries: int, length: int
 ) -> None:
     text = letter * length

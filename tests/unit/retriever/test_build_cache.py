@@ -84,7 +84,7 @@ def test_concurrent_builds_use_first_published_folder(tmp_path: Path) -> None:
     assert is_complete(tmp_path / "key")
 
 
-def test_slower_build_uses_published_folder(tmp_path: Path) -> None:
+def test_slower_build_uses_folder_published_first(tmp_path: Path) -> None:
     def build_slowly(folder: Path, parts: Path) -> None:
         get_or_build(tmp_path, "key", make_builder("the other's"))  # removes its temporary folder
         (folder / "data").write_text("late")

@@ -211,7 +211,7 @@ def test_preflight_start_failure_becomes_problem_when_final() -> None:
     assert late == PreflightObserved("abc", problem="reported: no image")
 
 
-def test_newest_preflight_is_observed() -> None:
+def test_newest_preflight_pod_is_observed() -> None:
     old = preflight({"phase": "Pending"}, spec_hash="old", created="2026-11-21T11:00:00Z")
     result = observed_preflight([preflight({"phase": "Pending"}), old], None, False)
     assert result == PreflightObserved("abc")

@@ -92,7 +92,7 @@ async def test_store_returns_written_status_before_cache_is_updated() -> None:
     assert "status" not in setup.body
 
 
-async def test_own_writes_are_recognized() -> None:
+async def test_status_store_recognizes_own_writes() -> None:
     setup = WriterSetup()
     assert not setup.store.is_own_write(setup.body)
 
@@ -313,7 +313,7 @@ def test_already_exists_is_distinguished_from_conflict() -> None:
     ("lifetime", "ended_before", "expected"),
     [(-1, 100, None), (0, 0, 0), (60, 20, 40), (60, 60, 0), (60, 90, 0), (60, None, None)],
 )
-def test_seconds_until_expiry_follow_ttl(
+def test_seconds_until_job_expiry_follow_ttl_seconds_after_finished(
     lifetime: int, ended_before: int | None, expected: float | None
 ) -> None:
     job = make_job({"ttlSecondsAfterFinished": lifetime})

@@ -142,7 +142,9 @@ def test_start_step_is_kept_when_no_longer_reported() -> None:
 @pytest.mark.parametrize(
     ("seconds", "slowest"), [(4.94, 5.0), (5.0, 5.0), (5.06, 5.1), (7.777, 7.8)]
 )
-def test_slowest_save_seconds_are_kept(seconds: float, slowest: float) -> None:
+def test_slowest_save_seconds_are_maximum_of_stored_and_reported(
+    seconds: float, slowest: float
+) -> None:
     state = replace(VERIFIED.restart_state, slowest_save_seconds=5.0)
     updated = updated_status(at(save_seconds=seconds), replace(VERIFIED, restart_state=state))
     assert updated.restart_state.slowest_save_seconds == slowest

@@ -167,7 +167,7 @@ def test_job_folder_file_is_replaced_atomically(tmp_path: Path) -> None:
     assert [child.name for child in path.parent.iterdir()] == ["file.json"]
 
 
-def test_unwritable_file_is_reported(tmp_path: Path) -> None:
+def test_unwritable_job_folder_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(OperatorError, match="cannot be written"):

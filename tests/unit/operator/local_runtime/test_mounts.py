@@ -127,7 +127,7 @@ def test_malformed_mount_is_reported_with_syntax(option: str) -> None:
         read_mounts([option], str)
 
 
-def test_duplicate_claim_is_rejected() -> None:
+def test_duplicate_claim_in_mount_options_is_rejected() -> None:
     with pytest.raises(InvalidOptions, match="claim w is specified twice"):
         read_mounts(["w=/a", "w=/b"], str)
 

@@ -91,7 +91,7 @@ def test_endpoint_option_replaces_managed_retriever() -> None:
         ("kb", "expected --endpoint NAME=URL"),
     ],
 )
-def test_unknown_endpoint_is_reported(option: str, says: str) -> None:
+def test_unknown_endpoint_in_endpoint_option_is_reported(option: str, says: str) -> None:
     raw = make_raw_job({"spec.retrieval": {"endpoints": ENDPOINTS}})
     with pytest.raises(InvalidOptions) as caught:
         apply_options(raw, [], [option])

@@ -30,7 +30,7 @@ def test_fake_kubelet_expands_variables(text: str, expected: str) -> None:
 
 @pytest.mark.row("E5")
 @given(st.text("A$(){} ", max_size=12) | st.text(max_size=12))
-def test_literal_text_is_not_expanded(text: str) -> None:
+def test_text_escaped_by_literal_is_not_expanded(text: str) -> None:
     assert expand_references(literal(text), {"A": "x", "": "y"}) == text
 
 

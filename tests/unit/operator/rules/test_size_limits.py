@@ -35,7 +35,7 @@ def with_templates(letters: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("letters", "is_rejected"), [(2010, False), (2011, True)])
-def test_environment_limit_is_32_kib(letters: int, is_rejected: bool) -> None:
+def test_limit_of_all_env_variables_is_32_kib(letters: int, is_rejected: bool) -> None:
     lengths = [*[2048] * 15, letters]
     env = [{"name": f"A{number:02}", "value": "x" * n} for number, n in enumerate(lengths)]
     names = 16  # the third letter of each name
@@ -45,7 +45,7 @@ def test_environment_limit_is_32_kib(letters: int, is_rejected: bool) -> None:
 
 
 @pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (1, True)])
-def test_text_limit_is_64_kib(more: int, is_rejected: bool) -> None:
+def test_limit_of_all_spec_texts_is_64_kib(more: int, is_rejected: bool) -> None:
     remaining = 64 * 1024 - sum(map(len, BASE_TEXTS)) + more
     body = {f"{number:03}": "x" * 253 for number in range(remaining // 256)}  # names count here
     body["z"] = "x" * (remaining % 256 - 2)

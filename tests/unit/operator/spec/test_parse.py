@@ -235,7 +235,7 @@ def test_parse_job_returns_valid_job() -> None:
     assert job.spec.model.path == "/mnt/runs/model"
 
 
-def test_null_counts_as_unspecified() -> None:
+def test_null_value_counts_as_unspecified() -> None:
     raw = make_raw_job({"metadata.creationTimestamp": None, "spec.rollout.temperature": None})
     job = parse_job(raw)
     assert isinstance(job, RagGrpoJob)

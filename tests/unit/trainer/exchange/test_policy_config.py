@@ -22,7 +22,7 @@ def test_policy_config_has_objective_and_resolved_precision() -> None:
 
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
-def test_torch_device_follows_resources(device: str) -> None:
+def test_torch_device_follows_resources_device(device: str) -> None:
     job = make_trainer_config({"resources": {"device": device}})
     expected = {"CPU": "cpu", "GPU": "cuda"}[device]
     assert policy_config(job, Precision.FP32).device == expected

@@ -67,7 +67,7 @@ async def test_redirect_with_invalid_location_is_reported_with_status() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204])
-async def test_empty_response_is_reported(status: int) -> None:
+async def test_empty_response_is_reported_as_bad_json(status: int) -> None:
     failure = await failure_of(make_responder(status))
     assert failure.cause is FailureCause.BAD_JSON
     assert failure.detail == f"{status}: empty response body"

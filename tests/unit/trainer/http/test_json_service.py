@@ -14,7 +14,7 @@ def test_retry_delays_double_with_fifty_percent_jitter() -> None:
         assert 0.5 * middle <= min(delays) <= max(delays) <= 1.5 * middle
 
 
-def test_percentiles_use_nearest_rank() -> None:
+def test_latency_percentiles_use_nearest_rank() -> None:
     statistics = CallStatistics()
     for hundredth in range(200, 0, -1):
         statistics.record(hundredth / 100)
@@ -22,11 +22,11 @@ def test_percentiles_use_nearest_rank() -> None:
     assert (summary.answered, summary.p50, summary.p95, summary.p99) == (200, 1.0, 1.9, 1.98)
 
 
-def test_percentiles_are_nan_without_calls() -> None:
+def test_latency_percentiles_are_nan_without_calls() -> None:
     assert math.isnan(CallStatistics().summary().p99)
 
 
-def test_percentiles_cover_latest_calls() -> None:
+def test_latency_percentiles_cover_latest_calls_only() -> None:
     statistics = CallStatistics()
     for _ in range(100):
         statistics.record(100.0)

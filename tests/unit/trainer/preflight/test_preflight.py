@@ -530,7 +530,7 @@ async def test_volume_without_hard_links_fails_checkpoint_writable(
     assert "use another volume" in check.evidence
 
 
-async def test_write_probe_removes_its_files(tmp_path: Path) -> None:
+async def test_preflight_write_probe_removes_its_files(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     await check_config(make_fit_config(tmp_path, {"monitoring.logDir": str(logs)}))
     assert list((tmp_path / "checkpoints").iterdir()) == []

@@ -390,7 +390,7 @@ def test_reporting_thread_crash_is_raised_in_training_loop(tmp_path: Path) -> No
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_non_finite_numbers_become_null(tmp_path: Path) -> None:
+def test_non_finite_metrics_are_written_as_null(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     reporter = Reporter(config, 1, publish=Published())
     reporter.report_step(make_step(1, loss=math.nan, grad_norm=math.inf, reward_mean=None))

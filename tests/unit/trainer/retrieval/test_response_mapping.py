@@ -259,7 +259,7 @@ async def test_stream_event_results_are_merged(text: str, expected: list[str]) -
         "event: error\ndata: the reranker failed\n\n",
     ],
 )
-async def test_error_event_fails_call(text: str) -> None:
+async def test_stream_error_event_fails_call(text: str) -> None:
     with pytest.raises(RetrievalFailed, match="the reranker failed") as caught:
         await fetch(make_stream(text), **HTTP)
     assert caught.value.cause is FailureCause.SERVICE_ERROR

@@ -314,7 +314,7 @@ async def test_equal_queries_are_sent_again_without_cache() -> None:
     assert len(server.requests) == 2
 
 
-async def test_cache_evicts_least_recently_used() -> None:
+async def test_retrieval_cache_evicts_least_recently_used_query() -> None:
     async with make_served_client(chat, client={"cached_queries": 2}) as (server, client):
         for context in ("a", "b", "a", "c", "a", "b"):
             await client.retrieve("actor-8b", context, sample=context)
