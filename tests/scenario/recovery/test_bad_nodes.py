@@ -59,7 +59,7 @@ async def test_cluster_is_replaced_after_two_worker_failures_on_one_node() -> No
     assert scenario.attempts[2].tier is Tier.NEW_CLUSTER
 
 
-async def test_single_failures_do_not_exclude_nodes() -> None:
+async def test_single_failure_per_node_does_not_exclude_nodes() -> None:
     scenario = make_scenario({(1, 15): fails_on("gpu-7"), (2, 25): fails_on("gpu-8")})
 
     await scenario.until_quiet()

@@ -156,7 +156,7 @@ def test_precomputed_vectors_are_searched(tmp_path: Path, model: Path) -> None:
     assert load_index(retriever).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
-def test_vectors_of_other_model_are_rejected(tmp_path: Path, model: Path) -> None:
+def test_vectors_of_other_embedding_model_are_rejected(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
     retriever = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
     with pytest.raises(CorpusError, match=r"v\.npy: vectors have dimension 3, .* 16; embed"):

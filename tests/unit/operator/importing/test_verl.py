@@ -387,7 +387,7 @@ def test_mini_batch_equal_to_batch_is_reported_as_mapped() -> None:
         ("q7", "q7"),
     ],
 )
-def test_job_name_is_truncated_experiment_name(experiment: str, name: str) -> None:
+def test_imported_job_name_is_truncated_experiment_name(experiment: str, name: str) -> None:
     imported = import_verl(SMALLEST | {"trainer.experiment_name": experiment})
     assert make_valid_job(imported).metadata.name == name
 

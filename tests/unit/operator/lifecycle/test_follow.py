@@ -516,7 +516,7 @@ def test_stop_message_applies_only_to_matching_cause() -> None:
 @pytest.mark.parametrize(
     ("since", "cause"), [(None, None), (300, None), (301, Cause.PROGRESS_UNREACHABLE)]
 )
-def test_unreadable_progress_stops_attempt_at_deadline(
+def test_unreadable_progress_stops_attempt_at_progress_unreachable_deadline(
     since: int | None, cause: Cause | None
 ) -> None:
     changes = {"recovery.deadlines": {"progressUnreachableSeconds": 300}}

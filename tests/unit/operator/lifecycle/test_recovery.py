@@ -118,7 +118,9 @@ def test_attempt_without_elapsed_time_has_zero_seconds(started: Any, seconds: in
         (Cause.SUCCEEDED, None, 0),
     ],
 )
-def test_steps_after_newest_checkpoint_are_lost(cause: Cause, saved: int | None, lost: int) -> None:
+def test_steps_after_newest_checkpoint_are_counted_as_lost(
+    cause: Cause, saved: int | None, lost: int
+) -> None:
     newest = None if saved is None else CheckpointRef(step=saved, path=f"/{saved}")
     target = {"training.totalSteps": 27}
 

@@ -356,7 +356,7 @@ def test_pods_have_at_most_specified_cpus(cpu: str, head: str, side: str) -> Non
     assert sizing_for(sizing, PodRole.PREFLIGHT).cpu == side
 
 
-def test_model_terms_are_zero_without_facts() -> None:
+def test_model_memory_terms_are_zero_without_facts() -> None:
     sizing = size(make_spec(resources=GPUS8))
     unknown = [term for term in sizing.terms if "known after preflight" in term.reason]
     assert {term.name for term in unknown} == {"weightSync", "staging"}

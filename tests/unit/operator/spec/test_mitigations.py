@@ -208,7 +208,7 @@ def test_gpu_memory_utilization_is_not_lowered_below_minimum() -> None:
     assert lowered.rollout.gpu_memory_utilization == 0.3
 
 
-def test_utilization_mitigation_is_exact_to_thousandths() -> None:
+def test_gpu_memory_utilization_mitigation_is_exact_to_thousandths() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.555}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     raised = apply_mitigations(spec, [Mitigation.RAISE_GPU_MEMORY_UTILIZATION])
@@ -216,7 +216,7 @@ def test_utilization_mitigation_is_exact_to_thousandths() -> None:
     assert raised.rollout.gpu_memory_utilization == 0.655
 
 
-def test_lowering_mitigation_does_not_raise_utilization() -> None:
+def test_lowering_mitigation_does_not_raise_gpu_memory_utilization() -> None:
     spec = make_spec({"rollout": {"gpuMemoryUtilization": 0.2}})
     lowered = apply_mitigations(spec, [Mitigation.LOWER_GPU_MEMORY_UTILIZATION])
     assert lowered.rollout.gpu_memory_utilization == 0.2

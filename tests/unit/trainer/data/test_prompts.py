@@ -279,7 +279,7 @@ async def test_prefetching_does_not_change_cursor_or_batch(composer: Composer) -
     assert await batches(ahead, cursor, 5) == plain[1:]  # resumes from a saved cursor
 
 
-async def test_skipped_step_trains_on_next_batch() -> None:
+async def test_step_with_skipped_prompts_trains_on_next_batch() -> None:
     config = make_config().model_copy(update={"skipped_steps": [7]})
     source = PromptSource(config, PROMPTS)
     cursor = Cursor(0, 3)

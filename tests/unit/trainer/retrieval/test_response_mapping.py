@@ -63,7 +63,7 @@ async def fetch(
         ),
     ],
 )
-async def test_responses_of_any_shape_are_mapped(
+async def test_responses_of_different_shapes_are_mapped(
     answer: Any, response: dict[str, str], expected: tuple[Passage, ...]
 ) -> None:
     _, result = await fetch(always(answer), response=response, role="Retriever", protocol="Http",
