@@ -44,7 +44,7 @@ _MAP_LISTS = {
 """Path of a list → field that identifies an item; the API server rejects duplicate items."""
 
 _BARE_N: Schema = {
-    "description": 'Not a field: YAML 1.1 reads an unquoted n as false. Write "n": 3.',
+    "description": 'Not a field: YAML 1.1 parses an unquoted n as false. Write "n": 3.',
     "type": "integer",
     "format": "int64",
     "minimum": 1,
@@ -148,7 +148,9 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Write the generated files; with --check, write nothing and fail if one is out of date."""
     parser = argparse.ArgumentParser(prog="python -m raggrpo_operator.crd", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare only; fail on a difference")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a file is out of date"
+    )
     parser.add_argument("--output", type=Path, help="write only this file")
     options = parser.parse_args(arguments)
     texts = {CRD_FILE: crd_yaml(), CHART_FILE: crd_yaml(KEEP), SCHEMAS_FILE: _schemas()}

@@ -35,7 +35,7 @@ SCHEMA_TEXTS: Mapping[str, Sequence[str]] = {
     "wrong kind": ['no matches for kind "RayJob"', "raggrpo.io/v1alpha1"],
     "wrong apiVersion": ['no matches for kind "RagGrpoJob"', '"v1"'],
     "missing block": ["spec.model", "Required value"],
-    "name too long": ["metadata.name: not a valid name", "at most 44"],
+    "name too long": ["metadata.name: the name is not valid", "at most 44"],
     "relative path": ["spec.data.trainFiles[0]", "should match '^/"],
     "URL with credentials": ["endpoints[0].url", "should match"],
     "URL without scheme": ["endpoints[0].url", "should match '^(https?"],

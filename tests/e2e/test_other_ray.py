@@ -51,7 +51,8 @@ def test_changed_ray_version_is_rejected_on_resume(
             assert status["phase"] == "Failed"
             message = condition(status, "Failed")["message"]
             assert (
-                f"the image has Ray {OTHER_RAY}, and the job started with {ray_version}" in message
+                f"the image has Ray {OTHER_RAY}, but the job started with Ray {ray_version}"
+                in message
             )
         # One for the first attempt, and one whose head reported the other Ray version.
         assert sum(each.endswith("ADDED") for each in clusters()) == 2

@@ -49,5 +49,5 @@ def url_problem(url: str) -> str:
     if len(host) > MAX_HOST:
         return f"its host has more than {MAX_HOST} characters"
     if parts.scheme == "file" and ".." in parts.path.split("/"):
-        return "it leaves its folder with .."
-    return "it has two addresses, joined by ::" if "::" in parts.path else ""
+        return "its path contains .."
+    return "it contains two URLs joined by ::" if "::" in parts.path else ""

@@ -43,9 +43,9 @@ def size_problem(value: object, max_depth: int, max_values: int) -> str:
         depth += 1
         count += len(level)
         if depth > max_depth:
-            return f"it is nested more than {max_depth} deep"
+            return f"the value is nested more than {max_depth} levels deep"
         if count > max_values:
-            return f"it has more than {max_values} values"
+            return f"the value contains more than {max_values} values"
         level = [
             inner
             for each in level
@@ -63,7 +63,7 @@ def _within_limits(value: Any) -> Any:
         each, depth = pending.pop()
         count += 1
         if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ValueError(f"it has more than {MAX_DEPTH} levels or {MAX_VALUES} values")
+            raise ValueError(f"the value has more than {MAX_DEPTH} levels or {MAX_VALUES} values")
         match each:
             case dict():
                 if not all(isinstance(key, str) and len(key) <= MAX_NAME for key in each):

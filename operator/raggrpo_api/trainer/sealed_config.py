@@ -39,5 +39,7 @@ def open_sealed(environ: Mapping[str, str]) -> str:
     except ValueError as error:
         raise BrokenSeal(f"{ENV_CONFIG} is not base64: {REMEDY}") from error
     if hashlib.sha256(raw).hexdigest() != environ[ENV_CONFIG_SHA256]:
-        raise BrokenSeal(f"{ENV_CONFIG} was modified: {ENV_CONFIG_SHA256} does not match: {REMEDY}")
+        raise BrokenSeal(
+            f"{ENV_CONFIG} was modified ({ENV_CONFIG_SHA256} does not match): {REMEDY}"
+        )
     return raw.decode()

@@ -1,4 +1,4 @@
-"""The operator rejects secrets in free JSON, which admission policies cannot inspect."""
+"""The operator rejects secrets in free-form JSON, which admission policies cannot inspect."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ async def test_secret_in_free_json_is_rejected_before_preflight(
     value, reason, message = scenario.condition(ConditionType.ACCEPTED)
     assert (value, reason) == ("False", "SecretInPlainText")
     assert message.startswith(f"{path}: ")
-    assert message.endswith("→ remove it; use a header with secretKeyRef")
+    assert message.endswith("→ remove the secret; use a header with secretKeyRef")
     assert not any(secret in visible_text(scenario) for secret in (SECRET, "abc", "12345"))
 
 

@@ -141,7 +141,7 @@ async def test_changed_ray_version_is_rejected_after_first_attempt() -> None:
     assert scenario.status.phase is Phase.FAILED
     _, reason, message = scenario.condition(ConditionType.PREFLIGHT_PASSED)
     assert reason == CheckId.RULES_ON_FACTS
-    assert "the image has Ray 2.61.0, and the job started with 2.60.0" in message
+    assert "the image has Ray 2.61.0, but the job started with Ray 2.60.0" in message
     assert (scenario.status.pinned.image, scenario.status.pinned.ray_version) == (
         "trainer:1",
         "2.60.0",

@@ -81,7 +81,7 @@ ANY = json.dumps(make_raw_job())
         pytest.param("just texts", ["(file)", "start with apiVersion"], id="a string"),
         pytest.param(
             "a: &a [*a]\n",
-            ["nested more than 64 deep", "circular YAML aliases"],
+            ["nested more than 64 levels deep", "circular YAML aliases"],
             id="an alias of itself",
         ),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),

@@ -41,7 +41,7 @@ def group_size_equals_n(spec: JobSpec) -> bool:
     field="n",
     reason=Reason.GROUP_TOO_SMALL,
     message="the advantage in a group of one completion is always 0",
-    remedy="rollout.n: 2 or more",
+    remedy="set rollout.n: 2 or more",
     if_specified=("n",),
     cel="self.n >= 2",
     as_specified=True,
@@ -56,7 +56,7 @@ def n_is_at_least_two(rollout: RolloutSpec) -> bool:
     field="groupSize",
     reason=Reason.GROUP_TOO_SMALL,
     message="the advantage in a group of one completion is always 0",
-    remedy="algorithm.groupSize: 2 or more",
+    remedy="set algorithm.groupSize: 2 or more",
     if_specified=("groupSize",),
     cel="self.groupSize >= 2",
     as_specified=True,
@@ -71,7 +71,9 @@ def group_size_is_at_least_two(algorithm: AlgorithmSpec) -> bool:
     field="training.miniBatchPrompts",
     reason=Reason.BATCH_SMALLER_THAN_WORLD,
     message="an update has fewer prompts than there are ranks",
-    values=lambda spec: f"{spec.training.mini_batch_prompts}, {num_ranks(spec.resources)} ranks",
+    values=lambda spec: (
+        f"{spec.training.mini_batch_prompts} prompts, {num_ranks(spec.resources)} ranks"
+    ),
     remedy="increase data.trainBatchSize or training.miniBatchPrompts, or reduce resources.nodes "
     "or resources.gpusPerNode",
     cel=f"!({specified('data.trainBatchSize')} || {_MINI_BATCH} > 0) || {PADDED} || "
@@ -90,7 +92,7 @@ def ranks_get_completions(inputs: RuleInput) -> Iterator[Violation]:
     if training.row_layout is RowLayout.PADDED and rows < ranks:
         path = "spec.training.miniBatchPrompts"
         message = f"{rows} completions per update leave some of the {ranks} ranks without work"
-        remedy = f"at least {ranks} completions per update, or fewer ranks in resources"
+        remedy = f"use at least {ranks} completions per update, or request fewer ranks"
         yield Violation(path, Reason.BATCH_SMALLER_THAN_WORLD, message, remedy)
 
 
@@ -106,7 +108,7 @@ def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
     if ranks and rows >= ranks and rows % ranks:
         path = "spec.training.miniBatchPrompts"
         message = f"{rows} {unit} per update do not divide evenly over {ranks} ranks"
-        remedy = f"a multiple of {ranks} keeps all ranks busy"
+        remedy = f"use a multiple of {ranks} {unit} per update to keep all ranks busy"
         yield warning(path, Reason.BATCH_UNEVEN_OVER_RANKS, message, remedy)
 
 
@@ -115,8 +117,8 @@ def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
     field="training.miniBatchPrompts",
     reason=Reason.MINI_BATCH_NOT_DIVISOR,
     message="miniBatchPrompts does not divide data.trainBatchSize",
-    values=lambda spec: f"{spec.training.mini_batch_prompts} of {spec.data.train_batch_size}",
-    remedy="training.miniBatchPrompts: 0 for one update per batch, or a divisor",
+    values=lambda spec: f"{spec.training.mini_batch_prompts}, {spec.data.train_batch_size}",
+    remedy="set training.miniBatchPrompts: 0 for one update per batch, or to a divisor",
     if_specified=("data.trainBatchSize", "training.miniBatchPrompts"),
     cel="self.training.miniBatchPrompts == 0 || "
     "self.data.trainBatchSize % self.training.miniBatchPrompts == 0",
@@ -132,7 +134,7 @@ def mini_batch_divides_batch(spec: JobSpec) -> bool:
     reason=Reason.MICRO_BATCH_TOO_SMALL,
     message="tokensPerMicroBatch is less than data.maxPromptLength + data.maxResponseLength",
     values=lambda spec: f"{spec.training.tokens_per_micro_batch}, {spec.data.max_sequence_length}",
-    remedy="increase it to at least their sum",
+    remedy="increase training.tokensPerMicroBatch to at least this sum",
     if_specified=(
         "data.maxPromptLength",
         "data.maxResponseLength",
@@ -156,7 +158,7 @@ def micro_batch_holds_a_group(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.training.tokensPerMicroBatch",
             Reason.GROUP_EXCEEDS_MICRO_BATCH,
-            f"the longest group exceeds the token budget ({group} tokens, limit {budget}): it is "
-            "split, and its prompt is computed more than once",
-            f"training.tokensPerMicroBatch: {group}",
+            f"the longest group exceeds the token budget ({group} tokens, limit {budget}): the "
+            "group is split, and its prompt is computed more than once",
+            f"set training.tokensPerMicroBatch: {group}",
         )

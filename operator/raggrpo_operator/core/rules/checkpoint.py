@@ -21,8 +21,8 @@ _VALIDATES = (
     "spec",
     field="checkpoint.everySteps",
     reason=Reason.RESTARTS_NEED_CHECKPOINTS,
-    message="everySteps 0 saves only after the last step, so that a restart could not resume",
-    remedy="checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
+    message="everySteps 0 saves only after the last step, so a restart would repeat all steps",
+    remedy="set checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
     cel="!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
     f"{value_or('recovery.maxRestarts', '1')} == 0",
 )
@@ -41,10 +41,10 @@ def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.checkpoint.everySteps",
             Reason.CHECKPOINTS_TOO_RARE,
-            f"the interval is as long as the run ({every} of {steps} steps): any failure loses "
-            "all progress",
-            f"checkpoint.everySteps: {max(1, steps // 10)}; "
-            "optimal is √(2 × save time × time between failures)",
+            f"the checkpoint interval is not shorter than the run ({every} steps, run {steps} "
+            "steps): any failure loses all progress",
+            f"set checkpoint.everySteps: {max(1, steps // 10)}; "
+            "the optimal interval is √(2 × save time × time between failures)",
         )
 
 
@@ -53,7 +53,7 @@ def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
     field="keepLast",
     reason=Reason.KEEP_LAST_TOO_SMALL,
     message="keepLast below 2 leaves no fallback if the newest checkpoint is damaged",
-    remedy="checkpoint.keepLast: 2 or more",
+    remedy="set checkpoint.keepLast: 2 or more",
     if_specified=("keepLast",),
     cel="self.keepLast >= 2",
 )
@@ -68,8 +68,8 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
     every, backup = checkpoint.every_steps, checkpoint.backup
     if backup.url and every and backup.every_steps % every:
         path = "spec.checkpoint.backup.everySteps"
-        message = f"{backup.every_steps} is not a multiple of checkpoint.everySteps {every}"
-        remedy = f"checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
+        message = f"{backup.every_steps} is not a multiple of checkpoint.everySteps ({every})"
+        remedy = f"set checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
         yield warning(path, Reason.BACKUP_NOT_A_MULTIPLE, message, remedy)
 
 
@@ -80,15 +80,15 @@ def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
         return
     every, measured = checkpoint.every_steps, validation.every_steps
     if not measured:
-        message = f"{checkpoint.best_by} is not measured during training"
-        remedy = f"validation.everySteps: {every or 100}, or checkpoint.bestBy: Reward"
+        message = f"{checkpoint.best_by} is not measured, because validation.everySteps is 0"
+        remedy = f"set validation.everySteps: {every or 100}, or checkpoint.bestBy: Reward"
         yield Violation("spec.checkpoint.bestBy", Reason.BEST_NOT_MEASURED, message, remedy)
     elif every % measured:
         message = (
-            f"checkpoints are saved every {every} steps, and only those at a multiple of "
-            f"{measured} are measured"
+            f"checkpoints are saved every {every} steps, but only those at a multiple of "
+            f"{measured} steps are validated"
         )
-        remedy = f"validation.everySteps: {every}, or a divisor of it"
+        remedy = f"set validation.everySteps: {every}, or to a divisor of {every}"
         path = "spec.validation.everySteps"
         yield warning(path, Reason.BEST_RARELY_MEASURED, message, remedy)
 
@@ -97,8 +97,8 @@ def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
     "spec",
     field="data.validationFiles",
     reason=Reason.VALIDATION_NEEDS_FILES,
-    message="validation is enabled without validation files",
-    remedy="data.validationFiles: [/path/to/held_out.jsonl], or disable validation",
+    message="validation is enabled, but no validation files are specified",
+    remedy="set data.validationFiles: [/path/to/held_out.jsonl], or disable validation",
     cel=f"!({_VALIDATES}) || "
     f"({specified('data.validationFiles')} && size(self.data.validationFiles) > 0)",
 )

@@ -18,7 +18,7 @@ _NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESO
     field="image",
     reason=Reason.IMAGE_NOT_A_NAME,
     message="a digest without a name is not an image reference",
-    remedy="image: name@sha256:digest",
+    remedy="write image: name@sha256:digest",
     cel=f"!has(self.image) || !{matches('self.image', kubernetes_names.BARE_DIGEST)}",
 )
 def image_is_a_name(spec: JobSpec) -> bool:
@@ -30,9 +30,9 @@ def image_is_a_name(spec: JobSpec) -> bool:
     "spec.resources",
     field="gpuResourceName",
     reason=Reason.NOT_AN_EXTENDED_RESOURCE,
-    message="not an extended resource",
+    message="the resource is not an extended resource",
     values=lambda resources: resources.gpu_resource_name,
-    remedy="an extended resource such as nvidia.com/gpu",
+    remedy="specify an extended resource such as nvidia.com/gpu",
     cel=f"!has(self.gpuResourceName) || !(self.gpuResourceName.contains('{_NATIVE}')"
     f" || self.gpuResourceName.startsWith('{_QUOTA}'))",
 )
@@ -46,9 +46,9 @@ def gpu_resource_is_extended(resources: ResourcesSpec) -> bool:
     "spec.scheduling",
     field="priorityClassName",
     reason=Reason.RESERVED_NAME,
-    message="the class is reserved for the cluster's own pods",
+    message="the PriorityClass is reserved for the cluster's own pods",
     values=lambda scheduling: scheduling.priority_class_name,
-    remedy="a PriorityClass for jobs, or none",
+    remedy="specify a PriorityClass for jobs, or omit it",
     cel="!has(self.priorityClassName) || "
     f"!self.priorityClassName.startsWith('{kubernetes_names.SYSTEM_PRIORITY}')",
 )
@@ -61,8 +61,8 @@ def priority_class_is_not_reserved(scheduling: SchedulingSpec) -> bool:
     "spec.scheduling.tolerations[]",
     field="key",
     reason=Reason.TOLERATION_FORM,
-    message="operator Equal needs a key",
-    remedy="key: nvidia.com/gpu, or operator: Exists",
+    message="operator Equal requires a key",
+    remedy="set key, for example nvidia.com/gpu, or operator: Exists",
     cel="!has(self.operator) || self.operator != 'Equal' || (has(self.key) && size(self.key) > 0)",
 )
 def toleration_equal_has_key(toleration: Toleration) -> bool:
@@ -75,7 +75,7 @@ def toleration_equal_has_key(toleration: Toleration) -> bool:
     field="value",
     reason=Reason.TOLERATION_FORM,
     message="operator Exists takes no value",
-    remedy="remove value, or operator: Equal",
+    remedy="remove value, or set operator: Equal",
     cel="(has(self.operator) && self.operator == 'Equal') || !has(self.value) || "
     "size(self.value) == 0",
 )

@@ -19,7 +19,7 @@ from .base.spec_rule import spec_rule
     field="training.totalSteps",
     reason=Reason.NO_TARGET,
     message="neither totalSteps nor epochs is specified",
-    remedy="training.totalSteps: 400, or training.epochs: 1",
+    remedy="set training.totalSteps: 400, or training.epochs: 1",
     cel=f"{value_or('training.totalSteps', '0')} > 0 || {value_or('training.epochs', '0')} > 0",
     as_specified=True,
 )
@@ -49,8 +49,8 @@ def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
     epochs, rows = inputs.spec.training.epochs, inputs.facts.rows
     steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
     if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
-        message = f"{epochs} epochs of {rows} rows are too many steps ({steps}, limit {MAX_STEPS})"
-        remedy = f"training.totalSteps: {MAX_STEPS} or less instead, or fewer epochs"
+        message = f"{epochs} epochs of {rows} rows take too many steps ({steps}, limit {MAX_STEPS})"
+        remedy = f"reduce epochs, or replace it by training.totalSteps: {MAX_STEPS} or less"
         yield Violation("spec.training.epochs", Reason.TOO_MANY_STEPS, message, remedy)
 
 
@@ -60,7 +60,7 @@ def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.BATCH_LARGER_THAN_DATA,
     message="trainBatchSize exceeds data.maxSamples",
     values=lambda spec: f"{spec.data.train_batch_size}, limit {spec.data.max_samples}",
-    remedy="reduce trainBatchSize, or increase maxSamples",
+    remedy="reduce data.trainBatchSize, or increase data.maxSamples",
     if_specified=("data.trainBatchSize", "data.maxSamples"),
     cel="self.data.maxSamples == 0 || self.data.maxSamples >= self.data.trainBatchSize",
 )
@@ -73,8 +73,8 @@ def batch_fits_data(inputs: RuleInput) -> Iterator[Violation]:
     """Reject a batch with more prompts than the data has rows."""
     batch, rows = inputs.spec.data.train_batch_size, inputs.facts.rows
     if batch_fits_max_samples.is_met(inputs.spec) and 0 < rows < batch:
-        message = f"a batch of {batch} prompts exceeds the {rows} rows of the data"
-        remedy = f"data.trainBatchSize: {rows} or less, or more data"
+        message = f"a batch has {batch} prompts, but the data has only {rows} rows"
+        remedy = f"set data.trainBatchSize: {rows} or less, or add data"
         path = "spec.data.trainBatchSize"
         yield Violation(path, Reason.BATCH_LARGER_THAN_DATA, message, remedy)
 
@@ -87,9 +87,9 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.training.totalSteps",
             Reason.DATA_REPEATS,
-            f"{steps} steps with {prompts} prompts read the {rows} rows of the data "
+            f"{steps} steps need {prompts} prompts, so the {rows} rows of the data are read up to "
             f"{math.ceil(prompts / rows)} times",
-            "lower totalSteps or add data if this is unintended",
+            "reduce training.totalSteps or add data if this is unintended",
         )
 
 
@@ -99,7 +99,7 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.BATCHED_TOKENS_TOO_FEW,
     message="maxNumBatchedTokens is less than data.maxPromptLength + data.maxResponseLength",
     values=lambda spec: f"{spec.rollout.max_num_batched_tokens}, {spec.data.max_sequence_length}",
-    remedy="rollout.maxNumBatchedTokens: 0 to derive it, or at least their sum",
+    remedy="set rollout.maxNumBatchedTokens: 0 to derive it, or to at least this sum",
     if_specified=(
         "data.maxPromptLength",
         "data.maxResponseLength",
@@ -125,7 +125,7 @@ def sequence_fits_context(inputs: RuleInput) -> Iterator[Violation]:
             Reason.CONTEXT_TOO_SHORT,
             f"maxPromptLength + maxResponseLength exceeds the model's context ({longest} tokens, "
             f"limit {context} tokens)",
-            f"reduce their sum to {context}",
+            f"reduce their sum to {context} tokens or less",
         )
 
 
@@ -136,7 +136,7 @@ def sequence_fits_context(inputs: RuleInput) -> Iterator[Violation]:
     message="topK × retrieval.maxPassageTokens leaves no room for the question",
     values=lambda spec: f"{_passage_tokens(spec)} of {spec.data.max_prompt_length} tokens",
     remedy="increase data.maxPromptLength, reduce topK or retrieval.maxPassageTokens, or "
-    "data.allowTruncation: true",
+    "set data.allowTruncation: true",
     if_specified=("data.maxPromptLength", "retrieval.maxPassageTokens", "retrieval.endpoints"),
     cel=f"!{is_one_of('retrieval.mode', 'Prompt')} || "
     "(has(self.data.allowTruncation) && self.data.allowTruncation)"
@@ -158,7 +158,7 @@ def truncated_passages_leave_room(inputs: RuleInput) -> Iterator[Violation]:
             Reason.PASSAGES_DO_NOT_FIT,
             "topK × retrieval.maxPassageTokens leaves no room for the question, so that passages "
             f"are dropped ({passages} of {spec.data.max_prompt_length} tokens)",
-            f"data.maxPromptLength: {math.ceil(passages / PASSAGE_SHARE)} or more, or a lower "
+            f"set data.maxPromptLength: {math.ceil(passages / PASSAGE_SHARE)} or more, or reduce "
             "topK or retrieval.maxPassageTokens",
         )
 

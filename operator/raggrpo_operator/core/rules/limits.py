@@ -53,9 +53,9 @@ def _in_range(name: str, place: str, field: str, bounds: tuple[str, str]) -> Spe
         places=(place,),
         field=field,
         reason=Reason.AMOUNT_OUT_OF_RANGE,
-        message=f"not between {lowest} and {highest}",
+        message=f"the amount is not between {lowest} and {highest}",
         values=lambda block: getattr(block, to_snake(field)),
-        remedy=f"{field}: {lowest} or more, or omit it to derive it",
+        remedy=f"set {field}: {lowest} or more, or omit it to derive the amount",
         if_specified=(field,),
         cel=(within(field, bounds),),
     )
@@ -74,16 +74,16 @@ def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
     for field, path in path_fields(inputs.job.spec):
         longest = max(len(name.encode()) for name in path.split("/"))
         if longest > MAX_NAME_BYTES:
-            message = f"a file name in the path is too long ({longest} bytes)"
-            remedy = f"at most {MAX_NAME_BYTES} bytes between two slashes"
+            message = f"a file name in the path has {longest} bytes, limit {MAX_NAME_BYTES} bytes"
+            remedy = "shorten the file name"
             yield Violation(field, Reason.PATH_TOO_LONG, message, remedy)
 
 
 @spec_rule(
     "spec.env",
     reason=Reason.SPEC_TOO_LARGE,
-    message=f"names, values and references exceed {limits.MAX_ENV_BYTES} bytes in total",
-    remedy="shorten values, or use a file",
+    message=f"names, values and references of env exceed {limits.MAX_ENV_BYTES} bytes in total",
+    remedy="shorten values, or read them from a file",
     cel=lambda: f"{cel_text_bytes(_spec_schema()['properties']['env'])} <= {limits.MAX_ENV_BYTES}",
     as_specified=True,
 )
@@ -96,7 +96,7 @@ def environment_is_small(env: list[EnvVar]) -> bool:
 @spec_rule(
     "spec",
     reason=Reason.SPEC_TOO_LARGE,
-    message=f"strings exceed {limits.MAX_SPEC_BYTES} bytes in total",
+    message=f"the strings of the spec exceed {limits.MAX_SPEC_BYTES} bytes in total",
     remedy="shorten templates, lists or env",
     cel=lambda: f"{cel_text_bytes(_spec_schema())} <= {limits.MAX_SPEC_BYTES}",
     as_specified=True,
@@ -119,8 +119,8 @@ def configuration_fits(inputs: RuleInput) -> Iterator[Violation]:
     size = len(config.to_json()) + MAX_REJECTED_CHECKPOINTS * checkpoint + ADDED_BYTES
     if size > limits.MAX_CONFIG_BYTES:
         message = (
-            f"the trainer's configuration may become too large ({size} bytes, limit "
+            f"the trainer's configuration may exceed its limit (up to {size} bytes, limit "
             f"{limits.MAX_CONFIG_BYTES} bytes)"
         )
-        remedy = "shorten templates, lists of files or checkpoint.path; ASCII is smallest"
+        remedy = "shorten templates, lists of files or checkpoint.path; ASCII is shortest"
         yield Violation("spec", Reason.SPEC_TOO_LARGE, message, remedy)

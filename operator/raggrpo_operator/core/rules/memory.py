@@ -26,10 +26,10 @@ DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
     "spec",
     field="rollout.gpuMemoryUtilization",
     reason=Reason.UTILIZATION_TOO_HIGH,
-    message="gpuMemoryUtilization leaves too little memory for the trainer",
-    values=lambda spec: f"{spec.rollout.gpu_memory_utilization} when {spec.resources.placement}",
-    remedy=f"{COLOCATED_LIMIT} or less when Colocated, {DISAGGREGATED_LIMIT} or less when "
-    "Disaggregated",
+    message="gpuMemoryUtilization leaves too little GPU memory outside the engine",
+    values=lambda spec: f"{spec.rollout.gpu_memory_utilization}, {spec.resources.placement}",
+    remedy=f"set it to {COLOCATED_LIMIT} or less with placement Colocated, "
+    f"{DISAGGREGATED_LIMIT} or less with Disaggregated",
     if_specified=("rollout.gpuMemoryUtilization",),
     cel=f"{ON_CPU} || double(self.rollout.gpuMemoryUtilization) <= "
     f"({DISAGGREGATED} ? {DISAGGREGATED_LIMIT} : {COLOCATED_LIMIT})",
@@ -44,8 +44,8 @@ def utilization_leaves_room_for_cache(inputs: RuleInput) -> Iterator[Violation]:
     """Warn if gpuMemoryUtilization leaves the engine little KV cache."""
     share = inputs.spec.rollout.gpu_memory_utilization
     if inputs.spec.resources.device is Device.GPU and share < MIN_UTILIZATION:
-        message = f"{share} leaves the engine little KV cache"
-        remedy = f"rollout.gpuMemoryUtilization: {MIN_UTILIZATION} or more"
+        message = f"gpuMemoryUtilization {share} leaves the engine little KV cache"
+        remedy = f"set rollout.gpuMemoryUtilization: {MIN_UTILIZATION} or more"
         yield warning(UTILIZATION, Reason.UTILIZATION_TOO_LOW, message, remedy)
 
 
@@ -67,12 +67,12 @@ def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
             Reason.TRAINING_STATE_DOES_NOT_FIT,
             f"the training state does not fit ({format_size(state)} per GPU, limit "
             f"{format_size(max(0, room))}): {facts.parameters:,} parameters over {ranks} "
-            f"ranks (fp32 weights, gradients and AdamW moments); {_device(inputs)} minus "
-            f"{format_size(share)} for the engine, "
+            f"ranks (fp32 weights, gradients and AdamW moments); the limit is {_device(inputs)} "
+            f"minus {format_size(share)} for the engine, "
             f"{format_size(gpu_memory.weight_sync_bytes(spec, facts))} for the weight sync and "
             f"{format_size(whole - gpu_memory.usable_memory(spec, facts))} for "
             "fragmentation",
-            "more GPUs, or a lower rollout.gpuMemoryUtilization",
+            "request more GPUs, or reduce rollout.gpuMemoryUtilization",
         )
 
 
@@ -82,10 +82,10 @@ def gpu_memory_is_known(inputs: RuleInput) -> Iterator[Violation]:
     if _is_gpu_model_known(inputs) and not gpu_memory.device_memory(spec, facts):
         state = gpu_memory.training_state(spec, facts)
         message = (
-            f"the GPUs' memory is unknown: it is compared with the training state of "
-            f"{format_size(state)} per GPU once the ranks have measured it, before engines start"
+            f"the memory of the GPUs is unknown until the ranks have measured it; only then can "
+            f"they check that the training state of {format_size(state)} per GPU fits"
         )
-        remedy = "resources.gpuMemoryGib: 80, or the memory of one of these GPUs"
+        remedy = "set resources.gpuMemoryGib: 80, or to the memory of one of these GPUs"
         path = "spec.resources.gpuMemoryGib"
         yield warning(path, Reason.GPU_MEMORY_UNKNOWN, message, remedy)
 
@@ -103,9 +103,9 @@ def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
         fits = cache // each
         message = (
             f"the KV cache of {format_size(cache)} holds {fits} sequences of {longest} tokens, "
-            f"and up to {needed // each} are decoded concurrently: some are preempted"
+            f"but up to {needed // each} are decoded concurrently: some are preempted"
         )
-        remedy = f"rollout.maxNumSeqs: {fits}, or a higher rollout.gpuMemoryUtilization"
+        remedy = f"set rollout.maxNumSeqs: {fits}, or increase rollout.gpuMemoryUtilization"
         path = "spec.rollout.maxNumSeqs"
         yield warning(path, Reason.KV_CACHE_IS_SHORT, message, remedy)
 
@@ -120,13 +120,13 @@ def activations_fit(inputs: RuleInput) -> Iterator[Violation]:
     if 0 <= room < active:
         fits = gpu_memory.max_micro_batch_tokens(room, spec, facts)
         longest = spec.data.max_sequence_length
-        options = [f"training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
+        options = [f"set training.tokensPerMicroBatch: {fits}"] if fits >= longest else []
         if not spec.training.gradient_checkpointing:
-            options.append("training.gradientCheckpointing: true")
+            options.append("set training.gradientCheckpointing: true")
         path = "spec.training.tokensPerMicroBatch"
         sizes = f"about {format_size(active)} per GPU, limit {format_size(room)}"
-        message = f"activations may not fit ({sizes})"
-        remedy = ", or ".join(options) or "more GPUs, or shorter prompts and responses"
+        message = f"activations probably do not fit ({sizes})"
+        remedy = ", or ".join(options) or "request more GPUs, or shorten prompts and responses"
         yield warning(path, Reason.ACTIVATIONS_MAY_NOT_FIT, message, remedy)
 
 
@@ -146,8 +146,8 @@ def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
             "spec.rollout.tensorParallelSize",
             Reason.WEIGHTS_DO_NOT_FIT,
             f"weights of {format_size(weights)}, 2 GiB of CUDA graphs and {format_size(needed)} of "
-            f"KV cache exceed the engine's {format_size(share)}",
-            "a larger rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+            f"KV cache exceed the engine's memory share of {format_size(share)}",
+            "increase rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
         )
 
 
@@ -157,7 +157,7 @@ def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
     fits = spec.preset in (Preset.MEMORY_LIMITED, Preset.DEBUG)
     if spec.rollout.enforce_eager and spec.resources.device is Device.GPU and not fits:
         message = f"eager execution is slower, but preset {spec.preset} optimizes for speed"
-        remedy = "rollout.enforceEager: false, or preset: MemoryLimited"
+        remedy = "set rollout.enforceEager: false, or preset: MemoryLimited"
         yield warning("spec.rollout.enforceEager", Reason.EAGER_IS_SLOW, message, remedy)
 
 
@@ -165,9 +165,9 @@ def eager_only_where_memory_is_short(inputs: RuleInput) -> Iterator[Violation]:
     "spec.resources",
     field="shmSize",
     reason=Reason.SHM_EXCEEDS_MEMORY,
-    message="shmSize is not less than memory, which includes it",
+    message="shmSize is not less than memory, although memory includes /dev/shm",
     values=lambda resources: f"{resources.shm_size}, {resources.memory}",
-    remedy="reduce resources.shmSize or increase resources.memory, or omit them to derive them",
+    remedy="reduce resources.shmSize or increase resources.memory, or omit both to derive them",
     if_specified=("shmSize", "memory"),
     cel="size(self.shmSize) == 0 || size(self.memory) == 0 || "
     "quantity(self.shmSize).isLessThan(quantity(self.memory))",
@@ -195,8 +195,8 @@ def memory_covers_estimate(inputs: RuleInput) -> Iterator[Violation]:
         needed = estimate(inputs.sizing, resource)
         if text and parse_quantity(text) < needed:
             field = {"memory": "memory", "shm": "shmSize"}[resource]
-            message = f"{text} is less than the estimate of {format_size(needed)}"
-            remedy = f"resources.{field}: {format_bytes(needed)}, or omit it; see raggrpo plan"
+            message = f"{text} is less than the estimate ({format_size(needed)})"
+            remedy = f"set resources.{field}: {format_bytes(needed)}, or omit it; see raggrpo plan"
             yield warning(f"spec.resources.{field}", Reason.MEMORY_BELOW_ESTIMATE, message, remedy)
 
 
@@ -211,8 +211,8 @@ def retriever_memory_covers_index(inputs: RuleInput) -> Iterator[Violation]:
         needed = total(retriever_terms(endpoint.name, endpoint.managed, inputs.facts))
         if memory and parse_quantity(memory) < needed:
             path = f"spec.retrieval.endpoints[{index}].managed.memory"
-            message = f"{memory} is less than corpus and index need ({format_size(needed)})"
-            remedy = f"memory: {format_bytes(needed)}, or omit it"
+            message = f"{memory} is less than the corpus and index need ({format_size(needed)})"
+            remedy = f"set memory: {format_bytes(needed)}, or omit it to derive the amount"
             yield Violation(path, Reason.RETRIEVER_MEMORY_TOO_SMALL, message, remedy)
 
 
@@ -228,5 +228,5 @@ def _device(inputs: RuleInput) -> str:
     """Return a text with the memory of a GPU and the source of this value."""
     whole = format_size(gpu_memory.assumed_memory(inputs.spec, inputs.facts))
     if not _is_gpu_memory_known(inputs):
-        return f"{whole} (the largest of any GPU)"
+        return f"{whole} (unknown; the largest of any GPU)"
     return whole if inputs.spec.resources.gpu_memory_gib else f"{whole} (from the nodes' labels)"

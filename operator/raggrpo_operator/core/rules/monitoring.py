@@ -16,7 +16,7 @@ def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:
     env_names = {variable.name for variable in inputs.spec.env}
     if inputs.spec.monitoring.wandb.project and not env_names & CREDENTIALS:
         message = "spec.env has no WANDB_API_KEY, without which W&B rejects metrics"
-        remedy = "spec.env: [{name: WANDB_API_KEY, secretKeyRef: {name, key}}]"
+        remedy = "add {name: WANDB_API_KEY, secretKeyRef: {name, key}} to spec.env"
         yield warning("spec.monitoring.wandb.project", Reason.WANDB_WITHOUT_KEY, message, remedy)
 
 
@@ -25,7 +25,7 @@ def wandb_is_used(inputs: RuleInput) -> Iterator[Violation]:
     monitoring = inputs.spec.monitoring
     if monitoring.wandb.project and monitoring.mode is MonitoringMode.OFF:
         message = "monitoring.mode Off records no metrics for W&B"
-        remedy = "monitoring.mode: Light, or remove the project"
+        remedy = "set monitoring.mode: Light, or remove the project"
         yield warning("spec.monitoring.wandb.project", Reason.WANDB_UNUSED, message, remedy)
 
 
@@ -36,7 +36,7 @@ def debug_lines_are_written(inputs: RuleInput) -> Iterator[Violation]:
         return
     switches = monitoring.debug.model_dump(by_alias=True)
     if enabled := [name for name, is_on in switches.items() if is_on]:
-        message = f"its lines have level Info, which logLevel {monitoring.log_level} hides"
-        remedy = "monitoring.logLevel: Info"
+        message = f"the debug lines have level Info, which logLevel {monitoring.log_level} hides"
+        remedy = "set monitoring.logLevel: Info"
         path = f"spec.monitoring.debug.{enabled[0]}"
         yield warning(path, Reason.DEBUG_LINES_HIDDEN, message, remedy)

@@ -26,8 +26,8 @@ _FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOU
 _PARENTS = {path.rpartition("/")[0].removeprefix("/") for path in names.RESERVED_MOUNTS}
 _MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
 """Pattern of mount paths that overlap reserved folders: the folders, their contents and parents."""
-_USE_SECRET = "put the value into a Secret; secretKeyRef: {name, key}"
-_USE_HEADER = "remove it; use a header with secretKeyRef"
+_USE_SECRET = "store the value in a Secret and specify secretKeyRef: {name, key}"
+_USE_HEADER = "remove the secret; use a header with secretKeyRef"
 
 
 def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
@@ -122,9 +122,9 @@ def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
         if other != ref:
             message = (
                 f"{ref.name}/{ref.key} and {other.name}/{other.key} differ only in case or "
-                "punctuation"
+                "punctuation, so they map to the same environment variable"
             )
-            remedy = "rename the Secret or the key of one of them"
+            remedy = "rename one of the Secrets or keys"
             yield Violation(f"{path}.secretKeyRef", Reason.NAME_NOT_UNIQUE, message, remedy)
 
 
@@ -134,7 +134,7 @@ def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.RESERVED_NAME,
     message="the folder belongs to the image or the pod",
     values=lambda volume: volume.mount_path,
-    remedy="another path, such as /mnt/data",
+    remedy="use another path, such as /mnt/data",
     cel=f"!{matches('self.mountPath', _MOUNTS)}",
     applies=lambda inputs: inputs.in_pods,
 )
@@ -152,7 +152,7 @@ def mount_path_is_not_reserved(volume: Volume) -> bool:
     reason=Reason.RESERVED_NAME,
     message="Kubernetes rejects a mountPath with a colon",
     values=lambda volume: volume.mount_path,
-    remedy="a path without colons",
+    remedy="use a path without colons",
     cel="!self.mountPath.contains(':')",
     applies=lambda inputs: inputs.in_pods,
 )
@@ -192,7 +192,7 @@ def header_has_one_source(header: Header) -> bool:
     *HEADERS,
     field="value",
     reason=Reason.SECRET_IN_PLAIN_TEXT,
-    message="the name looks like a secret, and the value is in plain text",
+    message="the name looks like a secret, but the value is in plain text",
     values=lambda literal: literal.name,
     remedy=_USE_SECRET,
     cel="!has(self.value) || size(self.value) == 0 || "
@@ -225,7 +225,7 @@ def values_contain_no_secret(literal: EnvVar | Header) -> bool:
     *URLS,
     field="url",
     reason=Reason.SECRET_IN_PLAIN_TEXT,
-    message="the URL contains what looks like a secret",
+    message="the URL contains a value that looks like a secret",
     remedy=_USE_HEADER,
     cel=tuple(
         f"!has(self.url) || !{matches('self.url', pattern)}"
@@ -238,7 +238,7 @@ def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
 
 
 def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject secrets in free JSON, which CEL cannot read, and in the backup URL."""
+    """Reject secrets in free-form JSON, which CEL cannot read, and in the backup URL."""
     for path, name, value in _free_json(inputs):
         message = ""
         if value and is_secret_name(name):
@@ -257,13 +257,13 @@ def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
     for place in (*URLS, "spec.checkpoint.backup"):
         for path, service in values_at(inputs.spec, place):
             if problem := url_problem(service.url):
-                remedy = "a full URL such as http://host:8000/retrieve"
+                remedy = "specify a full URL such as http://host:8000/retrieve"
                 message = f"invalid URL: {problem}"
                 yield Violation(f"{path}.url", Reason.INVALID_URL, message, remedy)
 
 
 def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, nearest name, text) of every string and number in free JSON."""
+    """Yield (path, nearest name, text) of every string and number in free-form JSON."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
         yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")

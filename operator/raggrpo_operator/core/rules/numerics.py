@@ -26,7 +26,7 @@ _FLASH = is_one_of("model.attention", "Flash")
     field="temperature",
     reason=Reason.TEMPERATURE_ZERO,
     message="at temperature 0 all completions of a group are equal and have no advantage",
-    remedy="rollout.temperature: 0.6",
+    remedy="set rollout.temperature: 0.6",
     if_specified=("temperature",),
     cel="double(self.temperature) > 0.0",
 )
@@ -40,20 +40,19 @@ def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
     if inputs.spec.rollout.top_p < 1:
         top_p = inputs.spec.rollout.top_p
         message = (
-            f"the engine's logprobs are over the tokens that topP {top_p} retains, the trainer's "
-            f"over all; the importance weight scales each token's gradient by the retained "
-            f"probability, {top_p} to 1, so updates are up to {1 - top_p:.0%} smaller, most where "
-            "the policy is uncertain"
+            f"the engine normalizes logprobs over the tokens that topP {top_p} retains, the "
+            f"trainer over all tokens: the importance weight scales each token's gradient by the "
+            f"retained probability ({top_p} to 1), so updates are up to {1 - top_p:.0%} smaller"
         )
-        yield warning("spec.rollout.topP", Reason.TOP_P_BELOW_ONE, message, "rollout.topP: 1.0")
+        yield warning("spec.rollout.topP", Reason.TOP_P_BELOW_ONE, message, "set rollout.topP: 1.0")
 
 
 def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
     """Warn about learning rates that usually result from a typo in the exponent."""
     rate, (lowest, highest) = inputs.spec.training.learning_rate, LEARNING_RATE_RANGE
     if not lowest <= rate <= highest:
-        message = f"{rate:g} is not between {lowest:g} and {highest:g}"
-        remedy = "1e-6 is usual for models from 0.5B parameters"
+        message = f"the learning rate {rate:g} is not between {lowest:g} and {highest:g}"
+        remedy = "check the exponent; 1e-6 is usual for models of 0.5B or more parameters"
         yield warning("spec.training.learningRate", Reason.LEARNING_RATE_UNUSUAL, message, remedy)
 
 
@@ -63,7 +62,7 @@ def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.CLIP_RANGE,
     message="clipRatioHigh is less than clipRatioLow",
     values=lambda block: f"{block.clip_ratio_high}, {block.clip_ratio_low}",
-    remedy="0.2 and 0.28 are usual",
+    remedy="set clipRatioLow: 0.2 and clipRatioHigh: 0.28, which are usual",
     if_specified=("clipRatioLow", "clipRatioHigh"),
     cel="double(self.clipRatioLow) <= double(self.clipRatioHigh)",
 )
@@ -77,7 +76,7 @@ def clip_range_is_ordered(algorithm: AlgorithmSpec) -> bool:
     field="clipRatioHigh",
     reason=Reason.CLIP_RANGE,
     message="clipRatioHigh 0 clips every token with a positive advantage",
-    remedy="algorithm.clipRatioHigh: 0.28",
+    remedy="set algorithm.clipRatioHigh: 0.28",
     if_specified=("clipRatioHigh",),
     cel="double(self.clipRatioHigh) > 0.0",
 )
@@ -90,8 +89,8 @@ def dual_clip_exceeds_clip_range(inputs: RuleInput) -> Iterator[Violation]:
     """Reject a dual clip bound that would clip tokens within the clip range."""
     bound, high = inputs.spec.algorithm.dual_clip, inputs.spec.algorithm.clip_ratio_high
     if bound and bound <= 1 + high:
-        message = f"{bound} is not above 1 + clipRatioHigh = {1 + high:g}"
-        remedy = "3 is usual; 0 disables it"
+        message = f"dualClip {bound} is not above 1 + clipRatioHigh ({1 + high:g})"
+        remedy = "increase dualClip (3 is usual), or set it to 0 to disable dual clipping"
         yield Violation("spec.algorithm.dualClip", Reason.CLIP_RANGE, message, remedy)
 
 
@@ -102,8 +101,8 @@ def warmup_ends_within_run(inputs: RuleInput) -> Iterator[Violation]:
     ends = [training.total_steps, training.decay_steps if falls else 0]
     steps = min(filter(None, ends), default=0)
     if steps and warmup >= steps:
-        message = f"{warmup} of {steps} steps are warm-up"
-        remedy = f"training.warmupSteps: {steps // 10}"
+        message = f"the warm-up of {warmup} steps takes the whole run or decay ({steps} steps)"
+        remedy = f"set training.warmupSteps: {steps // 10}"
         yield warning("spec.training.warmupSteps", Reason.WARMUP_EXCEEDS_RUN, message, remedy)
 
 
@@ -118,8 +117,8 @@ def decay_is_used(inputs: RuleInput) -> Iterator[Violation]:
     }
     for name, value in unused.items():
         if value:
-            message = f"{value:g} has no effect, because the learning rate is constant"
-            remedy = f"training.learningRateSchedule: Cosine or Linear, or remove {name}"
+            message = f"{name} {value:g} has no effect, because the learning rate is constant"
+            remedy = f"set training.learningRateSchedule: Cosine or Linear, or remove {name}"
             yield warning(f"spec.training.{name}", Reason.DECAY_UNUSED, message, remedy)
 
 
@@ -128,7 +127,7 @@ def decay_is_used(inputs: RuleInput) -> Iterator[Violation]:
     field="model.attention",
     reason=Reason.ATTENTION_UNAVAILABLE,
     message="Flash and Eager are unavailable with training.rowLayout SharedPrefix",
-    remedy="model.attention: Auto selects the fastest that works",
+    remedy="set model.attention: Auto to select the fastest available implementation",
     cel=f"!{is_one_of('model.attention', 'Flash', 'Eager')} || {PADDED}",
 )
 def attention_supports_row_layout(spec: JobSpec) -> bool:
@@ -142,7 +141,7 @@ def attention_supports_row_layout(spec: JobSpec) -> bool:
     field="model.attention",
     reason=Reason.ATTENTION_UNAVAILABLE,
     message="Flash is unavailable with resources.device CPU",
-    remedy="model.attention: Auto selects the fastest that works",
+    remedy="set model.attention: Auto to select the fastest available implementation",
     cel=f"!{_FLASH} || !{ON_CPU}",
 )
 def flash_has_gpu(spec: JobSpec) -> bool:
@@ -155,7 +154,7 @@ def flash_has_gpu(spec: JobSpec) -> bool:
     field="model.attention",
     reason=Reason.ATTENTION_UNAVAILABLE,
     message="Flash is unavailable with training.precision FP32",
-    remedy="model.attention: Auto selects the fastest that works",
+    remedy="set model.attention: Auto to select the fastest available implementation",
     if_specified=("training.precision",),
     cel=f"!{_FLASH} || !{is_one_of('training.precision', 'FP32')}",
 )
@@ -172,8 +171,8 @@ def bf16_is_available(inputs: RuleInput) -> Iterator[Violation]:
         return
     if spec.training.precision is Precision.BF16:
         name = inputs.facts.gpu_product or "the GPU"
-        message = f"{name} has compute capability {major}.x, and BF16 needs 8.0"
-        remedy = "training.precision: FP16 (dynamic loss scaling), or Auto"
+        message = f"{name} has compute capability {major}.x, but BF16 requires 8.0"
+        remedy = "set training.precision: FP16 (dynamic loss scaling), or Auto"
         path = "spec.training.precision"
         yield Violation(path, Reason.BF16_UNAVAILABLE, message, remedy)
 
@@ -182,8 +181,8 @@ def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
     """Reject shared-prefix rows for models whose layers would mix completions."""
     is_shared = inputs.spec.training.row_layout is RowLayout.SHARED_PREFIX
     if is_shared and inputs.facts.row_layout is RowLayout.PADDED:
-        message = "SharedPrefix is not exact for this model: see the check ModelFamily"
-        remedy = "training.rowLayout: Padded, or omit it"
+        message = "SharedPrefix is not exact for this model: see the preflight check ModelFamily"
+        remedy = "set training.rowLayout: Padded, or omit the field"
         yield Violation("spec.training.rowLayout", Reason.ROW_LAYOUT_NOT_EXACT, message, remedy)
 
 
@@ -193,7 +192,7 @@ def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.BACKOFF_RANGE,
     message="maxBackoffSeconds is less than backoffSeconds",
     values=lambda recovery: f"{recovery.max_backoff_seconds}, {recovery.backoff_seconds}",
-    remedy="increase recovery.maxBackoffSeconds, or recovery.backoffSeconds: 0",
+    remedy="increase recovery.maxBackoffSeconds, or set recovery.backoffSeconds: 0",
     if_specified=("backoffSeconds", "maxBackoffSeconds"),
     cel="self.maxBackoffSeconds >= self.backoffSeconds",
 )

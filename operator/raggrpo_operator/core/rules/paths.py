@@ -27,7 +27,7 @@ _HOLDS = (
     reason=Reason.CHECKPOINT_NOT_ON_VOLUME,
     message="the path is not on a volume: checkpoints would be lost with the pod",
     values=lambda spec: f"{spec.checkpoint.path}, volumes: {_mounts(spec.volumes) or 'none'}",
-    remedy="a folder below the mountPath of a volume",
+    remedy="specify a folder below the mountPath of a volume",
     cel=f"!({specified('volumes')}) || size(self.volumes) == 0 || "
     f"self.volumes.exists(v, {_HOLDS.format(v='v')})",
     applies=lambda inputs: inputs.in_pods or bool(inputs.spec.volumes),
@@ -43,7 +43,7 @@ def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
     reason=Reason.CHECKPOINT_READ_ONLY,
     message="the path is on a read-only volume",
     values=lambda spec: spec.checkpoint.path,
-    remedy="another volume, or readOnly: false",
+    remedy="use another volume, or set readOnly: false",
     cel=f"!({specified('volumes')}) || !self.volumes.exists(v, has(v.readOnly) && v.readOnly && "
     f"{_HOLDS.format(v='v')} && !self.volumes.exists(w, {_HOLDS.format(v='w')} && "
     "size(w.mountPath) > size(v.mountPath)))",
@@ -69,10 +69,10 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
         elif volume.read_only:
             message = f"{path} is on volume {volume.name}, which is read-only"
         elif is_within(volume.mount_path, path):
-            message = f"{path} is the root of volume {volume.name}; the retriever needs a folder"
+            message = f"{path} is the root of volume {volume.name}; the index needs a folder"
         else:
             continue
-        remedy = "a folder below a writable volume, or omit it"
+        remedy = "specify a folder on a writable volume, or omit indexPath"
         yield Violation(field, Reason.INDEX_PATH_UNFIT, message, remedy)
 
 
@@ -84,7 +84,7 @@ def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
         is_other = is_other and not field.endswith(".managed.indexPath")
         if volumes and is_other and volume_of(path, volumes) is None:
             message = f"{path} is not on a volume ({_mounts(volumes)})"
-            remedy = "mount a volume there, unless the image contains it"
+            remedy = "mount a volume there, unless the image contains the path"
             yield warning(field, Reason.PATH_NOT_ON_VOLUME, message, remedy)
 
 
@@ -93,8 +93,9 @@ def volumes_reach_all_pods(inputs: RuleInput) -> Iterator[Violation]:
     resources, volumes = inputs.spec.resources, inputs.spec.volumes
     is_many = resources.nodes > 1 or resources.placement is Placement.DISAGGREGATED
     if is_many and volumes:
-        message = "trainer pods may run on several nodes"
-        remedy = f"claims with ReadWriteMany: {', '.join(volume.claim_name for volume in volumes)}"
+        message = "pods on several nodes may mount the claims, which ReadWriteOnce does not allow"
+        claims = ", ".join(volume.claim_name for volume in volumes)
+        remedy = f"use access mode ReadWriteMany for {claims}"
         yield warning("spec.volumes", Reason.NEEDS_READ_WRITE_MANY, message, remedy)
 
 

@@ -29,10 +29,10 @@ RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields that a RagChat request requires in addition to the context."""
 PASSAGE_MODES = (RetrievalMode.PROMPT, RetrievalMode.SEARCH)
 _UNUSED_REMEDIES = {
-    "extraBody": "write it into body, or protocol: SearchR1 or RagChat",
-    "body": "protocol: Http with method: POST, or extraBody",
-    "method": "protocol: Http, or omit it",
-    "response": "protocol: Http or RagChat, or omit it",
+    "extraBody": "move it into body, or set protocol: SearchR1 or RagChat",
+    "body": "set protocol: Http with method: POST, or use extraBody instead",
+    "method": "set protocol: Http, or omit method",
+    "response": "set protocol: Http or RagChat, or omit response",
 }
 _READS_PASSAGES = is_one_of("mode", *map(str, PASSAGE_MODES))
 _ROLE = value_or("role", repr("Retriever"))
@@ -66,7 +66,7 @@ def endpoint_has_one_source(endpoint: RetrievalEndpoint) -> bool:
     field="embedding",
     reason=Reason.EMBEDDING_NEEDED,
     message="indexes Dense and Hybrid need an embedding model",
-    remedy="embedding: {path: /path/to/model}, or index: BM25",
+    remedy="set embedding: {path: /path/to/model}, or index: BM25",
     cel=f"{_INDEX} == 'BM25' || has(self.embedding)",
 )
 def index_has_embedding_model(managed: ManagedRetriever) -> bool:
@@ -79,7 +79,7 @@ def index_has_embedding_model(managed: ManagedRetriever) -> bool:
     field="index",
     reason=Reason.EMBEDDING_UNUSED,
     message="index BM25 uses neither embedding nor vectors nor indexPath",
-    remedy="index: Dense or Hybrid, or remove them",
+    remedy="set index: Dense or Hybrid, or remove these fields",
     cel=f"{_INDEX} != 'BM25' || !(has(self.embedding) || "
     "(has(self.vectors) && size(self.vectors) > 0) || "
     "(has(self.indexPath) && size(self.indexPath) > 0))",
@@ -96,7 +96,7 @@ def embedding_model_is_used(managed: ManagedRetriever) -> bool:
     reason=Reason.PROTOCOL_MISMATCH,
     message="the protocol is not available for the role",
     values=lambda endpoint: f"{endpoint.name}: {endpoint.protocol}, {endpoint.role}",
-    remedy="SearchR1 or Http for role Retriever, RagChat or Http for roles Actor and Reference",
+    remedy="use SearchR1 or Http for role Retriever, RagChat or Http for roles Actor and Reference",
     cel=f"{_PROTOCOL} == 'Http' || ({_ROLE} == 'Retriever') == ({_PROTOCOL} == 'SearchR1')",
 )
 def protocol_fits_role(endpoint: RetrievalEndpoint) -> bool:
@@ -110,8 +110,9 @@ def protocol_fits_role(endpoint: RetrievalEndpoint) -> bool:
     "spec.retrieval.endpoints[]",
     field="protocol",
     reason=Reason.PROTOCOL_MISMATCH,
-    message="protocol Http needs url",
-    remedy="url: http://host:8000/search, or protocol: SearchR1 or RagChat for a managed retriever",
+    message="protocol Http requires url",
+    remedy="set url: http://host:8000/search, or protocol: SearchR1 or RagChat for a managed "
+    "retriever",
     cel=f"{_PROTOCOL} != 'Http' || (has(self.url) && size(self.url) > 0)",
 )
 def http_endpoint_has_url(endpoint: RetrievalEndpoint) -> bool:
@@ -133,7 +134,7 @@ def fields_fit_protocol(inputs: RuleInput) -> Iterator[Violation]:
         if is_http and endpoint.method is HttpMethod.GET and endpoint.body is not None:
             ignored["body"] = True
         for field in (name for name, is_ignored in ignored.items() if is_ignored):
-            message = f"{endpoint.name} with protocol {endpoint.protocol} ignores {field}"
+            message = f"endpoint {endpoint.name} with protocol {endpoint.protocol} ignores {field}"
             remedy = _UNUSED_REMEDIES[field]
             yield Violation(f"{path}.{field}", Reason.PROTOCOL_MISMATCH, message, remedy)
 
@@ -145,14 +146,14 @@ def calls_contain_the_question(inputs: RuleInput) -> Iterator[Violation]:
             case EndpointProtocol.HTTP:
                 if placeholders([endpoint.body, endpoint.url]) <= SHARED_PLACEHOLDERS:
                     message = f"calls to {endpoint.name} do not contain the query"
-                    remedy = 'body: {query: "{question}"}, or {question} in url'
+                    remedy = 'set body: {query: "{question}"}, or add {question} to url'
                     yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case EndpointProtocol.SEARCH_R1:
                 for name in sorted(placeholders(endpoint.extra_body) - SHARED_PLACEHOLDERS):
                     message = (
                         f"SearchR1 calls batch queries; {{{name}}} is per sample and unavailable"
                     )
-                    remedy = "protocol: Http with a body, or remove it"
+                    remedy = "set protocol: Http with a body, or remove the placeholder"
                     field = f"{path}.extraBody"
                     yield Violation(field, Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case _:
@@ -164,7 +165,7 @@ def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
     for path, endpoint in _endpoints(inputs):
         if isinstance(endpoint.body, str) and _JSON_START.match(endpoint.body):
             message = f"the body of {endpoint.name} is a string that looks like JSON"
-            remedy = 'write it without quotes around it, as in body: {query: "{question}"}'
+            remedy = 'write the body without quotes around it, as in body: {query: "{question}"}'
             yield Violation(f"{path}.body", Reason.BODY_IS_TEXT, message, remedy)
 
 
@@ -174,7 +175,7 @@ def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.RETRIEVER_NEEDED,
     message="modes Prompt and Search need exactly one endpoint with role Retriever",
     values=lambda retrieval: retrieval.mode,
-    remedy="one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}",
+    remedy="specify one endpoint {name, role: Retriever, protocol: SearchR1, url or managed}",
     cel=f"!{_READS_PASSAGES} || (has(self.endpoints) && self.endpoints.exists_one(e, "
     "!has(e.role) || e.role == 'Retriever'))",
 )
@@ -190,7 +191,7 @@ def passages_have_a_retriever(retrieval: RetrievalSpec) -> bool:
     reason=Reason.RAG_ENDPOINTS_NEEDED,
     message="reward RagScore needs mode Reward, which calls endpoints after generation",
     values=lambda spec: spec.retrieval.mode,
-    remedy="retrieval.mode: Reward, or another reward",
+    remedy="set retrieval.mode: Reward, or use another reward",
     cel=f"!{HAS_RAG_SCORE} || {is_one_of('retrieval.mode', 'Reward')}",
 )
 def rag_score_has_mode_reward(spec: JobSpec) -> bool:
@@ -204,8 +205,8 @@ def rag_score_has_mode_reward(spec: JobSpec) -> bool:
     reason=Reason.RAG_ENDPOINTS_NEEDED,
     message="reward RagScore needs exactly one endpoint with role Actor and one with role "
     "Reference",
-    remedy="{name, role: Actor, protocol: RagChat, url} and {name, role: Reference, protocol: "
-    "RagChat, url}",
+    remedy="specify {name, role: Actor, protocol: RagChat, url} and {name, role: Reference, "
+    "protocol: RagChat, url}",
     cel=f"!{HAS_RAG_SCORE} || ({_one_endpoint('Actor')} && {_one_endpoint('Reference')})",
 )
 def rag_score_has_endpoints(spec: JobSpec) -> bool:
@@ -220,7 +221,7 @@ def rag_score_has_endpoints(spec: JobSpec) -> bool:
     field="retrieval.actorOutput.fields",
     reason=Reason.RAG_FIELD_MISSING,
     message=f"RagChat requests need {', '.join(RAG_FIELDS)}",
-    remedy=f"fields: [{', '.join(RAG_FIELDS)}]",
+    remedy=f"set fields: [{', '.join(RAG_FIELDS)}]",
     cel=f"!({specified('retrieval.actorOutput.fields')}) || !{HAS_RAG_SCORE} || "
     f"({specified('retrieval.endpoints')} && self.retrieval.endpoints.exists(e, has(e.role) && "
     "e.role == 'Actor' && has(e.protocol) && e.protocol == 'Http')) || "
@@ -246,8 +247,10 @@ def endpoints_are_used(inputs: RuleInput) -> Iterator[Violation]:
         used = {EndpointRole.ACTOR, EndpointRole.REFERENCE}
     for path, endpoint in _endpoints(inputs):
         if endpoint.role not in used:
-            message = f"{endpoint.name} with role {endpoint.role} is not called in mode {mode}"
-            remedy = "remove it, or select the mode and reward that use it"
+            message = (
+                f"endpoint {endpoint.name} with role {endpoint.role} is not called in mode {mode}"
+            )
+            remedy = "remove the endpoint, or select a mode and reward that use it"
             yield warning(path, Reason.ENDPOINT_UNUSED, message, remedy)
 
 

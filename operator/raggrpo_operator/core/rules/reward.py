@@ -36,7 +36,7 @@ def uses_rag_score(spec: JobSpec) -> bool:
     field="python",
     reason=Reason.REWARD_INCOMPLETE,
     message="reward Python needs a function",
-    remedy="python: package.module:function",
+    remedy="set python: package.module:function",
     cel="self.name != 'Python' || (has(self.python) && size(self.python) > 0)",
 )
 def python_reward_has_function(term: RewardFunction) -> bool:
@@ -49,7 +49,8 @@ def python_reward_has_function(term: RewardFunction) -> bool:
     field="url",
     reason=Reason.REWARD_INCOMPLETE,
     message="rewards Http and Judge need a URL",
-    remedy="url: http://judge:8000/score for Http, http://judge:8000/v1/chat/completions for Judge",
+    remedy="set url: http://judge:8000/score for Http, http://judge:8000/v1/chat/completions for "
+    "Judge",
     cel="!(self.name in ['Http', 'Judge']) || (has(self.url) && size(self.url) > 0)",
 )
 def http_reward_has_url(term: RewardFunction) -> bool:
@@ -62,7 +63,7 @@ def http_reward_has_url(term: RewardFunction) -> bool:
     field="judge",
     reason=Reason.REWARD_INCOMPLETE,
     message="reward Judge needs a model and a prompt",
-    remedy='judge: {model: name, prompt: "... {completion} ..."}',
+    remedy='set judge: {model: name, prompt: "... {completion} ..."}',
     cel="self.name != 'Judge' || has(self.judge)",
 )
 def judge_has_model(term: RewardFunction) -> bool:
@@ -76,7 +77,7 @@ def judge_has_model(term: RewardFunction) -> bool:
     reason=Reason.JUDGE_UNREADABLE,
     message="highest is not above lowest",
     values=lambda judge: f"{judge.highest:g}, {judge.lowest:g}",
-    remedy="lowest: 0 and highest: 10 are usual",
+    remedy="set lowest: 0 and highest: 10, which are usual",
     cel=f"double({value_or('lowest', '0.0')}) < double({value_or('highest', '10.0')})",
 )
 def judge_has_a_range(judge: JudgeSpec) -> bool:
@@ -91,14 +92,14 @@ def judge_can_grade(inputs: RuleInput) -> Iterator[Violation]:
             continue
         judge, at = term.judge, f"{path}.judge"
         if "completion" not in placeholders(judge.prompt):
-            message, remedy = "the prompt does not contain the completion", "add {completion}"
+            message, remedy = "the prompt has no placeholder for the completion", "add {completion}"
             yield Violation(f"{at}.prompt", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
         if judge.score_pattern and judge.score_path:
             message = "scorePattern and scorePath are both specified"
             remedy = "remove one of the two"
             yield Violation(f"{at}.scorePattern", Reason.JUDGE_UNREADABLE, message, remedy)
         if problem := _pattern_problem(judge.score_pattern):
-            remedy = r"a Python regular expression such as Score: (\d+)"
+            remedy = r"specify a Python regular expression such as Score: (\d+)"
             yield Violation(f"{at}.scorePattern", Reason.JUDGE_UNREADABLE, problem, remedy)
 
 
@@ -106,7 +107,7 @@ def _pattern_problem(pattern: str) -> str:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        return f"not a regular expression: {' '.join(str(error).split())[:100]}"
+        return f"scorePattern is not a regular expression: {' '.join(str(error).split())[:100]}"
     return ""
 
 
@@ -115,15 +116,15 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
     for path, term in _terms(inputs):
         if term.python and term.name is not RewardKind.PYTHON:
             message = f"reward {term.name} ignores python"
-            remedy = "name: Python, or remove python"
+            remedy = "set name: Python, or remove python"
             yield warning(f"{path}.python", Reason.REWARD_FIELD_UNUSED, message, remedy)
         if term.judge and term.name is not RewardKind.JUDGE:
             message = f"reward {term.name} ignores judge"
-            remedy = "name: Judge, or remove judge"
+            remedy = "set name: Judge, or remove judge"
             yield warning(f"{path}.judge", Reason.REWARD_FIELD_UNUSED, message, remedy)
         if term.url and term.name not in (RewardKind.HTTP, RewardKind.JUDGE):
             message = f"reward {term.name} ignores url"
-            remedy = "name: Http or Judge, or remove url"
+            remedy = "set name: Http or Judge, or remove url"
             yield warning(f"{path}.url", Reason.REWARD_FIELD_UNUSED, message, remedy)
 
 
@@ -132,7 +133,7 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
     field="functions",
     reason=Reason.NO_REWARD,
     message="all weights are 0, so all advantages are 0",
-    remedy="set the weight of at least one function",
+    remedy="set a weight other than 0 for at least one function",
     cel=if_specified(
         ("functions",), "self.functions.exists(f, !has(f.weight) || double(f.weight) != 0.0)"
     ),
@@ -147,7 +148,7 @@ def reward_has_weight(reward: RewardSpec) -> bool:
     field="prompt",
     reason=Reason.COLUMN_NEEDED,
     message="no column is specified for the prompts",
-    remedy="data.columns.prompt: prompt",
+    remedy="set data.columns.prompt: prompt",
     cel="!has(self.prompt) || size(self.prompt) > 0",
 )
 def prompt_column_is_named(columns: Columns) -> bool:
@@ -159,8 +160,8 @@ def prompt_column_is_named(columns: Columns) -> bool:
     "spec",
     field="data.columns.answer",
     reason=Reason.COLUMN_NEEDED,
-    message="rewards ExactMatch, F1 and Contains need a column, but none is specified",
-    remedy="data.columns.answer: answer",
+    message="rewards ExactMatch, F1 and Contains need an answer column, but none is specified",
+    remedy="set data.columns.answer: answer",
     cel=f"!({specified('data.columns.answer')}) || size(self.data.columns.answer) > 0 || "
     f"!{_READS_ANSWER}",
 )
@@ -174,8 +175,8 @@ def answer_column_is_named(spec: JobSpec) -> bool:
     "spec",
     field="data.columns.context",
     reason=Reason.COLUMN_NEEDED,
-    message="reward RagScore needs a column, but none is specified",
-    remedy="data.columns.context: context",
+    message="reward RagScore needs a context column, but none is specified",
+    remedy="set data.columns.context: context",
     cel=f"!({specified('data.columns.context')}) || size(self.data.columns.context) > 0 || "
     f"!{HAS_RAG_SCORE}",
 )
@@ -189,8 +190,8 @@ def template_context_is_named(inputs: RuleInput) -> Iterator[Violation]:
     spec = inputs.spec
     is_read = not uses_rag_score(spec) and needs_context(spec.retrieval, spec.reward)
     if is_read and not spec.data.columns.context:
-        message = "no column is specified, but a template contains {context}"
-        remedy = "data.columns.context: context"
+        message = "a template contains {context}, but no context column is specified"
+        remedy = "set data.columns.context: context"
         yield Violation("spec.data.columns.context", Reason.COLUMN_NEEDED, message, remedy)
 
 

@@ -23,8 +23,8 @@ def _is_on_gpus(resources: ResourcesSpec, placement: Placement) -> bool:
     "spec.resources",
     field="gpusPerNode",
     reason=Reason.NO_GPUS,
-    message="device is GPU and gpusPerNode is 0",
-    remedy="resources.gpusPerNode: 1 or more, or resources.device: CPU",
+    message="device is GPU, but gpusPerNode is 0",
+    remedy="set resources.gpusPerNode: 1 or more, or resources.device: CPU",
     cel=f"!has(self.gpusPerNode) || self.gpusPerNode > 0 || {_BLOCK_ON_CPU}",
 )
 def gpus_are_requested(resources: ResourcesSpec) -> bool:
@@ -36,8 +36,8 @@ def gpus_are_requested(resources: ResourcesSpec) -> bool:
     "spec.resources",
     field="rolloutGpus",
     reason=Reason.ROLLOUT_GPUS_MISMATCH,
-    message="rolloutGpus is specified and placement is Colocated",
-    remedy="resources.rolloutGpus: 0, or resources.placement: Disaggregated",
+    message="rolloutGpus is specified, but placement is Colocated",
+    remedy="set resources.rolloutGpus: 0, or resources.placement: Disaggregated",
     cel=f"{_BLOCK_ON_CPU} || !has(self.rolloutGpus) || self.rolloutGpus == 0 || "
     f"{_BLOCK_DISAGGREGATED}",
 )
@@ -50,8 +50,8 @@ def colocated_has_no_rollout_gpus(resources: ResourcesSpec) -> bool:
     "spec.resources",
     field="rolloutGpus",
     reason=Reason.ROLLOUT_GPUS_MISMATCH,
-    message="placement is Disaggregated and rolloutGpus is 0",
-    remedy="resources.rolloutGpus: 1 or more, in addition to the trainer's GPUs",
+    message="placement is Disaggregated, but rolloutGpus is 0",
+    remedy="set resources.rolloutGpus: 1 or more, in addition to the trainer's GPUs",
     cel=f"{_BLOCK_ON_CPU} || !{_BLOCK_DISAGGREGATED} || "
     "(has(self.rolloutGpus) && self.rolloutGpus > 0)",
 )
@@ -63,14 +63,14 @@ def disaggregated_has_rollout_gpus(resources: ResourcesSpec) -> bool:
 def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
     """Reject a specified number of engines where the operator derives that number."""
     resources = inputs.spec.resources
-    path, remedy = "spec.resources.rolloutEngines", "remove it"
+    path, remedy = "spec.resources.rolloutEngines", "remove rolloutEngines"
     if resources.rollout_engines == 1:
         return
     if resources.device is Device.GPU:
-        message = "on GPUs the number of engines is rolloutGpus / tensorParallelSize"
+        message = "on GPUs the operator derives the number of engines from tensorParallelSize"
     elif resources.placement is Placement.COLOCATED:
-        message = "Colocated ranks on CPUs share one engine"
-        remedy += ", or resources.placement: Disaggregated"
+        message = "colocated ranks on CPUs share one engine"
+        remedy += ", or set resources.placement: Disaggregated"
     else:
         return
     yield Violation(path, Reason.ROLLOUT_ENGINES_MISMATCH, message, remedy)
@@ -81,8 +81,8 @@ def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
     field="rollout.tensorParallelSize",
     reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
     message="tensorParallelSize does not divide resources.gpusPerNode",
-    values=lambda spec: f"{spec.rollout.tensor_parallel_size} of {spec.resources.gpus_per_node}",
-    remedy="rollout.tensorParallelSize: 1, or another divisor",
+    values=lambda spec: f"{spec.rollout.tensor_parallel_size}, {spec.resources.gpus_per_node}",
+    remedy="set rollout.tensorParallelSize: 1, or to another divisor",
     if_specified=("rollout.tensorParallelSize", "resources.gpusPerNode"),
     cel=f"{ON_CPU} || {DISAGGREGATED} || "
     "self.resources.gpusPerNode % self.rollout.tensorParallelSize == 0",
@@ -98,8 +98,8 @@ def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
     field="rollout.tensorParallelSize",
     reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
     message="tensorParallelSize does not divide resources.rolloutGpus",
-    values=lambda spec: f"{spec.rollout.tensor_parallel_size} of {spec.resources.rollout_gpus}",
-    remedy="rollout.tensorParallelSize: 1, or another divisor",
+    values=lambda spec: f"{spec.rollout.tensor_parallel_size}, {spec.resources.rollout_gpus}",
+    remedy="set rollout.tensorParallelSize: 1, or to another divisor",
     if_specified=("rollout.tensorParallelSize", "resources.rolloutGpus"),
     cel=f"{ON_CPU} || !{DISAGGREGATED} || "
     "self.resources.rolloutGpus % self.rollout.tensorParallelSize == 0",
@@ -116,9 +116,9 @@ def tensor_parallel_divides_rollout_gpus(spec: JobSpec) -> bool:
     "spec",
     field="rollout.tensorParallelSize",
     reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
-    message="tensorParallelSize is not 1 and resources.device is CPU",
+    message="tensorParallelSize is not 1, but resources.device is CPU",
     values=lambda spec: spec.rollout.tensor_parallel_size,
-    remedy="rollout.tensorParallelSize: 1",
+    remedy="set rollout.tensorParallelSize: 1",
     if_specified=("rollout.tensorParallelSize",),
     cel=f"!{ON_CPU} || self.rollout.tensorParallelSize == 1",
 )
@@ -136,7 +136,7 @@ def tensor_parallel_divides_heads(inputs: RuleInput) -> Iterator[Violation]:
             "spec.rollout.tensorParallelSize",
             Reason.HEADS_NOT_DIVISIBLE,
             f"{size} does not divide the model's {heads} attention heads",
-            f"rollout.tensorParallelSize: {divisor}, a divisor of {heads}",
+            f"set rollout.tensorParallelSize: {divisor}, a divisor of {heads}",
         )
 
 
@@ -145,8 +145,8 @@ def workers_fit_cpus(inputs: RuleInput) -> Iterator[Violation]:
     data = inputs.job.spec.data
     requested, used = data.num_workers, inputs.spec.data.num_workers
     if "num_workers" in data.model_fields_set and requested > used:
-        message = f"{requested} workers are capped at {used} = min(CPUs of a pod, 16)"
-        remedy = f"data.numWorkers: {used}, or a larger resources.cpu"
+        message = f"only {used} of {requested} workers are used: one per CPU of the pod, at most 16"
+        remedy = f"set data.numWorkers: {used}, or increase resources.cpu"
         yield warning("spec.data.numWorkers", Reason.WORKERS_EXCEED_CPUS, message, remedy)
 
 
@@ -154,8 +154,8 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
     """Require the Ray version with which the job started."""
     image, pinned = inputs.facts.ray_version, inputs.job.status.ray_version
     if image and pinned and image != pinned:
-        message = f"the image has Ray {image}, and the job started with {pinned}"
-        remedy = f"an image with Ray {pinned}, or a new job"
+        message = f"the image has Ray {image}, but the job started with Ray {pinned}"
+        remedy = f"specify an image with Ray {pinned}, or create a new job"
         yield Violation("spec.image", Reason.RAY_VERSION_MISMATCH, message, remedy)
 
 
@@ -164,7 +164,7 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
     field="training.offPolicySteps",
     reason=Reason.ASYNC_NEEDS_DISAGGREGATION,
     message="rollouts cannot overlap training on the same devices",
-    remedy="resources.placement: Disaggregated, or training.offPolicySteps: 0",
+    remedy="set resources.placement: Disaggregated, or training.offPolicySteps: 0",
     if_specified=("training.offPolicySteps",),
     cel=f"self.training.offPolicySteps == 0 || {DISAGGREGATED}",
 )
@@ -183,6 +183,6 @@ def rollout_optimizations_are_enabled(inputs: RuleInput) -> Iterator[Violation]:
     }
     for name, is_on in switches.items():
         if not is_on:
-            message = "false slows rollouts down"
-            remedy = f"rollout.{name}: true"
+            message = f"{name} is disabled, which slows rollouts down"
+            remedy = f"set rollout.{name}: true"
             yield warning(f"spec.rollout.{name}", Reason.ROLLOUT_OPTIMIZATION_OFF, message, remedy)

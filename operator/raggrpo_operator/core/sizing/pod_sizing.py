@@ -62,10 +62,10 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
         _head("ray", RAY_HEAD_BYTES[device], "GCS, dashboard and agents"),
         _head("driver", DRIVER_BYTES[device], "driver, rewards and progress server"),
         _head("dataset", _dataset(spec, facts), f"{facts.rows} prompts and their tokens"),
-        _head("samples", samples, "two steps' samples as Python objects"),
+        _head("samples", samples, "samples of two steps as Python objects"),
         _head("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
     ]
-    memory.append(_head("pageCache", 0.1 * total(memory), "10 %"))
+    memory.append(_head("pageCache", 0.1 * total(memory), "10 % of the other terms"))
     pod = PodSizing(
         role=PodRole.HEAD,
         cpu=_capped_cpu(spec, HEAD_CPU),
@@ -88,7 +88,7 @@ def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
         _engine_term(spec, facts, gpus),
         _rollout("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
     ]
-    memory.append(_rollout("pageCache", 0.1 * total(memory), "10 %"))
+    memory.append(_rollout("pageCache", 0.1 * total(memory), "10 % of the other terms"))
     memory = with_specified("rolloutMemory", memory, resources.memory)
     pod = PodSizing(
         role=PodRole.ROLLOUT,
@@ -154,7 +154,7 @@ def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:
         return _rollout("processes", gpus * PROCESS_BYTES_PER_GPU, reason)
     engine = GIB + cpu_engine_bytes(spec, facts)
     return _rollout(
-        "engine", engine, with_model_note("Ray and vLLM 1 GiB each, weights, KV cache", facts)
+        "engine", engine, with_model_note("1 GiB each for Ray and vLLM, weights, KV cache", facts)
     )
 
 

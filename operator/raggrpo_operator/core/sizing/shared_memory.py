@@ -87,7 +87,7 @@ def rollout_shm_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
 
 def with_model_note(reason: str, facts: Facts) -> str:
     """Return the reason of a term, with a note if preflight has not read the model yet."""
-    return reason if facts.parameters else f"{reason}; known after preflight"
+    return reason if facts.parameters else f"{reason}; size known after preflight"
 
 
 def _gpu_terms(spec: JobSpec, engines: int, resource: str) -> list[SizingTerm]:
@@ -101,7 +101,7 @@ def _gpu_terms(spec: JobSpec, engines: int, resource: str) -> list[SizingTerm]:
 
 
 def _store_term(resource: str, store: int) -> SizingTerm:
-    reason = f"{format_size(store)} / 0.95, for Ray"
+    reason = f"{format_size(store)} / 0.95, as Ray uses at most 95 % of /dev/shm"
     return term(resource, "rayObjectStore", store / STORE_SHARE_OF_SHM, reason)
 
 
@@ -110,7 +110,7 @@ def _margin(resource: str, terms: list[SizingTerm]) -> SizingTerm:
         resource,
         "margin",
         MARGIN * total(terms),
-        "20 %; running out of /dev/shm raises SIGBUS",
+        "20 %, because a full /dev/shm causes SIGBUS",
     )
 
 

@@ -105,7 +105,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     readers = 1 if spec.training.load_in_turns else in_pod
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
-    what = f"maximum of {readers} ranks loading the model (4 B), this pod's shards (12 B), export"
+    what = f"maximum of loading in {readers} ranks (4 B), this pod's shards (12 B) and export"
     staged = with_model_note(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [
@@ -116,7 +116,7 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
         ),
         _memory("shm", shm, "/dev/shm is charged to memory"),
     ]
-    return [*terms, _memory("pageCache", 0.1 * total(terms), "10 %")]
+    return [*terms, _memory("pageCache", 0.1 * total(terms), "10 % of the other terms")]
 
 
 def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
@@ -126,7 +126,7 @@ def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         return [_memory("processes", heap, f"{in_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
     training = with_model_note("16 B per parameter and activations", facts)
-    engine = with_model_note("vLLM 1 GiB, its weights and KV cache", facts)
+    engine = with_model_note("1 GiB for vLLM, weights and KV cache", facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
         _memory("ranks", in_pod * GIB, f"{in_pod} ranks × 1 GiB of libraries"),
@@ -152,13 +152,13 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu(
             "unsharded",
             gpu_memory.unsharded_bytes(spec, facts),
-            "embedding and two layers in a pass",
+            "embedding and two layers during a pass",
         ),
         _gpu("activations", active, layout),
         _gpu(
             "syncCopies",
             gpu_memory.weight_sync_bytes(spec, facts),
-            "a tensor chunk of the weights, to engines",
+            "a tensor chunk sent to the engines",
         ),
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
         _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),
@@ -169,10 +169,10 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         cache = max(0, gpu_memory.kv_cache(spec, facts))
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
         concurrent = concurrent_sequences(spec.data, spec.rollout)
-        room = f"room for {sequences} sequences of {longest} tokens, {concurrent} concurrent"
+        room = f"room for {sequences} sequences of {longest} tokens, up to {concurrent} concurrent"
         fragmentation = whole - gpu_memory.usable_memory(spec, facts)
         terms += [
             _gpu("kvCache", cache, room),
-            _gpu("fragmentation", fragmentation, "8 %, with the CUDA context"),
+            _gpu("fragmentation", fragmentation, "8 %, including the CUDA context"),
         ]
     return terms

@@ -23,5 +23,5 @@ def with_specified(resource: str, terms: Sequence[SizingTerm], specified: str) -
     """Return the terms, followed by a term for the specified value, if any."""
     if not specified:
         return list(terms)
-    reason = f"spec.resources replaces the estimate of {format_size(total(terms))}"
+    reason = f"specified in spec.resources instead of the estimate of {format_size(total(terms))}"
     return [*terms, term(resource, SPECIFIED, parse_quantity(specified), reason)]

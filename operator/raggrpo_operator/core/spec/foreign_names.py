@@ -21,7 +21,7 @@ class ForeignField:
 _ACTOR: Final = "actor_rollout_ref.actor"
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _MODEL: Final = "actor_rollout_ref.model"
-_PACKED: Final = "rows are packed by tokens: training.tokensPerMicroBatch"
+_PACKED: Final = "rows are packed up to the token budget training.tokensPerMicroBatch"
 _NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
 _NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
 _LOGPROBS: Final = "logprobs use the token budget of the trainer"
@@ -34,27 +34,27 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "data.max_response_length": ForeignField("data.maxResponseLength"),
     "data.dataloader_num_workers": ForeignField("data.numWorkers"),
     "data.train_max_samples": ForeignField(
-        "data.maxSamples", "verl selects at random, here the first rows"
+        "data.maxSamples", "verl selects rows at random, a job uses the first rows"
     ),
     "data.val_max_samples": ForeignField("validation.maxSamples"),
     "data.prompt_key": ForeignField("data.columns.prompt"),
     "data.truncation": ForeignField(
-        "data.allowTruncation", "error: false; the end of the question is cut"
+        "data.allowTruncation", "error is false; otherwise the end of the question is cut"
     ),
     "data.seed": ForeignField("training.seed"),
     "data.filter_overlong_prompts": ForeignField(
-        note="no row is dropped: preflight reports the longest, data.allowTruncation cuts it"
+        note="no row is dropped; data.allowTruncation shortens prompts that are too long"
     ),
     "data.val_batch_size": ForeignField(note="validation generates all its prompts together"),
     "data.shuffle": ForeignField(note="prompts are always shuffled, seeded with training.seed"),
     "data.return_raw_chat": ForeignField(note="conversations are always used unchanged"),
     "data.apply_chat_template_kwargs": ForeignField(note="set the arguments in data.chatTemplate"),
-    "data.reward_fn_key": ForeignField(note="one reward for all rows: reward.functions"),
+    "data.reward_fn_key": ForeignField(note="all rows use the rewards in reward.functions"),
     f"{_MODEL}.path": ForeignField("model.path"),
     f"{_MODEL}.custom_chat_template": ForeignField("data.chatTemplate"),
     f"{_MODEL}.enable_gradient_checkpointing": ForeignField("training.gradientCheckpointing"),
     f"{_MODEL}.use_remove_padding": ForeignField(note="rows have no padding"),
-    f"{_MODEL}.lora_rank": ForeignField(note="all parameters are trained; there is no LoRA yet"),
+    f"{_MODEL}.lora_rank": ForeignField(note="all parameters are trained; LoRA is not supported"),
     f"{_MODEL}.trust_remote_code": ForeignField(note="code from model folders is never run"),
     f"{_ACTOR}.optim.lr": ForeignField("training.learningRate"),
     f"{_ACTOR}.optim.weight_decay": ForeignField("training.weightDecay"),
@@ -65,7 +65,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ACTOR}.optim.lr_scheduler_type": ForeignField("training.learningRateSchedule"),
     f"{_ACTOR}.optim.warmup_style": ForeignField("training.learningRateSchedule"),
     f"{_ACTOR}.optim.min_lr_ratio": ForeignField("training.minLearningRateRatio"),
-    f"{_ACTOR}.optim.num_cycles": ForeignField(note="Cosine is half a period, verl's 0.5"),
+    f"{_ACTOR}.optim.num_cycles": ForeignField(note="Cosine is half a period, as with 0.5 in verl"),
     f"{_ACTOR}.optim.total_training_steps": ForeignField("training.decaySteps"),
     f"{_ACTOR}.ppo_mini_batch_size": ForeignField("training.miniBatchPrompts"),
     f"{_ACTOR}.ppo_max_token_len_per_gpu": ForeignField("training.tokensPerMicroBatch"),
@@ -77,8 +77,10 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ACTOR}.clip_ratio": ForeignField("algorithm.clipRatioLow", "and algorithm.clipRatioHigh"),
     f"{_ACTOR}.clip_ratio_c": ForeignField("algorithm.dualClip"),
     f"{_ACTOR}.loss_agg_mode": ForeignField("algorithm.lossAggregation"),
-    f"{_ACTOR}.kl_loss_coef": ForeignField("algorithm.klCoefficient", "0 unless use_kl_loss"),
-    f"{_ACTOR}.use_kl_loss": ForeignField("algorithm.klCoefficient", "false is 0"),
+    f"{_ACTOR}.kl_loss_coef": ForeignField(
+        "algorithm.klCoefficient", "0 unless use_kl_loss is true"
+    ),
+    f"{_ACTOR}.use_kl_loss": ForeignField("algorithm.klCoefficient", "false corresponds to 0"),
     f"{_ACTOR}.kl_loss_type": ForeignField(note="the penalty is k3, which verl calls low_var_kl"),
     f"{_ACTOR}.entropy_coeff": ForeignField(note="there is no entropy bonus"),
     f"{_ACTOR}.grad_clip": ForeignField("training.maxGradNorm"),
@@ -101,17 +103,19 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ROLLOUT}.max_num_batched_tokens": ForeignField("rollout.maxNumBatchedTokens"),
     f"{_ROLLOUT}.name": ForeignField(note="the engine is always vLLM"),
     f"{_ROLLOUT}.dtype": ForeignField("training.precision", "one field for trainer and engine"),
-    f"{_ROLLOUT}.free_cache_engine": ForeignField(note="follows resources.placement"),
-    f"{_ROLLOUT}.max_model_len": ForeignField(note="the sum of the two maximum lengths in data"),
+    f"{_ROLLOUT}.free_cache_engine": ForeignField(note="resources.placement determines it"),
+    f"{_ROLLOUT}.max_model_len": ForeignField(
+        note="it is the sum of the two maximum lengths in data"
+    ),
     f"{_ROLLOUT}.load_format": ForeignField(note="engines receive their weights from the ranks"),
     f"{_ROLLOUT}.log_prob_micro_batch_size": ForeignField(note=_LOGPROBS),
     f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": ForeignField(note=_LOGPROBS),
     f"{_ROLLOUT}.multi_turn.max_assistant_turns": ForeignField(
-        "retrieval.maxTurns", "searches, one less than the policy's turns"
+        "retrieval.maxTurns", "counts searches, one less than the policy's turns"
     ),
-    f"{_ROLLOUT}.multi_turn.enable": ForeignField("retrieval.mode", "true is Search"),
+    f"{_ROLLOUT}.multi_turn.enable": ForeignField("retrieval.mode", "true corresponds to Search"),
     f"{_ROLLOUT}.multi_turn.max_tool_response_length": ForeignField(
-        "retrieval.maxPassageTokens", "tokens of one passage, not characters of all"
+        "retrieval.maxPassageTokens", "counts tokens of one passage, not characters of all passages"
     ),
     f"{_ROLLOUT}.multi_turn.tool_config_path": ForeignField(
         note="specify the service in retrieval.endpoints: url, topK, timeoutSeconds"
@@ -121,20 +125,20 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "algorithm.norm_adv_by_std_in_grpo": ForeignField("algorithm.normalizeByStd"),
     "algorithm.adv_estimator": ForeignField(note="the objective is always GRPO"),
     "algorithm.use_kl_in_reward": ForeignField(note="the penalty is in the loss: klCoefficient"),
-    "algorithm.kl_ctrl.kl_coef": ForeignField(note="used by verl for KL in the reward only"),
+    "algorithm.kl_ctrl.kl_coef": ForeignField(note="verl uses it only for KL in the reward"),
     "trainer.n_gpus_per_node": ForeignField("resources.gpusPerNode"),
     "trainer.nnodes": ForeignField("resources.nodes"),
     "trainer.total_epochs": ForeignField("training.epochs"),
     "trainer.total_training_steps": ForeignField("training.totalSteps"),
     "trainer.save_freq": ForeignField("checkpoint.everySteps", "-1 is not supported"),
     "trainer.test_freq": ForeignField(
-        "validation.everySteps", "0 is off, like -1 and 999999 in verl"
+        "validation.everySteps", "0 disables validation, like -1 and 999999 in verl"
     ),
     "trainer.val_before_train": ForeignField("validation.beforeTraining"),
-    "trainer.default_local_dir": ForeignField("checkpoint.path", "absolute, on a volume"),
+    "trainer.default_local_dir": ForeignField("checkpoint.path", "an absolute path on a volume"),
     "trainer.max_actor_ckpt_to_keep": ForeignField("checkpoint.keepLast", "2 or more"),
-    "trainer.project_name": ForeignField("monitoring.wandb.project", "only to use W&B"),
-    "trainer.experiment_name": ForeignField(note="the job's metadata.name"),
+    "trainer.project_name": ForeignField("monitoring.wandb.project", "needed only for W&B"),
+    "trainer.experiment_name": ForeignField(note="the job's metadata.name is used"),
     "trainer.logger": ForeignField(
         note="history and TensorBoard are always written; W&B needs monitoring.wandb.project and "
         "WANDB_API_KEY in env by secretKeyRef"
@@ -143,7 +147,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "trainer.resume_mode": ForeignField(note="a job always resumes from its newest checkpoint"),
     "custom_reward_function.path": ForeignField(
         "reward.codeFrom.path",
-        "its folder; the function takes one sample and is set in python",
+        "the folder of the file; the function takes one sample and is specified in python",
     ),
 }
 """Fields of verl by full path."""
@@ -163,18 +167,24 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "save_steps": ForeignField("checkpoint.everySteps"),
     "every_n_train_steps": ForeignField("checkpoint.everySteps"),
     "save_total_limit": ForeignField("checkpoint.keepLast"),
-    "save_top_k": ForeignField("checkpoint.keepLast", "plus the best one: keepBest, bestBy"),
-    "monitor": ForeignField("checkpoint.bestBy", "Reward or a validation's score; never the loss"),
+    "save_top_k": ForeignField(
+        "checkpoint.keepLast", "keepBest and bestBy retain the best checkpoint in addition"
+    ),
+    "monitor": ForeignField("checkpoint.bestBy", "Reward or a validation score, never the loss"),
     "metric_for_best_model": ForeignField("checkpoint.bestBy", "always maximized"),
     "greater_is_better": ForeignField(note="checkpoint.bestBy is always maximized"),
     "load_best_model_at_end": ForeignField(
         note="the newest model is exported; status.bestStep names the best one's checkpoint"
     ),
-    "save_best_only": ForeignField("checkpoint.keepBest", "plus the newest ones: keepLast"),
+    "save_best_only": ForeignField(
+        "checkpoint.keepBest", "keepLast retains the newest checkpoints in addition"
+    ),
     "output_dir": ForeignField("checkpoint.path"),
-    "model_name_or_path": ForeignField("model.path", "a folder"),
+    "model_name_or_path": ForeignField("model.path", "must be a folder"),
     "vllm_gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
-    "per_device_train_batch_size": ForeignField("data.trainBatchSize", "prompts of a whole step"),
+    "per_device_train_batch_size": ForeignField(
+        "data.trainBatchSize", "counts the prompts of a whole step"
+    ),
     "accumulate_grad_batches": ForeignField(note=_PACKED),
     "gradient_accumulation_steps": ForeignField(note=_PACKED),
     "gradient_clip_val": ForeignField("training.maxGradNorm"),
@@ -183,7 +193,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "max_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
     "max_seq_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
     "val_check_interval": ForeignField("validation.everySteps"),
-    "limit_val_batches": ForeignField("validation.maxSamples", "prompts"),
+    "limit_val_batches": ForeignField("validation.maxSamples", "counts prompts"),
     "log_every_n_steps": ForeignField("monitoring.logEverySteps"),
     "log_level": ForeignField("monitoring.logLevel"),
     "logging_level": ForeignField("monitoring.logLevel"),
@@ -210,7 +220,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "lr_decay_iters": ForeignField("training.decaySteps"),
     "adaptive_learning_rate": ForeignField(note=_NOT_ADAPTIVE),
     "adaptive_lr": ForeignField(note=_NOT_ADAPTIVE),
-    "precision": ForeignField("training.precision", "16-mixed is FP16, bf16-mixed BF16"),
+    "precision": ForeignField("training.precision", "FP16 for 16-mixed, BF16 for bf16-mixed"),
     "bf16": ForeignField("training.precision", "BF16"),
     "fp16": ForeignField("training.precision"),
     "amp": ForeignField(
@@ -220,8 +230,8 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
 """Fields of TRL and Lightning by name."""
 
 FOREIGN_VALUES: Final[Mapping[str, str]] = {
-    "16-mixed": "FP16, or BF16 where the device has it; one field serves trainer and engine",
-    "16": "FP16, or BF16 where the device has it; one field serves trainer and engine",
+    "16-mixed": "FP16, or BF16 if the device supports it; one field serves trainer and engine",
+    "16": "FP16, or BF16 if the device supports it; one field serves trainer and engine",
     "bf16-mixed": "BF16",
     "bfloat16": "BF16",
     "float16": "FP16",

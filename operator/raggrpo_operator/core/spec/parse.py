@@ -107,10 +107,12 @@ def _plain(value: Any) -> Any:
 def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
     for key, expected in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
         if key not in raw:
-            yield Violation(key, Reason.MISSING_FIELD, f"{key} is missing", f"{key}: {expected}")
+            yield Violation(
+                key, Reason.MISSING_FIELD, f"{key} is missing", f"set {key}: {expected}"
+            )
         elif raw[key] != expected:
             yield Violation(
-                key, Reason.WRONG_KIND, f"{raw[key]!r} is not {expected}", f"{key}: {expected}"
+                key, Reason.WRONG_KIND, f"{raw[key]!r} is not {expected}", f"set {key}: {expected}"
             )
 
 
@@ -125,7 +127,7 @@ def _violation(error: ErrorDetails) -> Violation:
         case "extra_forbidden" | "unexpected_keyword_argument":
             return _unknown_field(location)
         case "missing":
-            remedy = f"add {location[-1]}: under {field_path(location[:-1]) or 'the top level'}"
+            remedy = f"add {location[-1]} to {field_path(location[:-1]) or 'the top level'}"
             return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
@@ -135,8 +137,8 @@ def _violation(error: ErrorDetails) -> Violation:
             return _bad_name(path, str(value))
         case "string_too_long":
             limit = context["max_length"]
-            message = f"{shown} has {len(str(value))} characters, more than {limit}"
-            return Violation(path, Reason.OUT_OF_RANGE, message, f"at most {limit} characters")
+            message = f"{shown} has {len(str(value))} characters, limit {limit}"
+            return Violation(path, Reason.OUT_OF_RANGE, message, f"use at most {limit} characters")
         case kind if kind.endswith("_type") or kind.endswith("_parsing"):
             expected = error["msg"].removeprefix("Input should be ")
             if written := _yaml_remedy(kind, value):
@@ -160,9 +162,9 @@ _UNQUOTED: Mapping[bool, str] = {True: "on, yes, y or true", False: "off, no, n 
 def _yaml_remedy(kind: str, value: object) -> str:
     """Return the remedy for a value that YAML 1.1 or quotes gave the wrong type, or ""."""
     if kind.startswith("string") and isinstance(value, bool):
-        return f"YAML 1.1 parses unquoted {_UNQUOTED[value]} as a boolean: quote it"
+        return f"YAML 1.1 parses unquoted {_UNQUOTED[value]} as a boolean: quote the value"
     if kind.startswith("string") and isinstance(value, int | float):
-        return f'quote it: "{value}"'
+        return f'quote the value: "{value}"'
     if kind.startswith("list") and isinstance(value, Mapping):
         return 'write "- " before each item, such as - {name: ..., value: ...}'
     if not isinstance(value, str):
@@ -172,7 +174,7 @@ def _yaml_remedy(kind: str, value: object) -> str:
     if kind.startswith(("int", "float")) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):
         number = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", value)
         return f"write {number} without quotes" + (
-            ", or zeros before it" if number != value else ""
+            " and without leading zeros" if number != value else ""
         )
     return ""
 
@@ -229,7 +231,7 @@ def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Vio
     if location == ("metadata", "name"):
         return _bad_name(path, value)
     if "://" in value and "@" in value:
-        remedy = "remove them; use a header with secretKeyRef"
+        remedy = "remove the credentials; use a header with secretKeyRef"
         return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL contains credentials", remedy)
     if _is_path(location):
         return _bad_path(path, value)
@@ -243,7 +245,7 @@ def _bad_path(path: str, value: str) -> Violation:
         message = f"{_shown(value)} is not an absolute path"
         remedy = "use an absolute path, starting with /"
         return Violation(path, Reason.RELATIVE_PATH, message, remedy)
-    message = f"{_shown(value)} has empty components, . or .., or control characters"
+    message = f"{_shown(value)} contains empty components, . or .., or control characters"
     return Violation(path, Reason.INVALID_FORMAT, message, "specify the path without them")
 
 
@@ -252,7 +254,7 @@ def _bad_name(path: str, value: str) -> Violation:
         path,
         Reason.INVALID_NAME,
         f"{_shown(value)} is not a valid name (max. 44 characters)",
-        "use lower-case letters, digits and hyphens, at most 44, beginning with a letter",
+        "use at most 44 lower-case letters, digits and hyphens, beginning with a letter",
     )
 
 
@@ -303,4 +305,4 @@ def _shown(value: object) -> str:
 
 
 def _kind(value: object) -> str:
-    return "empty" if value is None else f"a {type(value).__name__}"
+    return "an empty document" if value is None else f"a {type(value).__name__}"

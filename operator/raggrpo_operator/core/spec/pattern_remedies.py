@@ -7,15 +7,15 @@ from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
 from raggrpo_api.spec.reward import JUDGE_MODEL
 
-_NAME = "use lower-case letters, digits, hyphens and dots, at most 253"
+_NAME = "use at most 253 lower-case letters, digits, hyphens and dots"
 
 _BY_PATTERN: Mapping[str, str] = {
     kubernetes_names.OBJECT_NAME: _NAME,
     kubernetes_names.OPTIONAL_OBJECT_NAME: _NAME,
     kubernetes_names.QUALIFIED_NAME: "write a label key such as nvidia.com/gpu.product",
     kubernetes_names.OPTIONAL_QUALIFIED_NAME: "write a taint key such as nvidia.com/gpu",
-    kubernetes_names.RESOURCE_NAME: "write a resource such as nvidia.com/gpu",
-    kubernetes_names.LABEL_VALUE: "use letters, digits, hyphens, underscores and dots, at most 63",
+    kubernetes_names.RESOURCE_NAME: "write a resource name such as nvidia.com/gpu",
+    kubernetes_names.LABEL_VALUE: "use at most 63 letters, digits, hyphens, underscores and dots",
     kubernetes_names.DATA_KEY: "use letters, digits, hyphens, underscores and dots",
     kubernetes_names.IMAGE: "write an image such as registry.example.com/raggrpo/trainer:0.1.0",
     addresses.HTTP_URL: "specify a full URL such as http://host:8000/retrieve, in ASCII",
@@ -26,14 +26,14 @@ _BY_PATTERN: Mapping[str, str] = {
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
-    BODY_FIELD: "use printable ASCII characters, at most 64",
+    BODY_FIELD: "use at most 64 printable ASCII characters",
 }
 
 _BY_FIELD: Mapping[str, str] = {
     "python": "write package.module:function",
-    "name": "use letters, digits and, unless it is a variable, hyphens",
+    "name": "use letters and digits, with underscores in a variable and hyphens in other names",
     "fields": "use letters, digits and underscores",
-    "value": "remove control characters; a header takes ASCII only",
+    "value": "remove control characters and, in a header, characters that are not ASCII",
     "operator": "write Exists or Equal",
     "effect": "write NoSchedule, PreferNoSchedule or NoExecute",
 }
@@ -42,4 +42,8 @@ _BY_FIELD: Mapping[str, str] = {
 
 def remedy_for(pattern: str, field: str) -> str:
     """Return the remedy for a field with this pattern."""
-    return _BY_PATTERN.get(pattern) or _BY_FIELD.get(field) or f"match the pattern {pattern}"
+    return (
+        _BY_PATTERN.get(pattern)
+        or _BY_FIELD.get(field)
+        or f"use a value that matches the pattern {pattern}"
+    )

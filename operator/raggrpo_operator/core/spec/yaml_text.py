@@ -35,11 +35,13 @@ def read_yaml(text: str) -> object | Violation:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"(file) line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
-        return _unreadable(where, error.problem or "this is not YAML")
+        return _unreadable(where, error.problem or "the file is not valid YAML")
     except yaml.YAMLError as error:
         return _unreadable("(file)", str(error).replace("\n", " "))
     return document
 
 
 def _unreadable(where: str, problem: str) -> Violation:
-    return Violation(where, Reason.INVALID_YAML, problem, "fix the YAML; a file contains one job")
+    return Violation(
+        where, Reason.INVALID_YAML, problem, "fix the YAML; a file must contain one job"
+    )

@@ -14,8 +14,8 @@ _UNITS = {
     "memory": "memory per pod",
     "headShm": "/dev/shm of the head",
     "headMemory": "memory of the head",
-    "rolloutShm": "/dev/shm per engine's pod",
-    "rolloutMemory": "memory per engine's pod",
+    "rolloutShm": "/dev/shm per engine pod",
+    "rolloutMemory": "memory per engine pod",
     "preflightMemory": "memory of the preflight",
 }
 

@@ -35,10 +35,10 @@ WRONG_FORMS: Rows = {
         ["spec.rollout.gpuMemoryUtilization", "1.7", "less than"]),
     "not a choice": ({"spec.preset": "Fastt"}, ["spec.preset", "did you mean Fast?"]),
     "wrong kind": ({"kind": "RayJob"}, ["kind:", "'RayJob'", "kind: RagGrpoJob"]),
-    "wrong apiVersion": ({"apiVersion": "v1"}, ["'v1'", "→ apiVersion: raggrpo.io/v1alpha1"]),
-    "missing block": ({"spec.model": REMOVED}, ["spec.model", "is missing", "add model:"]),
+    "wrong apiVersion": ({"apiVersion": "v1"}, ["'v1'", "→ set apiVersion: raggrpo.io/v1alpha1"]),
+    "missing block": ({"spec.model": REMOVED}, ["spec.model", "is missing", "add model to spec"]),
     "name too long": ({"metadata.name": "n" * 45},
-        ["metadata.name", "lower-case letters, digits and hyphens, at most 44"]),
+        ["metadata.name", "at most 44 lower-case letters, digits and hyphens"]),
     "relative path": ({"spec.data.trainFiles": ["data/train.jsonl"]},
         ["spec.data.trainFiles[0]", "'data/train.jsonl'", "use an absolute path"]),
     "URL with credentials": (prompt_mode(url="http://me:word@kb:8000/retrieve"),
@@ -55,7 +55,7 @@ WRONG_VALUES: Rows = {
     "group of one": ({"spec.rollout.n": 1}, ["spec.rollout.n", "rollout.n: 2 or more"]),
     "mini-batch no divisor": (
         {"spec.data.trainBatchSize": 128, "spec.training.miniBatchPrompts": 48},
-        ["spec.training.miniBatchPrompts", "does not divide data.trainBatchSize", "or a divisor"]),
+        ["spec.training.miniBatchPrompts", "does not divide data.trainBatchSize", "to a divisor"]),
     "sequence exceeds engine step": (
         {"spec.rollout.maxNumBatchedTokens": 1024, "spec.data.maxPromptLength": 2048,
          "spec.data.maxResponseLength": 512},
@@ -64,7 +64,7 @@ WRONG_VALUES: Rows = {
     "sequence exceeds micro-batch": (
         {"spec.training.tokensPerMicroBatch": 100, "spec.data.maxPromptLength": 2048,
          "spec.data.maxResponseLength": 512},
-        ["spec.training.tokensPerMicroBatch", "less than data.maxPromptLength", "increase it"]),
+        ["spec.training.tokensPerMicroBatch", "less than data.maxPromptLength", "at least this"]),
     "passages fill the prompt": ({**prompt_mode(topK=10), "spec.retrieval.maxPassageTokens": 256,
             "spec.data.maxPromptLength": 1024},
         ["spec.data.maxPromptLength", "leaves no room for the question", "reduce topK"]),

@@ -81,7 +81,7 @@ def nested(depth: int) -> Any:
     ("spec", "why"),
     [
         ({"x": "y" * 300_000}, "300009 bytes"),
-        ({"x": nested(9_000)}, "nested more than 64 deep"),
+        ({"x": nested(9_000)}, "nested more than 64 levels deep"),
         ({"x": [[{"": 0}] * 1_000] * 13}, "more than 2000 values"),
     ],
 )

@@ -84,7 +84,7 @@ def test_gpu_memory_of_engine_depends_on_placement(placement: dict[str, Any], sh
         (80, 0, "80.0 GiB"),
         (80, 24 * 1024, "80.0 GiB"),
         (0, 24 * 1024, "24.0 GiB (from the nodes' labels)"),
-        (0, 0, "268.2 GiB (the largest of any GPU)"),
+        (0, 0, "268.2 GiB (unknown; the largest of any GPU)"),
     ],
 )
 def test_memory_violation_message_contains_gpu_memory_and_source(
@@ -92,7 +92,8 @@ def test_memory_violation_message_contains_gpu_memory_and_source(
 ) -> None:
     facts = KNOWN_7B.model_copy(update={"parameters": 400_000_000_000, "gpu_memory_mib": labeled})
     by_reason = reported({"resources": GPUS8 | {"gpuMemoryGib": gib}}, facts)
-    assert f"; {source} minus " in by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT].message
+    message = by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT].message
+    assert f"; the limit is {source} minus " in message
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_memory_violation_message_contains_gpu_memory_and_source(
         (
             4173,
             False,
-            "training.tokensPerMicroBatch: 4173, or training.gradientCheckpointing: true",
+            "set training.tokensPerMicroBatch: 4173, or set training.gradientCheckpointing: true",
         ),
-        (4174, False, "training.gradientCheckpointing: true"),
+        (4174, False, "set training.gradientCheckpointing: true"),
     ],
 )
 def test_suggested_token_budget_fits_longest_sequence(
@@ -126,7 +127,7 @@ def test_more_gpus_are_suggested_if_no_setting_helps() -> None:
         },
     }  # fmt: skip
     violation = reported(changes, KNOWN_7B)[Reason.ACTIVATIONS_MAY_NOT_FIT]
-    assert violation.remedy == "more GPUs, or shorter prompts and responses"
+    assert violation.remedy == "request more GPUs, or shorten prompts and responses"
 
 
 def test_weights_message_contains_kv_cache_of_one_sequence() -> None:

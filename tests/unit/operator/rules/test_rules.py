@@ -887,7 +887,7 @@ HEADER = {"name": "X-Client", "value": "a"}
         ),
         (
             {"data.trainBatchSize": 128} | with_steps(miniBatchPrompts=48),
-            "miniBatchPrompts does not divide data.trainBatchSize (48 of 128)",
+            "miniBatchPrompts does not divide data.trainBatchSize (48, 128)",
         ),
         (
             in_mode("Search", KB, maxPassageTokens=86),
@@ -927,7 +927,7 @@ def test_index_path_outside_volumes_is_reported_once() -> None:
 def test_bf16_violation_names_gpu_if_known(facts: Facts, name: str) -> None:
     job = make_job()
     [reported] = violations(job, resolve(job, facts), facts)
-    assert reported.message == f"{name} has compute capability 7.x, and BF16 needs 8.0"
+    assert reported.message == f"{name} has compute capability 7.x, but BF16 requires 8.0"
 
 
 @pytest.mark.parametrize("major", [0, 8])

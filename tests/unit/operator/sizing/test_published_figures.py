@@ -144,5 +144,5 @@ def test_llama_70b_on_one_gpu_is_rejected_with_memory_terms() -> None:
     refused = violations_by_reason[Reason.TRAINING_STATE_DOES_NOT_FIT]
     assert "does not fit (1052.0 GiB per GPU" in refused.message
     assert "70,600,000,000 parameters over 1" in refused.message
-    assert "(the largest of any GPU)" in refused.message
+    assert "(unknown; the largest of any GPU)" in refused.message
     assert Reason.GPU_MEMORY_UNKNOWN in violations_by_reason

@@ -302,7 +302,7 @@ def test_trainer_pod_requests_all_gpus_per_node(
 def test_staging_memory_depends_on_concurrently_loading_ranks(in_turns: bool, readers: int) -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
-    assert staging.reason.startswith(f"maximum of {readers} ranks loading the model")
+    assert staging.reason.startswith(f"maximum of loading in {readers} ranks")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])
@@ -343,7 +343,7 @@ def test_specified_amounts_take_precedence_over_estimates() -> None:
     assert (sizing.memory, sizing.shm, sizing.cpu) == ("500Gi", "64Gi", "96")
     given = {term.resource: term for term in sizing.terms if term.name == "given"}
     assert given["memory"].bytes == 500 * GIB
-    assert "replaces the estimate of" in given["shm"].reason
+    assert "instead of the estimate of" in given["shm"].reason
     assert estimate(sizing, "shm") < 64 * GIB
 
 

@@ -58,7 +58,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
      "s3://"),
     ("spec.monitoring.logDir", "logs", "spec.monitoring.logDir", Reason.RELATIVE_PATH, "absolute"),
     ("spec.volumes", [{"name": "w", "claimName": "w"}], "spec.volumes[0].mountPath",
-     Reason.MISSING_FIELD, "under spec.volumes[0]"),
+     Reason.MISSING_FIELD, "to spec.volumes[0]"),
     ("spec.retrieval.endpoints", [ENDPOINT | {"url": "http://me:pw@kb/x"}],
      "spec.retrieval.endpoints[0].url", Reason.CREDENTIALS_IN_URL, "secretKeyRef"),
     ("spec.retrieval.endpoints", [ENDPOINT | {"url": "kb:8000"}],
@@ -150,7 +150,8 @@ def test_job_with_up_to_64_levels_is_accepted(levels: int, is_refused: bool) -> 
 
     violations = violations_of(make_raw_job({"spec.retrieval.endpoints": [endpoint]}))
 
-    too_large = [each for each in violations if each.message == "it is nested more than 64 deep"]
+    message = "the value is nested more than 64 levels deep"
+    too_large = [each for each in violations if each.message == message]
     assert [each.path for each in too_large] == ["spec.retrieval.endpoints[0].extraBody"][
         : int(is_refused)
     ]
@@ -159,7 +160,8 @@ def test_job_with_up_to_64_levels_is_accepted(levels: int, is_refused: bool) -> 
 @pytest.mark.parametrize(("values", "is_refused"), [(99_998, False), (99_999, True)])
 def test_job_with_up_to_100_000_values_is_accepted(values: int, is_refused: bool) -> None:
     violations = violations_of({"spec": [0] * values})  # and two more: itself and the list
-    assert ("it has more than 100000 values" in {each.message for each in violations}) is is_refused
+    message = "the value contains more than 100000 values"
+    assert (message in {each.message for each in violations}) is is_refused
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,13 @@ def test_violation_message_has_at_most_400_characters(letters: int, shown: str) 
 
 @pytest.mark.parametrize(
     ("raw", "what"),
-    [(None, "empty"), ([], "a list"), ("text", "a str"), (3, "a int"), (["apiVersion"], "a list")],
+    [
+        (None, "an empty document"),
+        ([], "a list"),
+        ("text", "a str"),
+        (3, "a int"),
+        (["apiVersion"], "a list"),
+    ],
 )
 def test_non_mapping_job_is_rejected(raw: object, what: str) -> None:
     [violation] = violations_of(raw)
@@ -280,13 +288,13 @@ def test_parse_job_does_not_raise_for_any_value(place: str, value: object) -> No
     [
         ("spec.monitoring.mode", False, 'parses unquoted off, no, n or false as a boolean: '
             'write "Off"'),
-        ("spec.scheduling", {"queueName": True}, "on, yes, y or true as a boolean: quote it"),
+        ("spec.scheduling", {"queueName": True}, "yes, y or true as a boolean: quote the value"),
         ("spec.training.learningRate", "1e-6", "write 1e-6 without quotes"),
         ("spec.rollout", {"n": "3"}, "write 3 without quotes"),
         ("spec.training.compile", "on", "write true or false without quotes"),
         ("spec.suspend", "no", "write true or false without quotes"),
         ("spec.rollout", {False: 3}, "quote the key"),
-        ("spec.scheduling", {"queueName": 7}, 'quote it: "7"'),
+        ("spec.scheduling", {"queueName": 7}, 'quote the value: "7"'),
     ],
 )  # fmt: skip
 def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy: str) -> None:
@@ -327,14 +335,14 @@ def test_foreign_field_hint_uses_last_path_segment(name: str) -> None:
         ("spec.algorithm", {"hybrid_grpo": {"group_size": 5}}, "spec.algorithm.groupSize"),
         ("spec.algorithm", {"group_size": 5}, "groupSize"),
         ("spec.data.dataloader_num_workers", 8, "use spec.data.numWorkers"),
-        ("spec.validation", {"test_freq": 999999}, "spec.validation.everySteps (0 is off"),
+        ("spec.validation", {"test_freq": 999999}, "spec.validation.everySteps (0 disables"),
         ("spec.checkpoint.save_freq", -1, "spec.checkpoint.everySteps"),
         ("spec.training.accumulate_grad_batches", 2, "tokensPerMicroBatch"),
         ("spec.rollout", {"tensor_model_parallel_size": 2}, "spec.rollout.tensorParallelSize"),
         ("spec.rollout", {"num_generations": 4}, "use spec.rollout.n"),
         ("spec.monitoring", {"verbose_logging": {}}, "spec.monitoring.debug"),
         ("spec.data.pin_memory", True, "remove it: on GPUs every batch goes through pinned"),
-        ("spec.training.precision", "16-mixed", "write FP16, or BF16 where the device has it"),
+        ("spec.training.precision", "16-mixed", "write FP16, or BF16 if the device supports it"),
         ("spec.training.precision", "bf16-mixed", "write BF16"),
         ("spec.preset", "recommended", "write Fast"),
         ("spec.preset", "max_performance", "write MaxPerformance"),
@@ -344,7 +352,7 @@ def test_foreign_field_hint_uses_last_path_segment(name: str) -> None:
         ("spec.preset", "max performance", "write MaxPerformance"),
         ("spec.preset", "memory limited", "write MemoryLimited"),
         ("spec.preset", "debugging", "write Debug"),
-        ("spec.training", {"precision": "16"}, "write FP16, or BF16 where the device has it"),
+        ("spec.training", {"precision": "16"}, "write FP16, or BF16 if the device supports it"),
     ],
 )  # fmt: skip
 def test_foreign_field_is_reported_with_counterpart(place: str, value: Any, remedy: str) -> None:
@@ -366,10 +374,10 @@ def test_yaml_1_1_conversions_in_file_are_all_reported() -> None:
     assert "unquoted on, yes, y or true" in remedies["spec.scheduling.queueName"]
     assert "without quotes" in remedies["spec.validation.beforeTraining"]
     assert remedies["spec.algorithm.groupSize"].endswith(
-        "write 8 without quotes, or zeros before it"
+        "write 8 without quotes and without leading zeros"
     )
     assert '"- " before each item' in remedies["spec.retrieval.endpoints"]
-    assert 'quote it: "1000.0"' in remedies["spec.reward.answerMarker"]
+    assert 'quote the value: "1000.0"' in remedies["spec.reward.answerMarker"]
 
 
 def test_exponent_without_decimal_point_is_parsed_as_number() -> None:

@@ -168,7 +168,8 @@ def test_sizing_shows_pods_and_terms_in_columns() -> None:
     assert "  terms: /dev/shm of the head" in titles
     assert len(titles) == len(set(titles))
     terms = sizing[sizing.index("  terms: /dev/shm per pod") + 1 :][:6]
-    assert terms[0] == "    rayObjectStore     2.1 GiB  2.0 GiB / 0.95, for Ray"
+    reason = "2.0 GiB / 0.95, as Ray uses at most 95 % of /dev/shm"
+    assert terms[0] == f"    rayObjectStore     2.1 GiB  {reason}"
     assert terms[1] == "    weightSync        42.5 GiB  3 copies of the engine's weights"
 
 

@@ -10,8 +10,8 @@ job_name_is_short = ServerRule(
     place="",
     field="",
     cel=f"size(self.metadata.name) <= 44 && self.metadata.name.matches('{_NAME}')",
-    message="metadata.name: not a valid name → use lower-case letters, digits and hyphens, at most "
-    "44, beginning with a letter",
+    message="metadata.name: the name is not valid → use at most 44 lower-case letters, digits and "
+    "hyphens, beginning with a letter",
 )
 n_is_quoted = ServerRule(
     place="spec.rollout",
@@ -25,12 +25,12 @@ utilization_is_not_zero = ServerRule(
     place="spec.rollout",
     field="gpuMemoryUtilization",
     cel=if_specified(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
-    message="must be at least 0.05 → 0.6 is usual",
+    message="gpuMemoryUtilization must be at least 0.05 → increase it; 0.6 is usual",
 )
 node_selector_keys_are_labels = ServerRule(
     place="spec.scheduling",
     field="nodeSelector",
     cel="!has(self.nodeSelector) || self.nodeSelector.all(k, size(k) <= 253 && "
     f"{matches('k', QUALIFIED_NAME)})",
-    message="a key is not valid → write a label key such as nvidia.com/gpu.product",
+    message="a key of nodeSelector is not valid → write a label key such as nvidia.com/gpu.product",
 )
