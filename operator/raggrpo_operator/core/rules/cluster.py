@@ -62,7 +62,7 @@ def priority_class_is_not_reserved(scheduling: SchedulingSpec) -> bool:
     field="key",
     reason=Reason.TOLERATION_FORM,
     message="operator Equal requires a key",
-    remedy="set key, for example nvidia.com/gpu, or operator: Exists",
+    remedy="add a key such as nvidia.com/gpu, or set operator: Exists",
     cel="!has(self.operator) || self.operator != 'Equal' || (has(self.key) && size(self.key) > 0)",
 )
 def toleration_equal_has_key(toleration: Toleration) -> bool:

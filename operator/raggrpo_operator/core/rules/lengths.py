@@ -87,7 +87,7 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.training.totalSteps",
             Reason.DATA_REPEATS,
-            f"{steps} steps need {prompts} prompts, so the {rows} rows of the data are read up to "
+            f"{steps} steps need {prompts} prompts, so the {rows} rows are read "
             f"{math.ceil(prompts / rows)} times",
             "reduce training.totalSteps or add data if this is unintended",
         )

@@ -28,8 +28,8 @@ DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
     reason=Reason.UTILIZATION_TOO_HIGH,
     message="gpuMemoryUtilization leaves too little GPU memory outside the engine",
     values=lambda spec: f"{spec.rollout.gpu_memory_utilization}, {spec.resources.placement}",
-    remedy=f"set it to {COLOCATED_LIMIT} or less with placement Colocated, "
-    f"{DISAGGREGATED_LIMIT} or less with Disaggregated",
+    remedy=f"reduce it to at most {COLOCATED_LIMIT} with placement Colocated, "
+    f"{DISAGGREGATED_LIMIT} with Disaggregated",
     if_specified=("rollout.gpuMemoryUtilization",),
     cel=f"{ON_CPU} || double(self.rollout.gpuMemoryUtilization) <= "
     f"({DISAGGREGATED} ? {DISAGGREGATED_LIMIT} : {COLOCATED_LIMIT})",

@@ -29,7 +29,7 @@ RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields that a RagChat request requires in addition to the context."""
 PASSAGE_MODES = (RetrievalMode.PROMPT, RetrievalMode.SEARCH)
 _UNUSED_REMEDIES = {
-    "extraBody": "move it into body, or set protocol: SearchR1 or RagChat",
+    "extraBody": "move its fields into body, or set protocol: SearchR1 or RagChat",
     "body": "set protocol: Http with method: POST, or use extraBody instead",
     "method": "set protocol: Http, or omit method",
     "response": "set protocol: Http or RagChat, or omit response",

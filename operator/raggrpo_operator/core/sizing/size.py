@@ -105,7 +105,10 @@ def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     readers = 1 if spec.training.load_in_turns else in_pod
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
-    what = f"maximum of loading in {readers} ranks (4 B), this pod's shards (12 B) and export"
+    what = (
+        f"maximum of loading the model ({readers} × 4 B per parameter), this pod's shards (12 B) "
+        "and export"
+    )
     staged = with_model_note(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
     terms = [

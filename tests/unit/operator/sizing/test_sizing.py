@@ -302,7 +302,7 @@ def test_trainer_pod_requests_all_gpus_per_node(
 def test_staging_memory_depends_on_concurrently_loading_ranks(in_turns: bool, readers: int) -> None:
     spec = make_spec(KNOWN_7B, resources=GPUS8, **{"training.loadInTurns": in_turns})
     [staging] = [each for each in size(spec, KNOWN_7B).terms if each.name == "staging"]
-    assert staging.reason.startswith(f"maximum of loading in {readers} ranks")
+    assert staging.reason.startswith(f"maximum of loading the model ({readers} × 4 B")
 
 
 @pytest.mark.parametrize("resources", [CPU, GPUS8], ids=["cpu", "gpu"])

@@ -25,7 +25,7 @@ utilization_is_not_zero = ServerRule(
     place="spec.rollout",
     field="gpuMemoryUtilization",
     cel=if_specified(("gpuMemoryUtilization",), "double(self.gpuMemoryUtilization) >= 0.05"),
-    message="gpuMemoryUtilization must be at least 0.05 → increase it; 0.6 is usual",
+    message="gpuMemoryUtilization must be at least 0.05 → increase the value; 0.6 is usual",
 )
 node_selector_keys_are_labels = ServerRule(
     place="spec.scheduling",
