@@ -218,7 +218,7 @@ def test_removing_frozen_field_after_first_attempt_is_rejected(
     create(api_server, namespace, {"spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
-    assert "spec.data.trainBatchSize; revert it" in refused
+    assert "spec.data.trainBatchSize; revert the change" in refused
 
 
 def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace: str) -> None:
@@ -231,7 +231,7 @@ def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace
     assert edited(api_server, namespace, judged(False)) == ""
     edit = {"spec.training.seed": 7, "spec.rollout.temperature": 0.9}
     refused = edited(api_server, namespace, judged(True) | edit)
-    assert "spec.rollout.temperature; spec.training.seed; revert it" in refused
+    assert "spec.rollout.temperature; spec.training.seed; revert the change" in refused
 
 
 @pytest.mark.row("D14")

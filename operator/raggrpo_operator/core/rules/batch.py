@@ -118,7 +118,8 @@ def ranks_get_equal_work(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.MINI_BATCH_NOT_DIVISOR,
     message="miniBatchPrompts does not divide data.trainBatchSize",
     values=lambda spec: f"{spec.training.mini_batch_prompts}, {spec.data.train_batch_size}",
-    remedy="set training.miniBatchPrompts: 0 for one update per batch, or to a divisor",
+    remedy="set training.miniBatchPrompts: 0 for one update per batch, or to a divisor of "
+    "data.trainBatchSize",
     if_specified=("data.trainBatchSize", "training.miniBatchPrompts"),
     cel="self.training.miniBatchPrompts == 0 || "
     "self.data.trainBatchSize % self.training.miniBatchPrompts == 0",

@@ -21,7 +21,7 @@ _VALIDATES = (
     "spec",
     field="checkpoint.everySteps",
     reason=Reason.RESTARTS_NEED_CHECKPOINTS,
-    message="everySteps 0 saves only after the last step, so a restart would repeat all steps",
+    message="with everySteps 0 the only save is after the last step: a restart repeats all steps",
     remedy="set checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
     cel="!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
     f"{value_or('recovery.maxRestarts', '1')} == 0",
@@ -41,8 +41,8 @@ def checkpoints_precede_the_end(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.checkpoint.everySteps",
             Reason.CHECKPOINTS_TOO_RARE,
-            f"the checkpoint interval is not shorter than the run ({every} steps, run {steps} "
-            "steps): any failure loses all progress",
+            f"the checkpoint interval is not shorter than the run (interval {every} steps, "
+            f"run {steps} steps): any failure loses all progress",
             f"set checkpoint.everySteps: {max(1, steps // 10)}; "
             "the optimal interval is √(2 × save time × time between failures)",
         )

@@ -50,7 +50,7 @@ def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
     steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
     if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
         message = f"{epochs} epochs of {rows} rows take too many steps ({steps}, limit {MAX_STEPS})"
-        remedy = f"reduce epochs, or replace it by training.totalSteps: {MAX_STEPS} or less"
+        remedy = f"reduce epochs, or specify training.totalSteps: {MAX_STEPS} or less instead"
         yield Violation("spec.training.epochs", Reason.TOO_MANY_STEPS, message, remedy)
 
 
@@ -87,7 +87,7 @@ def steps_fit_data(inputs: RuleInput) -> Iterator[Violation]:
         yield warning(
             "spec.training.totalSteps",
             Reason.DATA_REPEATS,
-            f"{steps} steps need {prompts} prompts, so the {rows} rows are read "
+            f"{steps} steps need {prompts} prompts, so the {rows} rows are read up to "
             f"{math.ceil(prompts / rows)} times",
             "reduce training.totalSteps or add data if this is unintended",
         )

@@ -122,5 +122,7 @@ def configuration_fits(inputs: RuleInput) -> Iterator[Violation]:
             f"the trainer's configuration may exceed its limit (up to {size} bytes, limit "
             f"{limits.MAX_CONFIG_BYTES} bytes)"
         )
-        remedy = "shorten templates, lists of files or checkpoint.path; ASCII is shortest"
+        remedy = (
+            "shorten templates, lists of files or checkpoint.path, or use ASCII characters only"
+        )
         yield Violation("spec", Reason.SPEC_TOO_LARGE, message, remedy)

@@ -28,7 +28,7 @@ DISAGGREGATED_LIMIT = MAX_UTILIZATION[Placement.DISAGGREGATED]
     reason=Reason.UTILIZATION_TOO_HIGH,
     message="gpuMemoryUtilization leaves too little GPU memory outside the engine",
     values=lambda spec: f"{spec.rollout.gpu_memory_utilization}, {spec.resources.placement}",
-    remedy=f"reduce it to at most {COLOCATED_LIMIT} with placement Colocated, "
+    remedy=f"reduce gpuMemoryUtilization to at most {COLOCATED_LIMIT} with placement Colocated, "
     f"{DISAGGREGATED_LIMIT} with Disaggregated",
     if_specified=("rollout.gpuMemoryUtilization",),
     cel=f"{ON_CPU} || double(self.rollout.gpuMemoryUtilization) <= "
@@ -103,7 +103,7 @@ def kv_cache_holds_sequences(inputs: RuleInput) -> Iterator[Violation]:
         fits = cache // each
         message = (
             f"the KV cache of {format_size(cache)} holds {fits} sequences of {longest} tokens, "
-            f"but up to {needed // each} are decoded concurrently: some are preempted"
+            f"but up to {needed // each} are decoded concurrently, so some are preempted"
         )
         remedy = f"set rollout.maxNumSeqs: {fits}, or increase rollout.gpuMemoryUtilization"
         path = "spec.rollout.maxNumSeqs"
@@ -196,7 +196,9 @@ def memory_covers_estimate(inputs: RuleInput) -> Iterator[Violation]:
         if text and parse_quantity(text) < needed:
             field = {"memory": "memory", "shm": "shmSize"}[resource]
             message = f"{text} is less than the estimate ({format_size(needed)})"
-            remedy = f"set resources.{field}: {format_bytes(needed)}, or omit it; see raggrpo plan"
+            remedy = (
+                f"set resources.{field}: {format_bytes(needed)}, or omit it to use the estimate"
+            )
             yield warning(f"spec.resources.{field}", Reason.MEMORY_BELOW_ESTIMATE, message, remedy)
 
 

@@ -132,7 +132,7 @@ def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
     "spec.volumes[]",
     field="mountPath",
     reason=Reason.RESERVED_NAME,
-    message="the folder belongs to the image or the pod",
+    message="the path overlaps a folder that belongs to the image or the pod",
     values=lambda volume: volume.mount_path,
     remedy="use another path, such as /mnt/data",
     cel=f"!{matches('self.mountPath', _MOUNTS)}",
@@ -249,7 +249,8 @@ def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
             yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
     if has_secret(inputs.spec.checkpoint.backup.url):
         path, message = "spec.checkpoint.backup.url", urls_contain_no_secret.message
-        yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
+        remedy = "remove the secret; specify credentials in spec.env with secretKeyRef"
+        yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
 
 
 def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:

@@ -101,7 +101,7 @@ def warmup_ends_within_run(inputs: RuleInput) -> Iterator[Violation]:
     ends = [training.total_steps, training.decay_steps if falls else 0]
     steps = min(filter(None, ends), default=0)
     if steps and warmup >= steps:
-        message = f"the warm-up of {warmup} steps takes the whole run or decay ({steps} steps)"
+        message = f"the warm-up of {warmup} steps does not end before the run or decay ({steps})"
         remedy = f"set training.warmupSteps: {steps // 10}"
         yield warning("spec.training.warmupSteps", Reason.WARMUP_EXCEEDS_RUN, message, remedy)
 
@@ -181,7 +181,7 @@ def row_layout_is_exact(inputs: RuleInput) -> Iterator[Violation]:
     """Reject shared-prefix rows for models whose layers would mix completions."""
     is_shared = inputs.spec.training.row_layout is RowLayout.SHARED_PREFIX
     if is_shared and inputs.facts.row_layout is RowLayout.PADDED:
-        message = "SharedPrefix is not exact for this model: see the preflight check ModelFamily"
+        message = "SharedPrefix is not exact for this model; see the preflight check ModelFamily"
         remedy = "set training.rowLayout: Padded, or omit the field"
         yield Violation("spec.training.rowLayout", Reason.ROW_LAYOUT_NOT_EXACT, message, remedy)
 

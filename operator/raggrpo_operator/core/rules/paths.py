@@ -65,7 +65,7 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
         field = f"spec.retrieval.endpoints[{number}].managed.indexPath"
         volume = volume_of(path, volumes)
         if volume is None:
-            message = f"{path} is not on a volume ({_mounts(volumes)})"
+            message = f"{path} is not on a volume (mounted: {_mounts(volumes)})"
         elif volume.read_only:
             message = f"{path} is on volume {volume.name}, which is read-only"
         elif is_within(volume.mount_path, path):
@@ -83,7 +83,7 @@ def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
         is_other = field != CHECKPOINT and not field.startswith("spec.volumes")
         is_other = is_other and not field.endswith(".managed.indexPath")
         if volumes and is_other and volume_of(path, volumes) is None:
-            message = f"{path} is not on a volume ({_mounts(volumes)})"
+            message = f"{path} is not on a volume (mounted: {_mounts(volumes)})"
             remedy = "mount a volume there, unless the image contains the path"
             yield warning(field, Reason.PATH_NOT_ON_VOLUME, message, remedy)
 

@@ -29,7 +29,7 @@ RAG_FIELDS = ("user_profile", "rewritten_query", "history_summary")
 """Fields that a RagChat request requires in addition to the context."""
 PASSAGE_MODES = (RetrievalMode.PROMPT, RetrievalMode.SEARCH)
 _UNUSED_REMEDIES = {
-    "extraBody": "move its fields into body, or set protocol: SearchR1 or RagChat",
+    "extraBody": "move the fields of extraBody into body, or set protocol: SearchR1 or RagChat",
     "body": "set protocol: Http with method: POST, or use extraBody instead",
     "method": "set protocol: Http, or omit method",
     "response": "set protocol: Http or RagChat, or omit response",
@@ -145,7 +145,7 @@ def calls_contain_the_question(inputs: RuleInput) -> Iterator[Violation]:
         match endpoint.protocol:
             case EndpointProtocol.HTTP:
                 if placeholders([endpoint.body, endpoint.url]) <= SHARED_PLACEHOLDERS:
-                    message = f"calls to {endpoint.name} do not contain the query"
+                    message = f"calls to endpoint {endpoint.name} do not contain the query"
                     remedy = 'set body: {query: "{question}"}, or add {question} to url'
                     yield Violation(f"{path}.body", Reason.TEMPLATE_PLACEHOLDER, message, remedy)
             case EndpointProtocol.SEARCH_R1:
@@ -164,7 +164,7 @@ def body_is_not_json_text(inputs: RuleInput) -> Iterator[Violation]:
     """Reject a body that is a string of JSON, because it would be sent as a string."""
     for path, endpoint in _endpoints(inputs):
         if isinstance(endpoint.body, str) and _JSON_START.match(endpoint.body):
-            message = f"the body of {endpoint.name} is a string that looks like JSON"
+            message = f"the body of endpoint {endpoint.name} is a string that looks like JSON"
             remedy = 'write the body without quotes around it, as in body: {query: "{question}"}'
             yield Violation(f"{path}.body", Reason.BODY_IS_TEXT, message, remedy)
 

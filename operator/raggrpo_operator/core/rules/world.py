@@ -67,9 +67,9 @@ def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
     if resources.rollout_engines == 1:
         return
     if resources.device is Device.GPU:
-        message = "on GPUs the operator derives the number of engines from tensorParallelSize"
+        message = "rolloutEngines is specified, but on GPUs the operator derives it"
     elif resources.placement is Placement.COLOCATED:
-        message = "colocated ranks on CPUs share one engine"
+        message = "rolloutEngines is not 1, but colocated ranks on CPUs share one engine"
         remedy += ", or set resources.placement: Disaggregated"
     else:
         return

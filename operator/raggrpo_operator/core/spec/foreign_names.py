@@ -34,7 +34,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "data.max_response_length": ForeignField("data.maxResponseLength"),
     "data.dataloader_num_workers": ForeignField("data.numWorkers"),
     "data.train_max_samples": ForeignField(
-        "data.maxSamples", "verl selects rows at random, a job uses the first rows"
+        "data.maxSamples", "verl selects rows at random; a job uses the first rows"
     ),
     "data.val_max_samples": ForeignField("validation.maxSamples"),
     "data.prompt_key": ForeignField("data.columns.prompt"),
@@ -124,7 +124,9 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "algorithm.group_size": ForeignField("algorithm.groupSize"),
     "algorithm.norm_adv_by_std_in_grpo": ForeignField("algorithm.normalizeByStd"),
     "algorithm.adv_estimator": ForeignField(note="the objective is always GRPO"),
-    "algorithm.use_kl_in_reward": ForeignField(note="the penalty is in the loss: klCoefficient"),
+    "algorithm.use_kl_in_reward": ForeignField(
+        note="the penalty is part of the loss (algorithm.klCoefficient)"
+    ),
     "algorithm.kl_ctrl.kl_coef": ForeignField(note="verl uses it only for KL in the reward"),
     "trainer.n_gpus_per_node": ForeignField("resources.gpusPerNode"),
     "trainer.nnodes": ForeignField("resources.nodes"),

@@ -20,7 +20,7 @@ from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 
 _NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
 _FROZEN = "cannot change after the first attempt, because checkpoints depend on it: "
-_REMEDY = "revert it, or create a new job with its own checkpoint.path"
+_REMEDY = "revert the change, or create a new job with its own checkpoint.path"
 
 
 def _names(fields: str, block: str = "") -> tuple[str, ...]:
