@@ -76,7 +76,7 @@ ANY = json.dumps(make_raw_job())
             ["line 4", "'preset' is specified twice", "→ fix the YAML"],
             id="a key given twice",
         ),
-        pytest.param(f"{ANY}\n---\n{ANY}\n", ["a file contains one job"], id="two documents"),
+        pytest.param(f"{ANY}\n---\n{ANY}\n", ["a file must contain one job"], id="two documents"),
         pytest.param("- a\n- b\n", ["(file)", "start with apiVersion"], id="a list"),
         pytest.param("just texts", ["(file)", "start with apiVersion"], id="a string"),
         pytest.param(

@@ -265,7 +265,7 @@ def test_gpu_memory_terms_cover_training_and_engine() -> None:
         "fragmentation": 80 * GIB - int(80 * GIB * 0.92),
     }
     [room] = [each.reason for each in sizing.terms if each.name == "kvCache"]
-    assert room == "room for 388 sequences of 1536 tokens, 256 concurrent"
+    assert room == "room for 388 sequences of 1536 tokens, up to 256 concurrent"
 
 
 def test_reference_model_is_separate_gpu_memory_term() -> None:
