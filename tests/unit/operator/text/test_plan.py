@@ -62,7 +62,7 @@ def test_plan_shows_values_with_origins() -> None:
 def test_plan_shows_remedies_for_errors_and_warnings() -> None:
     text = plan_of(make_job({"rollout": {"n": 1, "topP": 0.5}}))
     assert "Errors (1)\n  spec.rollout.n: the advantage in a group of one completion" in text
-    assert "    → rollout.n: 2 or more" in text
+    assert "    → set rollout.n: 2 or more" in text
     assert "Warnings (1)\n  spec.rollout.topP" in text
 
 
@@ -142,7 +142,7 @@ def test_unprintable_texts_are_shown_as_json() -> None:
 def test_wrapped_violation_lines_are_indented() -> None:
     lines = plan_of(make_job({"rollout": {"topP": 0.5}})).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("  spec.rollout.topP: ")]
-    violation_lines = lines[first : lines.index("    → rollout.topP: 1.0")]
+    violation_lines = lines[first : lines.index("    → set rollout.topP: 1.0")]
     assert len(violation_lines) > 2
     assert all(re.match("    [^ ]", line) for line in violation_lines[1:])
 
