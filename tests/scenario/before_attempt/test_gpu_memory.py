@@ -66,7 +66,9 @@ async def test_unknown_gpu_memory_causes_warning() -> None:
     state, evidence = check_of(scenario)
     assert state is CheckState.NOT_EVALUATED
     assert "the memory of the GPUs is unknown" in evidence
-    assert "the memory of the GPUs is unknown" in scenario.condition(ConditionType.PREFLIGHT_PASSED)[2]
+    assert (
+        "the memory of the GPUs is unknown" in scenario.condition(ConditionType.PREFLIGHT_PASSED)[2]
+    )
     assert scenario.count(CreateCluster) == 1
 
 
