@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import OPTIMIZATION
 
 
 class LossAggregation(StrEnum):
@@ -25,19 +26,19 @@ class LossAggregation(StrEnum):
 class AlgorithmSpec(ApiModel):
     """Hyperparameters of the GRPO loss."""
 
-    group_size: Annotated[int, Field(ge=1, le=256)] = 3
+    group_size: Annotated[int, Field(ge=1, le=256), OPTIMIZATION] = 3
     """Completions per prompt whose rewards are compared with each other; equals rollout.n."""
-    clip_ratio_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    clip_ratio_low: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.2
     """Lower clipping distance ε of the probability ratio, which is clipped at 1 - ε."""
-    clip_ratio_high: Annotated[float, Field(ge=0.0, le=10.0)] = 0.28
+    clip_ratio_high: Annotated[float, Field(ge=0.0, le=10.0), OPTIMIZATION] = 0.28
     """Upper clipping distance ε of the probability ratio, clipped at 1 + ε (DAPO's clip-higher)."""
-    kl_coefficient: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    kl_coefficient: Annotated[float, Field(ge=0.0, le=10.0), OPTIMIZATION] = 0.0
     """Coefficient of the penalty KL(policy‖initial model); 0: no reference model is loaded."""
-    dual_clip: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    dual_clip: Annotated[float, Field(ge=0.0, le=100.0), OPTIMIZATION] = 0.0
     """Upper bound of the ratio for negative advantages (dual clip), usually 3; 0: off."""
-    normalize_by_std: bool = False
+    normalize_by_std: Annotated[bool, OPTIMIZATION] = False
     """Divide advantages by the group's standard deviation (DeepSeekMath's GRPO)."""
-    loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    loss_aggregation: Annotated[LossAggregation, OPTIMIZATION] = LossAggregation.TOKEN_MEAN
     """Reduction of the per-token losses to a scalar."""
-    importance_cap: Annotated[float, Field(ge=1.0, le=100.0)] = 2.0
+    importance_cap: Annotated[float, Field(ge=1.0, le=100.0), OPTIMIZATION] = 2.0
     """Upper bound of the per-token importance weight between trainer and engine."""

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from raggrpo_api.fields.addresses import BackupUrl
 from raggrpo_api.fields.base import ApiModel, CheckpointPath
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
 
 
 class BestBy(StrEnum):
@@ -32,15 +33,15 @@ class BackupSpec(ApiModel):
 class CheckpointSpec(ApiModel):
     """Checkpoints of model, optimizer and data position."""
 
-    path: CheckpointPath
+    path: Annotated[CheckpointPath, MODEL]
     """Folder on a mounted volume, used by this job only."""
-    every_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 100
+    every_steps: Annotated[int, Field(ge=0, le=10_000_000), OPERATIONAL] = 100
     """Steps between checkpoints; 0: only after the last step (requires recovery.maxRestarts 0)."""
-    keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
+    keep_last: Annotated[int, Field(ge=1, le=1000), OPERATIONAL] = 3
     """Number of newest complete checkpoints to keep, at least 2."""
-    keep_best: bool = True
+    keep_best: Annotated[bool, OPERATIONAL] = True
     """Keep the best checkpoint in addition to the newest ones."""
-    best_by: BestBy = BestBy.REWARD
+    best_by: Annotated[BestBy, OPERATIONAL] = BestBy.REWARD
     """Metric that ranks checkpoints: reward of the saved step, or a validation after it."""
-    backup: BackupSpec = BackupSpec()
+    backup: Annotated[BackupSpec, OPERATIONAL] = BackupSpec()
     """Copies on other storage."""

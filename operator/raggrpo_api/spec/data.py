@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.base import PLAIN_TEXT, AbsolutePath, ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 
 Column = Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=128)]
 ChatText = Annotated[str, StringConstraints(max_length=32768)]
@@ -28,33 +29,33 @@ class Columns(ApiModel):
 class DataSpec(ApiModel):
     """Data set, sequence lengths and batch size."""
 
-    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64)]
+    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64), MODEL]
     """Parquet or JSONL files with one prompt per row."""
-    validation_files: Annotated[list[AbsolutePath], Field(max_length=64)] = []
+    validation_files: Annotated[list[AbsolutePath], Field(max_length=64), OPERATIONAL] = []
     """Held-out files for validation."""
-    train_batch_size: Annotated[int, Field(ge=1, le=65536)] = 128
+    train_batch_size: Annotated[int, Field(ge=1, le=65536), OPTIMIZATION] = 128
     """Prompts per step, each with rollout.n completions."""
-    max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000)] = 1024
+    max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000), OPTIMIZATION] = 1024
     """Maximum tokens per prompt, including retrieved passages."""
-    max_response_length: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    max_response_length: Annotated[int, Field(ge=1, le=1_000_000), OPTIMIZATION] = 512
     """Maximum tokens per completion, including search results."""
-    num_workers: Annotated[int, Field(ge=1, le=64)] = 16
+    num_workers: Annotated[int, Field(ge=1, le=64), OPERATIONAL] = 16
     """Threads that render and tokenize prompts; at most the driver's CPUs."""
-    prefetch_factor: Annotated[int, Field(ge=1, le=16)] = 2
+    prefetch_factor: Annotated[int, Field(ge=1, le=16), OPERATIONAL] = 2
     """Number of batches to prepare in advance."""
-    stage_to_local_disk: bool = False
+    stage_to_local_disk: Annotated[bool, OPERATIONAL] = False
     """Copy the data files to the pod's local disk before training."""
-    max_samples: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    max_samples: Annotated[int, Field(ge=0, le=1_000_000_000), MODEL] = 0
     """Number of rows to use, from the start of the data set; 0: all."""
-    allow_truncation: bool = False
+    allow_truncation: Annotated[bool, OPTIMIZATION] = False
     """Shorten prompts that are too long (passages first, then the question) instead of failing."""
-    columns: Columns = Columns()
+    columns: Annotated[Columns, MODEL] = Columns()
     """Column names."""
-    system_prompt: ChatText = ""
+    system_prompt: Annotated[ChatText, MODEL] = ""
     """System message of every conversation; empty: the one in the row, if any."""
-    chat_template: ChatText = ""
+    chat_template: Annotated[ChatText, MODEL] = ""
     """Jinja chat template; empty: the tokenizer's, if it has one."""
-    tools: ChatText = ""
+    tools: Annotated[ChatText, MODEL] = ""
     """JSON list of tools for the chat template; empty: none."""
 
     @property

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
 from raggrpo_api.fields.kubernetes_names import Image, ObjectName
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
@@ -33,11 +34,11 @@ class Preset(StrEnum):
 class JobSpec(ApiModel):
     """Specification of a job."""
 
-    preset: Preset = Preset.FAST
+    preset: Annotated[Preset, MODEL] = Preset.FAST
     """Preset that provides defaults for unspecified fields."""
-    image: Image = ""
+    image: Annotated[Image, OPERATIONAL] = ""
     """Trainer image; empty: the operator's default."""
-    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8)] = []
+    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8), OPERATIONAL] = []
     """Secrets for pulling the image."""
     model: ModelSpec
     """Model to train."""
@@ -53,26 +54,26 @@ class JobSpec(ApiModel):
     """Retrieval before or during generation, or in the reward."""
     reward: RewardSpec = RewardSpec()
     """Reward functions and their weights."""
-    validation: ValidationSpec = ValidationSpec()
+    validation: Annotated[ValidationSpec, OPERATIONAL] = ValidationSpec()
     """Evaluation on held-out prompts."""
     checkpoint: CheckpointSpec
     """Checkpoints and backups."""
-    monitoring: MonitoringSpec = MonitoringSpec()
+    monitoring: Annotated[MonitoringSpec, OPERATIONAL] = MonitoringSpec()
     """Metrics and logs."""
-    resources: ResourcesSpec = ResourcesSpec()
+    resources: Annotated[ResourcesSpec, OPERATIONAL] = ResourcesSpec()
     """GPUs, CPUs and memory."""
-    recovery: RecoverySpec = RecoverySpec()
+    recovery: Annotated[RecoverySpec, OPERATIONAL] = RecoverySpec()
     """Restarts and deadlines."""
-    volumes: Annotated[list[Volume], Field(max_length=16)] = []
+    volumes: Annotated[list[Volume], Field(max_length=16), OPERATIONAL] = []
     """PersistentVolumeClaims mounted into the pods."""
-    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    env: Annotated[list[EnvVar], Field(max_length=64), OPERATIONAL] = []
     """Environment variables of the trainer."""
-    scheduling: SchedulingSpec = SchedulingSpec()
+    scheduling: Annotated[SchedulingSpec, OPERATIONAL] = SchedulingSpec()
     """Queue, priority, node selector and tolerations."""
-    suspend: bool = False
+    suspend: Annotated[bool, OPERATIONAL] = False
     """true: save a checkpoint, delete the pods and wait; false: resume."""
-    active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 0
+    active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400), OPERATIONAL] = 0
     """Maximum run time in seconds, including waits for nodes but not suspension or queues; 0: no
     limit."""
-    ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400)] = -1
+    ttl_seconds_after_finished: Annotated[int, Field(ge=-1, le=10 * 365 * 86_400), OPERATIONAL] = -1
     """Seconds after which a finished job is deleted; -1: never."""

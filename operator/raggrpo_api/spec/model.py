@@ -1,8 +1,10 @@
 """`spec.model`: model folder and attention implementation."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from raggrpo_api.fields.base import AbsolutePath, ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
 
 
 class Attention(StrEnum):
@@ -17,7 +19,7 @@ class Attention(StrEnum):
 class ModelSpec(ApiModel):
     """Initial model of the policy."""
 
-    path: AbsolutePath
+    path: Annotated[AbsolutePath, MODEL]
     """Folder of a Hugging Face model: config.json, safetensors and tokenizer."""
-    attention: Attention = Attention.AUTO
+    attention: Annotated[Attention, OPERATIONAL] = Attention.AUTO
     """Attention implementation of the trainer; the choice of Auto is stored in status.pinned."""

@@ -17,6 +17,7 @@ from raggrpo_api.fields.base import (
     Seconds,
     SecretKeyRef,
 )
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 
 BODY_FIELD: Final = "^[ -~]+$"
@@ -191,36 +192,36 @@ class ManagedRetriever(ApiModel):
 class RetrievalEndpoint(ApiModel):
     """A retrieval service: an existing one by url, or a managed one."""
 
-    name: Name
+    name: Annotated[Name, MODEL]
     """Name in messages, metrics and `--endpoint NAME=URL`."""
-    role: EndpointRole = EndpointRole.RETRIEVER
+    role: Annotated[EndpointRole, MODEL] = EndpointRole.RETRIEVER
     """Role of the endpoint."""
-    protocol: EndpointProtocol = EndpointProtocol.SEARCH_R1
+    protocol: Annotated[EndpointProtocol, MODEL] = EndpointProtocol.SEARCH_R1
     """Format of requests and responses."""
-    url: HttpUrl = ""
+    url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Full URL without credentials; with protocol Http, path and query may have placeholders."""
-    managed: ManagedRetriever | None = None
+    managed: Annotated[ManagedRetriever | None, OPERATIONAL] = None
     """Retriever to run instead of calling an existing service."""
-    top_k: Annotated[int, Field(ge=1, le=50)] = 3
+    top_k: Annotated[int, Field(ge=1, le=50), OPTIMIZATION] = 3
     """Passages per query."""
-    score_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.95
+    score_threshold: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.95
     """RagChat: minimum score of results."""
-    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0), OPERATIONAL] = 30.0
     """Timeout of a call in seconds."""
-    max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_concurrency: Annotated[int, Field(ge=1, le=4096), OPERATIONAL] = 64
     """Maximum concurrent calls."""
-    cache: bool = True
+    cache: Annotated[bool, OPERATIONAL] = True
     """Cache responses by request; disable if responses change."""
-    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=32)] = {}
+    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=32), MODEL] = {}
     """SearchR1, RagChat: additional body fields, any JSON, with placeholders as in body."""
-    method: HttpMethod = HttpMethod.POST
+    method: Annotated[HttpMethod, MODEL] = HttpMethod.POST
     """Http: method; GET sends no body."""
-    body: JsonTemplate = None
+    body: Annotated[JsonTemplate, MODEL] = None
     """Http: request body, any JSON, with {question}, {context}, {top_k}, {score_threshold},
     {message_id} or columns."""
-    response: ResponseMapping = ResponseMapping()
+    response: Annotated[ResponseMapping, MODEL] = ResponseMapping()
     """RagChat, Http: JSON paths of passages in the response; empty: common field names."""
-    headers: Annotated[list[Header], Field(max_length=16)] = []
+    headers: Annotated[list[Header], Field(max_length=16), OPERATIONAL] = []
     """HTTP headers, with credentials by reference."""
 
     @property
@@ -232,27 +233,29 @@ class RetrievalEndpoint(ApiModel):
 class RetrievalSpec(ApiModel):
     """Retrieval before or during generation, or in the reward."""
 
-    mode: RetrievalMode = RetrievalMode.NONE
+    mode: Annotated[RetrievalMode, MODEL] = RetrievalMode.NONE
     """When endpoints are called."""
-    endpoints: Annotated[list[RetrievalEndpoint], Field(max_length=8)] = []
+    endpoints: Annotated[list[RetrievalEndpoint], Field(max_length=8), MODEL] = []
     """Retrieval services."""
-    prompt_template: Template = "Passages:\n{passages}\n\nQuestion: {prompt}\nAnswer:"
+    prompt_template: Annotated[Template, MODEL] = (
+        "Passages:\n{passages}\n\nQuestion: {prompt}\nAnswer:"
+    )
     """Mode Prompt: prompt template with {passages} and {prompt}."""
-    passage_template: Template = "[{index}] {text}\n"
+    passage_template: Annotated[Template, MODEL] = "[{index}] {text}\n"
     """Template of a passage with {index}, from 1, and {text}."""
-    shuffle_passages: bool = False
+    shuffle_passages: Annotated[bool, OPTIMIZATION] = False
     """Mode Prompt: shuffle passages (seeded), so that the policy cannot rely on their order."""
-    max_passage_tokens: Annotated[int, Field(ge=1, le=100_000)] = 256
+    max_passage_tokens: Annotated[int, Field(ge=1, le=100_000), OPTIMIZATION] = 256
     """Maximum tokens per passage; if unspecified, reduced for short sequence lengths."""
-    max_turns: Annotated[int, Field(ge=1, le=32)] = 2
+    max_turns: Annotated[int, Field(ge=1, le=32), OPTIMIZATION] = 2
     """Mode Search: maximum searches per completion."""
-    actor_output: ActorOutput = ActorOutput()
+    actor_output: Annotated[ActorOutput, MODEL] = ActorOutput()
     """Mode Reward: fields that the policy writes."""
-    on_failure: FailurePolicy = FailurePolicy.DROP_SAMPLE
+    on_failure: Annotated[FailurePolicy, OPTIMIZATION] = FailurePolicy.DROP_SAMPLE
     """Effect of a failed call on its sample."""
-    max_failure_ratio: Ratio = 0.2
+    max_failure_ratio: Annotated[Ratio, OPERATIONAL] = 0.2
     """Share of failed samples in a step above which the attempt fails."""
-    warm_up_timeout_seconds: Seconds = 60
+    warm_up_timeout_seconds: Annotated[Seconds, OPERATIONAL] = 60
     """Timeout of the first call of each endpoint in seconds."""
 
     @property

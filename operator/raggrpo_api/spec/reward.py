@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.addresses import HttpUrl
 from raggrpo_api.fields.base import PLAIN_TEXT, ApiModel, OptionalPath
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 from raggrpo_api.fields.kubernetes_names import OptionalObjectName
 
@@ -44,67 +45,68 @@ class CodeSource(ApiModel):
 class JudgeSpec(ApiModel):
     """A language model that grades completions, behind an OpenAI-compatible chat endpoint."""
 
-    model: Annotated[str, StringConstraints(pattern=JUDGE_MODEL, max_length=253)]
+    model: Annotated[str, StringConstraints(pattern=JUDGE_MODEL, max_length=253), MODEL]
     """Model name on its server."""
-    prompt: Annotated[Template, StringConstraints(min_length=1)]
+    prompt: Annotated[Template, StringConstraints(min_length=1), MODEL]
     """User message with {completion}, {prompt}, {answer}, {context}, {passages} or columns."""
-    system: Template = ""
+    system: Annotated[Template, MODEL] = ""
     """System message; empty: none."""
-    score_pattern: Annotated[str, StringConstraints(max_length=256)] = ""
+    score_pattern: Annotated[str, StringConstraints(max_length=256), MODEL] = ""
     """Regular expression whose first group is the grade; empty: the only number, as in 8/10."""
-    score_path: JsonPath = ""
+    score_path: Annotated[JsonPath, MODEL] = ""
     """JSON path of the grade in the reply, such as `score`."""
-    lowest: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.0
+    lowest: Annotated[float, Field(ge=-1e6, le=1e6), MODEL] = 0.0
     """Grade that is mapped to reward 0; grades outside the range are failures."""
-    highest: Annotated[float, Field(ge=-1e6, le=1e6)] = 10.0
+    highest: Annotated[float, Field(ge=-1e6, le=1e6), MODEL] = 10.0
     """Grade that is mapped to reward 1."""
-    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
+    temperature: Annotated[float, Field(ge=0.0, le=2.0), MODEL] = 0.0
     """Sampling temperature of the judge."""
-    max_tokens: Annotated[int, Field(ge=1, le=32768)] = 256
+    max_tokens: Annotated[int, Field(ge=1, le=32768), MODEL] = 256
     """Maximum tokens of the judge's reply."""
-    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=8)] = {}
+    extra_body: Annotated[dict[BodyField, JsonTemplate], Field(max_length=8), MODEL] = {}
     """Additional request fields, any JSON, such as response_format."""
-    headers: Annotated[list[Header], Field(max_length=2)] = []
+    headers: Annotated[list[Header], Field(max_length=2), OPERATIONAL] = []
     """HTTP headers, such as Authorization by secretKeyRef."""
-    max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_concurrency: Annotated[int, Field(ge=1, le=4096), OPERATIONAL] = 64
     """Maximum concurrent calls."""
-    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    retries: Annotated[int, Field(ge=0, le=10), OPERATIONAL] = 2
     """Retries after transient failures, such as 429 and 5xx."""
-    cache: bool = True
+    cache: Annotated[bool, OPERATIONAL] = True
     """Cache grades by prompt and completion."""
 
 
 class RewardFunction(ApiModel):
     """A weighted term of the reward."""
 
-    name: RewardKind
+    name: Annotated[RewardKind, MODEL]
     """Type of the reward."""
-    weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
+    weight: Annotated[float, Field(ge=-1000.0, le=1000.0), OPTIMIZATION] = 1.0
     """Weight in the sum."""
     python: Annotated[
         str,
         StringConstraints(pattern="^([A-Za-z0-9_.]+:[A-Za-z_][A-Za-z0-9_]*)?$", max_length=256),
+        MODEL,
     ] = ""
     """Python: `package.module:function`, called with a sample, returns a number."""
-    url: HttpUrl = ""
+    url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Http: URL of a service that returns {"score": number}. Judge: URL of /v1/chat/completions."""
-    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0), OPERATIONAL] = 30.0
     """Timeout of a call in seconds."""
-    judge: JudgeSpec | None = None
+    judge: Annotated[JudgeSpec | None, MODEL] = None
     """Judge: model, prompt and grading scale."""
 
 
 class RewardSpec(ApiModel):
     """A weighted sum of rewards."""
 
-    functions: Annotated[list[RewardFunction], Field(min_length=1, max_length=16)] = [
+    functions: Annotated[list[RewardFunction], Field(min_length=1, max_length=16), MODEL] = [
         RewardFunction(name=RewardKind.EXACT_MATCH)
     ]
     """Terms of the sum."""
-    answer_marker: Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=64)] = ""
+    answer_marker: Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=64), MODEL] = ""
     """Marker before the answer at the end of a line, such as ####; empty: <answer>…</answer>, else
     the whole completion."""
-    code_from: CodeSource = CodeSource()
+    code_from: Annotated[CodeSource, OPERATIONAL] = CodeSource()
     """Source of the code of Python rewards."""
 
     @property

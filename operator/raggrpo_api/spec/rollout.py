@@ -5,28 +5,29 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import OPERATIONAL, OPTIMIZATION
 
 
 class RolloutSpec(ApiModel):
     """Sampling parameters and vLLM options."""
 
-    n: Annotated[int, Field(ge=1, le=256)] = 3
+    n: Annotated[int, Field(ge=1, le=256), OPTIMIZATION] = 3
     """Completions per prompt; equals algorithm.groupSize."""
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 0.6
+    temperature: Annotated[float, Field(ge=0.0, le=5.0), OPTIMIZATION] = 0.6
     """Sampling temperature, above 0."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1.0
     """Nucleus sampling probability; below 1, logprobs of trainer and engine differ."""
-    gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95)] = 0.6
+    gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95), OPERATIONAL] = 0.6
     """Share of each GPU's memory for vLLM."""
-    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64), OPERATIONAL] = 1
     """GPUs per engine; must divide GPUs per node and the number of attention heads."""
-    enable_chunked_prefill: bool = True
+    enable_chunked_prefill: Annotated[bool, OPERATIONAL] = True
     """Split the prefill of long prompts between decode steps; always off on CPU."""
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: Annotated[bool, OPERATIONAL] = True
     """Share the KV cache of a prompt among its completions."""
-    enforce_eager: bool = False
+    enforce_eager: Annotated[bool, OPERATIONAL] = False
     """Run vLLM without CUDA graphs: slower, less memory."""
-    max_num_batched_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    max_num_batched_tokens: Annotated[int, Field(ge=0, le=10_000_000), OPERATIONAL] = 0
     """Maximum tokens per engine step; 0: computed, at least prompt plus response."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=65536)] = 256
+    max_num_seqs: Annotated[int, Field(ge=1, le=65536), OPERATIONAL] = 256
     """Maximum concurrent sequences per engine."""

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 
 MAX_STEPS: Final = 10_000_000
 
@@ -43,40 +44,42 @@ class LearningRateSchedule(StrEnum):
 class TrainingSpec(ApiModel):
     """Number of steps, optimizer, precision and batching."""
 
-    total_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
+    total_steps: Annotated[int, Field(ge=0, le=MAX_STEPS), OPERATIONAL] = 0
     """Steps of the whole job; increasing it continues a finished job. 0: computed from epochs."""
-    epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
+    epochs: Annotated[int, Field(ge=0, le=10_000), OPERATIONAL] = 0
     """Passes over the data, instead of totalSteps; 0: unused."""
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1), MODEL] = 0
     """Seed of all random choices, which are keyed by (seed, step, prompt, sample)."""
-    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-6
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6
     """Peak learning rate of AdamW."""
-    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000), OPTIMIZATION] = 0
     """Steps of linear warm-up."""
-    learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
+    learning_rate_schedule: Annotated[LearningRateSchedule, OPTIMIZATION] = (
+        LearningRateSchedule.CONSTANT
+    )
     """Schedule after the warm-up: constant, or decay to the minimum at decaySteps."""
-    decay_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
+    decay_steps: Annotated[int, Field(ge=0, le=MAX_STEPS), OPTIMIZATION] = 0
     """Last step of the decay; 0: totalSteps, which then cannot be changed."""
-    min_learning_rate_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    min_learning_rate_ratio: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.0
     """Minimum of Linear and Cosine, as a share of learningRate."""
-    weight_decay: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.0
     """Decoupled weight decay of AdamW."""
-    max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6), OPTIMIZATION] = 1.0
     """Maximum global norm of the gradients, which are clipped to it."""
-    mini_batch_prompts: Annotated[int, Field(ge=0, le=65536)] = 0
+    mini_batch_prompts: Annotated[int, Field(ge=0, le=65536), OPTIMIZATION] = 0
     """Prompts per optimizer step, a divisor of trainBatchSize; 0: the whole batch."""
-    precision: Precision = Precision.BF16
+    precision: Annotated[Precision, OPERATIONAL] = Precision.BF16
     """Data type of trainer and engine."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, OPERATIONAL] = False
     """Recompute activations in the backward pass: slower, less memory."""
-    load_in_turns: bool = False
+    load_in_turns: Annotated[bool, OPERATIONAL] = False
     """Load the model one rank at a time: host memory for one copy per pod, but slower startup."""
-    compile: bool = False
+    compile: Annotated[bool, OPERATIONAL] = False
     """Compile the layers with torch.compile, with dynamic shapes."""
-    row_layout: RowLayout = RowLayout.SHARED_PREFIX
+    row_layout: Annotated[RowLayout, OPERATIONAL] = RowLayout.SHARED_PREFIX
     """Row layout of the training forward pass; if unspecified, Padded for models that require
     it."""
-    tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000)] = 16384
+    tokens_per_micro_batch: Annotated[int, Field(ge=1, le=100_000_000), OPERATIONAL] = 16384
     """Maximum tokens per forward and backward pass of a rank."""
-    off_policy_steps: Annotated[int, Field(ge=0, le=1)] = 0
+    off_policy_steps: Annotated[int, Field(ge=0, le=1), OPTIMIZATION] = 0
     """1: start the next rollouts before the step ends (requires placement Disaggregated)."""

@@ -28,7 +28,7 @@ from raggrpo_api.fields.base import (
 )
 from raggrpo_api.fields.text import Message, ShortText
 from raggrpo_api.trainer.preflight import Check, Facts
-from raggrpo_api.trainer.progress import CheckpointRef, Metric
+from raggrpo_api.trainer.progress import MAX_SEGMENTS, CheckpointRef, Metric, Segment
 
 from .attempts import AttemptRecord, RestartCounts
 from .conditions import Condition, JobWarning, Phase
@@ -129,6 +129,11 @@ class JobStatus:
     """Metric and score of the best checkpoint: `ValidationExactMatch 0.8125`."""
     attempt: AttemptNumber = AttemptNumber(0)
     """Number of the newest attempt, written before its submission."""
+    segments: Annotated[list[Segment], Field(max_length=MAX_SEGMENTS), _fallback([])] = field(
+        default_factory=list
+    )
+    """Segments that a change of values between two attempts started; empty: values never
+    changed."""
     restarts: RestartCounts = RestartCounts()
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)
     sizing: Sizing = Sizing()

@@ -4,12 +4,17 @@ The image is untrusted: values are limited, and text is sanitized when parsed.
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, StringConstraints
 
 from raggrpo_api.fields.base import ApiModel, Count, Duration
 from raggrpo_api.fields.text import Message, ShortText
+
+MAX_CHANGES: Final = 64
+"""Maximum changes listed in a segment."""
+MAX_SEGMENTS: Final = 16
+"""Maximum segments in progress and status: the newest."""
 
 
 class Stage(StrEnum):
@@ -43,6 +48,15 @@ class CheckpointRef(ApiModel):
     """Time of completion (RFC 3339)."""
     world_size: Count = 0
     """Number of ranks that wrote it."""
+
+
+class Segment(ApiModel):
+    """Steps trained after a change of values that checkpoints depend on."""
+
+    first_step: Count
+    """First step trained with the changed values."""
+    changes: Annotated[list[ShortText], Field(max_length=MAX_CHANGES)] = []
+    """Changed values, each as `path: old → new`."""
 
 
 class SkippedCheckpoint(ApiModel):
@@ -118,6 +132,8 @@ class Progress(ApiModel):
     """Why the latest backup failed, or ""."""
     skipped_checkpoints: Annotated[list[SkippedCheckpoint], Field(max_length=32)] = []
     """Checkpoints that could not be used, with reasons."""
+    segments: Annotated[list[Segment], Field(max_length=MAX_SEGMENTS)] = []
+    """Segments that a change of values started, oldest first."""
     in_place: Annotated[list[ShortText], Field(max_length=16)] = []
     """In-place recoveries, each as `Cause: message`."""
     pinned: Annotated[

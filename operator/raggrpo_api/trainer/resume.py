@@ -1,42 +1,52 @@
-"""`resume_values`: the fields that a checkpoint depends on.
+"""`resume_values`: the fields that a checkpoint depends on, and their changes.
 
-Excludes fields that do not change results: targets, intervals, logging, recovery, memory
-mitigations, row layout, precision, and addresses, headers and limits of services.
+These are all fields of class Model or Optimization. Fields of class Operational do not change
+results: targets, intervals, logging, recovery, memory mitigations, row layout, precision, and
+addresses, headers and limits of services.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import (
+    MODEL,
+    OPTIMIZATION,
+    ChangeClass,
+    change_class,
+    fields_of_class,
+)
+from raggrpo_api.spec.algorithm import AlgorithmSpec
+from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.redaction import redacted
-from raggrpo_api.spec.retrieval import RetrievalEndpoint
-from raggrpo_api.spec.reward import RewardFunction
+from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
+from raggrpo_api.spec.reward import JudgeSpec, RewardFunction, RewardSpec
+from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.config import TrainerConfig
 
-RESUME_FIELDS: Final[Mapping[str, str]] = {
-    "model": "path",
-    "data": "train_files columns train_batch_size max_samples max_prompt_length "
-    "max_response_length allow_truncation system_prompt chat_template tools",
-    "algorithm": "group_size clip_ratio_low clip_ratio_high kl_coefficient normalize_by_std "
-    "loss_aggregation importance_cap dual_clip",
-    "rollout": "n temperature top_p",
-    "training": "seed learning_rate warmup_steps learning_rate_schedule decay_steps "
-    "min_learning_rate_ratio weight_decay max_grad_norm mini_batch_prompts off_policy_steps",
-    "retrieval": "mode prompt_template passage_template shuffle_passages max_passage_tokens "
-    "max_turns actor_output on_failure",
-    "reward": "answer_marker",
+BLOCKS: Final[Mapping[str, type[ApiModel]]] = {
+    "model": ModelSpec,
+    "data": DataSpec,
+    "algorithm": AlgorithmSpec,
+    "rollout": RolloutSpec,
+    "training": TrainingSpec,
+    "retrieval": RetrievalSpec,
+    "reward": RewardSpec,
 }
-RESUME_ENDPOINT_FIELDS: Final = "name role protocol top_k score_threshold"
-RESUME_CALL_FIELDS: Final = "method response"
-RESUME_REWARD_FIELDS: Final = "name weight python"
-RESUME_JUDGE_FIELDS: Final = (
-    "model prompt system score_pattern score_path lowest highest temperature max_tokens"
-)
-FREE_JSON_FIELDS: Final = "extra_body body"
+"""Blocks of the spec with fields that a checkpoint depends on."""
+LISTS: Final = frozenset({"endpoints", "functions"})
+"""Lists in these blocks; their items are compared field by field."""
+FREE_JSON_FIELDS: Final = frozenset({"extra_body", "body"})
 """Fields with arbitrary JSON that is sent to services; stored with secrets redacted."""
+ALWAYS_STORED: Final = frozenset(
+    {"name", "role", "protocol", "top_k", "score_threshold", "weight", "python"}
+)
+"""Fields of list items that all checkpoints have; other fields are stored unless default."""
 ADDED_LATER: Final = frozenset(
     {
         "data.systemPrompt",
@@ -51,6 +61,11 @@ ADDED_LATER: Final = frozenset(
     }
 )
 """Fields that older checkpoints lack; a default value of such a field counts as absent."""
+EQUAL_VALUES: Final = {
+    "algorithm.groupSize": "rollout.n",
+    "training.miniBatchPrompts": "data.trainBatchSize",
+}
+"""Field → field whose value it has unless both are specified."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 """Maximum characters of a value in a difference."""
@@ -58,41 +73,77 @@ _BEFORE: Final = 20
 """Characters shown before the first difference."""
 
 
-def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
-    """Return the values that a checkpoint depends on, by path: {"rollout.temperature": 1.0}.
+class Change(NamedTuple):
+    """A changed value, written "rollout.temperature: 0.6 → 1.0"."""
 
-    Training resumes from a checkpoint only if all of them are equal.
-    """
+    path: str
+    """Path below `spec`, or the name of an input such as `data rows`."""
+    values: str
+    """Old and new value as JSON, shortened: "0.6 → 1.0"."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.values}"
+
+    @property
+    def change_class(self) -> ChangeClass:
+        """The class of the field; Model for inputs that are not fields."""
+        return change_class(JobSpec, self.path) or MODEL
+
+
+def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
+    """Return the values that a checkpoint depends on, by path: {"rollout.temperature": 1.0}."""
     values: dict[str, Any] = {}
-    for block, fields in RESUME_FIELDS.items():
-        values |= _values_by_path(getattr(spec, block), fields, block)
-    values["retrieval.endpoints"] = [_endpoint_values(e) for e in spec.retrieval.endpoints]
+    for block in BLOCKS:
+        values |= _values_by_path(getattr(spec, block), block)
+    values["retrieval.endpoints"] = [_item_values(e) for e in spec.retrieval.endpoints]
     values["reward.functions"] = [_reward_values(f) for f in spec.reward.functions]
     return values
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two sets of values, such as "rollout.temperature: 0.6 → 1.0"."""
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return the differences between two results of `resume_values`."""
     return list(_changes("", old, new))
 
 
-def _endpoint_values(endpoint: RetrievalEndpoint) -> dict[str, Any]:
-    called = _used(endpoint, RESUME_CALL_FIELDS) | _free_json(endpoint)
-    return _dumped(endpoint, RESUME_ENDPOINT_FIELDS) | called
+def incompatible(differences: Iterable[Change]) -> list[Change]:
+    """Return the changes that a checkpoint is not compatible with: those of class Model."""
+    return [change for change in differences if change.change_class is MODEL]
+
+
+def without_derived(differences: Sequence[Change]) -> list[Change]:
+    """Return the changes without those of values that equal another changed value."""
+    values = {change.path: change.values for change in differences}
+    return [
+        change
+        for change in differences
+        if values.get(EQUAL_VALUES.get(change.path, "")) != change.values
+    ]
 
 
 def _reward_values(function: RewardFunction) -> dict[str, Any]:
-    values, judge = _dumped(function, RESUME_REWARD_FIELDS), function.judge
-    if judge is not None:
-        values["judge"] = _used(judge, RESUME_JUDGE_FIELDS) | _free_json(judge)
-    return values
+    judge = function.judge
+    values = _item_values(function, frozenset({"judge"}))
+    return values | ({"judge": _item_values(judge)} if judge is not None else {})
 
 
-def _values_by_path(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
+def _item_values(
+    item: RetrievalEndpoint | RewardFunction | JudgeSpec, without: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    names = _compared_fields(type(item)) - without
+    free: dict[str, Any] = redacted(_used(item, names & FREE_JSON_FIELDS))
+    return _dumped(item, names & ALWAYS_STORED) | _used(item, names - FREE_JSON_FIELDS) | free
+
+
+def _compared_fields(model: type[ApiModel]) -> frozenset[str]:
+    return frozenset(fields_of_class(model, MODEL, OPTIMIZATION))
+
+
+def _values_by_path(model: ApiModel, place: str) -> dict[str, Any]:
     """Return values by path, without defaults of fields in ADDED_LATER."""
     values = {}
-    used = _used(model, fields)
-    for name, value in _dumped(model, fields).items():
+    names = _compared_fields(type(model)) - LISTS
+    used = _used(model, names)
+    for name, value in _dumped(model, names).items():
         path = f"{place}.{name}"
         if path == "data.columns":
             value = {k: v for k, v in value.items() if v or f"{path}.{k}" not in ADDED_LATER}
@@ -101,22 +152,16 @@ def _values_by_path(model: ApiModel, fields: str, place: str) -> dict[str, Any]:
     return values
 
 
-def _dumped(model: ApiModel, fields: str) -> dict[str, Any]:
-    return model.model_dump(mode="json", by_alias=True, include=set(fields.split()))
+def _dumped(model: ApiModel, names: frozenset[str]) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, include=set(names))
 
 
-def _used(model: ApiModel, fields: str) -> dict[str, Any]:
+def _used(model: ApiModel, names: frozenset[str]) -> dict[str, Any]:
     """Return the fields that differ from their defaults; older checkpoints may lack them."""
-    names = set(fields.split())
-    return model.model_dump(mode="json", by_alias=True, include=names, exclude_defaults=True)
+    return model.model_dump(mode="json", by_alias=True, include=set(names), exclude_defaults=True)
 
 
-def _free_json(model: ApiModel) -> dict[str, Any]:
-    values: dict[str, Any] = redacted(_used(model, FREE_JSON_FIELDS))
-    return values
-
-
-def _changes(place: str, old: Any, new: Any) -> Iterator[str]:
+def _changes(place: str, old: Any, new: Any) -> Iterator[Change]:
     match old, new:
         case dict(), dict():
             for key in sorted(old.keys() | new.keys()):
@@ -126,7 +171,7 @@ def _changes(place: str, old: Any, new: Any) -> Iterator[str]:
             for index, (before, after) in enumerate(zip(old, new, strict=True)):
                 yield from _changes(f"{place}[{index}]", before, after)
         case _ if old != new:
-            yield f"{place}: {' → '.join(_shown(old, new))}"
+            yield Change(place, " → ".join(_shown(old, new)))
 
 
 def _shown(old: Any, new: Any) -> list[str]:

@@ -12,7 +12,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_api.trainer.resume import changes, resume_values
+from raggrpo_api.trainer.resume import changes, incompatible, resume_values
 from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
@@ -40,7 +40,7 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     """Return the job with its uid and last status from the folder, and the saved state.
 
     Kills processes that a killed run has left. A failed job is retried with a new restart budget.
-    Raises OperatorError if a value that checkpoints depend on has changed.
+    Raises OperatorError if a value that defines the model has changed.
     """
     state = folder.load()
     if state.mark:
@@ -158,7 +158,7 @@ def _discard_output() -> None:
 
 
 def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
-    """Raise PermanentError if values that checkpoints depend on have changed."""
+    """Raise PermanentError if values of class Model have changed; log changes of the others."""
     old_job = parse_job(job.manifest() | {"spec": state.spec})
     if not isinstance(old_job, RagGrpoJob):
         return  # another version wrote the spec: the trainer checks the checkpoint instead
@@ -166,9 +166,9 @@ def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
     old["checkpoint.path"], new["checkpoint.path"] = (
         j.spec.checkpoint.path for j in (old_job, job)
     )
-    changed = [f"spec.{change}" for change in changes(old, new)]
-    if changed:
-        lines = "\n  ".join(changed)
+    changed = changes(old, new)
+    if refused := incompatible(changed):
+        lines = "\n  ".join(f"spec.{change}" for change in refused)
         raise PermanentError(
             f"the job in {folder.path} was started with other values (old → new):\n  {lines}\n"
             "restore them to continue the job, or start a new job with another --dir and "

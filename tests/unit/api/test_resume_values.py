@@ -4,7 +4,13 @@ import pytest
 
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_api.trainer.resume import changes, resume_values
+from raggrpo_api.trainer.resume import (
+    Change,
+    changes,
+    incompatible,
+    resume_values,
+    without_derived,
+)
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.operator.jobs import make_job
 
@@ -86,7 +92,7 @@ def after_an_edit(block: str, before: dict[str, Any], edit: dict[str, Any]) -> l
         )
         for item in (before, before | edit)
     )
-    return changes(old, new)
+    return [str(change) for change in changes(old, new)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_learning_rate_schedule_changes_are_listed_as_differences(
         resume_values(resolve(make_job({f"training.{k}": v for k, v in given.items()})).spec)
         for given in (original, original | change)
     )
-    differences = changes(old, new)
+    differences = [str(change) for change in changes(old, new)]
     assert len(differences) == len(expected)
     for part in expected:
         assert any(part in line for line in differences), differences
@@ -207,3 +213,59 @@ def test_dual_clip_is_resume_value_only_if_enabled() -> None:
     on = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"dual_clip": 3.0})})
     assert "algorithm.dualClip" not in resume_values(spec)
     assert resume_values(on)["algorithm.dualClip"] == 3.0
+
+
+def changes_after(edit: dict[str, Any]) -> list[Change]:
+    old, new = (resume_values(resolve(make_job(values)).spec) for values in (JOB, JOB | edit))
+    return changes(old, new)
+
+
+def test_changed_optimization_values_are_compatible() -> None:
+    edit = {
+        "rollout.n": 5,
+        "rollout.temperature": 0.7,
+        "data.trainBatchSize": 256,
+        "algorithm.klCoefficient": 0.1,
+        "training.learningRate": 1e-5,
+        "reward.functions": [{"name": "ExactMatch", "weight": 2.0}],
+        "retrieval.endpoints": [ENDPOINT | {"topK": 2}],
+    }
+
+    differences = changes_after(edit)
+
+    assert incompatible(differences) == []
+    assert [str(change) for change in without_derived(differences)] == [
+        "algorithm.klCoefficient: 0.0 → 0.1",
+        "data.trainBatchSize: 128 → 256",
+        "retrieval.endpoints[0].topK: 5 → 2",
+        "retrieval.maxPassageTokens: 153 → 256",
+        "reward.functions[0].weight: 1.0 → 2.0",
+        "rollout.n: 3 → 5",
+        "rollout.temperature: 0.6 → 0.7",
+        "training.learningRate: 1e-06 → 1e-05",
+    ]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"model.path": "/mnt/runs/another"},
+        {"data.trainFiles": ["/mnt/runs/more.jsonl"]},
+        {"data.chatTemplate": "{{ messages }}"},
+        {"training.seed": 7},
+        {"retrieval.endpoints": []},
+        {"retrieval.endpoints": [ENDPOINT | {"protocol": "RagChat"}]},
+        {"reward.functions": [{"name": "F1"}]},
+        {"reward.functions": [{"name": "ExactMatch"}, {"name": "F1"}]},
+    ],
+)
+def test_changed_model_data_or_task_is_incompatible(edit: dict[str, Any]) -> None:
+    [path] = edit
+    [change] = incompatible(changes_after(edit | {"rollout.temperature": 0.9}))
+    assert change.path.startswith(path)
+
+
+def test_mini_batch_that_was_specified_is_listed_with_batch_size() -> None:
+    differences = changes_after({"data.trainBatchSize": 64, "training.miniBatchPrompts": 32})
+    paths = [change.path for change in without_derived(differences)]
+    assert paths == ["data.trainBatchSize", "training.miniBatchPrompts"]

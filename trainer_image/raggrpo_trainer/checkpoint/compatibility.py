@@ -4,12 +4,19 @@
 messages use: digests of the model's configuration and tokenizer, and the number of prompts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.resume import changes, resume_values
+from raggrpo_api.trainer.progress import MAX_CHANGES, Segment
+from raggrpo_api.trainer.resume import (
+    Change,
+    changes,
+    incompatible,
+    resume_values,
+    without_derived,
+)
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 
@@ -25,6 +32,7 @@ def meta_of(
     metrics: Mapping[str, float],
     *,
     identity: Mapping[str, object] = NOTHING,
+    segments: Sequence[Segment] = (),
 ) -> Meta:
     """Return the metadata of a checkpoint with this configuration after `step` steps."""
     return Meta(
@@ -34,13 +42,14 @@ def meta_of(
         resume_hash=config.attempt.resume_hash,
         resume_values=resume_values(config) | dict(identity),
         metrics=metrics,
+        segments=tuple(segments),
     )
 
 
 def changed_values(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
-) -> list[str]:
-    """Return the values that differ from the checkpoint's values, as "path: old → new"."""
+) -> list[Change]:
+    """Return the values that differ from those of the checkpoint."""
     return changes(meta.resume_values, resume_values(config) | dict(identity))
 
 
@@ -49,18 +58,34 @@ def check_compatible(
 ) -> list[str]:
     """Return notes on acceptable differences, such as another number of ranks (resharded).
 
-    Raises TrainerError CHECKPOINT_INCOMPATIBLE with all values that differ.
+    Raises TrainerError CHECKPOINT_INCOMPATIBLE with all values of class Model that differ.
     """
     differences = changed_values(meta, config, identity=identity)
-    if differences or meta.resume_hash != config.attempt.resume_hash:
+    refused = incompatible(differences)
+    is_unexplained = not differences and meta.resume_hash != config.attempt.resume_hash
+    if refused or is_unexplained:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(
             ExitCode.CHECKPOINT_INCOMPATIBLE,
             f"the checkpoint of step {meta.step} was saved with other settings (old → new): "
-            f"{'; '.join(differences) or hashes}; restore the settings, or set checkpoint.path to "
-            "an empty folder",
+            f"{'; '.join(map(str, refused)) or hashes}; restore the settings, or set "
+            "checkpoint.path to an empty folder",
         )
     ranks = config.world.num_ranks
     if meta.world_size != ranks:
         return [f"saved by {meta.world_size} ranks, resharded to {ranks}"]
     return []
+
+
+def segments_after(
+    meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
+) -> tuple[Segment, ...]:
+    """Return the segments of a run that resumes from a compatible checkpoint.
+
+    Changed values start a new segment after the checkpoint's step.
+    """
+    differences = changed_values(meta, config, identity=identity)
+    if not differences:
+        return meta.segments
+    lines = [str(change) for change in without_derived(differences)]
+    return (*meta.segments, Segment(first_step=meta.step + 1, changes=lines[:MAX_CHANGES]))

@@ -20,7 +20,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from raggrpo_api.spec.checkpoint import BestBy
-from raggrpo_api.trainer.progress import CheckpointRef, SkippedCheckpoint
+from raggrpo_api.trainer.progress import CheckpointRef, Segment, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
 COMPLETE = "COMPLETE"
@@ -65,6 +65,12 @@ class Meta:
     resume_values: Mapping[str, Any]
     """The settings covered by `resume_hash`, by field path, to report differences."""
     metrics: Mapping[str, float]
+    segments: tuple[Segment, ...] = ()
+    """Segments up to this step, oldest first."""
+
+    def to_json(self) -> str:
+        """Return the content of META."""
+        return json.dumps(_META.dump_python(self, mode="json"), indent=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,11 @@ checkpoint fits the configuration.
 """
 
 import errno
-import json
 import math
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -111,7 +109,7 @@ class CheckpointStore:
             def fill(folder: Path) -> None:
                 save_shards(folder)
                 self._reached(SavePhase.SHARDS, meta.step)
-                (folder / META).write_text(json.dumps(asdict(meta), indent=1))
+                (folder / META).write_text(meta.to_json())
 
             checkpoint = self._write(name, fill, meta.world_size, score, self._spec.best_by)
             self._reached(SavePhase.RETENTION, meta.step)

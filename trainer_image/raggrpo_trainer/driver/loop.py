@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.progress import Stage
+from raggrpo_api.trainer.progress import Segment, Stage
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
@@ -66,6 +66,8 @@ class TrainState:
     saved_step: int = 0
     validated: tuple[int, ValidationResult] | None = None
     """Step and result of the newest validation."""
+    segments: tuple[Segment, ...] = ()
+    """Segments up to this step, which the next checkpoint contains."""
     reward: float | None = None
     """Mean reward of the last step, a possible score of its checkpoint (`checkpoint.bestBy`)."""
 
@@ -275,7 +277,14 @@ async def _save(components: Components, state: TrainState, reward: float | None 
     started = time.monotonic()
     metrics = checkpoint_metrics(reward, state.validation)
     score = checkpoint_score(metrics, config.checkpoint.best_by)
-    meta = meta_of(config, state.step, state.cursor, metrics, identity=components.identity)
+    meta = meta_of(
+        config,
+        state.step,
+        state.cursor,
+        metrics,
+        identity=components.identity,
+        segments=state.segments,
+    )
     save = partial(components.store.save, meta, components.ranks.save, score=score)
     checkpoint = await asyncio.to_thread(save)
     state.saved_step = state.step

@@ -10,7 +10,7 @@ from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.checkpoint.compatibility import check_compatible
+from raggrpo_trainer.checkpoint.compatibility import check_compatible, segments_after
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
@@ -49,11 +49,14 @@ async def resume(
     position = retained.position
     log.info("resuming from the ranks' state after step %d; no checkpoint is loaded", position.step)
     ref = newest.ref() if newest is not None else None
-    reporter.report_resume(position.step, ref, store.best, store.skipped)
+    segments = segments_after(newest.meta, config, identity=identity) if newest is not None else ()
+    reporter.report_resume(position.step, ref, store.best, store.skipped, segments)
     record = retained.record()
     if record is not None and position.step > max(reported_step, saved_step):
         reporter.report_step(record)
-    return TrainState(position.step, position.cursor, saved_step, reward=position.reward)
+    return TrainState(
+        position.step, position.cursor, saved_step, segments=segments, reward=position.reward
+    )
 
 
 async def _load_newest(
@@ -81,8 +84,9 @@ async def _load_newest(
                 raise
             continue
         step = checkpoint.meta.step
-        reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped)
-        return TrainState(step, checkpoint.meta.cursor, step)
+        segments = segments_after(checkpoint.meta, config, identity=identity)
+        reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped, segments)
+        return TrainState(step, checkpoint.meta.cursor, step, segments=segments)
     reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
 

@@ -233,6 +233,8 @@ class Policy:
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
+        for group in self._optimizer.param_groups:  # the job may have changed it
+            group["weight_decay"] = self._training.weight_decay
         self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))
 
     def checksum(self) -> int:

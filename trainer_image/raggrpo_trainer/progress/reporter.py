@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.progress import (
+    MAX_SEGMENTS,
     CheckpointRef,
     EndpointOutage,
     Failure,
     Progress,
+    Segment,
     SkippedCheckpoint,
     Stage,
 )
@@ -88,18 +90,25 @@ class Reporter:
         checkpoint: CheckpointRef | None = None,
         best: "Checkpoint | None" = None,
         skipped: Sequence[SkippedCheckpoint] = (),
+        segments: Sequence[Segment] = (),
     ) -> None:
-        """Report the step to resume from (0 without a checkpoint) and skipped checkpoints."""
+        """Report the step to resume from (0 without a checkpoint) and skipped checkpoints.
+
+        `segments` are those of the checkpoint, and the one that starts after it.
+        """
         self._update(
             step=step,
             started_from_step=step,
             checkpoint=checkpoint,
             **_best_fields(best),
             skipped_checkpoints=list(skipped[:MAX_SKIPPED_CHECKPOINTS]),
+            segments=list(segments[-MAX_SEGMENTS:]),
         )
         path = checkpoint.path if checkpoint else ""
         reasons = {s.path: s.reason for s in skipped}
         self._event("resume", checkpoint=path, skipped=reasons)
+        if segments and segments[-1].first_step == step + 1:
+            self._event("segment", **segments[-1].model_dump())
 
     def report_pinned(self, values: Mapping[str, str]) -> None:
         """Report the values derived for fields set to Auto; they are pinned for all attempts."""

@@ -164,7 +164,8 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     formats.n_is_quoted,  # API server only
     formats.utilization_is_not_zero,  # API server only
     formats.node_selector_keys_are_labels,  # API server only
-    frozen.spec_is_frozen,  # API server only
+    frozen.model_is_frozen,  # API server only
+    frozen.optimization_is_frozen_while_running,  # API server only
 )
 
 

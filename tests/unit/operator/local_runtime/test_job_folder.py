@@ -90,17 +90,31 @@ def test_retry_annotation_is_unchanged_when_job_did_not_fail(tmp_path: Path) -> 
 
 def test_spec_changes_incompatible_with_checkpoints_are_all_reported(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, status=STARTED)
-    changes = {"rollout.temperature": 1.0, "checkpoint.path": "/mnt/runs/other"}
+    changes = {
+        "training.seed": 1,
+        "checkpoint.path": "/mnt/runs/other",
+        "rollout.temperature": 1.0,
+    }
 
     with pytest.raises(OperatorError) as caught:
         prepare(folder, make_job(changes))
 
     text = str(caught.value)
     assert 'spec.checkpoint.path: "/mnt/runs/checkpoints" → "/mnt/runs/other"' in text
-    assert "spec.rollout.temperature: 0.6 → 1.0" in text
+    assert "spec.training.seed: 0 → 1" in text
+    assert "temperature" not in text
     assert "restore them" in text
     assert "another --dir" in text
     assert not caught.value.retryable
+
+
+def test_optimization_values_may_change_between_runs(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, status=STARTED)
+
+    job, _ = prepare(folder, make_job({"rollout.n": 5, "data.trainBatchSize": 256}))
+
+    assert job.spec.rollout.n == 5
+    assert job.metadata.generation == 2
 
 
 def test_spec_may_change_before_first_attempt(tmp_path: Path) -> None:

@@ -2,7 +2,13 @@ import pytest
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.checkpoint.compatibility import changed_values, check_compatible, meta_of
+from raggrpo_api.trainer.progress import Segment
+from raggrpo_trainer.checkpoint.compatibility import (
+    changed_values,
+    check_compatible,
+    meta_of,
+    segments_after,
+)
 from raggrpo_trainer.checkpoint.folder import Meta
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
@@ -34,19 +40,45 @@ def test_target_logging_memory_and_interval_changes_are_compatible() -> None:
 
 @pytest.mark.row("B20")
 def test_incompatible_values_are_reported_with_old_and_new() -> None:
-    meta = make_meta_of(make_trainer_config({"rollout.temperature": 0.6}))
+    meta = make_meta_of(make_trainer_config({"training.seed": 6}))
     changed = make_trainer_config(
-        {"rollout.temperature": 0.9, "data.columns.answer": "label", "training.totalSteps": 5000}
+        {
+            "training.seed": 9,
+            "data.columns.answer": "label",
+            "training.totalSteps": 5000,
+            "rollout.temperature": 0.9,
+        }
     )
 
-    assert len(changed_values(meta, changed)) == 2
+    assert len(changed_values(meta, changed)) == 3
     with pytest.raises(TrainerError) as raised:
         check_compatible(meta, changed)
     assert raised.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
     message = str(raised.value)
-    assert "rollout.temperature: 0.6 → 0.9" in message
+    assert "training.seed: 6 → 9" in message
     assert 'data.columns.answer: "answer" → "label"' in message
     assert "totalSteps" not in message
+    assert "temperature" not in message
+
+
+def test_changed_optimization_values_start_segment_after_checkpoint() -> None:
+    meta = make_meta_of(make_trainer_config({"rollout.n": 5, "data.trainBatchSize": 256}))
+    changed = make_trainer_config({"rollout.n": 3, "data.trainBatchSize": 128})
+
+    assert check_compatible(meta, changed) == []
+    changes = ["data.trainBatchSize: 256 → 128", "rollout.n: 5 → 3"]
+    assert segments_after(meta, changed) == (Segment(first_step=41, changes=changes),)
+
+
+def test_segments_of_checkpoint_are_continued() -> None:
+    first = Segment(first_step=11, changes=["rollout.n: 5 → 3"])
+    config = make_trainer_config()
+    meta = meta_of(config, 40, Cursor(1, 2), {}, segments=[first])
+
+    assert segments_after(meta, config) == (first,)
+    cooler = make_trainer_config({"rollout.temperature": 0.5})
+    second = Segment(first_step=41, changes=["rollout.temperature: 0.6 → 0.5"])
+    assert segments_after(meta, cooler) == (first, second)
 
 
 @pytest.mark.row("D14")

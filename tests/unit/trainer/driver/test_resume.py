@@ -7,6 +7,7 @@ import pytest
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
@@ -120,6 +121,8 @@ class Resumed:
     store: CheckpointStore
     reported_resumes: list[int]
     reported_steps: list[int]
+    segment_events: list[dict[str, Any]]
+    progress: Progress
 
 
 def make_retained_state(step: int) -> RetainedState:
@@ -130,23 +133,31 @@ def make_retained_state(step: int) -> RetainedState:
 
 
 async def resume_job(
-    folder: Path, retained: RetainedState | None, *, reported_step: int = 0
+    folder: Path,
+    retained: RetainedState | None,
+    *,
+    reported_step: int = 0,
+    changed_to: TrainerConfig | None = None,
 ) -> Resumed:
-    """Resume a job whose newest checkpoint is that of step 4."""
+    """Resume a job whose newest checkpoint is that of step 4, with `changed_to` if specified."""
     config = make_config(folder)
     ranks = FakeRanks()
     store = make_store(make_claim(folder))
     for step in (2, SAVED):
         meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
         store.save(meta, shards(step))
-    reporter = Reporter(config, 1, publish=Published())
+    config = changed_to or config
+    published = Published()
+    reporter = Reporter(config, 1, publish=published)
     state = await resume(
         config, store, cast(Any, ranks), retained, reporter, reported_step, IDENTITY
     )
     reporter.close()
     logs = Path(config.monitoring.log_dir)
     resumes = [event["step"] for event in read_events(logs) if event["event"] == "resume"]
-    return Resumed(state, ranks, store, resumes, [each["step"] for each in read_history(logs)])
+    segments = [event for event in read_events(logs) if event["event"] == "segment"]
+    steps = [each["step"] for each in read_history(logs)]
+    return Resumed(state, ranks, store, resumes, steps, segments, published.progresses[-1])
 
 
 @pytest.mark.row("B10")
@@ -189,3 +200,35 @@ async def test_retained_step_is_reported_only_if_not_yet_reported(
     resumed = await resume_job(tmp_path, make_retained_state(6), reported_step=reported_step)
 
     assert resumed.reported_steps == steps
+
+
+# --- segments
+
+
+@pytest.mark.parametrize(
+    "retained", [None, make_retained_state(6)], ids=["no state", "state of step 6"]
+)
+async def test_changed_values_start_segment_after_checkpoint(
+    retained: RetainedState | None, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path)
+    cooler = config.rollout.model_copy(update={"temperature": 0.25})
+
+    resumed = await resume_job(
+        tmp_path, retained, changed_to=config.model_copy(update={"rollout": cooler})
+    )
+
+    [segment] = resumed.state.segments
+    assert segment.first_step == SAVED + 1
+    assert segment.changes == [f"rollout.temperature: {config.rollout.temperature} → 0.25"]
+    assert resumed.progress.segments == [segment]
+    events = [(each["first_step"], each["changes"]) for each in resumed.segment_events]
+    # The previous driver wrote the event if ranks retain steps of the segment.
+    assert events == ([] if retained else [(SAVED + 1, segment.changes)])
+
+
+async def test_unchanged_values_start_no_segment(tmp_path: Path) -> None:
+    resumed = await resume_job(tmp_path, None)
+
+    assert resumed.state.segments == ()
+    assert (resumed.segment_events, resumed.progress.segments) == ([], [])

@@ -296,6 +296,22 @@ def test_resumed_run_is_bitwise_equal_to_uninterrupted_run(model: Path, tmp_path
     assert_equal(actual, expected)
 
 
+def test_changed_weight_decay_and_learning_rate_apply_after_resume(
+    model: Path, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "checkpoint")
+    first = make_policy(model)
+    run_steps(first, steps=range(1, 3))
+    save(first.state_dict(), checkpoint_id=folder)
+    second = make_policy(model, weight_decay=0.5, learning_rate=1e-3)
+    resume(second, folder)
+    run_steps(second, steps=range(3, 4))
+
+    [group] = second._optimizer.param_groups
+    assert group["weight_decay"] == 0.5
+    assert group["lr"] == 1e-3
+
+
 def test_checkpoint_before_first_step_does_not_change_training(model: Path, tmp_path: Path) -> None:
     _, expected = run_steps(make_policy(model), steps=range(1, 3))
     policy = make_policy(model)

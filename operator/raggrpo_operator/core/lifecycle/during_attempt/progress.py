@@ -51,6 +51,8 @@ def update_progress(
             progress, this.spec.training.total_steps, this.status.progress.seconds_per_step
         ),
         pinned=_with_chosen_values(this.status.pinned, progress),
+        # Until the attempt has resumed, its progress has no segments.
+        segments=this.status.segments if first_step is None else progress.segments,
     )
     if has_new_step:
         this.status = with_ratios(this.status, this.now)

@@ -1,47 +1,54 @@
-"""The rule that makes values immutable after the first attempt if checkpoints depend on them.
+"""The rules on changes of values that checkpoints depend on, after the first attempt.
 
-Only the API server can evaluate this rule, because the rule reads the previous spec.
+Values of class Model never change; values of class Optimization change only while no attempt is
+running. Only the API server can evaluate these rules, because they read the previous spec.
 """
 
 from collections.abc import Iterator, Mapping
 
 from pydantic.alias_generators import to_camel
 
-from raggrpo_api.spec.retrieval import ResponseMapping
-from raggrpo_api.trainer.resume import (
-    RESUME_CALL_FIELDS,
-    RESUME_ENDPOINT_FIELDS,
-    RESUME_FIELDS,
-    RESUME_JUDGE_FIELDS,
-    RESUME_REWARD_FIELDS,
-)
+from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPTIMIZATION, ChangeClass, fields_of_class
+from raggrpo_api.spec.retrieval import ResponseMapping, RetrievalEndpoint
+from raggrpo_api.spec.reward import JudgeSpec, RewardFunction
+from raggrpo_api.status.conditions import Phase
+from raggrpo_api.trainer.resume import BLOCKS, FREE_JSON_FIELDS, LISTS
 from raggrpo_operator.core.rules.base.cel import is_one_of, optional, specified
 from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 
 _NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
-_FROZEN = "cannot change after the first attempt, because checkpoints depend on it: "
-_REMEDY = "revert the change, or create a new job with its own checkpoint.path"
+_STOPPED_PHASES = tuple(map(str, (Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID)))
+_IS_STOPPED = (
+    "oldSelf.?status.?attempts[?0].?cause.hasValue() && "
+    f"{optional('status.phase', 'oldSelf')}.orValue('') in {list(_STOPPED_PHASES)}"
+)
+"""Condition that no attempt is running or about to start; `cause` is unset while one is running."""
 
 
-def _names(fields: str, block: str = "") -> tuple[str, ...]:
-    return tuple(f"{block}{to_camel(name)}" for name in fields.split())
+def _alias(name: str, block: str = "") -> str:
+    return f"{block}{to_camel(name)}"
 
 
-ITEMS: Mapping[str, tuple[str, ...]] = {
-    "retrieval.endpoints": (
-        *_names(RESUME_ENDPOINT_FIELDS),
-        *(name for name in _names(RESUME_CALL_FIELDS) if name != "response"),
-        *_names(" ".join(ResponseMapping.model_fields), "response."),
-    ),
-    "reward.functions": (
-        *_names(RESUME_REWARD_FIELDS),
-        *_names(RESUME_JUDGE_FIELDS, "judge."),
-    ),
+def _item_fields(model: type[ApiModel], kind: ChangeClass, block: str = "") -> Iterator[str]:
+    """Yield the paths of an item's fields of a class; free JSON, which CEL cannot read, excluded.
+
+    The trainer compares free JSON on resume.
+    """
+    for name in fields_of_class(model, kind):
+        if name == "response":
+            yield from (_alias(each, "response.") for each in ResponseMapping.model_fields)
+        elif name == "judge":
+            yield from _item_fields(JudgeSpec, kind, "judge.")
+        elif name not in FREE_JSON_FIELDS:
+            yield _alias(name, block)
+
+
+ITEM_MODELS: Mapping[str, type[ApiModel]] = {
+    "retrieval.endpoints": RetrievalEndpoint,
+    "reward.functions": RewardFunction,
 }
-"""Frozen fields of list items, by list.
-
-Free-form JSON is not included, because CEL cannot read it; the trainer compares it on resume.
-"""
+"""Model of the items of each list."""
 
 
 def _same(path: str, of_value: str = "") -> str:
@@ -83,34 +90,60 @@ def _same_decay() -> str:
     return f"({decays} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
 
 
-def _values() -> Iterator[tuple[str, str]]:
-    """Yield (text that names a frozen field, CEL condition that the field is unchanged)."""
-    paths = ["preset", "checkpoint.path"]
-    paths += [
-        f"{block}.{to_camel(name)}"
-        for block, fields in RESUME_FIELDS.items()
-        for name in fields.split()
-    ]
-    paths.remove(_DECAY)
+def _blocks(kind: ChangeClass) -> Iterator[str]:
+    """Yield the paths of the fields of a class outside of lists."""
+    for block, model in BLOCKS.items():
+        names = fields_of_class(model, kind)
+        yield from (f"{block}.{to_camel(name)}" for name in names if name not in LISTS)
+
+
+def _values(kind: ChangeClass) -> Iterator[tuple[str, str]]:
+    """Yield (text that names a field, CEL condition that the field is unchanged)."""
+    paths = [*_blocks(kind)]
+    if kind is MODEL:
+        paths = ["preset", "checkpoint.path", *paths]
     for path in paths:
-        yield f"spec.{path}", _same(f"spec.{path}")
-    for path, fields in ITEMS.items():
+        if path != _DECAY:
+            yield f"spec.{path}", _same(f"spec.{path}")
+    for path, model in ITEM_MODELS.items():
+        fields = tuple(_item_fields(model, kind))
         yield f"spec.{path} ({', '.join(fields)})", _same_items(f"spec.{path}", fields)
-    yield _DECAY_FIELDS, _same_decay()
+    if kind is OPTIMIZATION:
+        yield _DECAY_FIELDS, _same_decay()
 
 
 _EQUAL = f"self.spec == oldSelf.spec && {_same_items('spec.retrieval.endpoints', ('name',))}"
 """Condition that the spec is unchanged; `==` ignores the order of endpoints, a keyed list."""
-_VALUES = tuple(_values())
-_UNCHANGED = " && ".join(same for _, same in _VALUES)
-_CHANGED = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in _VALUES)
 
-spec_is_frozen = ServerRule(
-    # One rule for all fields: on every status write, an equal spec short-circuits the other checks.
-    place="",
-    field="spec",
-    cel=f"{_NO_ATTEMPT} || {_EQUAL} || ({_UNCHANGED})",
-    message=_FROZEN + _REMEDY,
-    message_expression=f"'{_FROZEN}' + {_CHANGED} + '{_REMEDY}'",
+
+def _unchanged(kind: ChangeClass, exception: str, message: str, remedy: str) -> ServerRule:
+    """Return the rule that fields of a class are unchanged unless `exception` is true.
+
+    One rule covers all fields of a class: on every status write, an equal spec short-circuits the
+    other checks. The rule is at the root of the schema, the only place where CEL can read the
+    status.
+    """
+    values = tuple(_values(kind))
+    unchanged = " && ".join(same for _, same in values)
+    changed = " + ".join(f"({same} ? '' : '{what}; ')" for what, same in values)
+    return ServerRule(
+        place="",
+        field="spec",
+        cel=f"{exception} || {_EQUAL} || ({unchanged})",
+        message=message + remedy,
+        message_expression=f"'{message}' + {changed} + '{remedy}'",
+    )
+
+
+model_is_frozen = _unchanged(
+    MODEL,
+    _NO_ATTEMPT,
+    "cannot change after the first attempt, because checkpoints depend on it: ",
+    "revert the change, or create a new job with its own checkpoint.path",
 )
-"""The rule is at the root of the schema, the only place where CEL can read the status."""
+optimization_is_frozen_while_running = _unchanged(
+    OPTIMIZATION,
+    f"{_NO_ATTEMPT} || ({_IS_STOPPED})",
+    "cannot change while the job is running: ",
+    "set suspend: true, wait for phase Suspended, then change it; steps are retained",
+)
