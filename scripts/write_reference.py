@@ -22,7 +22,8 @@ from prometheus_client.metrics_core import Metric
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from raggrpo_api.spec.job_spec import Preset
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION, change_class
+from raggrpo_api.spec.job_spec import JobSpec, Preset
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.reasons import ConditionReason
@@ -88,6 +89,13 @@ def fields_page() -> str:
         "job does not specify, for some fields by preset ([presets](presets.md)). *Rules* lists",
         "what `kubectl apply` reports for values that the API server rejects.",
         "",
+        "*Change* says when a field may change after the first attempt:",
+        "",
+        "- any time: the next attempt uses the new value.",
+        "- stopped: while the job is suspended or has ended; the change starts a",
+        "  [segment](../guides/change-a-job.md).",
+        "- no: checkpoints belong to the value.",
+        "",
         "## spec",
         "",
         table(FIELD_HEAD, field_rows(top)),
@@ -105,19 +113,21 @@ def fields_page() -> str:
     return "\n".join(lines)
 
 
-FIELD_HEAD = ("field", "type", "default", "meaning")
+FIELD_HEAD = ("field", "type", "default", "change", "meaning")
+CHANGE_TEXTS = {MODEL: "no", OPTIMIZATION: "stopped", OPERATIONAL: "any time"}
 
 
 def field_rows(
     properties: Mapping[str, Any], block: str = "", prefix: str = ""
-) -> Iterator[tuple[str, str, str, str]]:
+) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield one row per field, nested fields after their parent."""
     for name, schema in properties.items():
         if name == "false":
             continue
         place = f"{prefix}{name}"
         text, default = split_default(schema.get("description", ""), f"{block}{place}")
-        yield f"`{place}`", type_text(schema), default, text
+        stated = change_class(JobSpec, f"{block}{place}")
+        yield f"`{place}`", type_text(schema), default, CHANGE_TEXTS[stated or OPERATIONAL], text
         items = schema.get("items", {})
         if "properties" in schema:
             yield from field_rows(schema["properties"], block, f"{place}.")

@@ -178,19 +178,25 @@ FROZEN: Mapping[str, Mapping[str, Any]] = {
     "spec.preset": {"spec.preset": "MemoryLimited"},
     "spec.model.path": {"spec.model.path": "/mnt/runs/another"},
     "spec.data.trainFiles": {"spec.data.trainFiles": ["/mnt/runs/more.jsonl"]},
-    "spec.data.trainBatchSize": {"spec.data.trainBatchSize": 64},
     "spec.data.columns": {"spec.data.columns": {"prompt": "question"}},
-    "spec.algorithm.klCoefficient": {"spec.algorithm.klCoefficient": 0.1},
-    "spec.rollout.temperature": {"spec.rollout.temperature": 0.9},
-    "spec.training.learningRate": {"spec.training.learningRate": 1e-5},
     "spec.training.seed": {"spec.training.seed": 7},
-    "spec.training.learningRateSchedule": {"spec.training.learningRateSchedule": "Cosine"},
     "spec.reward.functions": {"spec.reward.functions": [{"name": "F1"}]},
     "spec.retrieval.mode": {
         "spec.retrieval": {"mode": "Search", "endpoints": [{"name": "kb", "url": "http://kb/"}]}
     },
     "spec.checkpoint.path": {"spec.checkpoint.path": "/mnt/runs/elsewhere"},
 }
+FROZEN_WHILE_RUNNING: Mapping[str, Mapping[str, Any]] = {
+    "spec.data.trainBatchSize": {"spec.data.trainBatchSize": 64},
+    "spec.algorithm.klCoefficient": {"spec.algorithm.klCoefficient": 0.1},
+    "spec.rollout.temperature": {"spec.rollout.temperature": 0.9},
+    "spec.training.learningRate": {"spec.training.learningRate": 1e-5},
+    "spec.training.learningRateSchedule": {"spec.training.learningRateSchedule": "Cosine"},
+    "spec.reward.functions": {"spec.reward.functions": [{"name": "ExactMatch", "weight": 2}]},
+}
+EXACT_MATCH = {"spec.reward.functions": [{"name": "ExactMatch"}]}
+WHILE_RUNNING = {"attempt": 2, "attempts": [{"number": 2}, {"number": 1, "cause": "Suspended"}]}
+AFTER_ATTEMPT = {"attempt": 1, "attempts": [{"number": 1, "cause": "Suspended"}]}
 JUDGE = {"model": "grader", "prompt": "Grade {completion}"}
 JUDGED = {"name": "Judge", "url": "http://judge/v1/chat/completions", "judge": JUDGE}
 SEARCHED = {"name": "kb", "url": "http://kb/", "protocol": "Http", "response": {"text": "body"}}
@@ -212,13 +218,37 @@ def test_frozen_field_can_change_only_before_first_attempt(
     assert "create a new job with its own checkpoint.path" in refused
 
 
+@pytest.mark.parametrize("field", FROZEN_WHILE_RUNNING)
+def test_optimization_field_can_change_only_while_no_attempt_runs(
+    field: str, api_server: ApiServer, namespace: str
+) -> None:
+    change = {**EXACT_MATCH, **FROZEN_WHILE_RUNNING[field]}
+    create(api_server, namespace, EXACT_MATCH)
+    api_server.write_status("rgj", "small", {"phase": "Running"} | WHILE_RUNNING, namespace)
+    for attempted in (change, {**change, "spec.suspend": True}):
+        refused = edited(api_server, namespace, attempted)
+        assert field in refused
+        assert "cannot change while the job is running" in refused
+        assert "set suspend: true, wait for phase Suspended, then change it" in refused
+    api_server.write_status("rgj", "small", {"phase": "Invalid"} | WHILE_RUNNING, namespace)
+    assert "cannot change while the job is running" in edited(api_server, namespace, change)
+    for phase in ("Suspended", "Succeeded", "Failed", "Invalid"):
+        api_server.write_status("rgj", "small", {"phase": phase} | AFTER_ATTEMPT, namespace)
+        assert edited(api_server, namespace, change) == ""
+        assert edited(api_server, namespace, EXACT_MATCH) == ""
+    api_server.write_status("rgj", "small", {"phase": "Restarting"} | AFTER_ATTEMPT, namespace)
+    assert "cannot change while the job is running" in edited(api_server, namespace, change)
+
+
 def test_removing_frozen_field_after_first_attempt_is_rejected(
     api_server: ApiServer, namespace: str
 ) -> None:
-    create(api_server, namespace, {"spec.data.trainBatchSize": 64})
+    create(api_server, namespace, {"spec.training.seed": 64, "spec.data.trainBatchSize": 64})
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
-    refused = edited(api_server, namespace, {"spec.data.trainBatchSize": REMOVED})
-    assert "spec.data.trainBatchSize; revert the change" in refused
+    removed = {"spec.training.seed": REMOVED, "spec.data.trainBatchSize": REMOVED}
+    refused = edited(api_server, namespace, removed)
+    assert "spec.training.seed; revert the change" in refused
+    assert "spec.data.trainBatchSize; set suspend: true" in refused
 
 
 def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace: str) -> None:
@@ -229,9 +259,9 @@ def test_changed_frozen_fields_are_all_reported(api_server: ApiServer, namespace
     create(api_server, namespace, judged(True))
     api_server.write_status("rgj", "small", {"attempt": 1}, namespace)
     assert edited(api_server, namespace, judged(False)) == ""
-    edit = {"spec.training.seed": 7, "spec.rollout.temperature": 0.9}
+    edit = {"spec.training.seed": 7, "spec.data.maxSamples": 500}
     refused = edited(api_server, namespace, judged(True) | edit)
-    assert "spec.rollout.temperature; spec.training.seed; revert the change" in refused
+    assert "spec.data.maxSamples; spec.training.seed; revert the change" in refused
 
 
 @pytest.mark.row("D14")
@@ -250,9 +280,9 @@ def test_endpoint_request_is_frozen_after_first_attempt_but_url_may_change(
         return edited(api_server, namespace, places)
 
     refused = to(JUDGED | {"judge": JUDGE | {"prompt": "Be strict: {completion}"}}, SEARCHED)
-    assert "spec.reward.functions (name, weight, python, judge.model, judge.prompt" in refused
+    assert "spec.reward.functions (name, python, judge.model, judge.prompt" in refused
     refused = to(JUDGED, SEARCHED | {"response": {"text": "title"}})
-    assert "spec.retrieval.endpoints (name, role, protocol, topK" in refused
+    assert "spec.retrieval.endpoints (name, role, protocol, method, response.items" in refused
     assert "cannot change after the first attempt" in refused
     elsewhere = "http://other/v1/chat/completions"
     headers = [{"name": "Authorization", "secretKeyRef": {"name": "judge", "key": "token"}}]
