@@ -50,15 +50,15 @@ def change_class(model: type[ApiModel], path: str) -> ChangeClass | None:
     Indexes are ignored. A path that leaves the model, such as a key of a map, has the class of the
     last field on it. Returns None if the first name is not a field or no field states a class.
     """
-    found: ChangeClass | None = None
+    nearest: ChangeClass | None = None
     kind: type[ApiModel] | None = model
     for part in path.split("."):
         name = to_snake(part.partition("[")[0])
         if kind is None or name not in kind.model_fields:
-            return found
-        found = classes_of(kind)[name] or found
+            return nearest
+        nearest = classes_of(kind)[name] or nearest
         kind = model_in(kind.model_fields[name].annotation)
-    return found
+    return nearest
 
 
 def model_in(annotation: Any) -> type[ApiModel] | None:
