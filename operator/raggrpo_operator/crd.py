@@ -66,6 +66,7 @@ _COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("S/Step", "number", ".status.progress.secondsPerStep", 1),
     ("Tokens/s", "string", '.status.progress.metrics[?(@.name=="tokens_per_second")].value', 1),
     ("Stage", "string", ".status.progress.stage", 1),
+    ("Lost", "integer", ".status.restarts.lostSteps", 1),
     ("Warnings", "integer", ".status.warningCount", 1),
     ("Cluster", "string", ".status.cluster.name", 1),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),

@@ -25,6 +25,10 @@ class AccessDenied(OperatorError):
     """HTTP 401 or 403. A server of the job that returns one of them counts as unreachable."""
 
 
+class QuotaExceeded(AccessDenied):
+    """HTTP 403 because a ResourceQuota does not admit the object; quota may become available."""
+
+
 class NotFound(OperatorError):
     """HTTP 404: the object or its kind does not exist."""
 

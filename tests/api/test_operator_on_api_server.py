@@ -178,7 +178,7 @@ async def test_restarted_operator_does_not_repeat_actions(
     status = await environment.until(is_phase("Succeeded"))
     assert environment.ray.submitted == ["small-a1"]
     assert len(environment.kuberay.clusters_seen) == 1
-    assert status["restarts"]["total"] == 0
+    assert status.get("restarts", {}).get("total", 0) == 0
 
 
 @asynccontextmanager
@@ -219,7 +219,7 @@ async def test_restarted_operator_does_not_act_before_cache_sync(
         status = await fake.until(is_phase("Succeeded"))
 
     assert fake.ray.submitted == ["small-a1"]
-    assert (len(fake.kuberay.clusters_seen), status["restarts"]["total"]) == (1, 0)
+    assert (len(fake.kuberay.clusters_seen), status.get("restarts", {}).get("total", 0)) == (1, 0)
 
 
 async def test_ray_cluster_deleted_during_operator_downtime_is_recreated(
@@ -361,7 +361,7 @@ async def test_suspended_job_saves_checkpoint_deletes_pods_and_resumes(
     second, first = status["attempts"]
     assert first["cause"] == "Suspended"
     assert second["fromStep"] == 7
-    assert status["restarts"]["total"] == 0
+    assert status.get("restarts", {}).get("total", 0) == 0
 
 
 @pytest.mark.row("B2")
@@ -561,7 +561,7 @@ async def test_kueue_preemption_does_not_use_restart_budget(
     second, first = status["attempts"]
     assert first["cause"] == "Preempted"
     assert (second["tier"], second["cluster"], second["fromStep"]) == ("NewCluster", 1, 7)
-    assert status["restarts"]["sinceProgress"] == 0
+    assert status["restarts"].get("sinceProgress", 0) == 0
     assert len(environment.kuberay.clusters_seen) == 1
     assert cluster is not None
     assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["nodeSelector"] == NODE_SELECTOR

@@ -122,3 +122,7 @@ class Cause(StrEnum):
     """The driver exited with an unexpected code or signal. The message has its last log lines."""
     SUCCEEDED = "Succeeded"
     """The attempt reached its target step."""
+
+
+WRITE_FAILURES = frozenset({Cause.CHECKPOINT_WRITE_FAILED, Cause.VOLUME_FULL})
+"""Causes of attempts that could not write a checkpoint."""

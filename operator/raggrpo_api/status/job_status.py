@@ -175,13 +175,33 @@ def status_from_json(raw: Any) -> JobStatus:
     return _STATUS.validate_python(raw)
 
 
-def status_to_json(status: JobStatus, *, with_nulls: bool = True) -> dict[str, Any]:
-    """Return the status as JSON; requests to the API server must not contain nulls."""
+def status_to_json(status: JobStatus) -> dict[str, Any]:
+    """Return the complete status as JSON."""
     values: dict[str, Any] = _STATUS.dump_python(status, mode="json", by_alias=True)
-    return values if with_nulls else _without_nulls(values)
+    return values
 
 
-def _without_nulls(value: Any) -> Any:
+def sparse_status(status: JobStatus) -> dict[str, Any]:
+    """Return the status as JSON without nulls, and without zeros and empty values by default.
+
+    It parses to the same status. The API server rejects nulls, and `kubectl describe` would list
+    every zero.
+    """
+    specified = _STATUS.dump_python(status, mode="json", by_alias=True, exclude_defaults=True)
+    sparse: dict[str, Any] = _sparse(status_to_json(status), specified)
+    return sparse
+
+
+def _sparse(value: Any, specified: Any) -> Any:
+    """Return `value` without keys that are null, or empty and missing in `specified`."""
     if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+        specified = specified or {}
+        pairs = {name: _sparse(each, specified.get(name)) for name, each in value.items()}
+        return {
+            name: each
+            for name, each in pairs.items()
+            if each or (name in specified and each is not None)
+        }
+    if isinstance(value, list) and specified:
+        return [_sparse(*pair) for pair in zip(value, specified, strict=True)]
+    return value

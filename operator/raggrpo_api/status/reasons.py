@@ -35,7 +35,7 @@ class ConditionReason(StrEnum):
     HEAD_RETURN_TIMEOUT = "HeadReturnTimeout"
     """A replaced head did not become ready in time; the job gets a new cluster."""
 
-    # Why pods do not start: PreflightPassed, ClusterReady
+    # Why pods do not start: PreflightPassed, RetrieverReady, ClusterReady
     UNSCHEDULABLE = "Unschedulable"
     """No node fits a pod."""
     SCHEDULING_GATED = "SchedulingGated"
@@ -46,8 +46,10 @@ class ConditionReason(StrEnum):
     """A container cannot be created, for example because a Secret is missing."""
     CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
     """A container exits repeatedly."""
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """A ResourceQuota does not admit a pod; the message has its name and limits."""
     REPLICA_FAILURE = "ReplicaFailure"
-    """KubeRay could not create a pod."""
+    """KubeRay, or the Deployment of a retriever, could not create a pod."""
     PODS_NOT_READY = "PodsNotReady"
     """Pods do not start for another reason."""
 
@@ -159,6 +161,7 @@ POD_START_REASONS = frozenset(
         ConditionReason.IMAGE_PULL_FAILED,
         ConditionReason.CONTAINER_START_FAILED,
         ConditionReason.CRASH_LOOP_BACK_OFF,
+        ConditionReason.QUOTA_EXCEEDED,
         ConditionReason.REPLICA_FAILURE,
         ConditionReason.PODS_NOT_READY,
     }

@@ -26,6 +26,7 @@ from raggrpo_operator.errors import (
     NotFound,
     OperatorError,
     PermanentError,
+    QuotaExceeded,
     TransientError,
 )
 
@@ -236,6 +237,8 @@ def api_error(status: int, call: str, text: bytes) -> OperatorError:
     """Return the OperatorError for an HTTP error of the API server."""
     detail = _status_field(text, "message") or text[:300].decode(errors="replace")
     message = f"{call}: HTTP {status} {detail}"
+    if status == _FORBIDDEN and is_quota_rejection(detail):
+        return QuotaExceeded(message)
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         return AccessDenied(message)
     if status == _NOT_FOUND:
@@ -247,6 +250,14 @@ def api_error(status: int, call: str, text: bytes) -> OperatorError:
     if status in (_GONE, _TOO_MANY) or status >= 500:
         return TransientError(message)
     return PermanentError(message)
+
+
+def is_quota_rejection(message: str) -> bool:
+    """Return whether a ResourceQuota rejected a pod, also for a limit that it requires.
+
+    The API server reports both with the same status code and reason as a lack of permissions.
+    """
+    return any(text in message for text in ("exceeded quota: ", "failed quota: "))
 
 
 def _status_field(text: bytes, field: str) -> str:

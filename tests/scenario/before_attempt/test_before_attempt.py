@@ -418,7 +418,7 @@ def test_tier_is_new_cluster_when_cluster_is_queued_again() -> None:
     decision = decide(job, Observed(cluster=QUEUED), at(10))
 
     assert decision.status.attempts[0].tier is Tier.NEW_CLUSTER
-    assert condition_of(decision, ConditionType.READY) == ("False", "NotReady")
+    assert condition_of(decision, ConditionType.READY) == ("False", "Queued")
 
 
 @pytest.mark.parametrize(

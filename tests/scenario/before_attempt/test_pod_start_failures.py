@@ -55,6 +55,8 @@ class PodsRuntime(FakeRuntime):
             observed = replace(observed, retrievers=tuple(waiting))
         if self.preflight_waits and observed.preflight is not None:
             waiting = replace(observed.preflight, result=None, waiting_for=PULL_FAILURE)
+            if self.final_cause is not None:
+                waiting = replace(waiting, problem=PULL_FAILURE, cannot_start=True)
             return replace(observed, preflight=waiting)
         cluster = observed.cluster
         if cluster is None:
@@ -206,3 +208,14 @@ async def test_settling_does_not_wait_for_evidence_of_stopped_driver() -> None:
     await scenario.until_quiet()
 
     assert causes(scenario) == [Cause.STALLED, Cause.SUCCEEDED]
+
+
+async def test_preflight_that_cannot_start_fails_job_without_retry() -> None:
+    scenario, _ = make_pods_scenario(preflight_waits=True, final_cause=Cause.START_FAILED)
+
+    status = await scenario.until_quiet()
+
+    assert status.phase is Phase.FAILED
+    assert scenario.count(StartPreflight) == 1
+    assert scenario.condition(ConditionType.FAILED) == ("True", "StartFailed", PULL_FAILURE)
+    assert scenario.condition(ConditionType.READY)[:2] == ("False", "StartFailed")

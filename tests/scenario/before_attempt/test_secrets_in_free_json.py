@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.status.conditions import ConditionType, Phase
-from raggrpo_api.status.job_status import status_to_json
+from raggrpo_api.status.job_status import sparse_status
 from raggrpo_operator.core.lifecycle.actions import SubmitAttempt
 from support.fakes.fake_runtime import Scenario, make_scenario, until_step
 
@@ -85,4 +85,4 @@ async def test_secret_added_to_running_job_prevents_next_attempt() -> None:
 
 
 def visible_text(scenario: Scenario) -> str:
-    return str(status_to_json(scenario.status, with_nulls=False))
+    return str(sparse_status(scenario.status))

@@ -53,7 +53,7 @@ async def make_environment(folder: Path, jobs: int) -> AsyncIterator[ReconcilerE
 
 
 def intent_of(environment: ReconcilerEnvironment) -> str:
-    seconds: str = environment.stored()["status"]["restartState"].get("intent", "")
+    seconds: str = environment.stored()["status"].get("restartState", {}).get("intent", "")
     return seconds
 
 

@@ -67,13 +67,14 @@ async def test_ready_condition_is_true_while_training_and_after_success() -> Non
     scenario = make_scenario({(1, 27): CRASH})
 
     await until_step(scenario, 5)
-    while_it_trains = scenario.condition(ConditionType.READY)[0]
+    while_it_trains = scenario.condition(ConditionType.READY)[:2]
     await scenario.until(lambda status: status.restarts.total == 1)
-    after_a_crash = scenario.condition(ConditionType.READY)[0]
+    after_a_crash = scenario.condition(ConditionType.READY)[:2]
     await scenario.until_quiet()
 
-    assert (while_it_trains, after_a_crash) == ("True", "False")
-    assert scenario.condition(ConditionType.READY)[:2] == ("True", "Ready")
+    assert while_it_trains == ("True", "Training")
+    assert after_a_crash == ("False", "ProgramError")
+    assert scenario.condition(ConditionType.READY)[:2] == ("True", "TargetReached")
 
 
 async def test_phases_are_reported_in_order() -> None:
@@ -804,3 +805,38 @@ async def test_failed_backup_is_reported_and_job_continues() -> None:
     assert condition == ("False", "BackupFailed", "step 20; cannot copy /10 to s3://runs: down")
     assert scenario.condition(ConditionType.CHECKPOINT_HEALTHY) == ("True", "Saved", "step 60")
     assert causes(scenario) == [Cause.SUCCEEDED]
+
+
+async def test_checkpoint_is_unhealthy_after_full_volume_until_next_save() -> None:
+    scenario = make_scenario({(1, 15): exits(ExitCode.VOLUME_FULL, "no space left: /mnt/runs")})
+
+    await scenario.until_quiet()
+
+    kind = ConditionType.CHECKPOINT_HEALTHY
+    assert scenario.condition(kind)[:2] == ("False", "VolumeFull")
+    assert "no space left" in scenario.condition(kind)[2]
+    scenario.retry("1")
+    await until_step(scenario, 11)
+    assert scenario.condition(kind)[:2] == ("False", "VolumeFull")
+    await until_step(scenario, 21)
+    assert scenario.condition(kind)[:2] == ("True", "Saved")
+
+
+async def test_step_does_not_fall_back_to_zero_while_next_attempt_loads() -> None:
+    scenario = make_scenario({(1, 15): CRASH})
+
+    await scenario.until_quiet()
+
+    steps = [status.progress.step_of_total for status in scenario.runtime.statuses]
+    assert "0/60" not in steps[steps.index("15/60") :]
+    assert "11/60" in steps[steps.index("15/60") :]
+
+
+async def test_lost_steps_are_reported_once_attempt_resumes() -> None:
+    scenario = make_scenario({(1, 15): CRASH})
+
+    await scenario.until_quiet()
+
+    assert scenario.condition(ConditionType.RESUME_VERIFIED)[2] == (
+        "attempt 2: started from step 10; 5 steps of attempt 1 lost"
+    )

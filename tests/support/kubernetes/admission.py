@@ -10,7 +10,7 @@ import httpx
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_api.status.job_status import JobStatus, status_to_json
+from raggrpo_api.status.job_status import JobStatus, sparse_status
 from raggrpo_operator.core.lifecycle.decide import decide
 from raggrpo_operator.core.lifecycle.observed import Observed
 from raggrpo_operator.core.spec.parse import parse_job
@@ -77,7 +77,7 @@ def first_round(raw: Mapping[str, Any]) -> Verdict:
     events = [render_event(body, each, NOW, "test") for each in transitions(JobStatus(), status)]
     seconds = time.perf_counter() - start
     return Verdict(
-        status_to_json(status, with_nulls=False),
+        sparse_status(status),
         events,
         refused,
         accepted.message,

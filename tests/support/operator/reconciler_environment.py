@@ -10,7 +10,7 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_api.status.job_status import ClusterStatus, JobStatus, PreflightStatus, status_to_json
+from raggrpo_api.status.job_status import ClusterStatus, JobStatus, PreflightStatus, sparse_status
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
@@ -50,7 +50,7 @@ def make_running_status(facts: Facts | None = None, job: RagGrpoJob | None = Non
         sizing=size(resolve(job or make_job()).spec, facts),
     )
     status = set_condition(status, ConditionType.PREFLIGHT_PASSED, True, "Passed", "", NOW)
-    return status_to_json(status, with_nulls=False)
+    return sparse_status(status)
 
 
 @dataclass

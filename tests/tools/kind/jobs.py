@@ -23,8 +23,9 @@ def make_small_job(name: str, image: str, changes: Mapping[str, Any]) -> dict[st
 
 def condition(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a condition; its status is `Unknown` if it is missing."""
+    unknown = {"type": kind, "status": "Unknown", "reason": "", "message": ""}
     matches = (each for each in status.get("conditions", []) if each["type"] == kind)
-    return next(matches, {"type": kind, "status": "Unknown", "reason": "", "message": ""})
+    return unknown | next(matches, {})
 
 
 def wait_for_status(

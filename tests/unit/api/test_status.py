@@ -1,6 +1,7 @@
 """JSON of the status, and rejection of unknown fields in edits."""
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +13,13 @@ from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
-from raggrpo_api.status.job_status import JobStatus, Pinned, status_from_json, status_to_json
+from raggrpo_api.status.job_status import (
+    JobStatus,
+    Pinned,
+    sparse_status,
+    status_from_json,
+    status_to_json,
+)
 from raggrpo_api.status.restart_state import (
     LaunchState,
     Remedies,
@@ -57,9 +64,9 @@ def test_restart_state_is_flat_in_json() -> None:
     assert (state["intent"], state["tries"], state["slowestSaveSeconds"]) == ("Stalled", 2, 4.2)
 
 
-@pytest.mark.parametrize("with_nulls", [True, False])
-def test_status_round_trips_through_json(with_nulls: bool) -> None:
-    raw = status_to_json(STATUS, with_nulls=with_nulls)
+@pytest.mark.parametrize("to_json", [status_to_json, sparse_status])
+def test_status_round_trips_through_json(to_json: Callable[[JobStatus], Any]) -> None:
+    raw = to_json(STATUS)
     job = parse_job(make_raw_job() | {"status": raw})
 
     assert status_from_json(raw) == STATUS
@@ -67,12 +74,26 @@ def test_status_round_trips_through_json(with_nulls: bool) -> None:
     assert job.status == STATUS
 
 
-def test_unset_times_are_empty_strings_in_status_json() -> None:
-    raw = status_to_json(STATUS, with_nulls=False)
+def test_sparse_status_has_only_specified_zeros() -> None:
+    status = replace(STATUS, best_step=0, attempts=[AttemptRecord(number=1, from_step=0)])
 
-    assert {"checkpoint", "bestStep"}.isdisjoint(raw)
-    assert {"cause", "fromStep"}.isdisjoint(raw["attempts"][0])
-    assert raw["completionTime"] == raw["restartState"]["nextRetryTime"] == ""
+    raw = sparse_status(status)
+
+    assert status_from_json(raw) == status
+    assert sorted(zero_paths(raw)) == ["attempts.fromStep", "bestStep"]
+    assert raw["attempts"] == [{"number": 1, "tier": "First", "cluster": 1, "fromStep": 0}]
+
+
+def zero_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of zeros, empty values and nulls."""
+    if value in (None, 0, "", [], {}):
+        yield path
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from zero_paths(each, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for each in value:
+            yield from zero_paths(each, path)
 
 
 def test_pinned_values_ignore_unknown_keys() -> None:

@@ -35,6 +35,8 @@ class PreflightObserved:
     """Result of preflight; None while preflight is running."""
     problem: str = ""
     """Why preflight failed without a result; "" if it did not."""
+    cannot_start: bool = False
+    """Whether the pod cannot start until a person has fixed the cause, which `problem` says."""
     waiting_for: str = ""
     """Why preflight has not started, for example because its image cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
@@ -95,6 +97,8 @@ class RetrieverObserved:
     """Whether the retriever has exited and must be restarted."""
     cause: Cause | None = None
     """Cause that a restart of the retriever cannot fix, or None if there is none."""
+    reason: ConditionReason = ConditionReason.RETRIEVER_NOT_READY
+    """Condition reason for `problem`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Group, RestartState
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.schemas import known_schemas, unknown_paths
@@ -23,10 +22,10 @@ from raggrpo_operator.core.state.conditions import (
     ConditionChange,
     Reason,
     get_condition,
-    is_true,
     phase_from,
     set_condition,
 )
+from raggrpo_operator.core.state.readiness import with_ready
 from raggrpo_operator.core.state.size_limit import within_limit
 
 from .actions import Action, PodPlan
@@ -178,14 +177,7 @@ class Round:
 
     def decision(self, requeue_after: float | None = POLL_SECONDS) -> Decision:
         """Return the decision with the phase derived from the conditions."""
-        # Ready is defined as in kstatus. Progressing alone does not imply it: a queue may have
-        # preempted the pods of an attempt whose end has not been observed yet.
-        is_healthy = is_true(self.status, ConditionType.PROGRESSING)
-        is_healthy &= not is_true(self.status, ConditionType.SUSPENDED)
-        is_healthy &= not is_true(self.status, ConditionType.WAITING_FOR_ENDPOINT)
-        is_ready = is_healthy or is_true(self.status, ConditionType.COMPLETE)
-        reason = ConditionReason.READY if is_ready else ConditionReason.NOT_READY
-        self.set_condition(ConditionType.READY, is_ready, reason)
+        self.status = with_ready(self.status, self.now)
         status = replace(self.status, phase=phase_from(self.status))
         self.status = status if status == self.job.status else within_limit(status)
         return Decision(self.status, tuple(self.actions), requeue_after)

@@ -56,13 +56,25 @@ def set_condition(
     now: datetime,
 ) -> JobStatus:
     """Return the status with this condition; the transition time changes only with `value`."""
+    return put_condition(status, kind, value, str(reason), message, now)
+
+
+def put_condition(
+    status: JobStatus,
+    kind: ConditionType,
+    value: bool | None,
+    reason: str,
+    message: str,
+    now: datetime,
+) -> JobStatus:
+    """Do the same as `set_condition` with a reason copied from another condition."""
     text = {True: "True", False: "False", None: "Unknown"}[value]
     old = get_condition(status, kind)
     since = old.last_transition_time if old.status == text else now
     new = Condition(
         type=kind,
         status=text,
-        reason=str(reason),
+        reason=reason,
         message=lines(message, MAX_MESSAGE),
         last_transition_time=since or now,
         observed_generation=status.observed_generation,

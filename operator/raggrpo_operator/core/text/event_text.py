@@ -1,9 +1,11 @@
 """Notes of the Events about condition transitions. Pure."""
 
 from raggrpo_api.status.attempts import Tier
+from raggrpo_api.status.cause import WRITE_FAILURES
 from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason
+from raggrpo_operator.core.state.lost_steps import lost_remark
 
 CLUSTER_OF_TIER = {
     Tier.FIRST: "a new cluster",
@@ -64,10 +66,14 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
         case ConditionType.PROGRESSING, "False":
             return _stop_headline(status, now)
         case ConditionType.CHECKPOINT_HEALTHY, "True":
-            was_failing = before.status == "False"
-            return "Backups succeed again" if was_failing else "First checkpoint saved"
+            return _saved_headline(before)
         case ConditionType.CHECKPOINT_HEALTHY, "False":
-            return "The checkpoint was saved, but its backup failed"
+            has_failed = now.reason in WRITE_FAILURES
+            return (
+                "The checkpoint could not be saved"
+                if has_failed
+                else "The checkpoint was saved, but its backup failed"
+            )
         case ConditionType.RESUME_VERIFIED, "False":
             return "The attempt did not resume from the newest checkpoint"
         case ConditionType.SUSPENDED, "True":
@@ -80,6 +86,13 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
         case kind, "True" if kind in WARNING_CONDITIONS:
             return WARNING_CONDITIONS[kind][0]
     return ""
+
+
+def _saved_headline(before: Condition) -> str:
+    if before.status != "False":
+        return "First checkpoint saved"
+    was_written = before.reason not in WRITE_FAILURES
+    return "Backups succeed again" if was_written else "Checkpoints are saved again"
 
 
 def _stop_headline(status: JobStatus, now: Condition) -> str:
@@ -106,4 +119,4 @@ def _attempt_started(status: JobStatus, now: Condition) -> str:
     cluster = CLUSTER_OF_TIER[record.tier]
     note = f"Attempt {record.number} started on {cluster} from step {record.from_step}"
     is_older = now.reason == ConditionReason.OLDER_CHECKPOINT
-    return f"{note}, an older checkpoint: {now.message}" if is_older else note
+    return f"{note}, an older checkpoint: {now.message}" if is_older else note + lost_remark(status)

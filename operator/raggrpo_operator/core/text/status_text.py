@@ -91,7 +91,8 @@ def _progress(status: JobStatus) -> str:
 
 def _restarts(status: JobStatus) -> str:
     by_cause = ", ".join(f"{cause} {n}" for cause, n in status.restarts.by_cause.items())
-    return f"{status.restarts.total}{': ' if by_cause else ''}{by_cause}"
+    lost = f"; lost steps: {status.restarts.lost_steps}" if status.restarts.lost_steps else ""
+    return f"{status.restarts.total}{': ' if by_cause else ''}{by_cause}{lost}"
 
 
 def _attempt(attempt: AttemptRecord) -> str:

@@ -1,6 +1,6 @@
 """Convert Kubernetes objects to the observations that `decide` reads. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from raggrpo_operator.core.lifecycle.observed import (
 from raggrpo_operator.core.manifests.retriever import service_address
 from raggrpo_operator.core.spec.images import image_id
 from raggrpo_operator.core.state.conditions import parse_timestamp
+from raggrpo_operator.kube.client import is_quota_rejection
 from raggrpo_operator.kube.cluster_objects import (
     condition_of,
     controller_of,
@@ -36,7 +37,6 @@ from raggrpo_operator.kube.pod_evidence import (
     StartProblem,
     is_head,
     main_status,
-    start_problem,
 )
 
 Manifest = Mapping[str, Any]
@@ -45,6 +45,10 @@ CLOCK_SKEW_SECONDS = 60
 """Maximum seconds by which the clock of the API server is assumed to be ahead."""
 PHASES_WITHOUT_DRIVER = frozenset({"Pending", "Succeeded", "Failed"})
 """Pod phases in which no driver can be running."""
+COMMAND_MISSING_REASONS = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons with which a container terminates if its image does not have the command."""
+StartCheck = Callable[[Manifest], tuple[StartProblem | None, bool]]
+"""Pod → its start problem, and whether that is final."""
 
 
 def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumber | None:
@@ -136,17 +140,24 @@ def observed_cluster(
         )
     if is_reachable and all_pods_live and are_workers_ready(ray_cluster):
         return ClusterObserved(number, is_ready=True)
-    replica_failure = condition_of(ray_cluster, "ReplicaFailure")
     if problem is not None:
         cause_of_start = Cause.START_FAILED if problem_is_final else None
         return ClusterObserved(
             number, cause=cause_of_start, message=problem.message, waiting_reason=problem.reason
         )
-    if replica_failure.get("status") == "True":
-        message = f"{replica_failure.get('reason', '')}: {replica_failure.get('message', '')}"
-        reason = ConditionReason.REPLICA_FAILURE
-        return ClusterObserved(number, message=message, waiting_reason=reason)
+    if (failure := replica_failure(ray_cluster)) is not None:
+        return ClusterObserved(number, message=failure[1], waiting_reason=failure[0])
     return ClusterObserved(number)
+
+
+def replica_failure(owner: Manifest) -> tuple[ConditionReason, str] | None:
+    """Return why a RayCluster or Deployment cannot create pods, or None if it can."""
+    condition = condition_of(owner, "ReplicaFailure")
+    if condition.get("status") != "True":
+        return None
+    message = f"{condition.get('reason', '')}: {one_line(condition.get('message', ''), 1000)}"
+    is_quota = is_quota_rejection(message)
+    return ConditionReason.QUOTA_EXCEEDED if is_quota else ConditionReason.REPLICA_FAILURE, message
 
 
 def _restarts_head(ray_cluster: Manifest) -> bool:
@@ -248,7 +259,7 @@ def observed_preflight(
     if problem is None:
         return PreflightObserved(spec_hash)
     if problem_is_final:
-        return PreflightObserved(spec_hash, problem=problem.message)
+        return PreflightObserved(spec_hash, problem=problem.message, cannot_start=True)
     return PreflightObserved(spec_hash, waiting_for=problem.message, waiting_reason=problem.reason)
 
 
@@ -262,15 +273,17 @@ def _exited_preflight(spec_hash: str, pod: Manifest, terminated: Manifest) -> Pr
         problem = (
             f"pod {_name(pod)} exited with exit code {code} ({reason}) without a result: {tail}"
         )
-        return PreflightObserved(spec_hash, problem=problem)
+        return PreflightObserved(
+            spec_hash, problem=problem, cannot_start=reason in COMMAND_MISSING_REASONS
+        )
     return PreflightObserved(spec_hash, result)
 
 
 def observed_retrievers(
-    deployments: Collection[Manifest], pods: Collection[Manifest]
+    deployments: Collection[Manifest], pods: Collection[Manifest], check_start: StartCheck
 ) -> tuple[RetrieverObserved, ...]:
     """Return the job's managed retrievers as `decide` reads them."""
-    return tuple(_retriever(n, each, pods) for n, each in _by_endpoint(deployments))
+    return tuple(_retriever(n, each, pods, check_start) for n, each in _by_endpoint(deployments))
 
 
 def service_names(deployments: Collection[Manifest]) -> dict[str, str]:
@@ -285,7 +298,9 @@ def _by_endpoint(deployments: Collection[Manifest]) -> Iterator[tuple[str, Manif
             yield endpoint, each
 
 
-def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> RetrieverObserved:
+def _retriever(
+    name: str, deployment: Manifest, pods: Collection[Manifest], check_start: StartCheck
+) -> RetrieverObserved:
     address = service_address(deployment["metadata"]["namespace"], _name(deployment))
     if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
         return RetrieverObserved(name, address, is_ready=True)
@@ -299,8 +314,15 @@ def _retriever(name: str, deployment: Manifest, pods: Collection[Manifest]) -> R
             problem = f"pod {_name(pod)} exited with exit code {code}: {message}"
             cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
             return RetrieverObserved(name, address, problem=one_line(problem, 1000), cause=cause)
-        if (start := start_problem(pod)) is not None:
-            return RetrieverObserved(name, address, problem=start.message)
+        start, is_final = check_start(pod)
+        if start is not None:
+            cause = Cause.START_FAILED if is_final else None
+            return RetrieverObserved(
+                name, address, problem=start.message, cause=cause, reason=start.reason
+            )
+    failure = replica_failure(deployment)
+    if failure is not None:
+        return RetrieverObserved(name, address, problem=failure[1], reason=failure[0])
     return RetrieverObserved(name, address, problem="starting")
 
 

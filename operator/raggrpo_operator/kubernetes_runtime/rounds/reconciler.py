@@ -16,12 +16,14 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.spec.parse import parse_job, parse_update
 from raggrpo_operator.core.spec.violation import Reason, Violation
 from raggrpo_operator.core.state.conditions import phase_from, set_condition
+from raggrpo_operator.core.state.readiness import with_ready
 from raggrpo_operator.errors import (
     AccessDenied,
     Conflict,
     NameTaken,
     NotFound,
     OperatorError,
+    QuotaExceeded,
 )
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey, is_being_deleted
@@ -140,9 +142,7 @@ class Reconciler:
         status = set_condition(
             status, ConditionType.ACCEPTED, False, violations[0].reason, lines, now
         )
-        status = set_condition(
-            status, ConditionType.READY, False, ConditionReason.NOT_READY, "", now
-        )
+        status = with_ready(status, now)
         status = replace(status, phase=phase_from(status))
         if status != old:
             await self._context.writer.write(body, status)
@@ -220,6 +220,8 @@ def _bug_message(error: Exception) -> str:
 
 def _reason(error: OperatorError) -> ConditionReason:
     match error:
+        case QuotaExceeded():
+            return ConditionReason.QUOTA_EXCEEDED
         case AccessDenied():
             return ConditionReason.ACCESS_DENIED
         case NameTaken():

@@ -43,7 +43,7 @@ from raggrpo_operator.kube.cluster_objects import (
     labels_of,
     owned_by,
 )
-from raggrpo_operator.kube.pod_evidence import Loss
+from raggrpo_operator.kube.pod_evidence import Loss, Pod, StartProblem
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.ray_jobs import config_json
 
@@ -115,7 +115,7 @@ class KubernetesRuntime:
         problem, is_final = context.evidence.start_problem(self._key, preflights, now)
         observed = Observed(
             preflight=observed_preflight(preflights, problem, is_final),
-            retrievers=observed_retrievers(self._deployments(), pods),
+            retrievers=observed_retrievers(self._deployments(), pods, self._check_start),
             default_image=context.children.settings.trainer_image,
             delay_seconds=self._delay_seconds,
         )
@@ -140,6 +140,9 @@ class KubernetesRuntime:
             is_head_reachable=is_reachable,
             evidence_seconds=EVIDENCE_SECONDS,
         )
+
+    def _check_start(self, pod: Pod) -> tuple[StartProblem | None, bool]:
+        return self._context.evidence.start_problem(self._key, [pod], self._context.clock())
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:
         """Perform one action."""

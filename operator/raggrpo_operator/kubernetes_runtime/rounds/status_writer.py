@@ -10,11 +10,12 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import (
     JobStatus,
     ProgressStatus,
+    sparse_status,
     status_from_json,
-    status_to_json,
 )
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
+from raggrpo_operator.core.state.readiness import with_ready
 from raggrpo_operator.errors import Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey
@@ -59,7 +60,7 @@ class StatusWriter:
             self._store.defer_status(key, body, status)
             return body
         try:
-            manifest = _status_manifest(body, status_to_json(status, with_nulls=False))
+            manifest = _status_manifest(body, sparse_status(status))
             updated = self._store.put(key, await self._client.apply_status(manifest))
         except Conflict:
             self._store.put(key, await self._client.get(JOBS, key.namespace, key.name))
@@ -80,6 +81,7 @@ class StatusWriter:
             return
         kind, now = ConditionType.RECONCILING, self._clock()
         status = set_condition(status, kind, is_error, reason, message, now)
+        status = with_ready(status, now)
         new = get_condition(status, kind)
         if (old.status, old.reason, old.message) != (new.status, new.reason, new.message):
             await self.write(body, status)
@@ -97,7 +99,7 @@ class StatusWriter:
         known = conditions.get(kind, {})
         if (known.get("reason"), known.get("message")) == (condition.reason, condition.message):
             return
-        [conditions[kind]] = status_to_json(status, with_nulls=False)["conditions"]
+        [conditions[kind]] = sparse_status(status)["conditions"]
         changed = {**raw, "conditions": list(conditions.values())}
         self._store.put(
             JobKey.of(body), await self._client.apply_status(_status_manifest(body, changed))

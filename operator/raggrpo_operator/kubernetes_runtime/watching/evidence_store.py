@@ -17,7 +17,7 @@ from raggrpo_operator.kube.cluster_objects import (
     controller_of,
     labels_of,
 )
-from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, loss, start_problem
+from raggrpo_operator.kube.pod_evidence import Loss, Pod, StartProblem, loss, start_problem
 
 _GPU_ROLES = (PodRole.TRAINER, PodRole.ROLLOUT)
 
@@ -54,7 +54,7 @@ class EvidenceStore:
         return sorted(recent, key=lambda each: (-each.weight, each.time))
 
     def start_problem(
-        self, key: JobKey, pods: Collection[Manifest], now: datetime
+        self, key: JobKey, pods: Collection[Pod], now: datetime
     ) -> tuple[StartProblem | None, bool]:
         """Return a problem that keeps these pods from starting, if any, and whether it is final.
 
@@ -82,7 +82,7 @@ class EvidenceStore:
         self._failing_since.pop(key, None)
 
 
-def _scheduling_rank(pod: Manifest) -> int:
+def _scheduling_rank(pod: Pod) -> int:
     """Return the sort key of a pod; pods with GPUs come first, as they are hardest to schedule."""
     role = labels_of(pod).get(names.LABEL_ROLE)
     return _GPU_ROLES.index(role) if role in _GPU_ROLES else len(_GPU_ROLES)

@@ -87,7 +87,7 @@ def trim_child(body: Mapping[str, Any]) -> Manifest:
             child["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
             child["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
-            child["status"] = _only(status, ("readyReplicas",))
+            child["status"] = _only(status, ("readyReplicas", "conditions"))
     return child
 
 

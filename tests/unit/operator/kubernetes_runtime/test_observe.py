@@ -14,7 +14,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     PreflightObserved,
     RetrieverObserved,
 )
-from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight
+from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight, start_problem
 from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     cluster_with_orphaned_head,
     image_ids,
@@ -208,7 +208,48 @@ def test_preflight_start_failure_becomes_problem_when_final() -> None:
     assert early == PreflightObserved(
         "abc", waiting_for="reported: no image", waiting_reason=ConditionReason.IMAGE_PULL_FAILED
     )
-    assert late == PreflightObserved("abc", problem="reported: no image")
+    assert late == PreflightObserved("abc", problem="reported: no image", cannot_start=True)
+
+
+def test_preflight_cannot_start_when_image_lacks_command() -> None:
+    result = observed_preflight([preflight(container(ended("StartError", 128)))], None, False)
+
+    assert result is not None
+    assert result.cannot_start
+    assert "StartError" in result.problem
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('pods "x" is forbidden: exceeded quota: q, requested: cpu=2', "QuotaExceeded"),
+        ('pods "x" is forbidden: failed quota: q: must specify limits.cpu', "QuotaExceeded"),
+        ("admission webhook denied the request", "ReplicaFailure"),
+    ],
+)
+def test_owner_that_cannot_create_pods_is_observed_with_reason(message: str, reason: str) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    status = {"conditions": [failure | {"message": message}], "readyReplicas": 0}
+    metadata = {"name": "r", "namespace": "n", "labels": {names.LABEL_RETRIEVER: "kb"}}
+
+    [retriever] = observed_retrievers(
+        [{"metadata": metadata, "status": status}], [], lambda pod: (start_problem(pod), False)
+    )
+
+    assert (retriever.reason, retriever.problem) == (reason, f"FailedCreate: {message}")
+
+
+def test_retriever_start_failure_has_cause_when_final() -> None:
+    metadata = {"name": "r", "namespace": "n", "labels": {names.LABEL_RETRIEVER: "kb"}}
+    owner = {"kind": "ReplicaSet", "name": "r-7f", "uid": "rs", "controller": True}
+    pod = make_pod(
+        {"phase": "Pending"}, name="r-7f-x", labels={"pod-template-hash": "7f"}, owner=owner
+    )
+
+    [retriever] = observed_retrievers([{"metadata": metadata}], [pod], lambda _: (IMAGE, True))
+
+    assert retriever.cause is Cause.START_FAILED
+    assert retriever.problem == IMAGE.message
 
 
 def test_newest_preflight_pod_is_observed() -> None:
@@ -233,6 +274,7 @@ def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     good, bad, new = observed_retrievers(
         [make_deployment("good", 1), make_deployment("bad", 0), make_deployment("new", 0)],
         [foreign, pod],
+        lambda pod: (start_problem(pod), False),
     )
 
     address = "http://small-r-good.research.svc:8000"

@@ -12,7 +12,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, JobWarning, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.reasons import ConditionReason
-from raggrpo_operator.core.state.conditions import set_condition
+from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, api_error
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
@@ -171,14 +171,17 @@ async def test_reconcile_error_is_written_once_and_cleared_on_recovery() -> None
         await setup.writer.report_error(body, status, ConditionReason.ACCESS_DENIED, "no rights")
         body = setup.live()
     assert setup.writes == 1
-    assert stored_status(body).conditions[0].message == "no rights"
+    error = get_condition(stored_status(body), ConditionType.RECONCILING)
+    assert error.message == "no rights"
+    assert get_condition(stored_status(body), ConditionType.READY).reason == "AccessDenied"
 
     await setup.writer.report_error(body, stored_status(body), ConditionReason.RECONCILED)
     await setup.writer.report_error(
         setup.live(), stored_status(setup.live()), ConditionReason.RECONCILED
     )
     assert setup.writes == 2
-    assert stored_status(setup.live()).conditions[0].status == "False"
+    recovered = stored_status(setup.live())
+    assert get_condition(recovered, ConditionType.RECONCILING).status == "False"
 
 
 def test_condition_transitions_have_event_notes_and_types() -> None:

@@ -280,7 +280,7 @@ def test_resume_from_older_checkpoint_is_verified_when_newer_were_skipped() -> N
         "True",
         "OlderCheckpoint",
         "attempt 2: started from step 8 instead of 10; "
-        "skipped checkpoints: /10: truncated; /9: gone",
+        "skipped checkpoints: /10: truncated; /9: gone; 7 steps of attempt 1 lost",
     )
 
 

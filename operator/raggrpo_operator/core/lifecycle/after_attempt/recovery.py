@@ -9,7 +9,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.spec.recovery import OnOutOfMemory, RecoverySpec
-from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.cause import WRITE_FAILURES, Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
@@ -44,6 +44,8 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     """Record the cause of the newest attempt's end, then complete, restart or fail the job."""
     this.status = _with_end(this.status, cause, message, this.now)
     outages.clear_waiting(this, ConditionReason.ATTEMPT_ENDED)
+    if cause in WRITE_FAILURES:
+        this.set_condition(ConditionType.CHECKPOINT_HEALTHY, False, cause, message)
     record = this.record
     if cause is Cause.SUCCEEDED and record.to_step >= this.spec.training.total_steps:
         return _complete(this, message)

@@ -79,6 +79,8 @@ def run_preflight(this: Round) -> Decision | None:
     elif observed is None or observed.spec_hash != expected:  # the first preflight of this spec
         this.store(outages.reset_timer(this.state.watch))
     losses = this.state.retry.preflight_losses
+    if observed is not None and observed.cannot_start and observed.spec_hash == expected:
+        return _fail_without_result(this, observed.problem, Cause.START_FAILED)
     if observed is not None and observed.problem and losses >= MAX_PREFLIGHT_LOSSES:
         return _fail_without_result(this, observed.problem)
     is_outdated = observed is not None and observed.spec_hash != expected
@@ -121,10 +123,12 @@ def _was_just_started(status: JobStatus, now: datetime) -> bool:
     return elapsed(since, state.watch, now) < OBSERVATION_LAG_SECONDS
 
 
-def _fail_without_result(this: Round, message: str) -> Decision:
+def _fail_without_result(
+    this: Round, message: str, cause: Cause = Cause.PREFLIGHT_FAILED
+) -> Decision:
     """Fail the job because preflight returned no result."""
     this.set_condition(ConditionType.PREFLIGHT_PASSED, False, ConditionReason.NO_RESULT, message)
-    return fail_before_attempt(this, Cause.PREFLIGHT_FAILED, message)
+    return fail_before_attempt(this, cause, message)
 
 
 def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:

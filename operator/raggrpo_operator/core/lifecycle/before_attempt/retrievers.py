@@ -24,9 +24,9 @@ def wait_for_retrievers(this: Round) -> Decision | None:
     problems = "; ".join(f"{n}: {observed[n].problem}" for n in not_ready if n in observed)
     if not observed:
         this.store(replace(this.state.launch, waiting_since=this.now))
-    this.set_condition(
-        ConditionType.RETRIEVER_READY, False, ConditionReason.RETRIEVER_NOT_READY, problems
-    )
+    reasons = [observed[n].reason for n in not_ready if n in observed]
+    reason = next(iter(reasons), ConditionReason.RETRIEVER_NOT_READY)
+    this.set_condition(ConditionType.RETRIEVER_READY, False, reason, problems)
     for retriever in this.observed.retrievers:
         if retriever.cause is not None:
             return recovery.fail(this, retriever.cause, f"{retriever.name}: {retriever.problem}")

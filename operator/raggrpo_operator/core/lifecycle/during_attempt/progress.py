@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from raggrpo_api.fields.text import one_line
+from raggrpo_api.status.cause import WRITE_FAILURES
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.status.reasons import ConditionReason
@@ -11,6 +12,7 @@ from raggrpo_api.trainer.progress import CheckpointRef, Progress, SkippedCheckpo
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved
 from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.lost_steps import lost_remark
 from raggrpo_operator.core.state.training_time import (
     downtime_seconds,
     retained_seconds,
@@ -44,27 +46,27 @@ def update_progress(
     if progress.save_seconds > this.state.slowest_save_seconds:
         this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
     _verify_resume(this, progress, was_verified=was_verified)
-    has_new_step = progress.step != this.status.progress.step
+    step_before = this.status.progress.step
     this.status = replace(
         this.status,
-        progress=_progress_status(
-            progress, this.spec.training.total_steps, this.status.progress.seconds_per_step
-        ),
+        progress=_progress_status(progress, this.spec.training.total_steps, this.status.progress),
         pinned=_with_chosen_values(this.status.pinned, progress),
         # Until the attempt has resumed, its progress has no segments.
         segments=this.status.segments if first_step is None else progress.segments,
     )
-    if has_new_step:
+    if this.status.progress.step != step_before:
         this.status = with_ratios(this.status, this.now)
     if progress.checkpoint is not None and is_true(this.status, ConditionType.RESUME_VERIFIED):
         # An earlier update would make `_verify_resume` compare with the attempt's own checkpoint.
+        was_saved = this.status.checkpoint != progress.checkpoint
         this.status = replace(
             this.status,
             checkpoint=progress.checkpoint,
             best_step=progress.best_step,
             best_score=progress.best_score,
         )
-        _report_checkpoint(this, progress.checkpoint, progress.backup_failure)
+        if was_saved or not _has_write_failed(this.status):
+            _report_checkpoint(this, progress.checkpoint, progress.backup_failure)
 
 
 def _with_chosen_values(pinned: Pinned, progress: Progress) -> Pinned:
@@ -108,6 +110,11 @@ def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) 
     this.set_condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)
 
 
+def _has_write_failed(status: JobStatus) -> bool:
+    """Return whether no checkpoint has been saved since one could not be written."""
+    return get_condition(status, ConditionType.CHECKPOINT_HEALTHY).reason in WRITE_FAILURES
+
+
 def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> None:
     """Set ResumeVerified by comparing the attempt's first step with the newest checkpoint."""
     started = progress.started_from_step
@@ -119,11 +126,13 @@ def _verify_resume(this: Round, progress: Progress, *, was_verified: bool) -> No
         return
     expected = this.status.checkpoint.step if this.status.checkpoint else 0
     skipped = "; ".join(_descriptions(progress.skipped_checkpoints))
+    lost = lost_remark(this.status)
     message = f"attempt {this.record.number}: started from step {started}"
     if started >= expected:
+        message += lost
         this.set_condition(ConditionType.RESUME_VERIFIED, True, ConditionReason.VERIFIED, message)
     elif skipped:
-        message += f" instead of {expected}; skipped checkpoints: {skipped}"
+        message += f" instead of {expected}; skipped checkpoints: {skipped}{lost}"
         this.set_condition(
             ConditionType.RESUME_VERIFIED, True, ConditionReason.OLDER_CHECKPOINT, message
         )
@@ -138,21 +147,23 @@ def _descriptions(skipped: Sequence[SkippedCheckpoint]) -> list[str]:
     return [one_line(f"{each.path}: {each.reason}", 256) for each in skipped]
 
 
-def _progress_status(progress: Progress, total_steps: int, known: float) -> ProgressStatus:
+def _progress_status(progress: Progress, total_steps: int, known: ProgressStatus) -> ProgressStatus:
     """Return the progress for the status.
 
-    `known` is the step time from earlier attempts, which is used until the first step completes.
+    `known` is the progress of earlier attempts: its step is used until the attempt reports where
+    it resumed, and its step time until the first step completes.
     """
     total = progress.total_steps or total_steps
-    seconds_per_step = round(progress.seconds_per_step, 3) or known
+    step = known.step if progress.started_from_step is None else progress.step
+    seconds_per_step = round(progress.seconds_per_step, 3) or known.seconds_per_step
     remaining = None
     if progress.seconds_per_step > 0 and progress.stage in (Stage.TRAINING, Stage.CHECKPOINTING):
         remaining = round((total - progress.step) * progress.seconds_per_step)
     return ProgressStatus(
-        step=progress.step,
+        step=step,
         total_steps=total,
-        step_of_total=f"{progress.step}/{total}" if total else str(progress.step),
-        progress_percentage=100 * progress.step // total if total else 0,
+        step_of_total=f"{step}/{total}" if total else str(step),
+        progress_percentage=100 * step // total if total else 0,
         estimated_remaining_seconds=remaining,
         stage=str(progress.stage),
         seconds_per_step=seconds_per_step,
