@@ -67,7 +67,8 @@ async def test_leader_loss_during_many_job_starts_does_not_lose_or_repeat_action
 
     assert running_then < NUM_JOBS, "all jobs had started before the leader was killed"
     assert sorted(ray.submitted) == [f"{name}-a1" for name in names]
-    assert {(each["attempt"], each.get("restarts", {}).get("total", 0)) for each in statuses} == {(1, 0)}
+    assert {each["attempt"] for each in statuses} == {1}
+    assert not [each for each in statuses if each.get("restarts", {}).get("total")]
     made = Counter(
         (each["objectRef"]["resource"], each["objectRef"]["name"])
         for each in changes_by_operator(api_server, namespace)
