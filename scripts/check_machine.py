@@ -11,11 +11,11 @@ GIB = 1024**3
 
 
 def problems() -> list[str]:
-    """Return one line for each missing requirement, with its remedy."""
+    """Return one line for each unmet requirement, with its remedy."""
     missing = []
     if sys.version_info < (3, 11) or sys.version_info >= (3, 13):
         missing.append(
-            f"Python {platform.python_version()}: 3.11 or 3.12 is needed; "
+            f"Python {platform.python_version()}: Python 3.11 or 3.12 is needed; "
             "select one with `make PYTHON=python3.11 ...`"
         )
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
@@ -26,16 +26,17 @@ def problems() -> list[str]:
         try:
             __import__(module)
         except ImportError:
-            missing.append(f"Python's {module} is missing: install the package {package}")
+            missing.append(f"Python module {module} is missing: install the package {package}")
     if shutil.which("git") is None:
         missing.append("git is missing: install the package git")
     free = shutil.disk_usage(".").free / GIB
     if free < 9:
-        missing.append(f"{free:.0f} GiB of free disk: the environment needs 8 GiB")
+        missing.append(f"disk: {free:.0f} GiB are free, but the environment needs 9 GiB")
     shm = shutil.disk_usage("/dev/shm").free / GIB
     if shm < 0.5:
         missing.append(
-            f"{shm:.1f} GiB of free /dev/shm: 0.5 GiB are needed (docker run --shm-size=2g)"
+            f"/dev/shm: {shm:.1f} GiB are free, but 0.5 GiB are needed; "
+            "in Docker, start the container with --shm-size=2g"
         )
     return missing
 
@@ -43,5 +44,5 @@ def problems() -> list[str]:
 if __name__ == "__main__":
     missing = problems()
     for line in missing:
-        print(f"  missing: {line}", file=sys.stderr)
+        print(f"  unmet requirement: {line}", file=sys.stderr)
     sys.exit(1 if missing else 0)

@@ -21,13 +21,13 @@ LIST = ROOT / "docs" / "words.yaml"
 
 
 def between_boundaries(pattern: str) -> re.Pattern[str]:
-    """Return an expression for a whole word; underscores and case changes are boundaries, too."""
+    """Return an expression that matches `pattern` as a whole word, also within an identifier."""
     return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?!(?-i:[a-z]))", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Word:
-    """One entry of docs/words.yaml: a pattern, its replacement, and expressions that allow it."""
+    """One entry of docs/words.yaml: a pattern, its replacement, and contexts that allow it."""
 
     pattern: str
     use: str
@@ -39,7 +39,7 @@ class Word:
         return between_boundaries(self.pattern)
 
     def matches(self, line: str) -> Iterator[str]:
-        """Yield the matches in `line` that do not start within a match of an `allow` expression."""
+        """Yield the matches in `line`, except those that start within a match of `allow`."""
         allowed = [m.span() for each in self.allow for m in re.finditer(each, line, re.IGNORECASE)]
         for match in self.expression.finditer(line):
             if not any(start <= match.start() < end for start, end in allowed):
@@ -72,7 +72,7 @@ def tracked_files() -> list[Path]:
 
 
 def any_of(entries: Sequence[Word]) -> re.Pattern[str]:
-    """Return a prefilter, which matches every line with a listed word and few other lines."""
+    """Return a prefilter that matches every line with a listed word, and few other lines."""
     return between_boundaries("|".join(each.pattern for each in entries))
 
 
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
             print(problem)
             count += 1
     if count:
-        print(f"{count} words to replace; see docs/words.yaml and docs/glossary.md")
+        print(f"{count} words must be replaced; see docs/words.yaml and docs/glossary.md")
     return bool(count)
 
 

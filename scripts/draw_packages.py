@@ -28,7 +28,7 @@ DEPTHS = {
     "raggrpo_operator.core": 3,
     "raggrpo_operator.kubernetes_runtime": 3,
 }
-"""Number of leading name components that form the box of a module, by prefix; otherwise 2."""
+"""Number of leading components of a module name that name its box, by prefix; default 2."""
 HEADER = """\
 # Packages and their imports
 
@@ -45,7 +45,7 @@ def box_of(module: str) -> str:
 
 
 def arrows(graph: grimp.ImportGraph, roots: Iterable[str]) -> dict[str, set[str]]:
-    """Return the boxes that each box imports."""
+    """Return the imported boxes of each box; boxes without any arrow are omitted."""
     targets_of: dict[str, set[str]] = {}
     for module in sorted(graph.modules):
         if module.split(".")[0] not in roots:
@@ -58,7 +58,7 @@ def arrows(graph: grimp.ImportGraph, roots: Iterable[str]) -> dict[str, set[str]
 
 
 def reduced(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Remove arrows implied by a longer path. The graph must be acyclic."""
+    """Return the edges without those that a longer path implies. The graph must be acyclic."""
 
     @cache
     def below(box: str) -> frozenset[str]:
@@ -71,7 +71,7 @@ def reduced(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def diagram(graph: grimp.ImportGraph, roots: tuple[str, ...]) -> str:
-    """Return one Mermaid diagram."""
+    """Return a Mermaid diagram of the packages in `roots`."""
     edges = reduced(arrows(graph, roots))
     text = ["```mermaid", "flowchart TD"]
     for root in roots:
@@ -95,7 +95,7 @@ def main() -> None:
     if "--check" not in sys.argv:
         PAGE.write_text(page)
     elif page != PAGE.read_text():
-        raise SystemExit(f"{PAGE} is out of date: run make picture")
+        raise SystemExit(f"{PAGE} is out of date; run `make picture`")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Tests name their rows with `@pytest.mark.row("B13")`; benchmarks with a module constant
 `FEATURE_ROWS = ("G1",)`. The files are parsed, not imported. `--check` exits with code 1 if a row
-that is done or partly done has no test, or if a marker names a row that the page does not have.
+in state done or partly has no test, or if a marker names a row that the page does not list.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def row_states(page: str) -> dict[str, str]:
 
 
 def marked_rows(source: str) -> Iterator[tuple[str, str]]:
-    """Yield each marked row with the name of its test, which is empty for `FEATURE_ROWS`."""
+    """Yield (row, test name) for each marked row; the name is "" for rows in `FEATURE_ROWS`."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
@@ -42,7 +42,7 @@ def marked_rows(source: str) -> Iterator[tuple[str, str]]:
 
 
 def tests_by_row(folder: Path) -> dict[str, list[str]]:
-    """Return the tests of each row, as `tests/file.py::test_name`."""
+    """Return the tests of each row as `tests/file.py::test_name`, or the file for a benchmark."""
     tests: dict[str, list[str]] = {}
     for file in sorted(folder.rglob("*.py")):
         for row, name in marked_rows(file.read_text(encoding="utf-8")):
@@ -54,11 +54,13 @@ def tests_by_row(folder: Path) -> dict[str, list[str]]:
 def problems(states: Mapping[str, str], tests: Mapping[str, list[str]]) -> list[str]:
     """Return one line for each contradiction between the page and the markers."""
     unknown = [
-        f"{row}: not in {PAGE.name}, named by {', '.join(tests[row])}"
+        f"{row}: not in {PAGE.name}, but named by {', '.join(tests[row])}"
         for row in tests
         if row not in states
     ]
-    wrong = [f"{row}: state {state!r}" for row, state in states.items() if state not in STATES]
+    wrong = [
+        f"{row}: unknown state {state!r}" for row, state in states.items() if state not in STATES
+    ]
     untested = [
         f"{row}: {state}, but no test names it"
         for row, state in states.items()
@@ -70,7 +72,7 @@ def problems(states: Mapping[str, str], tests: Mapping[str, list[str]]) -> list[
 def main() -> None:
     """Print the requested rows with their tests; with --check, compare page and markers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to print, by default all")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="rows to print (default: all)")
     parser.add_argument("--check", action="store_true", help="compare markers with the page")
     options = parser.parse_args()
     states = row_states(PAGE.read_text(encoding="utf-8"))
@@ -80,7 +82,7 @@ def main() -> None:
             sys.exit("\n".join(contradictions))
         return
     for row in options.rows or states:
-        print(f"{row} ({states.get(row, 'not in the page')})")
+        print(f"{row} ({states.get(row, 'not on the page')})")
         for test in tests.get(row, []):
             print(f"  {test}")
 

@@ -1,4 +1,4 @@
-"""Run jobs in forks of this process, one per core at a time."""
+"""Run jobs in forks of this process, at most one per core at a time."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 Job = tuple[Callable[[Path], int], float]
-"""A function that gets a folder for its exclusive use, and its limit in CPU seconds."""
+"""A function that gets a folder for its exclusive use, and the limit of its CPU seconds."""
 FAILED = 70
 """Exit code of a job that raised an exception."""
 
@@ -17,7 +17,7 @@ FAILED = 70
 def start(work: Callable[[], int], limit: float) -> int:
     """Fork a process that runs `work` in a new process group, and return its PID.
 
-    The process exits with the result of `work`. `limit` is its CPU time in seconds.
+    The process exits with the result of `work`; `limit` is the maximum CPU time in seconds.
     """
     child = os.fork()
     if child:
@@ -36,7 +36,7 @@ def start(work: Callable[[], int], limit: float) -> int:
 
 
 def in_forks(jobs: Sequence[Job], scratch: Path) -> Iterator[tuple[int, int]]:
-    """Yield index and exit code of each finished job; the exit code is -N after signal N."""
+    """Yield index and exit code of each finished job; a job killed by signal N has code -N."""
     free = [scratch / str(n) for n in range(os.cpu_count() or 1)]
     waiting = list(enumerate(jobs))[::-1]
     running: dict[int, tuple[int, Path]] = {}

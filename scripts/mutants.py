@@ -44,11 +44,11 @@ SMALL_FUZZ_RUNS = {
     "RAGGRPO_FUZZ_ANSWERS": "10", "RAGGRPO_FUZZ_SPECS": "20", "RAGGRPO_FUZZ_STEPS": "1000",
     "KILL_POINTS": "6",
 }  # fmt: skip
-"""Random cases per fuzz test, few because the tests are repeated for many mutants."""
+"""Numbers of random cases in fuzz tests; small, because the tests run for many mutants."""
 FIRST_TESTS = 25
 """Number of tests from other packages that run before the remaining tests are collected."""
 MAX_SECONDS = 120.0
-"""Limit of the CPU seconds of the tests for one mutant, measured on the unchanged code."""
+"""Maximum CPU seconds of the tests for one mutant, as measured on the unchanged code."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ GROUPS = {
 
 
 def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
-    """Return the tests that call each function, the CPU seconds of all tests, and failed tests."""
+    """Return the tests that call each function, the CPU seconds of each test, and failed tests."""
     base = scratch / "instrumented"
     shutil.copytree(ROOT / group.base, base)
     (base / f"{TRACE_MODULE}.py").write_text(TRACE_CODE)
@@ -102,7 +102,7 @@ def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
 
     for _, code in in_forks([(partial(work, part), 3600) for part in parts if part], scratch):
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            sys.exit(f"the tests cannot run on the unchanged code: {code}")
+            sys.exit(f"pytest cannot run the tests on the unchanged code: exit code {code}")
     callers: defaultdict[str, list[str]] = defaultdict(list)
     whole: dict[str, Any] = {"callers": callers, "seconds": {}, "failed": []}
     for recording in (json.loads(one.read_text()) for one in scratch.glob("*.json")):
@@ -114,7 +114,7 @@ def record(group: Group, files: list[str], scratch: Path) -> dict[str, Any]:
 
 
 def score(name: str, group: Group, seed: int, count: int, within: str, scratch: Path) -> None:
-    """Test a sample of a group's mutants in files whose path contains `within`; print survivors."""
+    """Test a sample of the group's mutants in files that match `within`; print survivors."""
     for library in group.libraries:
         importlib.import_module(library)
     sys.pycache_prefix = f"{scratch}/bytecode"
@@ -131,7 +131,11 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
 
     started = time.monotonic()
     clean = record(group, files, scratch)
-    print(f"{name}: {len(every)} mutants; clean run {time.monotonic() - started:.0f} s", flush=True)
+    print(
+        f"{name}: {len(every)} mutants; tests of the unchanged code took "
+        f"{time.monotonic() - started:.0f} s",
+        flush=True,
+    )
     seconds, broken = clean["seconds"], set(clean["failed"])
     if broken:
         print(f"  skipped tests that fail on the unchanged code: {', '.join(sorted(broken))}")
@@ -139,7 +143,8 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     def reaching(mutant: Mutant) -> set[str]:
         """Return the tests that call the mutated function.
 
-        For a change in a module body: the tests that call the module or one that imports it.
+        If the body of a module is mutated, returns the tests that call any function of the
+        module or of a module that imports it.
         """
         users, module = [mutant.path], Path(mutant.path).stem
         if not mutant.function:
@@ -158,7 +163,7 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     for number, code in in_forks(jobs, scratch):
         mutant = sample[number]
         if code == FAILED:
-            sys.exit(f"the tests of this mutant could not run: {mutant}")
+            sys.exit(f"the tests of a mutant could not run: {mutant}")
         killed = code != pytest.ExitCode.OK
         scores[str(Path(mutant.path).parent)].append(killed)
         if not killed:
@@ -169,7 +174,8 @@ def score(name: str, group: Group, seed: int, count: int, within: str, scratch: 
     share = sum(results) / max(len(results), 1)
     took = time.monotonic() - started
     print(
-        f"{name}: {sum(results)} of {len(results)} killed, {share:.1%} (seed {seed}, {took:.0f} s)"
+        f"{name}: {sum(results)} of {len(results)} mutants killed, {share:.1%} "
+        f"(seed {seed}, {took:.0f} s)"
     )
 
 
@@ -184,7 +190,7 @@ def _ordered(tests: set[str], seconds: dict[str, float]) -> list[str]:
 
 
 def _stages(mutant: Mutant, tests: set[str], seconds: dict[str, float]) -> list[list[str]]:
-    """Return three stages of tests within MAX_SECONDS, first those of the mutant's package."""
+    """Return tests of at most MAX_SECONDS in three stages, the mutant's own package first."""
     package = f"/{Path(mutant.path).parent.name}/"
     near: list[str] = []
     far: list[str] = []

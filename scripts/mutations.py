@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one expression or statement, with the whole text of the changed file."""
+    """A file with one changed expression or statement; `text` is its whole source text."""
 
     path: str
     line: int
     function: int
     """Line of the innermost enclosing function; 0 in the body of a module or class."""
     name: str
-    """Name of that function or class."""
+    """Name of the innermost enclosing function or class; `module` if there is none."""
     before: str
     after: str
     text: str
@@ -41,7 +41,7 @@ _TEXT = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes by which a node may be replaced."""
+    """Yield the possible replacements of a node, each with one small change."""
     new: Any = deepcopy(node)
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):

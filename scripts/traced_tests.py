@@ -28,9 +28,9 @@ class Called(set):
 
 called = Called()
 """
-"""Source of the trace module, which records calls in a file: a test may start other processes.
+"""Source of the trace module, which appends calls to a file to cover child processes, too.
 
-Such a process may outlive its test and never clears its set; it therefore writes every call.
+A child process never clears its set and may outlive its test; therefore it writes every call.
 """
 
 
@@ -62,7 +62,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Record the functions that one test and its fixtures call."""
+        """Run a test and record the functions that the test and its fixtures call."""
         importlib.import_module(TRACE_MODULE).called.clear()
         self.trace_file.write_text("")
         started = sum(os.times()[:4])
@@ -92,13 +92,13 @@ class Selection:
         self.places = {test: place for place, test in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Select the tests and sort them."""
+        """Remove the other tests and sort the specified ones."""
         selected = [item for item in items if item.nodeid in self.places]
         items[:] = sorted(selected, key=lambda item: self.places[item.nodeid])
 
 
 def run_tests(base: Path, files: Iterable[str], plugin: Recorder | Selection) -> int:
-    """Run tests of `files` on the copy in `base`; return pytest's exit code. Call in a fork."""
+    """Run tests of `files` on the copy in `base`; return pytest's exit code. Must run in a fork."""
     paths = [str(base), str(ROOT / "operator"), str(ROOT / "trainer_image"), str(ROOT / "tests")]
     os.environ["PYTHONPATH"] = ":".join(paths)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

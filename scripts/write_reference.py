@@ -79,7 +79,7 @@ def enum_table(kind: type[Enum], title: str) -> str:
 
 
 def fields_page() -> str:
-    """Return the page of all job fields, one section per block of `spec`."""
+    """Return the page of all job fields, with one section per block of `spec`."""
     spec = job_schema()["properties"]["spec"]
     top = {name: f for name, f in spec["properties"].items() if "properties" not in f}
     lines = [
@@ -144,7 +144,7 @@ def split_default(description: str, path: str) -> tuple[str, str]:
 
 
 def preset_defaults(path: str) -> str:
-    """Return the default of a field in each preset, with presets of equal value grouped."""
+    """Return the default of a field for each preset; presets with equal defaults are grouped."""
     row = next((row for row in TABLE if row.path == path), None)
     if row is None:
         return "preset"
@@ -176,7 +176,7 @@ def type_text(schema: Mapping[str, Any]) -> str:
 
 
 def rule_lines(block: Mapping[str, Any]) -> list[str]:
-    """Return the messages of a block's rules, nested blocks included, as a Markdown list."""
+    """Return the messages of the rules of a block and its nested blocks as a Markdown list."""
     messages = list(dict.fromkeys(rule_messages(block)))
     return ["**Rules**", "", *(f"- {message}" for message in messages), ""] if messages else []
 
@@ -194,7 +194,7 @@ def rule_messages(block: Mapping[str, Any], *, is_root: bool = True) -> Iterator
 
 
 def commands_page() -> str:
-    """Return the page of both commands, from their `--help`."""
+    """Return the page of both commands, generated from their `--help`."""
     lines = ["# Commands", NOTE]
     for typer_app, name in ((app, "raggrpo"), (kubectl_app, "kubectl raggrpo")):
         command = get_command(typer_app)
@@ -355,7 +355,7 @@ def main(arguments: list[str]) -> int:
         if "--check" not in arguments:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            stale.append(f"docs/reference/{name} is out of date; run make generate")
+            stale.append(f"docs/reference/{name} is out of date; run `make generate`")
     print("\n".join(stale), file=sys.stderr)
     return bool(stale)
 

@@ -17,13 +17,15 @@ VERSION = 3
 def main() -> int:
     """Prepare the folder unless it is complete, and return the exit code."""
     parser = argparse.ArgumentParser(prog="raggrpo_quickstart", description=__doc__)
-    parser.add_argument("--dir", type=Path, required=True, help="folder to fill")
+    parser.add_argument("--dir", type=Path, required=True, help="output folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=STEPS, help="supervised steps")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="number of supervised warm-up steps"
+    )
     options = parser.parse_args()
     settings = {"version": VERSION, "seed": options.seed, "steps": options.steps}
     if _read_marker(options.dir) == settings:
-        print(f"{options.dir} is complete: nothing to prepare")
+        print(f"{options.dir} is already complete; nothing to prepare")
         return 0
     try:
         _prepare(options.dir, options.seed, options.steps)
@@ -49,13 +51,16 @@ def _prepare(folder: Path, seed: int, steps: int) -> None:
     records.write_questions(questions.train, folder / "train.parquet")
     records.write_questions(questions.validation, folder / "validation.parquet")
     print(
-        f"{len(languages)} passages; {len(questions.train)} training questions, "
+        f"wrote {len(languages)} passages, {len(questions.train)} training questions and "
         f"{len(questions.validation)} validation questions"
     )
     tokenizer = model.make_tokenizer(languages)
     policy = model.make_model(tokenizer, seed)
     size = sum(p.numel() for p in policy.parameters())
-    print(f"model with {size / 1e6:.1f}M parameters, vocabulary {len(tokenizer)}")
+    print(
+        f"created a model with {size / 1e6:.1f}M parameters and a vocabulary of "
+        f"{len(tokenizer)} tokens"
+    )
     started = time.monotonic()
 
     def report(step: int, loss: float) -> None:

@@ -81,21 +81,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     defaults = EmbeddingModel(path="/")
-    parser = argparse.ArgumentParser(prog="raggrpo_retriever", description="Serve one corpus.")
-    parser.add_argument("--corpus", type=_absolute, required=True, help=".jsonl or .parquet file")
+    parser = argparse.ArgumentParser(
+        prog="raggrpo_retriever", description="Serve the passages of one corpus over HTTP."
+    )
+    parser.add_argument(
+        "--corpus", type=_absolute, required=True, help="corpus file (.jsonl or .parquet)"
+    )
     parser.add_argument("--index", type=IndexKind, choices=list(IndexKind), default=IndexKind.BM25)
-    dense = parser.add_argument_group("Dense and Hybrid")
-    dense.add_argument("--embedding", type=_absolute, help="folder of a Hugging Face model")
+    dense = parser.add_argument_group("options of the indexes Dense and Hybrid")
+    dense.add_argument(
+        "--embedding", type=_absolute, help="folder of the embedding model (Hugging Face format)"
+    )
     dense.add_argument("--pooling", type=Pooling, choices=list(Pooling), default=defaults.pooling)
     dense.add_argument("--query-prefix", default="")
     dense.add_argument("--passage-prefix", default="")
     dense.add_argument("--no-normalize", dest="normalize", action="store_false")
     dense.add_argument("--max-tokens", type=int, default=defaults.max_tokens)
-    dense.add_argument("--vectors", type=_absolute, help=".npy, float32 [passages, dimension]")
+    dense.add_argument(
+        "--vectors",
+        type=_absolute,
+        help=".npy file of precomputed passage vectors, float32 [passages, dimension]",
+    )
     dense.add_argument("--index-path", type=_absolute, help="folder in which to cache the index")
     dense.add_argument("--hnsw-above", type=int, default=ManagedRetriever(corpus="/").hnsw_above)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free port)"
+    )
     parser.add_argument("--port-file", type=Path, help="file to write the port to")
     return parser
 

@@ -41,7 +41,9 @@ def load_corpus(path: Path) -> list[Passage]:
             raise CorpusError(f"{path}: unsupported file type; use .jsonl or .parquet")
     passages = list(_unique_passages(path, records))
     if not passages:
-        raise CorpusError(f"{path}: no passages; add one line {EXAMPLE} per passage")
+        raise CorpusError(
+            f"{path}: contains no passages; add one line such as {EXAMPLE} per passage"
+        )
     return passages
 
 
@@ -54,18 +56,23 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
         vectors = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise CorpusError(
-            f"{path}: not readable as .npy ({_line(error)}); write it with numpy.save"
+            f"{path}: cannot be read as .npy ({_line(error)}); write the file with numpy.save()"
         ) from error
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":
-        kind = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "archive"
-        raise CorpusError(f"{path}: expected a float32 array [N, D], found {kind}; save one array")
+        kind = (
+            f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "an archive"
+        )
+        raise CorpusError(
+            f"{path}: expected a float32 array [N, D], found {kind}; save a single array"
+        )
     if len(vectors) != count:
         raise CorpusError(
-            f"{path}: {len(vectors)} vectors for {count} passages; embed the corpus again"
+            f"{path}: contains {len(vectors)} vectors, but the corpus has {count} passages; "
+            "embed the corpus again"
         )
     if broken := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
         raise CorpusError(
-            f"{path}: row {broken[0] + 1} is not finite; embed the corpus again without NaN"
+            f"{path}: row {broken[0] + 1} contains NaN or infinity; embed the corpus again"
         )
     return vectors.astype(np.float32, copy=False)
 
@@ -78,7 +85,9 @@ def _jsonl_records(path: Path) -> Iterator[Record]:
     try:
         yield from _lines(path)
     except OSError as error:
-        raise CorpusError(f"{path}: {error.strerror}; make the file readable") from error
+        raise CorpusError(
+            f"{path}: cannot be read ({error.strerror}); make the file readable"
+        ) from error
 
 
 def _lines(path: Path) -> Iterator[Record]:
@@ -90,12 +99,12 @@ def _lines(path: Path) -> Iterator[Record]:
                 yield f"line {number}", json.loads(line)
             except json.JSONDecodeError as error:
                 raise CorpusError(
-                    f"{path}, line {number}: not JSON at column {error.colno} ({error.msg}); "
+                    f"{path}, line {number}: invalid JSON at column {error.colno} ({error.msg}); "
                     f"write one object per line, such as {EXAMPLE}"
                 ) from error
             except UnicodeDecodeError as error:
                 raise CorpusError(
-                    f"{path}, line {number}: not UTF-8; save the file in UTF-8"
+                    f"{path}, line {number}: not valid UTF-8; save the file in UTF-8"
                 ) from error
 
 
@@ -104,7 +113,7 @@ def _parquet_records(path: Path) -> Iterator[Record]:
         yield from _rows(path)
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
-            f"{path}: not readable as parquet ({_line(error)}); write the file again"
+            f"{path}: cannot be read as Parquet ({_line(error)}); write the file again"
         ) from error
 
 
@@ -128,8 +137,8 @@ def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]
             raise CorpusError(f"{path}, {place}: {error}") from error
         if passage.id in places:
             raise CorpusError(
-                f"{path}, {place}: id {passage.id!r} is also in {places[passage.id]}; "
-                "make ids unique"
+                f"{path}, {place}: duplicate id {passage.id!r}, first used in "
+                f"{places[passage.id]}; make ids unique"
             )
         places[passage.id] = place
         yield passage
@@ -140,17 +149,19 @@ def _passage(record: object) -> Passage:
         raise ValueError(f"not a JSON object; write one object per line, such as {EXAMPLE}")
     key = record.get("id")
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
-        raise ValueError(f'"id" is missing or not a string; write {EXAMPLE}')
+        raise ValueError(
+            f'"id" must be a non-empty string or an integer; write a record such as {EXAMPLE}'
+        )
     field = "contents" if "contents" in record else "text"
     text = record.get(field)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(
             f'"{field if field in record else "contents"}" is missing, blank or not a string; '
-            f"write {EXAMPLE} or drop the passage"
+            f"write a record such as {EXAMPLE}, or remove it"
         )
     title = record.get("title")
     if title is not None and not isinstance(title, str):
-        raise ValueError('"title" is not a string; quote or remove it')
+        raise ValueError('"title" is not a string; write it as a string, or remove it')
     return Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
 
 

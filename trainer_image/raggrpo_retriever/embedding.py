@@ -44,7 +44,7 @@ class Embedder:
         except (RuntimeError, IndexError, ValueError) as error:
             raise CorpusError(
                 f"{spec.path}: cannot embed {self._max_tokens} tokens ({_line(error)}); "
-                "lower embedding.maxTokens to the model's context"
+                "lower embedding.maxTokens to the model's context length"
             ) from error
         self.dimension: int = trial.shape[1]
 
@@ -124,7 +124,10 @@ def _load(path: Path) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(path, **local)
         if config.is_encoder_decoder:
-            raise CorpusError(f"{path}: is an encoder-decoder model; use an encoder or a decoder")
+            raise CorpusError(
+                f"{path}: encoder-decoder models are not supported; use an "
+                "encoder-only or decoder-only model"
+            )
         model, loaded = AutoModel.from_pretrained(
             path, config=config, dtype=torch.float32, output_loading_info=True, **local
         )
@@ -138,7 +141,7 @@ def _load(path: Path) -> tuple[Any, Any]:
     # The pooler is not used, and many embedding models are saved without it.
     if missing := [name for name in missing if not name.startswith("pooler.")]:
         raise CorpusError(
-            f"{path}: lacks {len(missing)} tensors of the model, such as {missing[0]}; use a "
+            f"{path}: {len(missing)} tensors of the model are missing, such as {missing[0]}; use a "
             "folder written by save_pretrained()"
         )
     return model.eval(), tokenizer

@@ -46,12 +46,13 @@ def load_or_build_vectors(
     except OSError as error:
         raise CorpusError(
             f"{spec.index_path}: cannot write the index ({error.strerror or error}); "
-            "use a folder on a writable volume"
+            "set indexPath to a folder on a writable volume"
         ) from error
     except RuntimeError as error:  # faiss raises it for a full disk or a damaged file
         raise CorpusError(
             f"{spec.index_path}: cannot write or read the index "
-            f"({' '.join(str(error).split())[:300]}); free space, or delete the folder"
+            f"({' '.join(str(error).split())[:300]}); free up disk space, or "
+            "delete the folder to rebuild the index"
         ) from error
 
 
@@ -79,7 +80,7 @@ def _specified_vectors(path: Path, count: int, embedder: Embedder) -> np.ndarray
     if vectors.shape[1] != embedder.dimension:
         raise CorpusError(
             f"{path}: vectors have dimension {vectors.shape[1]}, but the embedding model "
-            f"has {embedder.dimension}; embed the corpus with this model"
+            f"has dimension {embedder.dimension}; embed the corpus with this model"
         )
     return vectors
 
@@ -97,8 +98,8 @@ def _embedded_blocks(
             vectors = embedder.passages([passage.contents for passage in block])
             if broken := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
                 raise CorpusError(
-                    f"the vector of passage {block[broken[0]].id!r} is not finite; check the "
-                    "embedding model"
+                    f"the vector of passage {block[broken[0]].id!r} contains NaN or "
+                    "infinity; check the embedding model"
                 )
             write_atomically(file, _npy_writer(vectors))
         yield vectors

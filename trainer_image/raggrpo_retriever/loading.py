@@ -20,7 +20,7 @@ def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index
         return Bm25Index(passages)
     if spec.embedding is None or not spec.index_path:
         missing = "index path" if spec.embedding else "embedding model"
-        raise CorpusError(f"index {spec.index} requires an {missing}")
+        raise CorpusError(f"index {spec.index} requires an {missing}, which is not specified")
     # Imported late: BM25 does not need torch, which takes seconds and memory.
     from .dense import DenseIndex, HybridIndex
     from .embedding import Embedder

@@ -162,7 +162,9 @@ async def _read(request: Request) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > MAX_BODY_BYTES:
-            raise TooLarge("body", f"larger than {MAX_BODY_BYTES} bytes; send fewer queries")
+            raise TooLarge(
+                "body", f"the request exceeds {MAX_BODY_BYTES} bytes; send fewer queries"
+            )
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -171,14 +173,14 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
     """Return the hits of all queries. Raises TooLarge beyond MAX_RESPONSE_BYTES."""
     queries = [body.query] if body.queries is None and body.query is not None else body.queries
     if queries is None:
-        raise BadRequest("queries", "required; send a list of strings")
+        raise BadRequest("queries", "the field is required; send a list of strings")
     results: list[list[Hit]] = []
     size = 0
     for start in range(0, len(queries), QUERY_BLOCK):
         block = index.search(queries[start : start + QUERY_BLOCK], body.topk)
         size += sum(len(hit.passage.contents) for hits in block for hit in hits)
         if size > MAX_RESPONSE_BYTES:
-            problem = f"the passages have more than {MAX_RESPONSE_BYTES} characters"
+            problem = f"the response would exceed {MAX_RESPONSE_BYTES} characters"
             raise TooLarge("topk", f"{problem}; decrease topk or send fewer queries")
         results += block
     return results

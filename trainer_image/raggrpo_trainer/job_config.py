@@ -31,12 +31,14 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
         # Omit the values: the message is logged, and the query of a URL may contain a key.
         errors = error.errors(include_url=False, include_input=False, include_context=False)
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)
-        raise TrainerError(ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG}: {problems}") from None
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR, f"{names.ENV_CONFIG} is invalid: {problems}"
+        ) from None
     if config.schema_digest != schema_digest():
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"the configuration has schema {config.schema_digest}, but this trainer supports "
-            f"{schema_digest()}; use the image of the operator's version",
+            f"{schema_digest()}; use a trainer image of the operator's version",
         )
     return config
 

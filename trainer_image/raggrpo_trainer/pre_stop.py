@@ -51,8 +51,10 @@ def main(
     """Poll until the driver has exited or the timeout has passed; always return 0."""
     parser = argparse.ArgumentParser(prog="raggrpo_trainer.pre_stop", description=__doc__)
     parser.add_argument("--head", required=True, help="host of the progress server")
-    parser.add_argument("--seconds", type=float, required=True, help="timeout")
-    parser.add_argument("--end-ray", action="store_true", help="finally, kill this pod's Ray node")
+    parser.add_argument("--seconds", type=float, required=True, help="timeout in seconds")
+    parser.add_argument(
+        "--end-ray", action="store_true", help="kill this pod's Ray node before exiting"
+    )
     options = parser.parse_args(arguments)
     port = env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT)
     url = f"http://{options.head}:{port}/stop"
@@ -123,7 +125,7 @@ def _is_running(url: str, token: str) -> bool | None:
         with build_opener(ProxyHandler({})).open(request, timeout=CALL_SECONDS) as response:
             return bool(json.load(response)["running"])
     except (URLError, OSError) as error:  # not listening or unreachable
-        sys.stderr.write(f"{url}: {error}\n")
+        sys.stderr.write(f"cannot request a stop at {url}: {error}\n")
         return None
 
 

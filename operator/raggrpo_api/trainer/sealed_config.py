@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from raggrpo_api.names import ENV_CONFIG, ENV_CONFIG_SHA256
 
 REMEDY = (
-    "start the job with the operator or `raggrpo run job.yaml`, which set both variables, "
-    "and use an image of the same version"
+    "start the job with the operator or `raggrpo run job.yaml`, which set "
+    f"{ENV_CONFIG} and {ENV_CONFIG_SHA256}, and use a trainer image of the same version"
 )
 
 

@@ -34,7 +34,7 @@ def test_ranks_are_reused_only_with_matching_record_and_checksum() -> None:
         "another key": "another configuration",
         "one does not answer": "TimeoutError",
         "another parameter": "the checksum of their memory has changed",
-        "one is in a step": "some were in a step",
+        "one is in a step": "ranks were in a step",
         "one is lost": "rank-1-1",
     }
     reported = {state: results.pop(state) for state in reasons}

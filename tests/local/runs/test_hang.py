@@ -44,4 +44,4 @@ def test_weights_are_identical_after_hangs_process_losses_nan_and_wrong_resume(
     stacks = {name: (attempts / "1" / f"stacks-{name}.txt").read_text() for name in PROCESSES}
     assert "before_step" in stacks["driver"]
     assert all("Thread" in text for text in stacks.values())
-    assert "engines ['reused']" in (attempts / "2" / "driver.log").read_text()
+    assert "engines by index: ['reused']" in (attempts / "2" / "driver.log").read_text()

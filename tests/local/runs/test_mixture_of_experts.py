@@ -43,7 +43,7 @@ def test_mixture_of_experts_job_trains_and_resumes(tmp_path: Path) -> None:
     run(tmp_path, claim, *settings, "training.totalSteps=4")
 
     state = (tmp_path / "job" / "state.json").read_text()
-    assert "4 experts, trained without the auxiliary loss of the router" in state
+    assert "4 experts, trained without the router's auxiliary loss" in state
     history = read_history(claim / "checkpoints" / "minimal" / "logs")
     assert [record["step"] for record in history] == [1, 2, 3, 4]
     assert [record["attempt"] for record in history] == [1, 1, 2, 2]

@@ -150,10 +150,10 @@ async def _one_run(folder: Path) -> SalesRun:
         scraping.cancel()
     log = (folder / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
     outputs: dict[str, list[str]] = {}
-    for sample, text in re.findall(r"sample (\d+/\d+) output '(.*)'", log):
+    for sample, text in re.findall(r"sample (\d+/\d+): output '(.*)'", log):
         outputs.setdefault(sample, []).append(text)
     rewards: dict[str, list[float]] = {}
-    for sample, reward in re.findall(r"sample (\d+/\d+) reward (\S+)", log):
+    for sample, reward in re.findall(r"sample (\d+/\d+): reward (\S+)", log):
         rewards.setdefault(sample, []).append(float(reward))
     return SalesRun(outcome, folder, actor, reference, outputs, rewards, log, pages[-1])
 

@@ -123,8 +123,8 @@ async def test_job_with_judge_waits_for_reward_services_without_losing_samples(
     [host] = (folder / "ray").iterdir()
     assert {"gcs_server.out", "raylet.out"} <= {file.name for file in host.iterdir()}
     log = (folder / "driver.log").read_text()
-    outputs = re.findall(r"sample (\d+/\d+) output '(.*)'", log)
-    rewards = re.findall(r"sample (\d+/\d+) reward (\S+)", log)
+    outputs = re.findall(r"sample (\d+/\d+): output '(.*)'", log)
+    rewards = re.findall(r"sample (\d+/\d+): reward (\S+)", log)
     expected = [(s, grade(text) / 10 + len(text.split()) / 16) for s, text in outputs]
     logged = [(sample, float(reward)) for sample, reward in rewards]
     assert len(logged) == len(expected) >= STEPS * PROMPTS * N

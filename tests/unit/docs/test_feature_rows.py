@@ -41,7 +41,7 @@ def test_untested_and_unknown_feature_rows_are_reported_as_problems() -> None:
     states = {"A1": "done", "A2": "partly", "A3": "next", "A4": "soon"}
 
     assert feature_rows.problems(states, {"A1": ["tests/a.py::test_a"], "B1": ["tests/b.py"]}) == [
-        "B1: not in features.md, named by tests/b.py",
-        "A4: state 'soon'",
+        "B1: not in features.md, but named by tests/b.py",
+        "A4: unknown state 'soon'",
         "A2: partly, but no test names it",
     ]

@@ -256,7 +256,7 @@ def test_unwritable_index_folder_is_rejected_with_remedy(tmp_path: Path, model: 
     retriever = make_retriever(
         tmp_path, model, ["w1"], index_path=str(tmp_path / "file" / "indexes")
     )
-    with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); use a"):
+    with pytest.raises(CorpusError, match=r"cannot write the index \(Not a directory\); set index"):
         load_index(retriever)
 
 
@@ -281,7 +281,10 @@ def test_embedding_model_without_pooler_is_accepted(tmp_path: Path) -> None:
         (lambda path: (path / "config.json").unlink(), "cannot load the embedding model"),
         (lambda path: (path / "tokenizer.json").write_text("{"), "cannot load the embedding"),
         (lambda path: (path / "model.safetensors").write_bytes(b""), "cannot load the embedding"),
-        (_rename_tensors(lambda name: f"encoder_q.{name}"), "lacks [0-9]+ tensors of the model"),
+        (
+            _rename_tensors(lambda name: f"encoder_q.{name}"),
+            "[0-9]+ tensors of the model are missing",
+        ),
     ],
 )
 def test_broken_embedding_model_is_rejected_in_one_line(

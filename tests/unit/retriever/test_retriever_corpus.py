@@ -33,15 +33,23 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("c.jsonl", GOOD + b"\n{oops\n", "line 3: not JSON at column 2 (Expecting property name"),
-        ("c.jsonl", GOOD + b"\xff\xfe\n", "line 2: not UTF-8; save the file in UTF-8"),
+        (
+            "c.jsonl",
+            GOOD + b"\n{oops\n",
+            "line 3: invalid JSON at column 2 (Expecting property name",
+        ),
+        ("c.jsonl", GOOD + b"\xff\xfe\n", "line 2: not valid UTF-8; save the file in UTF-8"),
         (
             "c.jsonl",
             GOOD + b"[1]\n",
             "line 2: not a JSON object; write one object per line, such as {",
         ),
-        ("c.jsonl", b'{"contents": "x"}\n', 'line 1: "id" is missing or not a string; write {'),
-        ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" is missing or not a string'),
+        (
+            "c.jsonl",
+            b'{"contents": "x"}\n',
+            'line 1: "id" must be a non-empty string or an integer; write',
+        ),
+        ("c.jsonl", b'{"id": true, "text": "x"}\n', 'line 1: "id" must be a non-empty string'),
         (
             "c.jsonl",
             b'{"id": "1"}\n',
@@ -53,9 +61,9 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
             'line 1: "text" is missing, blank or not a string',
         ),
         ("c.jsonl", b'{"id": 1, "text": "x", "title": 3}\n', 'line 1: "title" is not a string'),
-        ("c.jsonl", GOOD + GOOD, "line 2: id '1' is also in line 1; make ids unique"),
-        ("c.jsonl", b"\n", ": no passages; add one line {"),
-        ("c.parquet", b"PAR1 and no more", ": not readable as parquet ("),
+        ("c.jsonl", GOOD + GOOD, "line 2: duplicate id '1', first used in line 1; make ids unique"),
+        ("c.jsonl", b"\n", ": contains no passages; add one line such as {"),
+        ("c.parquet", b"PAR1 and no more", ": cannot be read as Parquet ("),
         ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],
 )
@@ -95,10 +103,10 @@ def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
-        (np.zeros((3, 2), np.float32), "3 vectors for 2 passages; embed"),
+        (np.zeros((3, 2), np.float32), "contains 3 vectors, but the corpus has 2 passages; embed"),
         (np.zeros(2, np.float32), r"expected a float32 array \[N, D\], found float32 \(2,\)"),
         (np.zeros((2, 2), np.int64), r"expected a float32 array \[N, D\], found int64"),
-        (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 is not finite"),
+        (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 contains NaN or infinity"),
     ],
 )
 def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expected: str) -> None:
@@ -111,5 +119,7 @@ def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expe
 def test_vector_file_in_format_other_than_npy_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     path.write_text("1 2 3")
-    with pytest.raises(CorpusError, match=r"not readable as \.npy .*; write it with numpy\.save"):
+    with pytest.raises(
+        CorpusError, match=r"cannot be read as \.npy .*; write the file with numpy\.save"
+    ):
         load_vectors(path, count=1)

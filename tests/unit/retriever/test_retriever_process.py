@@ -101,7 +101,7 @@ def test_invalid_corpus_exits_with_3_and_one_line(tmp_path: Path) -> None:
     assert process.returncode == 3
     assert errors == (
         f'error: {corpus}, line 2: "contents" is missing, blank or not a string; '
-        'write {"id": "7", "contents": "..."} or drop the passage\n'
+        'write a record such as {"id": "7", "contents": "..."}, or remove it\n'
     )
 
 

@@ -94,7 +94,7 @@ def _open(url: str) -> tuple[Any, str]:
         file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         raise TrainerError(
-            ExitCode.CONFIG_ERROR, f"checkpoint.backup.url {url}: {error}"
+            ExitCode.CONFIG_ERROR, f"cannot open checkpoint.backup.url {url}: {error}"
         ) from error
     return file_system, root
 

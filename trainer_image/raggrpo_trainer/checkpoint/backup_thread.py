@@ -80,7 +80,9 @@ class BackupThread:
             log.error("%s; training continues", error)
             return str(error)
         except Exception as error:  # an internal error here must not end the run
-            log.exception("internal error in backup of %s; training continues", checkpoint.folder)
+            log.exception(
+                "internal error while backing up %s; training continues", checkpoint.folder
+            )
             return f"{type(error).__name__}: {error}"
         log.info("backed up %s", checkpoint.folder)
         return ""

@@ -95,7 +95,7 @@ class Fence:
                 f"cannot claim the checkpoint folder {path}: {error}; make it writable",
             ) from error
         fence._thread.start()
-        log.info("claimed epoch %d of %s as %s", epoch, path, claim)
+        log.info("claimed epoch %d of checkpoint folder %s for %s", epoch, path, claim)
         return fence
 
     def check(self) -> None:
@@ -111,7 +111,8 @@ class Fence:
             holder = _read_claim(self.path, newest)
             if holder.job_uid == self.own_claim.job_uid:
                 raise TrainerError(
-                    ExitCode.SUPERSEDED, f"{self.path} was claimed by {holder} (epoch {newest})"
+                    ExitCode.SUPERSEDED,
+                    f"the checkpoint folder {self.path} was claimed by {holder} (epoch {newest})",
                 )
             raise _in_use(self.path, holder)
         if self.epoch not in epochs:
@@ -123,7 +124,7 @@ class Fence:
         if self._beat_error is not None:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"cannot write the heartbeat of {self.path}: {self._beat_error}",
+                f"cannot write the heartbeat in {self.path}/fence: {self._beat_error}",
             )
 
     def release(self) -> None:

@@ -200,7 +200,7 @@ def sync_tree(folder: Path) -> None:
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
     """Return the checkpoint, or the reason why it cannot be used."""
     if not validity.covers(name):
-        return f"completed after an epoch later than {name.epoch} was claimed, or copied here"
+        return f"was completed after epoch {name.epoch} was superseded, or was copied to this path"
     rejected = folder / REJECTED
     if rejected.exists():
         return f"rejected: {rejected.read_text()}"
@@ -220,13 +220,15 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
 
 def _damage(folder: Path, name: CheckpointName, marker: Marker) -> str:
     if CheckpointName(marker.step, marker.epoch) != name:
-        return f"{COMPLETE} names step {marker.step}, epoch {marker.epoch}"
+        return (
+            f"{COMPLETE} contains step {marker.step}, epoch {marker.epoch}; the folder name differs"
+        )
     sizes = file_sizes(folder)
     for file, size in marker.files.items():
         if file not in sizes:
             return f"{file} is missing"
         if sizes[file] != size:
-            return f"{file} has {sizes[file]} of {size} bytes"
+            return f"{file} has {sizes[file]} bytes instead of {size}"
     return ""
 
 

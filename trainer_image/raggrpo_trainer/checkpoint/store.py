@@ -277,7 +277,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         number = _errno(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
-            raise _volume_full(path, f"{path} could not be written") from error
+            raise _volume_full(path, f"cannot write {path}") from error
         name = errno.errorcode.get(number, str(number))
         raise TrainerError(
             ExitCode.CHECKPOINT_WRITE_FAILED, f"cannot write {path} ({name}): {error}"
@@ -297,7 +297,7 @@ def _volume_full(path: Path, failure: str) -> TrainerError:
     return TrainerError(
         ExitCode.VOLUME_FULL,
         f"{failure}: the volume at {volume} has {_gib(usage.free)} of {_gib(usage.total)} free; "
-        "enlarge it, remove files, or lower checkpoint.keepLast",
+        "enlarge the volume, remove files, or lower checkpoint.keepLast",
     )
 
 

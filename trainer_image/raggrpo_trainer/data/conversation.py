@@ -71,7 +71,7 @@ def read_conversation(value: object) -> Conversation:
     if last["role"] != "user":
         raise InvalidValue(
             f"ends with a message of role {last['role']!r}, which would be part of the prompt",
-            "end it with the user's message; data.columns.answer is for the answer",
+            "end the list with the user's message; set data.columns.answer for the answer",
         )
     return Conversation(last["content"], tuple(messages[:-1]))
 
@@ -102,7 +102,9 @@ def read_tools(value: object) -> tuple[Any, ...]:
         except ValueError as error:
             raise InvalidValue(f"is not JSON ({error})", "use a JSON list of functions") from error
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise InvalidValue(f"is {_shown(value)}", "use a JSON list of functions")
+        raise InvalidValue(
+            f"is {_shown(value)} instead of a list of functions", "use a JSON list of functions"
+        )
     return tuple(_without_nulls(item) for item in value)
 
 
@@ -121,7 +123,8 @@ def render(
     if not chat_template and not tokenizer.chat_template:
         if earlier or tools:
             raise InvalidValue(
-                "has a system prompt, earlier turns or tools, but the tokenizer has no template",
+                "has a system prompt, earlier turns or tools, but the tokenizer has no "
+                "chat template",
                 "set data.chatTemplate, or use the model's instruction-tuned variant",
             )
         return question
@@ -157,7 +160,7 @@ def _messages_in(text: str) -> object:
     except ValueError as error:
         raise InvalidValue(
             f"looks like a list of messages but is not JSON ({error})",
-            "write it as a list of {role, content}, or as JSON",
+            "store it as a list of {role, content}, or as valid JSON",
         ) from error
     return value if is_conversation(value) else text
 
@@ -166,11 +169,13 @@ def _message(item: object, number: int) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         raise InvalidValue(
             f"is a list whose item {number} is {_shown(item)} instead of a string or a message",
-            "write a text, or {role, content} for each message",
+            "use a string for the whole prompt, or {role, content} for each message",
         )
     role = item.get("role")
     if not isinstance(role, str) or not role:
-        raise InvalidValue(f"has no role in message {number}", "write {role, content}")
+        raise InvalidValue(
+            f"has no role in message {number}", "write each message as {role, content}"
+        )
     return {**_without_nulls(item), "content": _content(item, number)}
 
 
@@ -182,7 +187,9 @@ def _content(item: Mapping[str, Any], number: int) -> str:
         return content
     if isinstance(content, list):
         return "".join(_text_part(part, number) for part in content)
-    raise InvalidValue(f"has {_shown(content)} as content of message {number}", "give it a text")
+    raise InvalidValue(
+        f"has {_shown(content)} as content of message {number}", "set the content to a string"
+    )
 
 
 def _text_part(part: object, number: int) -> str:
@@ -191,7 +198,8 @@ def _text_part(part: object, number: int) -> str:
         return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise InvalidValue(
-        f"has a part of type {kind} in message {number}", "only text is supported: remove it"
+        f"has a content part of type {kind} in message {number}",
+        "remove the part; only text is supported",
     )
 
 

@@ -71,7 +71,7 @@ def read_prompts(
     limited = islice(rows, data.max_samples or None)
     prompts = _valid_prompts(limited, data, needed, template_columns)
     if files and not prompts:
-        raise data_error(", ".join(files), "no rows", "add one line per prompt")
+        raise data_error(", ".join(files), "no rows", "add one row per prompt")
     return prompts
 
 
@@ -104,7 +104,7 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
             raise data_error(
                 file,
                 f"cannot be copied to {target} ({error})",
-                "free space there, or set data.stageToLocalDisk: false",
+                "free up space on that disk, or set data.stageToLocalDisk: false",
             ) from error
         staged.append(str(target))
     return staged
@@ -135,9 +135,9 @@ def _valid_prompts(
         shown = problems[:MAX_SHOWN_ROWS]
         remaining = len(problems) - len(shown)
         if len(problems) == MAX_INVALID_ROWS:
-            shown.append("and many more rows")
+            shown.append("many more rows are invalid")
         elif remaining:
-            shown.append(f"and {remaining} more rows")
+            shown.append(f"{remaining} more rows are invalid")
         raise TrainerError(ExitCode.DATA_ERROR, "; ".join(shown))
     return prompts
 
@@ -146,7 +146,7 @@ def _prompt(
     index: int, row: Row, data: DataSpec, needed: set[str], default_tools: tuple[Any, ...]
 ) -> Prompt:
     column = data.columns.prompt
-    remedy = "convert it, or set data.columns.prompt to another column"
+    remedy = "convert the column, or set data.columns.prompt to another column"
     try:
         conversation = read_conversation(_value(row, data, "prompt", needed))
     except InvalidValue as error:
@@ -190,14 +190,18 @@ def _template_value(row: Row, path: str, place: str) -> Any:
     value = value_at(row.values, path)
     if value is None or value is MISSING:
         state = "is null" if value is None else "does not exist"
-        problem = f"column {path!r} {state}, but {place} names {{{path}}}"
-        remedy = f"fill it in, or name one of: {_available_columns(row)}"
+        problem = f"column {path!r} {state}, but {place} contains the placeholder {{{path}}}"
+        remedy = f"fill in the column, or use one of: {_available_columns(row)}"
         raise data_error(row.place, problem, remedy)
     try:
         json.dumps(value)
     except TypeError as error:
-        problem = f"column {path!r} is {type(value).__name__}, but {place} names {{{path}}}"
-        raise data_error(row.place, problem, "convert it to text, numbers or lists") from error
+        problem = (
+            f"column {path!r} has type {type(value).__name__}, but {place} contains {{{path}}}"
+        )
+        raise data_error(
+            row.place, problem, "convert the column to text, numbers or lists"
+        ) from error
     return value
 
 
@@ -218,7 +222,7 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
         raise _wrong_type(row, data, "answer", value, "a string or a list of strings")
     if "answer" in needed and not any(answer.strip() for answer in answers):
         problem = f"column {data.columns.answer!r} is blank"
-        raise data_error(row.place, problem, "fill it in, or drop the row")
+        raise data_error(row.place, problem, "fill in the column, or drop the row")
     return tuple(answers)
 
 
@@ -240,7 +244,9 @@ def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
     if value is not MISSING and (value is not None or field not in needed):
         return value
     if value is None:
-        raise data_error(row.place, f"column {column!r} is null", "fill it in, or drop the row")
+        raise data_error(
+            row.place, f"column {column!r} is null", "fill in the column, or drop the row"
+        )
     raise data_error(
         row.place,
         f"there is no column {column!r}",

@@ -40,8 +40,8 @@ class PromptTooLong(Exception):
     def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
         super().__init__(
             f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages "
-            f"(data.maxPromptLength {limit}): increase it, decrease retrieval.maxPassageTokens or "
-            "topK, or set data.allowTruncation: true"
+            f"(data.maxPromptLength {limit}); increase data.maxPromptLength, decrease "
+            "retrieval.maxPassageTokens or topK, or set data.allowTruncation: true"
         )
         self.tokens, self.limit = tokens, limit
 

@@ -34,7 +34,7 @@ def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
     Raises TrainerError DATA_ERROR.
     """
     if not path.exists():
-        raise data_error(str(path), "no such file", "mount it, or correct data.trainFiles")
+        raise data_error(str(path), "no such file", "mount its volume, or correct the path")
     if not path.is_file():
         raise data_error(str(path), "is a folder", "list its files in data.trainFiles")
     match path.suffix:
@@ -57,7 +57,7 @@ def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{path}, row {number}", values, names)
     except (OSError, pa.ArrowException) as error:
-        problem = f"not readable as parquet ({' '.join(str(error).split())})"
+        problem = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise data_error(str(path), problem, "write the file again") from error
 
 
@@ -81,7 +81,7 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
                     place, f"not JSON ({error})", "write one object per line"
                 ) from error
             except RecursionError as error:
-                raise data_error(place, "nested too deeply", "flatten it") from error
+                raise data_error(place, "nested too deeply", "flatten the object") from error
             if not isinstance(values, dict):
                 raise data_error(place, "not a JSON object", "write one object per line")
             yield Row(place, values, values)

@@ -40,7 +40,10 @@ class Sampler:
         Raises ValueError if the cursor is beyond the data.
         """
         if cursor.position >= self.num_prompts:
-            raise ValueError(f"{cursor} is beyond the {self.num_prompts} prompts: data was removed")
+            raise ValueError(
+                f"{cursor} is beyond the end of the data ({self.num_prompts} prompts): "
+                "rows were removed"
+            )
         indices: list[int] = []
         while len(indices) < size:
             order = _order(self.num_prompts, self.seed, cursor.epoch)

@@ -68,10 +68,10 @@ class Drill(Hooks):
             sys.stdout.flush()
             os._exit(0)
         if self._faults.take_due("freeze", step=step):
-            log.warning("drill: the driver stops itself at step %d", step)
+            log.warning("drill: the driver sends itself SIGSTOP at step %d", step)
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._faults.take_due("oom", step=step):
-            message = f"drill: the device is out of memory at step {step}"
+            message = f"drill: simulated GPU out-of-memory error at step {step}"
             raise TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message)
         if seconds := self._faults.take_due("slow-step", step=step):
             await asyncio.sleep(float(seconds))
@@ -89,19 +89,19 @@ class Drill(Hooks):
         """Inject the faults that are due at this phase of a save."""
         for victim, process in self._victims.items():
             if self._faults.take_due(f"kill-{victim}", save=step, phase=str(phase)):
-                self._kill(process, victim, f"save {step}, {phase}")
+                self._kill(process, victim, f"phase {phase} of the save of step {step}")
         if self._faults.take_due("corrupt-checkpoint", save=step, phase=str(phase)):
             newest = max(CheckpointName.all_in(self._checkpoints))
             shard = next((self._checkpoints / str(newest)).rglob("*.distcp"))
             log.warning("drill: truncating %s to half its size", shard)
             os.truncate(shard, shard.stat().st_size // 2)
         if seconds := self._faults.take_due("pause", save=step, phase=str(phase)):
-            log.warning("drill: save %d pauses at %s", step, phase)
+            log.warning("drill: the save of step %d pauses in phase %s", step, phase)
             time.sleep(float(seconds))
 
     @staticmethod
     def _kill(process: PodProcess, victim: str, when: str) -> None:
-        log.warning("drill: SIGKILL of the %s at %s", victim, when)
+        log.warning("drill: sending SIGKILL to the %s at %s", victim, when)
         sys.stdout.flush()
         send_signal([process], signal.SIGKILL)
 

@@ -89,7 +89,9 @@ def _parse(entry: str) -> tuple[_Moment, str, int]:
     """Return moment, argument and attempt of one entry."""
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise _error(entry, "write name@step=7, name@save=10:phase or name, then @attempt=2")
+        raise _error(
+            entry, "expected name@step=7, name@save=10:phase or name, optionally with @attempt=2"
+        )
     name = match["name"]
     when = match["when"] or START
     more = match["more"] or ""
@@ -99,14 +101,14 @@ def _parse(entry: str) -> tuple[_Moment, str, int]:
         expected = " or ".join(
             f"@{key}=" if key else "no trigger" for key in sorted(TRIGGERS[name])
         )
-        raise _error(entry, f"{name} takes {expected}")
+        raise _error(entry, f"{name} must have {expected}")
     number = int(match["number"]) if when else None
     attempt = int(match["attempt"] or 1)
     if when != SAVE:
         return _Moment(name, number, None, ""), more, attempt
     phase, _, argument = more.partition(":")
     if (phase or PHASES[0]) not in PHASES:
-        raise _error(entry, f"the phases of a save are {', '.join(PHASES)}")
+        raise _error(entry, f"unknown phase; choose from {', '.join(PHASES)}")
     return _Moment(name, None, number, phase or PHASES[0]), argument, attempt
 
 

@@ -238,7 +238,7 @@ async def _save_and_stop(components: Components, state: TrainState) -> Stopped:
     """Save the last completed step unless it is already saved; return the exception to raise."""
     if state.step > state.saved_step:
         await _save(components, state)
-    return Stopped(f"stopped by a signal after step {state.step}, which is saved")
+    return Stopped(f"stopped by a signal after step {state.step}; its checkpoint is saved")
 
 
 async def _finish_step(components: Components, state: TrainState) -> None:

@@ -59,8 +59,8 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"{device.name} with {_gib(device.total_bytes)} is {_gib(short)} short: training "
-            f"needs {_gib(gpu_memory.training_state(config, facts))} per GPU, "
-            f"{_gib(max(0, gpu_memory.training_room(config, facts)))} remain next to the engine, "
+            f"needs {_gib(gpu_memory.training_state(config, facts))} per GPU, but "
+            f"{_gib(max(0, gpu_memory.training_room(config, facts)))} remain after the engine, "
             "weight transfer and fragmentation; use more GPUs or lower "
             "rollout.gpuMemoryUtilization",
         )

@@ -101,8 +101,8 @@ def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
     if not (gap.largest <= limit.largest and gap.mean <= limit.mean):
         raise TrainerError(
             ExitCode.POLICY_MISMATCH,
-            f"{text} (limits in {precision}: {limit.largest:g} and {limit.mean:g}): the two do not "
-            "compute the same model",
+            f"{text} (limits with {precision}: {limit.largest:g}, and {limit.mean:g} on average): "
+            "the two do not compute the same model",
         )
 
 

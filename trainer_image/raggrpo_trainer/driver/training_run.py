@@ -101,7 +101,9 @@ class TrainingRun:
         state = await self._resume(store, ranks, retained, identity)
         reporter.report_stage(Stage.STARTING_ROLLOUT)
         are_reused = await starting
-        log.info("engines %s", ["reused" if reused else "started" for reused in are_reused])
+        log.info(
+            "engines by index: %s", ["reused" if reused else "started" for reused in are_reused]
+        )
         self._hooks.started(ranks, pool)
         await self._watch_processes(ranks, pool)
         reporter.report_stage(Stage.WARMING_RETRIEVAL)
@@ -172,7 +174,8 @@ class TrainingRun:
         if store.newest is None:
             store.restore()
         store.reject_all(
-            config.rejected_checkpoints, "two attempts that resumed from it failed at the same step"
+            config.rejected_checkpoints,
+            "two attempts that resumed from this checkpoint failed at the same step",
         )
         return store
 
@@ -267,7 +270,7 @@ async def warm_up(
     calls = (retrieval.warm_up(endpoint.name, timeout, columns) for endpoint in endpoints)
     for endpoint, latency in zip(endpoints, await asyncio.gather(*calls), strict=True):
         log.info(
-            "endpoint %s responds: first call %.2f s, next %.3f s",
+            "endpoint %s responded to the first call in %.2f s, to the second in %.3f s",
             endpoint.name,
             latency.first_seconds,
             latency.next_seconds,

@@ -66,7 +66,7 @@ class RolloutActor:
         """
         self._check(epoch)
         if self._is_updating and epoch > self._epoch:
-            self._dead = EngineDead("its driver exited during a weight transfer")
+            self._dead = EngineDead("the driver exited during a weight transfer to this engine")
             raise self._dead
         register_stack_dumps(Path(log_folder), name)
         save_ray_logs(Path(log_folder))
@@ -130,7 +130,7 @@ class RolloutActor:
             await update
         except Exception as error:
             # Some layers may be loaded: the engine rejects every call and the pool replaces it.
-            log.exception("weight update failed; this engine is not used again")
+            log.exception("the weight update failed; this engine rejects all further calls")
             self._dead = EngineDead(failure_reason(error, []))
             raise self._dead from error
 
@@ -138,7 +138,7 @@ class RolloutActor:
         if self._dead is not None:
             raise self._dead
         if epoch < self._epoch:
-            raise StaleEpoch(f"epoch {epoch} was superseded by {self._epoch}")
+            raise StaleEpoch(f"epoch {epoch} was superseded by epoch {self._epoch}")
 
     @staticmethod
     async def _finish(index: int, result: Awaitable[Generation]) -> tuple[int, Generation]:

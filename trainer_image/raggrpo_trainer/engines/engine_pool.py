@@ -131,7 +131,7 @@ class EnginePool:
                     return actor, info, True
                 log.info("replacing %s: its options differ from the job's", name)
             except (*LOST, TimeoutError) as error:
-                log.info("replacing %s: it does not respond: %r", name, error)
+                log.info("replacing %s, which does not respond or has failed: %r", name, error)
             await kill_actor(actor, name)
         actor = self._start(name, index)
         info = await self._adopt_new(actor, name)
@@ -216,7 +216,9 @@ class EnginePool:
         try:
             yield
         except RankLost as error:
-            message = f"a trainer rank exited before engines loaded the weights of step {version}"
+            message = (
+                f"a trainer rank exited before the engines loaded the weights of step {version}"
+            )
             raise TrainerError(ExitCode.TRAINER_RANK_LOST, message) from error
         except ChunkTransferFailed as error:
             if (shortage := out_of_memory(error.__cause__ or error)) is not None:
@@ -254,7 +256,7 @@ class EnginePool:
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
-                    f"{name} was lost after {MAX_REPLACEMENTS} replacements: {error}",
+                    f"{name} was lost again after {MAX_REPLACEMENTS} replacements: {error}",
                 ) from error
             started = time.monotonic()
             log.warning("replacing %s in place: %s", name, error)

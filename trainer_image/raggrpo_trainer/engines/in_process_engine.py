@@ -58,7 +58,9 @@ class InProcessEngine:
 
     async def start_update(self, init_info: Mapping[str, Any] | None) -> None:
         """Raise NotImplementedError: tensor chunks are transferred between GPUs only."""
-        raise NotImplementedError("on CPU weights are transferred through shared memory")
+        raise NotImplementedError(
+            "on CPUs, weights are transferred through shared memory, not as chunks"
+        )
 
     async def load_chunk(self, chunk: Mapping[str, Any]) -> None:
         """Raise NotImplementedError, like `start_update`."""
@@ -142,7 +144,7 @@ class InProcessEngine:
             outputs = self._core.step()
         except Exception as error:
             # A failed engine is not used again, but its thread continues and rejects later calls.
-            log.exception("engine step failed")
+            log.exception("an engine step failed; this engine rejects all further calls")
             self._dead = EngineDead(failure_reason(error, []))
             self._fail_running(self._dead)
             return

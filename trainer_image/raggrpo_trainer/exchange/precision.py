@@ -29,7 +29,7 @@ def gpu_precision(specified: Precision, name: str, compute_major: int) -> Precis
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
             f"spec.training.precision: {name} has compute capability {compute_major}.x, but BF16 "
-            "needs 8.0; set training.precision to FP16 (dynamic loss scaling) or Auto",
+            "needs 8.0 or later; set training.precision to FP16 (dynamic loss scaling) or Auto",
         )
     return specified
 

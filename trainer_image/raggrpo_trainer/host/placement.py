@@ -73,7 +73,8 @@ class Placement:
         if not await asyncio.to_thread(group.wait, timeout_seconds):
             raise TrainerError(
                 ExitCode.PROGRAM_ERROR,
-                f"the Ray cluster has no room for {expected}; it has {ray.cluster_resources()}",
+                f"the Ray cluster cannot place the bundles {expected} within "
+                f"{timeout_seconds:g} s; its resources are {ray.cluster_resources()}",
             )
         return cls(group, shape)
 

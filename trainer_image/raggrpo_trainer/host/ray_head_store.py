@@ -28,7 +28,9 @@ def ray_store_env(store: Path) -> dict[str, str]:
         _check_file_operations(store)
     except OSError as error:
         log.warning(
-            "storing the Ray head's state in memory; losing the head loses the cluster: %s", error
+            "cannot store the Ray head's state on the volume (%s); Ray stores it in memory, so the "
+            "loss of the head ends the cluster",
+            error,
         )
         return {}
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}

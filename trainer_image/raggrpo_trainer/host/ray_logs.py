@@ -91,7 +91,9 @@ class _CopyThread(threading.Thread):
                 self._logs.copy(self.folder)
             except OSError as error:  # a full volume must not end training
                 if logged != str(error):
-                    log.warning("cannot copy Ray's logs to %s: %s", self.folder, error)
+                    log.warning(
+                        "cannot copy Ray's logs to %s: %s; training continues", self.folder, error
+                    )
                 logged = str(error)
 
 
@@ -103,7 +105,7 @@ def save_ray_logs(folder: Path) -> None:
     """Copy the logs of this process's Ray node to `<folder>/ray/` from now on."""
     node = worker._global_node
     if node is None:
-        raise RuntimeError("Ray is not connected")
+        raise RuntimeError("this process is not connected to Ray")
     if _threads:
         _threads[0].folder = folder / FOLDER
         return

@@ -20,6 +20,8 @@ def register_stack_dumps(folder: Path, role: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / f"stacks-{role}.txt").open("a")
     except OSError as error:  # an unwritable log must not end the process
-        log.warning("writing stacks of %s to its stderr: %s", role, error)
+        log.warning(
+            "cannot write the stacks of %s to a file (%s); writing them to stderr", role, error
+        )
     _files.append(file)
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)

@@ -125,7 +125,9 @@ def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
             aiohttp.ClientSSLError(os_error=ConnectionError() | ssl.SSLEOFError() as fault)
             | aiohttp.ClientConnectorError(os_error=ConnectionResetError() as fault)
         ):
-            detail = f"TLS handshake interrupted ({fault}); a load balancer may have no backend"
+            detail = (
+                f"TLS handshake interrupted ({fault}); check that the load balancer has a backend"
+            )
         case aiohttp.ClientSSLError(os_error=fault):
             cause, detail = FailureCause.TLS_FAILURE, str(fault)
         case aiohttp.ClientConnectorError(os_error=fault):
@@ -139,7 +141,7 @@ def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
         case aiohttp.ClientResponseError(message=detail):
             pass
         case aiohttp.ServerDisconnectedError():
-            detail = "Server disconnected without sending a response."
+            detail = "the server closed the connection without a response"
         case aiohttp.InvalidURL():
             detail = "invalid URL"
     return cause, " ".join(detail.split()) or type(error).__name__

@@ -219,7 +219,7 @@ class JsonService:
             detail = self._excerpt(response)
             target = self._without_secrets(redirect_target(response, request.url or self._url))
             if target:
-                detail = f"the service has moved to {target}; set its url to that"
+                detail = f"the service has moved to {target}; set url to this address"
             raise CallFailed(
                 FailureCause.HTTP_STATUS,
                 f"{response.status}{':' if target else ''} {detail}",

@@ -112,7 +112,7 @@ class ServiceGate:
         if not is_certain and await self._probe():
             return False
         started = _now()
-        log.warning("%s is down: %s; its calls wait", self._name, cause)
+        log.warning("%s is down: %s; calls to it wait until it responds", self._name, cause)
         self._is_up.clear()
         self._outages.mark_down(self._name, cause)
         try:

@@ -66,7 +66,7 @@ def check_family(config: PreTrainedConfig) -> FamilyResult:
     try:
         plain = small_model(config)
     except NotSmall as error:
-        return FamilyResult(_architecture(config), f"no small copy can be built: {error}")
+        return FamilyResult(_architecture(config), f"no small test copy can be built: {error}")
     architecture = type(plain).__name__
     try:
         expected = _plain_result(plain)
@@ -74,7 +74,9 @@ def check_family(config: PreTrainedConfig) -> FamilyResult:
     except Exception as error:  # the model's own code fails
         return FamilyResult(architecture, f"its forward pass fails: {_short(error)}")
     if future_nats > MAX_NATS:
-        message = f"not causal: later tokens change earlier logprobs by {future_nats:.2g} nats"
+        message = (
+            f"it is not causal: later tokens change earlier logprobs by {future_nats:.2g} nats"
+        )
         return FamilyResult(architecture, message)
     if not float(expected[0].std()) > MAX_NATS:
         return FamilyResult(architecture, "its output does not depend on its input")

@@ -133,7 +133,7 @@ def load_model(path: str, attention: str | None) -> PreTrainedModel:
         raise TrainerError(
             ExitCode.PREFLIGHT_FAILED,
             f"{path} lacks {len(missing)} of the model's tensors, such as {missing[0]}; save the "
-            "whole model with save_pretrained(), without a wrapper's prefix",
+            "whole model with save_pretrained(), without a wrapper's prefix in tensor names",
         )
     return causal_lm
 
@@ -154,8 +154,8 @@ def attention_implementation(attention: Attention, row_layout: RowLayout) -> str
             return SHARED_PREFIX_ATTENTION
         case RowLayout.SHARED_PREFIX, _:
             raise ValueError(
-                f"model.attention: {attention} needs training.rowLayout: Padded;"
-                " shared-prefix rows have their own attention"
+                f"model.attention: {attention} requires training.rowLayout: Padded;"
+                " shared-prefix rows use their own attention implementation"
             )
         case _, Attention.FLASH:
             return "flash_attention_2"

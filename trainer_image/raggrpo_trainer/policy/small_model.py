@@ -126,7 +126,9 @@ def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> Pr
         with torch.device("meta"):
             size = sum(p.numel() for p in AutoModelForCausalLM.from_config(small).parameters())
         if size > MAX_PARAMETERS:
-            raise NotSmall(f"its small copy would have {size:,} parameters")
+            raise NotSmall(
+                f"its small test copy would have {size:,} parameters (limit {MAX_PARAMETERS:,})"
+            )
         torch.manual_seed(0)
         options = {} if attention is None else {"attn_implementation": attention}
         model: PreTrainedModel = AutoModelForCausalLM.from_config(

@@ -47,19 +47,19 @@ def check_data(config: TrainerConfig) -> DataCheck:
     columns = finding_for(
         CheckId.DATA_COLUMNS,
         list(missing.values()),
-        f"columns {', '.join(_needed_columns(config).values())}",
+        f"found columns {', '.join(_needed_columns(config).values())}",
         ExitCode.DATA_ERROR,
     )
     train, train_problems = _read(config, data.train_files, missing)
     validation, validation_problems = _read(config, data.validation_files, missing)
     problems = [*train_problems, *validation_problems]
     if missing and not problems:
-        readable = not_evaluated(CheckId.DATA_READABLE, "requires DataColumns")
+        readable = not_evaluated(CheckId.DATA_READABLE, "requires that check DataColumns passes")
     else:
         readable = finding_for(
             CheckId.DATA_READABLE,
             problems,
-            f"{len(train):,} training rows, {len(validation):,} validation rows",
+            f"read {len(train):,} training rows and {len(validation):,} validation rows",
             ExitCode.DATA_ERROR,
         )
     return DataCheck((readable, columns), train)
@@ -70,7 +70,7 @@ def check_lengths(
 ) -> Finding:
     """Compare the lengths of the longest prompts, with full-length passages, to maxPromptLength."""
     if not prompts or tokenizer is None:
-        return not_evaluated(CheckId.SAMPLE_LENGTHS, "requires the data and the tokenizer")
+        return not_evaluated(CheckId.SAMPLE_LENGTHS, "requires readable data and the tokenizer")
     if problems := _template_problems(config, prompts, tokenizer):
         return finding_for(CheckId.SAMPLE_LENGTHS, problems, "", ExitCode.DATA_ERROR)
     reserved = _num_passages(config) * config.retrieval.max_passage_tokens
@@ -83,15 +83,17 @@ def check_lengths(
         return finding_for(CheckId.SAMPLE_LENGTHS, [str(error)], "", ExitCode.DATA_ERROR)
     row = max(lengths, key=lambda index: lengths[index])
     median = statistics.median(first_lengths)
-    evidence = f"prompts have {median:.0f} tokens (median), at most {lengths[row]} (row {row})"
+    evidence = f"prompts have {median:.0f} tokens (median) and at most {lengths[row]} (row {row})"
     if reserved:
-        evidence += f", passages up to {reserved}"
+        evidence += f", passages add up to {reserved}"
     evidence += f"; maxPromptLength {limit}"
     if lengths[row] + reserved <= limit:
         return finding_for(CheckId.SAMPLE_LENGTHS, [], evidence)
     if config.data.allow_truncation:
         return finding_for(
-            CheckId.SAMPLE_LENGTHS, [], f"{evidence}; will be truncated (data.allowTruncation)"
+            CheckId.SAMPLE_LENGTHS,
+            [],
+            f"{evidence}; longer prompts are truncated (data.allowTruncation)",
         )
     remedy = "increase data.maxPromptLength, or set data.allowTruncation: true"
     if reserved:

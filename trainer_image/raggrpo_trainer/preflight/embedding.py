@@ -66,7 +66,8 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
         if not model_problems:
             model_parameters, model_dimension = _model_size(managed.embedding)
             evidence.append(
-                f"{endpoint.name}: {model_parameters:,} parameters, {count:,} × {model_dimension}"
+                f"{endpoint.name}: {model_parameters:,} parameters, {count:,} passages, "
+                f"dimension {model_dimension}"
             )
             model_problems += _vector_problems(Path(managed.vectors), place, model_dimension)
         problems += model_problems
@@ -74,7 +75,7 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
         dimension = max(dimension, model_dimension)
     finding = finding_for(CheckId.EMBEDDING_READABLE, problems, "; ".join(evidence))
     if not problems and not evidence:
-        finding = not_evaluated(CheckId.EMBEDDING_READABLE, "no managed retriever with embeddings")
+        finding = not_evaluated(CheckId.EMBEDDING_READABLE, "no managed retriever uses embeddings")
     return EmbeddingCheck(finding, passages, parameters, dimension)
 
 
@@ -95,7 +96,7 @@ def count_passages(corpus: Path) -> int:
             return lines + (not last.endswith(b"\n"))
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise Unreadable(f"{corpus} cannot be read ({reason}): write it again") from error
+        raise Unreadable(f"{corpus} cannot be read ({reason}): write the file again") from error
 
 
 def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
@@ -106,7 +107,8 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
         return
     try:
         if read_json(path / "config.json").get("is_encoder_decoder"):
-            yield f"{place}.path: {path} is an encoder-decoder model: use an encoder or a decoder"
+            problem = f"{path} is an encoder-decoder model"
+            yield f"{place}.path: {problem}: use an encoder-only or decoder-only model"
         _model_size(embedding)
     except Unreadable as error:
         yield f"{place}.path: {error}"
@@ -121,7 +123,7 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
         if (path / POOLING_FILE).is_file():
             yield from _pooling_problems(embedding, read_json(path / POOLING_FILE), place)
         if modules := _other_modules(path / MODULES_FILE):
-            problem = f"{path}/{MODULES_FILE} has {modules}"
+            problem = f"{path}/{MODULES_FILE} lists {modules}"
             yield f"{place}.path: {problem}, which the retriever does not support"
     except Unreadable as error:
         yield f"{place}.path: {error}"
@@ -137,7 +139,7 @@ def _pooling_problems(
     poolings = [POOLING_FLAGS.get(flag) for flag in flags]
     source = f"{embedding.path}/{POOLING_FILE}"
     if len(poolings) > 1 or poolings[0] is None:
-        yield f"{place}.path: {source} has {', '.join(flags)}, which is not supported"
+        yield f"{place}.path: {source} enables {', '.join(flags)}, which is not supported"
     elif poolings[0] is not embedding.pooling:
         problem = f"{embedding.pooling} differs from {poolings[0]} in {source}"
         yield f"{place}.pooling: {problem}: set pooling: {poolings[0]}"
@@ -163,7 +165,7 @@ def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
     config = config.get("text_config", config)
     size = next((config[key] for key in ("hidden_size", "d_model", "dim") if key in config), None)
     if not isinstance(size, int):
-        raise Unreadable(f"{path}/config.json has no hidden_size: it is not a text model")
+        raise Unreadable(f"{path}/config.json has no hidden_size: use a text model")
     return count_parameters(weight_shapes(path)), size
 
 

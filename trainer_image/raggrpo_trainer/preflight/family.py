@@ -30,7 +30,7 @@ _REGISTRY_TABLES = (
     "_TRANSFORMERS_SUPPORTED_MODELS",
 )
 """Tables of text generation models in vLLM's registry."""
-_REMEDY = "docs/reference/models.md lists the families that train"
+_REMEDY = "use a model family listed in docs/reference/models.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
     limit = family.positions_change_at
     if limit is not None and longest_row > limit:
         reason = (
-            f"its rotary positions depend on the batch beyond {limit} tokens, and rows may have "
-            f"{longest_row}: decrease data.maxPromptLength or maxResponseLength"
+            f"its rotary positions depend on the batch beyond {limit} tokens, but rows may have "
+            f"{longest_row} tokens: decrease data.maxPromptLength or maxResponseLength"
         )
         return Layout(None, reason)
     if family.architecture in MEASURED_ARCHITECTURES and family.is_measured:
@@ -88,7 +88,7 @@ def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
         layout = layout_from_experiment(family, run_layout_check(folder))
     is_windowed = family.window is not None and family.window < longest_row
     if layout.row_layout is RowLayout.SHARED_PREFIX and is_windowed:
-        reason = f"attention window of {family.window} tokens, and rows may have {longest_row}"
+        reason = f"its attention window has {family.window} tokens, but rows may have {longest_row}"
         return Layout(RowLayout.PADDED, reason)
     return layout
 
@@ -119,14 +119,16 @@ def layout_from_experiment(family: ModelFamily, result: Mapping[str, Any]) -> La
     if shared["is_exact"]:
         return Layout(RowLayout.SHARED_PREFIX, "")
     if not padded["is_exact"]:
-        return Layout(None, f"not exact in padded rows either: {_error(padded)}")
+        return Layout(None, f"training is not exact in padded rows either: {_error(padded)}")
     if shared["problem"]:
         reason = f"its attention does not support shared-prefix rows: {_error(shared)}"
         return Layout(RowLayout.PADDED, reason)
     if family.state_layers:
         kinds = ", ".join(family.state_layers)
-        return Layout(RowLayout.PADDED, f"{kinds} layers have state: {_error(shared)}")
-    return Layout(RowLayout.PADDED, f"not exact in shared-prefix rows: {_error(shared)}")
+        return Layout(RowLayout.PADDED, f"its {kinds} layers have state: {_error(shared)}")
+    return Layout(
+        RowLayout.PADDED, f"training is not exact in shared-prefix rows: {_error(shared)}"
+    )
 
 
 def family_evidence(family: ModelFamily, layout: Layout, specified: RowLayout) -> str:
@@ -136,7 +138,7 @@ def family_evidence(family: ModelFamily, layout: Layout, specified: RowLayout) -
     if layout.reason:
         text += f" ({layout.reason})"
     if family.num_experts:
-        text += f"; {family.num_experts} experts, trained without the auxiliary loss of the router"
+        text += f"; {family.num_experts} experts, trained without the router's auxiliary loss"
     return f"{text}; supported by {_engine()}"
 
 
@@ -158,7 +160,7 @@ def _cpu_engine_problems(family: ModelFamily) -> Iterator[str]:
         yield f"{kinds} layers: {_engine()} supports them only on GPUs; {remedy}"
     if family.head_size and family.head_size not in (sizes := cpu_head_sizes()):
         known = ", ".join(map(str, sorted(sizes)))
-        yield f"head size {family.head_size}: {_engine()} supports {known} on CPUs; {remedy}"
+        yield f"head size {family.head_size}: {_engine()} supports only {known} on CPUs; {remedy}"
 
 
 def engine_architectures() -> frozenset[str]:

@@ -89,12 +89,12 @@ def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> I
             "full precision"
         )
     elif (path / "adapter_config.json").exists():
-        yield f"{path} is an adapter: merge it into its model and use the folder of the result"
+        yield f"{path} is an adapter: merge it into its base model and use the merged model"
     elif missing := missing_tensors(config, shapes):
         names = f"{missing[0]} and {len(missing) - 1:,} more" if missing[1:] else missing[0]
         yield (
             f"{path} lacks {names}, which config.json requires: save the whole model with "
-            "save_pretrained(), without the prefix of a wrapper"
+            "save_pretrained(), without a wrapper's prefix in tensor names"
         )
 
 
@@ -102,8 +102,8 @@ def _tokenizer_problems(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
     size = getattr(tokenizer, "vocab_size", 0)  # without added tokens, such as image tokens
     if 0 < facts.vocabulary < size:
         yield (
-            f"the tokenizer has {size:,} tokens, the model {facts.vocabulary:,}: use the tokenizer "
-            "of the model"
+            f"the tokenizer has {size:,} tokens, but the model has only {facts.vocabulary:,}: use "
+            "the tokenizer of the model"
         )
 
 
@@ -115,7 +115,8 @@ def _ignored_sampling(path: Path) -> str:
     ]
     if not defaults:
         return ""
-    return f"; {path.name}: {', '.join(defaults)} not used, see rollout.temperature and topP"
+    source = f"defaults in {path.name} ({', '.join(defaults)})"
+    return f"; {source} are not used, set rollout.temperature and topP"
 
 
 def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:

@@ -120,7 +120,7 @@ def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
     try:
         return check()
     except Exception as error:
-        log.exception("a preflight check raised an exception")
+        log.exception("a preflight check failed with an unexpected exception")
         return failed(error)
 
 
@@ -131,9 +131,9 @@ def _unexpected(check: CheckId, error: Exception) -> Finding:
 
 def _gpu_memory(config: TrainerConfig) -> Finding:
     if config.resources.device is Device.CPU:
-        return not_evaluated(CheckId.GPU_MEMORY, "device CPU")
+        return not_evaluated(CheckId.GPU_MEMORY, "the device is CPU")
     specified = config.resources.gpu_memory_gib
-    memory = f"{specified} GiB as specified" if specified else "unknown"
+    memory = f"{specified} GiB as specified" if specified else "size unknown"
     return not_evaluated(CheckId.GPU_MEMORY, f"{memory}; verified in stage LoadingModel")
 
 

@@ -48,7 +48,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     endpoints = spec.external
     if not endpoints:
         managed = ", ".join(endpoint.name for endpoint in spec.endpoints)
-        reason = f"{managed}: started after preflight" if managed else "no endpoint"
+        reason = f"{managed}: starts after preflight" if managed else "no endpoint is specified"
         return not_evaluated(CheckId.RETRIEVAL_REACHABLE, reason)
     spec = spec.model_copy(update={"endpoints": endpoints})
     try:
@@ -58,7 +58,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     fields = dict.fromkeys(spec.actor_output.fields, WARM_UP_TEXT)
     row = await asyncio.to_thread(_first_row, config)
     if row is None:
-        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "its templates require the data")
+        return not_evaluated(CheckId.RETRIEVAL_REACHABLE, "request templates require readable data")
     async with RetrievalClient(spec, headers, retry=RETRY) as client:
         outcomes = await asyncio.gather(*(_call(client, e, fields, row) for e in endpoints))
     problems = [each.evidence for each in outcomes if each.failure is not None]
@@ -85,7 +85,7 @@ async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Findin
     targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
     services = [index for index, term in enumerate(spec.functions) if term.name in SERVICES]
     if not targets and not services:
-        return not_evaluated(CheckId.REWARD_CODE, "no Python reward and no service")
+        return not_evaluated(CheckId.REWARD_CODE, "no reward is a Python function or a service")
     outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
     problems = [outcome for outcome in outcomes if outcome]
     evidence = [f"{target} can be imported" for target in targets]
@@ -121,7 +121,9 @@ async def _call_services(
     outcomes = _ServiceOutcomes()
     row = await asyncio.to_thread(_first_row, config)
     if row is None:
-        outcomes.evidence.append("judges were not called: their prompts require the data")
+        outcomes.evidence.append(
+            "reward services were not called: their requests require readable data"
+        )
         return outcomes
     sample = RewardSample(
         "preflight",
@@ -154,7 +156,9 @@ async def _call_services(
             outcomes.problems.append(f"{problem}; {remedy}")
             outcomes.is_outage = outcomes.is_outage and is_outage_failure(failure)
         else:
-            outcomes.evidence.append(f"{place} returned {next(iter(score.parts.values())):.2f}")
+            outcomes.evidence.append(
+                f"{place} returned score {next(iter(score.parts.values())):.2f}"
+            )
     return outcomes
 
 
@@ -224,5 +228,5 @@ async def _import(target: str, folder: str) -> str:
     if process.returncode == 0:
         return ""
     lines = errors.decode(errors="replace").strip().splitlines()
-    reason = lines[-1] if lines else f"its process exited with code {process.returncode}"
+    reason = lines[-1] if lines else f"the import of {target} exited with code {process.returncode}"
     return f"{reason}; check reward.functions[].python and reward.codeFrom"

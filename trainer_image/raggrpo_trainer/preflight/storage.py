@@ -31,10 +31,10 @@ def check_paths(config: TrainerConfig) -> Finding:
     for field, text in paths:
         path = Path(text)
         if not path.exists():
-            problems.append(f"{field} {text}: not found; mount it, or correct the path")
+            problems.append(f"{field} {text}: not found; mount its volume, or correct the path")
         elif not os.access(path, os.R_OK):
             problems.append(f"{field} {text}: not readable by user {os.getuid()}; make it readable")
-    return finding_for(CheckId.PATHS, problems, f"{len(paths)} paths exist")
+    return finding_for(CheckId.PATHS, problems, f"all {len(paths)} paths exist and are readable")
 
 
 def corpus_bytes(config: TrainerConfig) -> int:
@@ -82,7 +82,8 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     needed = max(0, count * BYTES_PER_PARAMETER * facts.parameters - existing)
     free = shutil.disk_usage(_nearest_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
-    problem = f"{evidence} for {count} checkpoints: free space, or decrease checkpoint.keepLast"
+    remedy = "free up disk space, or decrease checkpoint.keepLast"
+    problem = f"{evidence} for {count} checkpoints: {remedy}"
     return finding_for(CheckId.CHECKPOINT_SPACE, [problem] if free < needed else [], evidence)
 
 

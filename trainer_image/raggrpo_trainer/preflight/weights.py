@@ -76,11 +76,11 @@ def _weight_files(path: Path) -> list[Path]:
     if index.exists():
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
-            raise Unreadable(f"{index} has no weight_map of file names: copy it again")
+            raise Unreadable(f"{index} has no valid weight_map: copy the file again")
         return [path / name for name in sorted(set(names.values()))]
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise Unreadable(f"{path} has no *.safetensors: save the model with save_pretrained()")
+        raise Unreadable(f"{path} has no .safetensors files: save the model with save_pretrained()")
     return files
 
 
@@ -97,11 +97,11 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unreadable(f"{path} is not a safetensors file: copy it again") from error
+        raise Unreadable(f"{path} is not a safetensors file: copy the file again") from error
     actual = path.stat().st_size
     expected = 8 + size + end
     if actual != expected:
-        raise Unreadable(f"{path} has {actual} of {expected} bytes: copy it again")
+        raise Unreadable(f"{path} has {actual} bytes instead of {expected}: copy the file again")
     yield from tensors.items()
 
 
@@ -112,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise Unreadable(f"{path} is not JSON ({error}): copy it again") from error
+        raise Unreadable(f"{path} is not JSON ({error}): copy the file again") from error
     if not isinstance(value, dict):
-        raise Unreadable(f"{path} is not a JSON object: copy it again")
+        raise Unreadable(f"{path} is not a JSON object: copy the file again")
     return value

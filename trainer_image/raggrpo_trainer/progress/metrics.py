@@ -11,8 +11,8 @@ STEP_METRICS: Final[Mapping[str, str]] = {
     "reward_mean": "Mean reward of the step's scored samples.",
     "reward_std": "Population standard deviation of the rewards.",
     "exact_match": "Share of scored samples whose answer matches exactly.",
-    "num_samples": "Samples of the step.",
-    "num_failed": "Samples without a reward.",
+    "num_samples": "Number of samples in the step.",
+    "num_failed": "Number of samples without a reward.",
     "zero_variance": "Share of groups with equal rewards, which contribute no gradient.",
     "response_tokens": "Mean number of sampled tokens per completion.",
     "loss": "Policy loss, averaged over the step's updates.",
@@ -22,33 +22,33 @@ STEP_METRICS: Final[Mapping[str, str]] = {
     "clip_fraction": "Share of trained tokens whose gradient was clipped.",
     "kl": "Mean KL divergence from the reference policy in nats per token (k3 estimator).",
     "entropy": "Mean negative logprob of the sampled tokens in nats.",
-    "num_sampled_tokens": "Tokens sampled in the step.",
-    "num_trained_tokens": "Tokens trained on; completions with zero advantage are skipped.",
-    "num_positions": "Positions in the forward passes, including prompts and padding.",
+    "num_sampled_tokens": "Number of tokens sampled in the step.",
+    "num_trained_tokens": "Number of trained tokens; completions with zero advantage are skipped.",
+    "num_positions": "Number of token positions in the forward passes, with prompts and padding.",
     "grad_norm": "Largest gradient norm of the step's updates before clipping.",
     "learning_rate": "Learning rate of the step.",
-    "num_skipped_updates": "Updates skipped because of FP16 overflow.",
+    "num_skipped_updates": "Number of updates skipped because of FP16 overflow.",
     "loss_scale": "FP16 loss scale after the step.",
-    "samples_per_second": "Samples per second of the whole step.",
-    "tokens_per_second": "Sampled tokens per second of the whole step.",
+    "samples_per_second": "Samples per second over the whole step.",
+    "tokens_per_second": "Sampled tokens per second over the whole step.",
 }
 """Metrics of every step: fields of SampleMetrics and StepMetrics, and rates."""
 
 PROBE_METRICS: Final[Mapping[str, str]] = {
-    "host_memory_bytes": "Memory of the driver's pod.",
-    "rank_memory_bytes": "Memory of the rank pod that uses the most.",
-    "device_memory_bytes": "Peak GPU memory held by tensors on the rank that uses the most.",
+    "host_memory_bytes": "Memory used by the driver's pod in bytes.",
+    "rank_memory_bytes": "Highest memory usage among the pods of ranks in bytes.",
+    "device_memory_bytes": "Highest peak GPU memory of tensors among the ranks in bytes.",
     "weight_update_ratio": "Norm of the last update relative to the norm of the weights.",
-    "train_tflops": "TFLOP/s of training over all ranks.",
-    "mfu": "TFLOP/s of training relative to the peak of the GPUs (MFU).",
+    "train_tflops": "Training throughput of all ranks in TFLOP/s.",
+    "mfu": "Training throughput relative to the peak throughput of the GPUs (MFU).",
 }
 """Metrics of the probes, reported when a probe is due; some are absent on CPUs."""
 
 RUN_METRICS: Final[Mapping[str, str]] = {
     "step": "Last completed step.",
     "total_steps": "Target step.",
-    "attempt": "Number of the attempt.",
-    "stage_seconds": "Seconds in the current stage.",
+    "attempt": "Number of the current attempt.",
+    "stage_seconds": "Seconds since the current stage started.",
     "waited_seconds": "Seconds that the attempt has waited for unavailable services.",
     "save_seconds": "Duration of the last checkpoint save in seconds.",
     "checkpoint_step": "Step of the newest complete checkpoint; 0 if there is none.",
@@ -68,17 +68,19 @@ class LabeledMetric(NamedTuple):
 
 
 LABELED_METRICS: Final[Mapping[str, LabeledMetric]] = {
-    "step_seconds": LabeledMetric("gauge", ("stage",), "Seconds of the last step by stage."),
+    "step_seconds": LabeledMetric(
+        "gauge", ("stage",), "Duration of each stage of the last step in seconds."
+    ),
     "retrieval_calls": LabeledMetric(
         "counter",
         ("endpoint", "outcome"),
-        "Calls to retrieval endpoints since the attempt started.",
+        "Number of calls to retrieval endpoints since the attempt started.",
     ),
     "retrieval_seconds": LabeledMetric(
         "gauge", ("endpoint", "quantile"), "Latency of answered calls in seconds."
     ),
     "lost_log_records": LabeledMetric(
-        "counter", (), "Records that could not be written to the log folder."
+        "counter", (), "Number of records that could not be written to the log folder."
     ),
 }
 """Labeled metrics by name; the Prometheus page adds `_total` to the name of a counter."""

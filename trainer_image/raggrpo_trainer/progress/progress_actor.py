@@ -111,5 +111,8 @@ async def start_progress_actor(port: int, token: str) -> tuple[ProgressActor, Pr
         except RayActorError as error:
             if time.monotonic() > deadline:
                 raise
-            log.info("waiting for Ray to detect the loss of the progress server's head: %s", error)
+            log.info(
+                "waiting for Ray to detect the loss of the head that ran the progress server: %s",
+                error,
+            )
             await asyncio.sleep(0.5)

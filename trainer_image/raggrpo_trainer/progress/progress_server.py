@@ -105,7 +105,7 @@ class ProgressServer:
 
     def _content(self) -> tuple[bytes, bytes]:
         if self._latest is None:
-            raise web.HTTPServiceUnavailable(text="the driver has not reported yet")
+            raise web.HTTPServiceUnavailable(text="the driver has not reported progress yet")
         return self._latest
 
     def _serve(self) -> None:

@@ -87,7 +87,9 @@ class ReportingThread(threading.Thread):
         try:
             self._queue.put(None, timeout=CLOSE_SECONDS)
         except queue.Full:
-            log.error("%s does not respond: the newest records are lost", self._log_dir)
+            log.error(
+                "the log folder %s does not respond; the newest records are lost", self._log_dir
+            )
         else:
             self.join(CLOSE_SECONDS)
         if self.is_alive():

@@ -45,9 +45,9 @@ class WandbRun:
         try:
             self._channel.send(json.dumps({"step": step, **scalars}).encode())
         except BlockingIOError as full:
-            raise OSError("older points are still waiting for the W&B server") from full
+            raise OSError("earlier metrics are still waiting for the W&B server") from full
         except ConnectionError as ended:
-            raise OSError("its process has exited; see the error above") from ended
+            raise OSError("the W&B process has exited; see its error above") from ended
 
     def close(self) -> None:
         """Let the child upload pending metrics; kill the child if it does not exit in time."""

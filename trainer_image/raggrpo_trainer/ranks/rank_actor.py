@@ -163,7 +163,7 @@ class RankActor:
         started = time.monotonic()
         metrics = policy.step(groups, step=after.step)
         log.debug(
-            "rank %d trained step %d: %d tokens, %d positions on all ranks",
+            "rank %d trained step %d (all ranks: %d tokens, %d positions)",
             self._rank,
             after.step,
             metrics.num_trained_tokens,
@@ -227,7 +227,9 @@ class RankActor:
 
         self._check(epoch)
         if not isinstance(self._chunks, NcclChunkSender) or self._nccl_group is None:
-            raise RuntimeError("next_chunk() and join_nccl_group() must be called first")
+            raise RuntimeError(
+                "broadcast_chunk() requires next_chunk() and join_nccl_group() first"
+            )
         self._chunks.broadcast(self._nccl_group)
 
     def save(self, epoch: int, folder: str) -> None:
@@ -273,12 +275,14 @@ class RankActor:
     def _built(self, epoch: int) -> "Policy":
         self._check(epoch)
         if self._policy is None:
-            raise RuntimeError("build() was not called")
+            raise RuntimeError("build() must be called first")
         return self._policy
 
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:
-            message = f"the ranks of epoch {epoch} were adopted by epoch {self._epoch}"
+            message = (
+                f"the ranks of epoch {epoch} were adopted by the driver of epoch {self._epoch}"
+            )
             raise TrainerError(ExitCode.SUPERSEDED, message)
 
 

@@ -244,7 +244,7 @@ class Ranks:
                     Shortage.TRAINER_HOST,
                 )
             return TrainerError(ExitCode.TRAINER_RANK_LOST, f"a trainer rank exited: {error}")
-        return error or RuntimeError("a rank failed without an error")
+        return error or RuntimeError("a rank failed without an exception")
 
 
 def rank_name(epoch: int, rank: int) -> str:

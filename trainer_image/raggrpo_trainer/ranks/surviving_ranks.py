@@ -72,7 +72,7 @@ class SurvivingRanks:
                 states = await ranks.adopt(log_folder, config.monitoring.log_level)
                 first = states[0]
                 if first is None or any(state != first for state in states):
-                    raise _NotReusable("some were in a step or have completed different steps")
+                    raise _NotReusable("ranks were in a step or have completed different steps")
                 if first.position.key != state_key(ranks.infos[0]):
                     raise _NotReusable("the ranks were built with another configuration")
                 if await ranks.checksums() != {first.checksum}:

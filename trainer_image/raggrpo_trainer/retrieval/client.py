@@ -201,7 +201,13 @@ class RetrievalClient:
     def _log(self, endpoint: str, sample: str, started: float, status: str) -> None:
         if self._log_calls:
             seconds = time.monotonic() - started
-            logger.info("rag call %s sample %s %.3f s %s", endpoint, sample, seconds, status)
+            logger.info(
+                "retrieval from endpoint %s for sample %s took %.3f s: %s",
+                endpoint,
+                sample,
+                seconds,
+                status,
+            )
 
 
 class _Endpoint:
@@ -257,7 +263,7 @@ class _Endpoint:
             except RetrievalFailed as failure:
                 # One bad query must not fail the others in its batch.
                 logger.debug(
-                    "a batch of %d queries failed; calling them one by one: %s",
+                    "a batch of %d queries failed; sending the queries one by one: %s",
                     len(queries),
                     failure,
                 )

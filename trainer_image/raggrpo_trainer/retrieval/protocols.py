@@ -141,7 +141,8 @@ def fill_template(
         return fill(template, values)
     except KeyError as error:
         raise CallFailed(
-            FailureCause.MISSING_FIELD, f"the sample has no value for {{{error.args[0]}}}"
+            FailureCause.MISSING_FIELD,
+            f"the sample has no value for placeholder {{{error.args[0]}}}",
         ) from error
 
 

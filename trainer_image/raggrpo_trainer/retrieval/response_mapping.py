@@ -156,7 +156,7 @@ def _read(response: Any, mapping: ResponseMapping, needs_score: bool) -> tuple[P
                 break
         else:
             return tuple(passages)
-    raise problem or _Mismatch(f"no list of results at {mapping.items or 'a default path'}")
+    raise problem or _Mismatch(f"no list of results at {mapping.items or 'any default path'}")
 
 
 def _items(path: str, response: Any) -> list[Any] | None:
@@ -177,14 +177,14 @@ def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
         case [str() as single]:  # a multi-valued field with one value
             text = single
     if not isinstance(text, str):
-        raise ValueError(f"has no text at {mapping.text or 'a default path'}")
+        raise ValueError(f"has no text at {mapping.text or 'any default path'}")
     id_ = _first(item, mapping.id, ID_PATHS)
     if mapping.id and not isinstance(id_, str | int | float):
         raise ValueError(f"has no id at {mapping.id}")
     raw_score = _first(item, mapping.score, SCORE_PATHS)
     score = parse_number(raw_score)
     if score is None and (mapping.score or needs_score or raw_score is not None):
-        raise ValueError(f"has no finite score at {mapping.score or 'a default path'}")
+        raise ValueError(f"has no finite score at {mapping.score or 'any default path'}")
     # Without ids, the text itself identifies a passage.
     key = str(id_) if isinstance(id_, str | int | float) else ""
     return Passage(key or text, text, 1.0 if score is None else score)

@@ -49,7 +49,7 @@ def parse_grade(spec: JudgeSpec, response: Any) -> float:
         grade = _grade_by_format(reply)
     if not spec.lowest <= grade <= spec.highest:
         raise _no_grade(
-            f"the judge's grade {grade:g} is outside {spec.lowest:g} to {spec.highest:g}"
+            f"the judge's grade {grade:g} is outside the range {spec.lowest:g} to {spec.highest:g}"
         )
     return (grade - spec.lowest) / (spec.highest - spec.lowest)
 
@@ -62,7 +62,7 @@ def _reply(response: Mapping[str, Any]) -> str:
             raise service_error(response)
         problem = f"{CONTENT}: the judge wrote no text"
         if values_at(f"{CHOICE}.message.reasoning_content", response):
-            problem += " after its reasoning; increase judge.maxTokens or turn reasoning off"
+            problem += " after its reasoning; increase judge.maxTokens or disable reasoning"
         raise CallFailed(FailureCause.MISSING_FIELD, problem)
     reply: str = _REASONING.sub("", contents[0])[-MAX_REPLY_CHARACTERS:]
     return reply
@@ -99,7 +99,9 @@ def _grade_by_pattern(pattern: str, reply: str) -> float:
     try:
         match = regex.search(pattern, reply, timeout=PATTERN_TIMEOUT_SECONDS)
     except TimeoutError as error:
-        raise _no_grade(f"scorePattern took more than {PATTERN_TIMEOUT_SECONDS:g} s") from error
+        raise _no_grade(
+            f"matching scorePattern took more than {PATTERN_TIMEOUT_SECONDS:g} s"
+        ) from error
     if match is None:
         raise _no_grade(f"the judge's reply does not match scorePattern: {_excerpt(reply)}")
     return _number(match.group(1) if match.re.groups else match.group(0), reply)

@@ -152,7 +152,7 @@ class ProcessReward:
     def _exit_failure(self, code: int) -> CallFailed:
         if code == -signal.SIGALRM:
             return _timed_out(self._timeout_seconds)
-        return CallFailed(FailureCause.RAISED, f"its process exited with code {code}")
+        return CallFailed(FailureCause.RAISED, f"the reward process exited with code {code}")
 
 
 class HttpJudge:
@@ -188,7 +188,7 @@ class HttpJudge:
 def _judge_score(response: Any) -> float:
     body = require_object(response)
     if "score" not in body:
-        raise CallFailed(FailureCause.MISSING_FIELD, "score: Field required")
+        raise CallFailed(FailureCause.MISSING_FIELD, 'the field "score" is missing')
     return finite_number(body["score"])
 
 

@@ -262,7 +262,7 @@ class Collector:
         sample.text = self._decode(sampled)
         debug = self._config.monitoring.debug
         if debug.model_output:
-            log.info("sample %s output %r", sample.name, sample.text)
+            log.info("sample %s: output %r", sample.name, sample.text)
         spec = self._config.retrieval
         fields = None
         if spec.mode is RetrievalMode.REWARD:
@@ -287,7 +287,7 @@ class Collector:
         sample.reward, sample.parts = score.total, dict(score.parts)
         sample.exact_match = score.exact_match
         if debug.scoring:
-            log.info("sample %s reward %.4f %s", sample.name, score.total, sample.parts)
+            log.info("sample %s: reward %.4f from parts %s", sample.name, score.total, sample.parts)
 
     async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
         """Return passages by role; only the actor endpoint gets the actor's fields."""

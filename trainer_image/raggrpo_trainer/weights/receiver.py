@@ -78,5 +78,7 @@ def merge_handles(chunk: Mapping[str, Any]) -> dict[str, Any]:
     for handle in chunk["handles"]:
         handles |= pickle.loads(handle)
     if len(handles) != len(chunk["handles"]):
-        raise ValueError(f"{len(chunk['handles'])} ranks are on {len(handles)} GPUs")
+        raise ValueError(
+            f"{len(chunk['handles'])} ranks share {len(handles)} GPUs; each needs its own"
+        )
     return update_info | {"ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode()}

@@ -104,7 +104,7 @@ def _damage_marker_step(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (_damage_shard, "__1_0.distcp has 2999 of 3000 bytes"),
+        (_damage_shard, "__1_0.distcp has 2999 bytes instead of 3000"),
         (lambda folder: (folder / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
         (lambda folder: (folder / "meta.json").unlink(), "meta.json is missing"),
         (lambda folder: os.truncate(folder / "COMPLETE", 40), "COMPLETE is unreadable: "),
@@ -114,7 +114,7 @@ def _damage_marker_step(folder: Path) -> None:
             lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"),
             "COMPLETE is unreadable: 'utf-8'",
         ),
-        (_damage_marker_step, "COMPLETE names step 21, epoch 1"),
+        (_damage_marker_step, "COMPLETE contains step 21, epoch 1"),
         (
             lambda folder: (folder / "meta.json").write_bytes(
                 b" " * (folder / "meta.json").stat().st_size
@@ -200,8 +200,12 @@ def _full_disk_at_a_rank(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("failing", "code", "words"),
     [
-        (_full_disk, ExitCode.VOLUME_FULL, r"the volume at /\S* has .* free; enlarge it"),
-        (_full_disk_at_a_rank, ExitCode.VOLUME_FULL, r"step_00000020.e1 could not be written"),
+        (_full_disk, ExitCode.VOLUME_FULL, r"the volume at /\S* has .* free; enlarge the volume"),
+        (
+            _full_disk_at_a_rank,
+            ExitCode.VOLUME_FULL,
+            r"cannot write \S*step_00000020.e1: the volume",
+        ),
         (_io_error, ExitCode.CHECKPOINT_WRITE_FAILED, r"step_00000020.e1 \(EIO\): .*__0_0.dist"),
     ],
 )

@@ -132,15 +132,15 @@ USER = {"role": "user", "content": "x"}
     [
         ({"prompt": []}, "column 'prompt' has no message; add the user's message"),
         ({"prompt": [USER, {"role": "assistant", "content": "y"}]},
-            "ends with a message of role 'assistant', which would be part of the prompt; end it"),
-        ({"prompt": [{"content": "x"}]}, "has no role in message 1; write {role, content}"),
+            "ends with a message of role 'assistant', which would be part of the prompt; end the"),
+        ({"prompt": [{"content": "x"}]}, "has no role in message 1; write each message as {role, "),
         ({"prompt": [{"role": "user", "content": None}]}, "has NoneType None as content of mess"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
-            "has a part of type image in message 1; only text is supported: remove it"),
+            "has a content part of type image in message 1; remove the part; only text"),
         ({"prompt": [{"role": "user", "content": [{"type": "text"}]}]},
-            "has a part of type text in message 1"),
+            "has a content part of type text in message 1"),
         ({"answer": [{"role": "assistant", "content": 7}]},
-            "column 'answer' has int 7 as content of message 1; give it a text"),
+            "column 'answer' has int 7 as content of message 1; set the content to a string"),
         ({"prompt": "[{'role': 'user', 'content': 'x'}]"},
             "looks like a list of messages but is not JSON (Expecting property name"),
         ({"prompt": 7}, "column 'prompt' is int 7 instead of a string or a list of messages"),
@@ -174,4 +174,4 @@ def test_first_invalid_rows_are_reported_with_row_numbers(tmp_path: Path) -> Non
         read(file)
     reported = str(raised.value)
     assert all(f"line {number}: column 'prompt' is blank" in reported for number in (1, 3, 4))
-    assert reported.endswith("; and 2 more rows")
+    assert reported.endswith("; 2 more rows are invalid")

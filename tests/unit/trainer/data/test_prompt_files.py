@@ -122,7 +122,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         case("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
         case("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
         case("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
-        case("a.jsonl", b"\n", ": no rows; add one line per prompt"),
+        case("a.jsonl", b"\n", ": no rows; add one row per prompt"),
         case("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
             "data.columns.prompt to one of: id, text"),
         case("a.jsonl", GOOD + b'{"prompt": "x"}\n', ", line 2: there is no column 'answer'; set "
@@ -132,11 +132,11 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
         case("a.jsonl", GOOD, ", line 1: there is no column 'q'; set data.columns.query to one of: "
             "answer, prompt", columns={"query": "q"}),
         case("a.jsonl", b'{"prompt": "x", "answer": null}\n', ", line 1: column 'answer' is null; "
-            "fill it in, or drop the row"),
+            "fill in the column, or drop the row"),
         case("a.jsonl", b'{"prompt": " ", "answer": "y"}\n', ", line 1: column 'prompt' is blank; "
             "drop the row"),
         case("a.jsonl", b'{"prompt": ["x"], "answer": "y"}\n', ", line 1: column 'prompt' is a "
-            "list whose item 1 is str 'x' instead of a string or a message; write a text, or "),
+            "list whose item 1 is str 'x' instead of a string or a message; use a string "),
         case("a.jsonl", b'{"prompt": "x", "answer": 72}\n', ", line 1: column 'answer' is int 72 "
             "instead of a string or a list of strings; convert it"),
         case("a.jsonl", b'{"prompt": "x", "answer": []}\n', ", line 1: column 'answer' is list []"),
@@ -146,7 +146,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
             "contains a lone surrogate (\\ud…); write the text as UTF-8"),
         case("a.jsonl", b'{"prompt": ' + b"[" * 99_999 + b"\n", ", line 1: nested too deeply; "),
         case("a.csv", GOOD, ": unsupported file type; use .parquet or .jsonl"),
-        case("a.parquet", b"PAR1 cut short", ": not readable as parquet ("),
+        case("a.parquet", b"PAR1 cut short", ": cannot be read as Parquet ("),
     ],
 )  # fmt: skip
 def test_invalid_data_is_rejected_with_file_row_column_and_remedy(
@@ -191,13 +191,13 @@ def test_corrupt_parquet_file_is_named_in_error(tmp_path: Path) -> None:
     file.write_bytes(content)
 
     with pytest.raises(
-        TrainerError, match=r"a.parquet: not readable as parquet \(.*; write the file again"
+        TrainerError, match=r"a.parquet: cannot be read as Parquet \(.*; write the file again"
     ):
         read([str(file)])
 
 
 def test_missing_data_file_is_named_in_error() -> None:
-    with pytest.raises(TrainerError, match=r"^/no/a.jsonl: no such file; mount it, or"):
+    with pytest.raises(TrainerError, match=r"^/no/a.jsonl: no such file; mount its volume, or"):
         read(["/no/a.jsonl"])
 
 

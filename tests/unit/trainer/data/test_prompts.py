@@ -125,7 +125,7 @@ def test_job_chat_template_takes_precedence_and_receives_tools() -> None:
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        ("", "has a system prompt, earlier turns or tools, but the tokenizer has no template; "
+        ("", "has a system prompt, earlier turns or tools, but the tokenizer has no chat template; "
             "set data.chatTemplate"),
         ("{{ raise_exception('no system role') }}", "rejected by the chat template "
             "(TemplateError: no system role); change the row, or set data.chatTemplate"),

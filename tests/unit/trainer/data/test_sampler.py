@@ -85,5 +85,5 @@ def test_sampler_rejects_zero_prompts() -> None:
 
 
 def test_cursor_beyond_dataset_end_is_rejected() -> None:
-    with pytest.raises(ValueError, match="data was removed"):
+    with pytest.raises(ValueError, match="rows were removed"):
         Sampler(5, seed=0).next_batch(Cursor(0, 5), 1)

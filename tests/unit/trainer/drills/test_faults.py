@@ -61,12 +61,12 @@ def test_faults_are_empty_without_environment_variable() -> None:
             "nan@step=1,kil-rank@step=5",
             r"'kil-rank@step=5': unknown fault; choose from kill-driver,",
         ),
-        ("kill-rank@step=x", r"'kill-rank@step=x': write name@step=7, "),
-        ("kill-rank@epoch=3", r"'kill-rank@epoch=3': write name@step=7, "),
-        ("kill-rank", r"'kill-rank': kill-rank takes @save= or @step="),
-        ("nan@save=4", r"'nan@save=4': nan takes @step="),
-        ("wrong-resume@step=4", r"wrong-resume takes no trigger"),
-        ("pause@save=4:end:3", r"the phases of a save are shards, complete, retention"),
+        ("kill-rank@step=x", r"'kill-rank@step=x': expected name@step=7, "),
+        ("kill-rank@epoch=3", r"'kill-rank@epoch=3': expected name@step=7, "),
+        ("kill-rank", r"'kill-rank': kill-rank must have @save= or @step="),
+        ("nan@save=4", r"'nan@save=4': nan must have @step="),
+        ("wrong-resume@step=4", r"wrong-resume must have no trigger"),
+        ("pause@save=4:end:3", r"unknown phase; choose from shards, complete, retention"),
     ],
 )
 def test_invalid_fault_is_rejected_with_expected_format(text: str, words: str) -> None:

@@ -55,7 +55,7 @@ async def test_engine_is_not_reused_when_driver_exited_during_weight_transfer(
     actor: RolloutActor,
 ) -> None:
     await actor.start_update(0, None)
-    with pytest.raises(EngineDead, match="its driver exited during a weight transfer"):
+    with pytest.raises(EngineDead, match="the driver exited during a weight transfer"):
         await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
 

@@ -333,7 +333,9 @@ async def test_repeated_engine_loss_while_loading_ends_attempt(
     fake.die_loading = range(10)
     pool = await make_pool(tmp_path)
 
-    with pytest.raises(TrainerError, match="engine-0 was lost after 3 replacements") as raised:
+    with pytest.raises(
+        TrainerError, match="engine-0 was lost again after 3 replacements"
+    ) as raised:
         async with asyncio.timeout(5):
             await pool.load_weights(weights(1))
 

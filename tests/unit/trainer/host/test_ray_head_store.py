@@ -38,4 +38,4 @@ def test_gcs_state_is_kept_in_memory_on_unsupported_volume(
     env = ray_store_env(tmp_path / "heads/small-c1")
 
     assert env == {}
-    assert "losing the head loses the cluster: [Errno 95]" in caplog.text
+    assert "cannot store the Ray head's state on the volume ([Errno 95]" in caplog.text

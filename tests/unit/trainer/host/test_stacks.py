@@ -36,4 +36,4 @@ def test_unwritable_log_folder_does_not_end_process(
     register_stack_dumps(tmp_path / "attempts/1", "driver")
     faulthandler.unregister(signal.SIGUSR1)
 
-    assert "writing stacks of driver to its stderr" in caplog.text
+    assert "cannot write the stacks of driver to a file" in caplog.text

@@ -57,7 +57,7 @@ async def test_redirect_error_names_target_and_remedy_without_secret(
     location: str, shown: str
 ) -> None:
     failure = await failure_of(make_responder(307, location=location))
-    assert failure.detail == f"307: the service has moved to {shown}; set its url to that"
+    assert failure.detail == f"307: the service has moved to {shown}; set url to this address"
     assert not failure.transient
 
 

@@ -60,8 +60,8 @@ def make_service(http: HttpPool, url: str) -> JsonService:
     ("answer", "cause", "detail"),
     [
         (b"SSH-2.0-OpenSSH\r\n", FailureCause.CONNECTION_LOST, "Bad status line"),
-        (b"", FailureCause.CONNECTION_LOST, "Server disconnected without sending a response."),
-        (b"HTTP/1.1 200 OK\r\nContent-", FailureCause.CONNECTION_LOST, "Server disconnected"),
+        (b"", FailureCause.CONNECTION_LOST, "the server closed the connection without a response"),
+        (b"HTTP/1.1 200 OK\r\nContent-", FailureCause.CONNECTION_LOST, "the server closed"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", FailureCause.CONNECTION_LOST, "2 of 9"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",

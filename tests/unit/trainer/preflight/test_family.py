@@ -135,10 +135,8 @@ def test_family_with_padded_rows_is_measured_and_reported(tmp_path: Path) -> Non
     )
     result = check_family(config)
     assert (result.row_layout, result.finding.state) == (PADDED, CheckState.PASSED)
-    assert "Padded rows (linear_attention layers have state: " in result.finding.evidence
-    assert (
-        "512 experts, trained without the auxiliary loss of the router" in result.finding.evidence
-    )
+    assert "Padded rows (its linear_attention layers have state: " in result.finding.evidence
+    assert "512 experts, trained without the router's auxiliary loss" in result.finding.evidence
 
 
 @pytest.mark.parametrize("named", [[], [{"name": "x"}], "Qwen3ForCausalLM", None])

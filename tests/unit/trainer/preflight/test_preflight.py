@@ -162,7 +162,7 @@ def truncate_weights(model: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (truncate_weights, ["b.safetensors has", "copy it again"]),
+        (truncate_weights, ["b.safetensors has", "copy the file again"]),
         (lambda m: (m / "b.safetensors").write_bytes(b"x" * 100), ["is not a safetensors file"]),
         (lambda m: (m / "b.safetensors").write_bytes(b""), ["is not a safetensors file"]),
         (lambda m: (m / "a.safetensors").unlink(), ["a.safetensors cannot be read"]),
@@ -219,9 +219,9 @@ def prefix_tensors(prefix: str) -> Any:
         (change_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
         (change_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
         (change_config(tie_word_embeddings=False), ["lacks lm_head.weight, which"]),
-        (change_config(vocab_size=32), ["the tokenizer has 256 tokens, the model 32"]),
+        (change_config(vocab_size=32), ["the tokenizer has 256 tokens, but the model has only 32"]),
         (change_config(num_attention_heads=0), ["has no num_attention_heads"]),
-        (break_index, ["has no weight_map of file names"]),
+        (break_index, ["has no valid weight_map"]),
         (change_config(text_config=None, num_attention_heads=None), ["has no num_attention_he"]),
     ],
     ids=[
@@ -437,7 +437,11 @@ async def check_unreadable_files(tmp_path: Path) -> None:
 
     evidence = check_of(result, CheckId.DATA_READABLE).evidence
     assert check_of(result, CheckId.DATA_READABLE).state is FAILED
-    for words in ("broken.parquet", "torn.jsonl, line 2: not JSON", "empty.jsonl: no rows"):
+    for words in (
+        "broken.parquet",
+        "torn.jsonl, line 2: not JSON",
+        "empty.jsonl: no rows",
+    ):
         assert words in evidence
     assert str(good) not in evidence
 
@@ -471,7 +475,7 @@ async def test_longest_prompt_is_checked_anywhere_in_file(
 
     check = check_of(result, CheckId.SAMPLE_LENGTHS)
     assert check.state is state
-    assert "30 tokens (median), at most 60 (row 450)" in check.evidence
+    assert "30 tokens (median) and at most 60 (row 450)" in check.evidence
     assert result.exit_code == (ExitCode.DATA_ERROR if state is FAILED else 0)
 
 
@@ -498,7 +502,7 @@ async def test_sample_lengths_include_passages_and_templates(
     check = check_of(await check_config(make_fit_config(tmp_path, changes)), CheckId.SAMPLE_LENGTHS)
 
     assert check.state is state, check.evidence
-    assert "passages up to 120" in check.evidence
+    assert "passages add up to 120" in check.evidence
 
 
 # --- checkpoint folder
@@ -746,7 +750,7 @@ async def test_placeholder_without_column_is_rejected_with_both_names(tmp_path: 
     check = check_of(result, CheckId.DATA_READABLE)
     assert check.state is FAILED
     assert "column 'tenant' does not exist" in check.evidence
-    assert "retrieval.endpoints[0].body names {tenant}" in check.evidence
+    assert "retrieval.endpoints[0].body contains the placeholder {tenant}" in check.evidence
     assert result.exit_code == ExitCode.DATA_ERROR
     assert num_requests == 0
 
@@ -799,7 +803,7 @@ async def test_reward_import_error_takes_precedence_over_judge_outage(
 @pytest.mark.parametrize(
     ("answer", "status", "state", "reported", "code"),
     [
-        ({"score": 0.25}, 200, CheckState.PASSED, "returned 0.25", ExitCode.DONE),
+        ({"score": 0.25}, 200, CheckState.PASSED, "returned score 0.25", ExitCode.DONE),
         ({"reward": 1}, 200, FAILED, 'it returns {"score": number}', ExitCode.PREFLIGHT_FAILED),
         ({"score": "good"}, 200, FAILED, "NotANumber", ExitCode.PREFLIGHT_FAILED),
         ("no such page", 404, FAILED, "404", ExitCode.PREFLIGHT_FAILED),
@@ -845,7 +849,7 @@ async def test_managed_retriever_corpus_is_measured_without_calling_endpoint(
     check = check_of(result, CheckId.RETRIEVAL_REACHABLE)
     assert (check.state, check.evidence) == (
         CheckState.NOT_EVALUATED,
-        "kb: started after preflight",
+        "kb: starts after preflight",
     )
     assert result.facts.corpus_bytes == 1234
     assert result.facts.corpus_passages == 1
@@ -871,7 +875,10 @@ async def test_embedding_model_facts_are_measured(tmp_path: Path) -> None:
     result = await check_config(make_dense_config(tmp_path))
 
     check = check_of(result, CheckId.EMBEDDING_READABLE)
-    assert (check.state, check.evidence) == (PASSED, f"kb: {PARAMETERS:,} parameters, 7 × 8")
+    assert (check.state, check.evidence) == (
+        PASSED,
+        f"kb: {PARAMETERS:,} parameters, 7 passages, dimension 8",
+    )
     facts = result.facts
     assert (facts.corpus_passages, facts.embedding_parameters) == (7, PARAMETERS)
     assert facts.embedding_dimension == 8
@@ -907,7 +914,7 @@ def _declare_module(kind: str) -> Any:
         (shutil.rmtree, "e5 is not a folder: use the folder of a Hugging Face"),
         (lambda model: (model / "config.json").write_text("{}"), "has no hidden_size"),
         (lambda model: (model / "tokenizer.json").write_text("{"), "cannot be loaded"),
-        (lambda model: (model / "b.safetensors").write_bytes(b"x"), "copy it again"),
+        (lambda model: (model / "b.safetensors").write_bytes(b"x"), "copy the file again"),
         (
             lambda model: (model / "config.json").write_text(
                 '{"hidden_size": 8, "is_encoder_decoder": true}'
@@ -915,8 +922,8 @@ def _declare_module(kind: str) -> Any:
             "is an encoder-decoder model",
         ),
         (_declare_pooling("pooling_mode_cls_token"), "Mean differs from Cls in"),
-        (_declare_pooling("pooling_mode_max_tokens"), "has pooling_mode_max_tokens, which is not"),
-        (_declare_module("Dense"), "modules.json has Dense, which the retriever does not"),
+        (_declare_pooling("pooling_mode_max_tokens"), "enables pooling_mode_max_tokens, which is"),
+        (_declare_module("Dense"), "modules.json lists Dense, which the retriever does not"),
     ],
 )
 async def test_unsuitable_embedding_model_fails_check(
@@ -1050,4 +1057,7 @@ def test_sampling_defaults_of_model_are_reported_as_unused(tmp_path: Path) -> No
     (folder / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 1}')
     finding = check_model(folder).finding
     assert finding.state is CheckState.PASSED
-    assert "generation_config.json: top_k 20 not used, see rollout.temperature" in finding.evidence
+    assert (
+        "generation_config.json (top_k 20) are not used, set rollout.temperature"
+        in finding.evidence
+    )

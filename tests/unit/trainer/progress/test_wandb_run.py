@@ -154,7 +154,7 @@ def test_hanging_wandb_server_does_not_delay_exit(
         hanging.settimeout(DEADLINE_SECONDS)
         connection, _ = hanging.accept()
 
-        with pytest.raises(OSError, match="older points are still waiting"):
+        with pytest.raises(OSError, match="earlier metrics are still waiting"):
             write_many(run)
         run.close()
 
@@ -216,6 +216,6 @@ def test_rejected_wandb_key_is_logged_once_and_training_continues(
     assert last.step == 3
     assert int({m.name: m.value for m in last.metrics}["lost_log_records"]) >= 2
     assert [r.message for r in caplog.records if "W&B project sales" in r.message] == [
-        "cannot write to W&B project sales: its process has exited; see the error above;"
+        "cannot write to W&B project sales: the W&B process has exited; see its error above;"
         " training continues"
     ]

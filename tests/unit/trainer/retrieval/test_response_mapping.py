@@ -393,7 +393,7 @@ async def test_null_search_results_are_skipped() -> None:
 async def test_result_without_text_is_reported_with_number_and_shape() -> None:
     with pytest.raises(RetrievalFailed) as caught:
         await fetch(always({"results": [A, {"id": 2, "title": "B"}]}), **HTTP)
-    assert "results: result 2 of 2 has no text at a default path" in caught.value.detail
+    assert "results: result 2 of 2 has no text at any default path" in caught.value.detail
     assert "received {id: number, title: text} as result 2" in caught.value.detail
 
 

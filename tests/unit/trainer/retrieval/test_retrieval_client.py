@@ -143,13 +143,13 @@ ANSWER_WITHOUT_SCORE = {"results": [{"id": "1", "text": "x"}]}
         (
             always({}),
             FailureCause.MISSING_FIELD,
-            "no list of results at a default path; received {}",
+            "no list of results at any default path; received {}",
             1,
         ),
         (
             always(ANSWER_WITHOUT_SCORE),
             FailureCause.MISSING_FIELD,
-            "results: a result has no finite score at a default path; received "
+            "results: a result has no finite score at any default path; received "
             "{results: [1 × {id: text, text: text}]}",
             1,
         ),
@@ -472,10 +472,10 @@ async def test_calls_are_logged_with_sample_and_status_without_secret(
         failure = await outcome(client, "17/2")
 
     lines = [r.getMessage() for r in caplog.records if r.name == "raggrpo_trainer.retrieval.client"]
-    assert [line.partition(" s ")[0].rpartition(" ")[0] for line in lines] == [
-        f"rag call actor-8b sample 17/{n}" for n in range(3)
+    assert [line.partition(" took ")[0] for line in lines] == [
+        f"retrieval from endpoint actor-8b for sample 17/{n}" for n in range(3)
     ]
-    assert [line.partition(" s ")[2] for line in lines] == [
+    assert [line.partition(" s: ")[2] for line in lines] == [
         "called, 1 passages",
         "cached, 1 passages",
         "HttpStatus: 400 'bad Bearer ***'",

@@ -111,7 +111,7 @@ def test_grades_are_read_by_pattern_or_path(
         ({}, {"error": {"message": "no model g"}}, FailureCause.SERVICE_ERROR, "error: no model g"),
         ({}, {"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]},
             FailureCause.MISSING_FIELD, "increase judge.maxTokens"),
-        ({}, make_reply("42"), FailureCause.NOT_A_NUMBER, "42 is outside 0 to 10"),
+        ({}, make_reply("42"), FailureCause.NOT_A_NUMBER, "42 is outside the range 0 to 10"),
         ({}, make_reply(None), FailureCause.MISSING_FIELD, "wrote no text"),
         ({}, {"choices": []}, FailureCause.MISSING_FIELD, "choices[0]"),
         ({}, [], FailureCause.BAD_JSON, "expected a JSON object"),

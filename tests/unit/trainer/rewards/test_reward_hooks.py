@@ -107,8 +107,8 @@ async def test_python_reward_function_error_fails_only_its_sample(code: str, fun
 @pytest.mark.parametrize(
     ("completion", "cause", "detail"),
     [
-        ("exit", FailureCause.RAISED, "its process exited with code 3"),
-        ("crash", FailureCause.RAISED, "its process exited with code 7"),
+        ("exit", FailureCause.RAISED, "the reward process exited with code 3"),
+        ("crash", FailureCause.RAISED, "the reward process exited with code 7"),
         ("hang", FailureCause.TIMEOUT, "no result within 1 s"),
     ],
 )

@@ -21,5 +21,5 @@ def test_chunk_without_ipc_handles_is_unchanged() -> None:
 
 def test_two_ranks_on_one_gpu_are_rejected() -> None:
     handle = pickle.dumps({"gpu-0": (1,)})
-    with pytest.raises(ValueError, match="2 ranks are on 1 GPUs"):
+    with pytest.raises(ValueError, match="2 ranks share 1 GPUs"):
         merge_handles({"names": ["a"], "handles": [handle, handle]})
