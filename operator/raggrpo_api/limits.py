@@ -3,7 +3,7 @@
 from typing import Final
 
 MAX_SPEC_BYTES: Final = 64 * 1024
-"""All strings in a spec together."""
+"""Total size of all strings in a spec."""
 MAX_ENV_BYTES: Final = 32 * 1024
 """`spec.env`: names, values and references."""
 MAX_CONFIG_BYTES: Final = 64 * 1024

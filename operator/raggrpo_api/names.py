@@ -29,15 +29,15 @@ LABEL_CLUSTER: Final = "raggrpo.io/cluster"
 LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
 """Value: name of the managed endpoint."""
 LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
-"""On a preflight pod; value: hash of the spec that it checks."""
+"""On a preflight pod; value: hash of the spec that the pod checks."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "raggrpo-operator"
 """Value of LABEL_MANAGED_BY, and field manager of the operator."""
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 ANNOTATION_TOKEN_KEY: Final = "raggrpo.io/token-key-id"
-"""On a RayCluster; value: id of the installation key that its token is derived from."""
+"""On a RayCluster; value: id of the installation key from which the token is derived."""
 ANNOTATION_HEAD_RETURNS: Final = "raggrpo.io/head-returns"
-"""On a RayCluster whose Ray head stores its state on a volume for its successor."""
+"""On a RayCluster whose Ray head stores its state on a volume, so that a new head restores it."""
 ANNOTATION_RETRY: Final = "raggrpo.io/retry"
 
 # --- Environment variables
@@ -52,7 +52,7 @@ ENV_HEAD_STORE: Final = "RAGGRPO_HEAD_STORE"
 """Folder of the Ray head's persistent state."""
 ENV_PROGRESS_PORT: Final = "RAGGRPO_PROGRESS_PORT"
 ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
-"""Id of a local run in the environment of its processes, so that a cleanup kills only those."""
+"""Id of a local run in the environment of its processes; a cleanup kills only these processes."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File to which preflight writes its result; in a pod, the termination log."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
@@ -114,7 +114,7 @@ EXPORT_DIR: Final = "export"
 # --- Kubernetes objects and Ray submissions
 
 MAX_CHILD_NAME: Final = 42
-"""Maximum characters; KubeRay's longest derived name, <name>-rollout-worker-xxxxx, then has 63."""
+"""Maximum characters; KubeRay's longest derived name, <name>-rollout-worker-xxxxx, may have 63."""
 MAX_SUFFIX: Final = 16
 """Maximum characters of the readable suffix of a child's name."""
 
@@ -137,8 +137,8 @@ def ray_driver_log(submission: str) -> str:
 def child_name(job: str, uid: str, suffix: str) -> str:
     """Return the unique, readable name of a job's object.
 
-    The hash of `uid` and `suffix` prevents collisions with jobs whose names overlap with this one,
-    and with an earlier job of the same name.
+    The hash of `uid` and `suffix` prevents collisions with objects of jobs whose names start alike
+    and of an earlier job with the same name.
     """
     digest = hashlib.sha256(f"{uid}/{suffix}".encode()).hexdigest()[:8]
     short_suffix = suffix[:MAX_SUFFIX].rstrip("-")
@@ -174,7 +174,7 @@ def network_policy_name(job: str, uid: str) -> str:
 def token_secret_name(job: str, digest: str) -> str:
     """Return the name of the Secret with the job's token.
 
-    It is unpredictable, because `digest` is derived from the installation key.
+    The name is unpredictable, because `digest` is derived from the installation key.
     """
     return f"{job}-token-{digest}"
 

@@ -147,7 +147,7 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the generated files; with --check, write nothing and fail if one is out of date."""
+    """Write the generated files; with --check, write nothing and fail if a file is out of date."""
     parser = argparse.ArgumentParser(prog="python -m raggrpo_operator.crd", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if a file is out of date"

@@ -35,8 +35,8 @@ LIMITS = Limits()
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session that many `HttpApi` objects can share; the caller closes the session."""
-    # No connection limit: all heads would share it, and hanging heads would block the others.
-    # No keep-alive: the address of a Service outlives the head it points to.
+    # No connection limit: all heads would share the limit, and hanging heads would block others.
+    # No keep-alive: the address of a Service outlives the head behind the Service.
     connector = aiohttp.TCPConnector(limit=0, force_close=True, use_dns_cache=False)
     return aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False

@@ -77,7 +77,7 @@ class RayJobs:
         )
 
     async def ray_version(self) -> str:
-        """Return the Ray version of the head, or "" if it does not report one."""
+        """Return the Ray version of the head, or "" if the head does not report its version."""
         call = "Ray version"
         response = await self._call(call, "GET", "/api/version")
         return "" if response is None else self._read(_Version, response, call).ray_version

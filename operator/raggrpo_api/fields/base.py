@@ -26,7 +26,7 @@ class ApiModel(BaseModel):
     """Frozen model that rejects unknown fields and uses camelCase names in JSON.
 
     `core.spec.resolve` derives the origin of each value from `model_fields_set`. The CRD therefore
-    has no defaults: they would appear as specified by the user.
+    contains no defaults: the API server would fill them in as if the user had specified them.
     """
 
     model_config = ConfigDict(
@@ -39,7 +39,7 @@ class ApiModel(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy. Raises TypeError for unknown names, which pydantic's method accepts."""
+        """Return an updated copy. Raises TypeError for unknown fields, unlike pydantic's method."""
         if unknown := sorted((update or {}).keys() - type(self).model_fields.keys()):
             raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
         return super().model_copy(update=update, deep=deep)
@@ -56,7 +56,7 @@ def api_dataclass(cls: type[T]) -> type[T]:
 
 
 def format_time(time: datetime | None) -> str:
-    """Return RFC 3339 in UTC with whole seconds, as Kubernetes writes it, or "" for None."""
+    """Return a time as RFC 3339 in UTC with whole seconds, as in Kubernetes, or "" for None."""
     return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -90,7 +90,7 @@ _PART: Final = rf"({_NO_DOT}{_ANY}*|\.{_NO_DOT}{_ANY}*|\.\.{_ANY}+)"
 _PATH: Final = f"/({_PART}(/{_PART})*/?)?"
 ABSOLUTE_PATH: Final = f"^{_PATH}$"
 OPTIONAL_PATH: Final = f"^({_PATH})?$"
-"""Patterns without empty components, `.` and `..`, so that a path has only one spelling."""
+"""Patterns without empty components, `.` or `..`, so that a path has only one spelling."""
 MAX_PATH: Final = 512
 MAX_CHECKPOINT_PATH: Final = 480
 """Maximum characters; less than MAX_PATH, so that derived paths such as the log folder fit."""

@@ -16,7 +16,7 @@ MAX_VALUES: Final = 512
 MAX_TEXT: Final = 16_384
 MAX_NAME: Final = 256
 FREE_JSON: Final = ("body", "extraBody")
-"""Fields of a job with arbitrary JSON."""
+"""Fields of a job that accept arbitrary JSON."""
 _NAME: Final = "[A-Za-z0-9_@:-]+"
 JSON_PATH: Final = (
     rf"^((\$|(\$[.])?{_NAME}|\$?\[([*]|[0-9]{{1,4}})\])([.]{_NAME}|\[([*]|[0-9]{{1,4}})\])*)?$"
@@ -56,7 +56,7 @@ def size_problem(value: object, max_depth: int, max_values: int) -> str:
 
 
 def _within_limits(value: Any) -> Any:
-    """Return a JSON value. Raises ValueError if it exceeds the limits or is not JSON."""
+    """Return the value unchanged. Raises ValueError if it exceeds the limits or is not JSON."""
     count = 0
     pending = [(value, 1)]
     while pending:
@@ -116,7 +116,7 @@ def values_at(path: str, value: Any) -> list[Any]:
 
 
 def iter_texts(value: Any, place: str, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (path, nearest name, text) of every string and number in a JSON value."""
+    """Yield (path, name of the enclosing field, text) of each string and number in a JSON value."""
     match value:
         case dict():
             for key, item in value.items():

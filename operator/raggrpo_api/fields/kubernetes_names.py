@@ -31,12 +31,12 @@ IMAGE: Final = (
 BARE_DIGEST: Final = "^[0-9a-f]{64}$"
 """Pattern of a digest without a name, which matches IMAGE but is rejected by the kubelet."""
 MAX_IMAGE: Final = 255 - 18
-"""Maximum characters; the kubelet's limit of 255 includes the registry and `library/` it adds."""
+"""Maximum characters; the kubelet adds a registry and `library/`, and its limit is 255."""
 NATIVE_RESOURCES: Final = "kubernetes.io/"
 QUOTA_RESOURCES: Final = "requests."
-"""Prefixes of resource names that Kubernetes reserves."""
+"""Prefix of resource names that Kubernetes reserves for quotas."""
 SYSTEM_PRIORITY: Final = "system-"
-"""Prefix of priority classes reserved for the cluster."""
+"""Prefix of the names of priority classes that Kubernetes reserves for system pods."""
 
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]
 """Name of an object, such as a Secret: a DNS subdomain."""

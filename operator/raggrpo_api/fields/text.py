@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[ -~])", re.DOTALL)
-"""Terminal escape sequences: colors and cursor, titles and other strings, two-character ones."""
+"""Terminal escape sequences: control sequences, strings such as titles, and two-character ones."""
 
 
 def printable(text: str) -> str:

@@ -42,7 +42,7 @@ def element_bytes(precision: Precision) -> int:
 
 
 def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, precision: Precision) -> int:
-    """Return the KV cache of one token in bytes: 2·L·kvHeads·headSize·(bytes per element)."""
+    """Return the bytes of KV cache per token: 2·L·kvHeads·headSize·(bytes per element)."""
     return 2 * layers * kv_heads * head_size * element_bytes(precision)
 
 
@@ -52,5 +52,5 @@ def concurrent_sequences(data: DataSpec, rollout: RolloutSpec) -> int:
 
 
 def cpu_kv_cache(tokens: int, bytes_per_token: int) -> int:
-    """Return the KV cache of a CPU engine for `tokens`, at least 64 MiB and at most 2 GiB."""
+    """Return the KV cache size of a CPU engine for `tokens` tokens: 64 MiB to 2 GiB."""
     return min(max(64 * MIB, tokens * bytes_per_token), 2 * GIB)

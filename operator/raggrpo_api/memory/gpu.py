@@ -32,7 +32,7 @@ ACTIVATION_BYTES_PER_ELEMENT = 34
 """Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term), for models
 with an unknown MLP."""
 NORM_BYTES = 16
-"""Per token, hidden unit and layer: input of the two norms, also saved in fp32."""
+"""Per token, hidden unit and layer: inputs of the two norms, also saved in fp32."""
 ATTENTION_HEAD_BYTES = 4
 """Per token, layer and attention unit: queries and outputs, or keys and values, in bf16."""
 MLP_BYTES = 8
@@ -48,7 +48,7 @@ USABLE_SHARE = 0.92
 
 
 def training_state(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the persistent state of a rank: 16·N/S, or 20·N/S with a reference model."""
+    """Return the persistent training state of a rank: 16·N/S, or 20·N/S with a reference model."""
     per_parameter = STATE_BYTES_PER_PARAMETER
     if spec.algorithm.kl_coefficient > 0:
         per_parameter += REFERENCE_BYTES_PER_PARAMETER
@@ -56,7 +56,7 @@ def training_state(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the bytes of activations per token: of all layers, or 2·h·L plus one if recomputed.
+    """Return the bytes of activations per token: all layers, or 2·h·L plus one layer if recomputed.
 
     Eager attention adds 5·a·s per layer; other implementations never materialize all scores
     (arXiv 2205.14135).
@@ -73,7 +73,7 @@ def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the unsharded parameters of a pass: b·(V·h + 2·layer), plus the largest block in fp32.
+    """Return the bytes of gathered parameters: b·(V·h + 2·layer), plus the largest block in fp32.
 
     The embedding stays gathered, the next layer is prefetched, and gradients are reduced in fp32.
     """
@@ -91,7 +91,7 @@ def weight_sync_bytes(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def activations(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the activations of a micro-batch plus a chunk of logits."""
+    """Return the bytes of a micro-batch's activations plus one chunk of logits."""
     return micro_batch_tokens(spec) * activation_bytes_per_token(spec, facts) + _logits(spec, facts)
 
 
@@ -101,7 +101,7 @@ def max_micro_batch_tokens(room: int, spec: MemoryInputs, facts: Facts) -> int:
 
 
 def micro_batch_tokens(spec: MemoryInputs) -> int:
-    """Return the tokens of the largest micro-batch: the budget, or all tokens of an update."""
+    """Return the tokens of the largest micro-batch: the token budget, or all tokens if fewer."""
     data, rollout = spec.data, spec.rollout
     rows = spec.training.mini_batch_prompts or data.train_batch_size
     tokens_per_prompt = rollout.n * data.max_sequence_length
@@ -111,17 +111,17 @@ def micro_batch_tokens(spec: MemoryInputs) -> int:
 
 
 def engine_weights(spec: MemoryInputs, facts: Facts) -> int:
-    """Return an engine's weights per GPU: 2·N/TP, or 4·N/TP in FP32."""
+    """Return the size of an engine's weights per GPU: 2·N/TP, or 4·N/TP in FP32."""
     return weights_bytes(spec, facts) // spec.rollout.tensor_parallel_size
 
 
 def weights_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the unsharded weights of an engine: 2·N, or 4·N in FP32."""
+    """Return the size of an engine's unsharded weights: 2·N, or 4·N in FP32."""
     return element_bytes(spec.training.precision) * facts.parameters
 
 
 def kv_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache per token and GPU: 2·L·kvHeads·headSize·bytes/TP."""
+    """Return the KV cache size per token and GPU: 2·L·kvHeads·headSize·b/TP."""
     whole = memory.kv_bytes_per_token(
         facts.layers, facts.kv_heads, facts.head_size, spec.training.precision
     )
@@ -129,7 +129,7 @@ def kv_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def cpu_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache of a CPU engine for all concurrent sequences."""
+    """Return the KV cache size of a CPU engine for all concurrent sequences."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     tokens = sequences * spec.data.max_sequence_length
     return memory.cpu_kv_cache(tokens, kv_bytes_per_token(spec, facts))
@@ -141,7 +141,7 @@ def kv_cache(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def full_kv_cache(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the KV cache of all concurrent sequences of an engine at maximum length."""
+    """Return the KV cache size per GPU for all concurrent sequences at maximum length."""
     sequences = memory.concurrent_sequences(spec.data, spec.rollout)
     return sequences * spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
 
@@ -190,13 +190,13 @@ def training_state_excess(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def engine_excess(spec: MemoryInputs, facts: Facts) -> int:
-    """Return one sequence's KV cache minus the memory available; positive if it does not fit."""
+    """Return one sequence's KV cache minus the available memory; positive if it does not fit."""
     one = spec.data.max_sequence_length * kv_bytes_per_token(spec, facts)
     return one - kv_cache(spec, facts)
 
 
 def _layer_bytes_per_token(facts: Facts) -> int:
-    """Return the activations that a layer saves in bf16, without attention scores."""
+    """Return the bytes of bf16 activations that a layer saves per token, without score matrices."""
     if not facts.mlp_size:
         return ACTIVATION_BYTES_PER_ELEMENT * facts.hidden_size
     heads = (facts.heads + facts.kv_heads) * facts.head_size

@@ -68,7 +68,7 @@ def model_family(config: Mapping[str, Any]) -> ModelFamily:
 
 
 def _windows(config: Mapping[str, Any]) -> Iterator[int]:
-    if config.get("use_sliding_window") is False:  # Qwen specifies a window that it does not use
+    if config.get("use_sliding_window") is False:  # Qwen's config.json has an unused window
         return
     kinds = _kinds(config.get("layer_types"))
     for name in _WINDOWS:

@@ -18,7 +18,7 @@ JUDGE_PLACEHOLDERS: Final = frozenset(
 
 
 def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> Mapping[str, str]:
-    """Return the columns that templates require, each with the path of one template."""
+    """Return each column that templates require, with the path of the first template using it."""
     columns: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
     for index, endpoint in enumerate(retrieval.endpoints):

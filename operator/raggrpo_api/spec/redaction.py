@@ -11,7 +11,7 @@ HIDDEN: Final = "(hidden)"
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """Return a JSON value without possible secrets, by name or value, and without URL queries."""
+    """Return a JSON value with possible secrets hidden (by name or text), without URL queries."""
     if value and is_secret_name(name):
         return HIDDEN
     match value:

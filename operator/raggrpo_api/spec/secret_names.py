@@ -4,14 +4,14 @@ import re
 from typing import Final
 
 _WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
-"""Words that mark a name as secret if they are separate words of it: DB_PW, x-key-id."""
+"""Words that mark a name as secret if they are separate words in the name: DB_PW, x-key-id."""
 _LAST_WORDS: Final = "(pass|auth)"
-"""Words that mark a name as secret at its end, before an optional number: DB_PASS_1, not AUTH_MODE.
+"""Words that mark a name as secret if only a number may follow: DB_PASS_1, but not AUTH_MODE.
 
 The same applies to `token`, which may be the end of a longer word; eos_token_id does not match.
 """
 _PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
-"""Pairs of words that mark a name as secret, although it ends with another word: AUTH_HEADER."""
+"""Pairs of words that mark a name as secret, such as AUTH_HEADER."""
 _ANYWHERE: Final = (
     "((api|auth|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
@@ -36,7 +36,7 @@ def _pattern(start: str, other: str, end: str) -> str:
 SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
 """RE2 pattern of secret names; must not match TOKENIZERS_PARALLELISM or max_tokens."""
 SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
-"""RE2 pattern of a URL whose query or fragment has a value for a secret name."""
+"""RE2 pattern of a URL whose query or fragment assigns a value to a secret name."""
 
 
 def has_secret_query(url: str) -> bool:

@@ -44,7 +44,7 @@ class Cause(StrEnum):
     Try `training.rowLayout: Padded` or `precision: FP32`.
     """
     RETRIEVAL_UNAVAILABLE = "RetrievalUnavailable"
-    """Too many calls failed although their services answered others.
+    """Too many calls failed although their services answered other calls.
 
     The message names endpoint, counts and an example.
     """
@@ -64,7 +64,7 @@ class Cause(StrEnum):
     STALLED = "Stalled"
     """A stage or step made no progress within its deadline.
 
-    Stacks are in the log folder; raise the deadline if it was only slow.
+    Stacks are in the log folder. If the stage or step was only slow, raise the deadline.
     """
     RESUME_MISMATCH = "ResumeMismatch"
     """The attempt started before the newest checkpoint. Check whether a checkpoint was removed."""

@@ -39,8 +39,8 @@ from .sizing import Sizing
 def _fallback(value: Any) -> WrapValidator:
     """Return a validator that replaces an invalid stored value, such as one beyond the limits.
 
-    An earlier release may have stored it, and a job whose status cannot be parsed could not be
-    suspended.
+    An earlier release may have stored such a value, and a job whose status cannot be parsed could
+    not be suspended.
     """
 
     def read(stored: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -162,7 +162,7 @@ class JobStatus:
 
     @property
     def ray_version(self) -> str:
-        """Ray version of the attempts; "" before the first one."""
+        """Ray version of the attempts; "" before the first attempt."""
         version = self.pinned.ray_version or self.preflight.facts.ray_version
         return version if self.attempt else ""
 

@@ -47,10 +47,10 @@ class RetryState:
     preflight_losses: int = 0
     """Consecutive preflights without a result."""
     ends_in_a_row: int = 0
-    """Consecutive attempts without a new checkpoint, also if not counted as failures; sets the
-    delay."""
+    """Consecutive attempts without a new checkpoint, including those not counted as failures;
+    determines the delay."""
     saved_step: int = 0
-    """Newest checkpoint of ended attempts; a newer one counts as progress."""
+    """Step of the newest checkpoint of ended attempts; a newer checkpoint counts as progress."""
 
 
 @api_dataclass
@@ -69,7 +69,7 @@ class Remedies:
     node_failed_at: Time = None
     """Time of the last failure attributed to a node; counts decrease by one per day."""
     node_failed_step: int = 0
-    """Newest checkpoint at that time; counts decrease by one per ten checkpoints."""
+    """Step of the newest checkpoint at nodeFailedAt; counts decrease by one per ten checkpoints."""
 
 
 @api_dataclass
@@ -83,7 +83,7 @@ class SpentTime:
     waiting_seconds: int = 0
     """Time that ended attempts waited for unavailable services."""
     kept_seconds: float = 0.0
-    """Time of retained steps of ended attempts."""
+    """Time that ended attempts spent on retained steps."""
     counted_since: Time = None
     """Start of the current period that counts toward activeDeadlineSeconds; null while suspended or
     queued."""
@@ -98,7 +98,7 @@ class LaunchState:
     cluster_since: Time = None
     """Time at which the newest attempt was recorded; start of the provisioning deadline."""
     tries: int = 0
-    """Number of requests to create its cluster or submit it, each recorded before it is sent."""
+    """Cluster creations and submissions for the newest attempt, counted before each request."""
     waiting_since: Time = None
     """Time of the last start of preflight or managed retrievers, or of a preflight outage."""
 
@@ -120,9 +120,9 @@ class WatchState:
     outage_since: Time = None
     """Start of the current outage."""
     outage_step: int = 0
-    """Completed steps at the start of the outage; the next one resets the timer."""
+    """Completed steps at the start of the outage; the next completed step resets the timer."""
     outage_seconds: float = 0.0
-    """Seconds of earlier outages without completing that step."""
+    """Seconds of earlier outages since the last completed step."""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last changed, at most 2."""
 

@@ -1,7 +1,7 @@
 """`TrainerConfig`: the resolved configuration of an attempt.
 
-A `TrainerConfig` shares its sections with the spec, so that each field is declared only once. It
-contains the digest of its JSON schema, because operator and image may have different versions.
+A `TrainerConfig` shares its sections with the spec, so that each field is declared only once. The
+digest of its JSON schema is included, because operator and image may have different versions.
 """
 
 import hashlib

@@ -51,7 +51,7 @@ class Check(ApiModel):
 class Facts(ApiModel):
     """Facts about model and data, for sizing and rules.
 
-    They are reported by an untrusted image; the limits keep every product within int64.
+    An untrusted image reports the facts; the limits keep every product of facts within int64.
     """
 
     parameters: Annotated[int, Field(ge=0, le=10_000_000_000_000)] = 0

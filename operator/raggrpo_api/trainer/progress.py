@@ -47,7 +47,7 @@ class CheckpointRef(ApiModel):
     time: ShortText = ""
     """Time of completion (RFC 3339)."""
     world_size: Count = 0
-    """Number of ranks that wrote it."""
+    """Number of ranks that wrote the checkpoint."""
 
 
 class Segment(ApiModel):

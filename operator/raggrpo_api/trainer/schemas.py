@@ -2,7 +2,7 @@
 
 A running job keeps its image when the operator is upgraded, so the operator omits fields that the
 image does not support. `make generate` writes the entry of this release. Keep the entry of an
-earlier release for as long as jobs with its image must be able to resume.
+earlier release for as long as jobs with an image of that release must be able to resume.
 """
 
 import json

@@ -74,7 +74,7 @@ def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult
 
 
 def _fact_violations(job: RagGrpoJob, result: PreflightResult) -> tuple[Violation, ...]:
-    """Return the violations found only if the facts about model and data are known."""
+    """Return the violations that can be found only with the facts about model and data."""
     without_facts = violations(job, resolve(job), in_pods=False)
     with_facts = violations(job, resolve(job, result.facts), result.facts, in_pods=False)
     return tuple(violation for violation in with_facts if violation not in without_facts)

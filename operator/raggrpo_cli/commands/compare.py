@@ -30,7 +30,7 @@ def compare(
 
 
 def comparison(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
-    """Yield the lines of the table; the last column is B / A."""
+    """Yield the lines of a table that compares two runs; the last column is the ratio B/A."""
     yield _line("", a.folder.name, b.folder.name, "B/A")
     yield _line("job", a.job.metadata.name, b.job.metadata.name)
     yield _line("phase", a.status.phase, b.status.phase)
@@ -103,7 +103,7 @@ def _differences(a: RecordedJob, b: RecordedJob) -> Iterator[str]:
 
 
 def _line(*cells: str) -> str:
-    """Return a row of at most 100 characters per line; text longer than its cell is wrapped."""
+    """Return a table row with lines of at most 100 characters; longer cells are wrapped."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(cells, WIDTHS, strict=False)]
     rows = zip_longest(*wrapped, fillvalue="")
     return "\n".join(

@@ -31,7 +31,7 @@ def logs(
 
 
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
-    """Return attempt number → log file; a live log replaces its copy, which may be incomplete."""
+    """Return log files by attempt number; a live log replaces its copy, which may be incomplete."""
     copies = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
     files = {int(path.parent.name): path for path in copies}
     number = recorded.status.attempt

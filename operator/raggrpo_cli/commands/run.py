@@ -30,7 +30,7 @@ EXIT_CODES: Mapping[str, int] = {
     Cause.CHECKPOINT_INCOMPATIBLE: ExitCode.CHECKPOINT_INCOMPATIBLE,
     Cause.CHECKPOINT_PATH_IN_USE: ExitCode.CHECKPOINT_PATH_IN_USE,
 }
-"""Cause that the user must fix → exit code; all other causes exit with FAILED."""
+"""Exit codes for the causes that the user must fix; other causes exit with FAILED."""
 
 
 def run(

@@ -94,7 +94,7 @@ async def default_image(client: UserClient) -> str:
     """Return the image that the operator uses for jobs without `spec.image`.
 
     Raises:
-        OperatorError: The caller has no permission to read Deployments, or there is no match.
+        OperatorError: The caller may not read Deployments, or the operator has no Deployment.
 
     """
     for deployment in await client.find(DEPLOYMENTS, "", labels=OPERATOR_LABELS):

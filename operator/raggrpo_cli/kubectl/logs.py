@@ -134,7 +134,7 @@ async def _image(client: UserClient, job: RagGrpoJob, image: str) -> str:
 
 
 def _other_logs(result: ExecResult) -> str:
-    """Return text that lists the attempts with logs, or the error of listing them."""
+    """Return the end of an error message: the attempts that have logs, or why `ls` failed."""
     lines = result.errors.split("\n")
     if lines[0].startswith("ls:"):
         return f": {lines[0].removeprefix('ls: ')}"

@@ -56,7 +56,7 @@ def plan(
 
 
 async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:
-    """Return the image, or "" if it cannot be read, and a remark on its origin or the error."""
+    """Return the image with a remark on its origin, or "" with the error if it cannot be read."""
     if job.spec.image:
         return job.spec.image, ""
     try:

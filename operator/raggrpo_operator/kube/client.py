@@ -154,7 +154,7 @@ class ApiServer:
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create the object; the server rejects unknown fields."""
+        """Create the object; the API server rejects unknown fields."""
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         return await self._call("POST", path, body=manifest, query=query)

@@ -48,7 +48,7 @@ MAX_MIB, MAX_MAJOR = 1_048_576, 99
 def smallest_gpu(
     nodes: Collection[Node], resources: ResourcesSpec, scheduling: SchedulingSpec
 ) -> DeviceObserved | None:
-    """Return the smallest GPU of the nodes the job may run on, or None if no node reports one."""
+    """Return the smallest GPU of the nodes that the job may run on, or None if none is known."""
     devices = [
         device
         for node in nodes

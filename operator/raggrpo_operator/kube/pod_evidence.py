@@ -99,7 +99,7 @@ def is_head(pod: Pod) -> bool:
 def loss(pod: Pod, now: datetime, *, was_deleted: bool = False) -> Loss | None:
     """Return the loss of a pod of a Ray cluster, or None if the pod was not lost.
 
-    `now` is the time of evidence without a timestamp, such as a deletion.
+    `now` is used as the time of evidence without a timestamp, such as a deletion.
     """
     evidence = _out_of_memory(pod, now) or _disrupted(pod, now) or _terminated(pod, now)
     if evidence is not None:

@@ -55,7 +55,7 @@ class WatchFailed(Exception):
 
 
 async def run_operator(settings: Settings, head_address: HeadResolver | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Raises the error of a component that fails.
+    """Run the operator until SIGTERM or SIGINT. Raises the error of a component that fails.
 
     `head_address` resolves the addresses of Ray heads; the default uses the cluster's DNS.
     """
@@ -162,7 +162,7 @@ class _Operator:
         coroutines = [*extra, self._rounds(), resync.run(settings.resync_seconds)]
         coroutines.append(monitor_watches(self._ready))
         tasks = [asyncio.create_task(each) for each in coroutines]
-        await asyncio.sleep(0)  # lets the tasks start first: kopf cancels all that start after it
+        await asyncio.sleep(0)  # start the tasks first: kopf cancels all later tasks
         informer = kopf.operator(
             registry=registry(self._caches),
             settings=kopf_settings(settings),
@@ -194,7 +194,7 @@ def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSetti
 async def _run_until_first_ends(
     running: list["asyncio.Task[Any]"], coroutines: list[Coroutine[Any, Any, Any]]
 ) -> None:
-    """Run all until the first one ends, and cancel the others. Raises the error of the first."""
+    """Run all tasks until one ends, cancel the others, and raise the error of the ended task."""
     tasks = [*running, *(asyncio.create_task(each) for each in coroutines)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -53,7 +53,7 @@ class JobFolder:
         self._lock: int | None = None
 
     def acquire(self) -> None:
-        """Create and lock the folder. Raises PermanentError if it is not writable or in use."""
+        """Create and lock the folder. Raises PermanentError if it is in use or not writable."""
         try:
             private_folder(self.path)
             require_own(self.path)
@@ -111,7 +111,7 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)  # a killed run may have left it
+        draft.unlink(missing_ok=True)  # a killed run may have left a draft
         with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         draft.replace(path)

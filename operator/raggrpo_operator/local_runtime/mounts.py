@@ -83,7 +83,7 @@ def machine_problems(spec: JobSpec, num_gpus: int) -> list[str]:
 
 
 def read_mounts(options: Sequence[str], absolute: Callable[[str], str]) -> dict[str, str]:
-    """Return the `--mount CLAIM=DIR` options as claim → absolute folder; raises InvalidOptions."""
+    """Return absolute folders by claim from `--mount CLAIM=DIR` options. Raises InvalidOptions."""
     mounts: dict[str, str] = {}
 
     def add(text: str) -> str:

@@ -33,7 +33,7 @@ def apply_options(raw: Any, sets: Sequence[str], endpoints: Sequence[str]) -> An
 
 
 def option_problems(options: Sequence[str], apply: Callable[[str], str]) -> list[str]:
-    """Apply each option; return the problems. `apply` returns the problem of one option or ""."""
+    """Apply each option with `apply`, which returns a problem or ""; return all problems."""
     return [problem for text in options if (problem := apply(text))]
 
 

@@ -105,7 +105,7 @@ class Processes:
             self._children.remove(child)
 
     def ensure_warden(self) -> None:
-        """Start the warden unless it is running; it kills the children if this process exits."""
+        """Ensure that the warden, which kills the children if this process exits, is running."""
         if self._warden is not None and self._warden.poll() is None:
             return
         if self._warden is not None:
@@ -140,7 +140,7 @@ class Processes:
 
 
 def sweep(mark: str) -> None:
-    """Kill every process with this mark; raises OperatorError if one survives."""
+    """Kill every process with this mark. Raises OperatorError if a process survives."""
     if survivors := warden.sweep(mark):
         raise PermanentError(f"processes {survivors} cannot be killed")
 

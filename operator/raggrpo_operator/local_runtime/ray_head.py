@@ -36,7 +36,7 @@ MAX_TEMP_DIR_CHARS = 40
 GCS_RECONNECT_SECONDS = 5
 """Seconds that nodes wait for a lost head; a new head always has another address."""
 SURVIVES_SETPROCTITLE = {"SPT_NOENV": "1"}
-"""Without this variable, Ray workers overwrite the run mark in /proc/PID/environ."""
+"""Variable without which Ray workers overwrite the run mark in /proc/PID/environ."""
 
 
 @dataclass(slots=True)

@@ -43,9 +43,9 @@ from .retrievers import Retrievers
 from .secret_values import trainer_env
 
 LOST_SECONDS, START_SECONDS = 5.0, 120.0
-"""Seconds after which a head without a response counts as lost: after and during its startup.
+"""Seconds without a response after which a head counts as lost: once started, and while starting.
 
-A failed head usually exits at once, but it keeps running if its servers shut down cleanly.
+A failed head usually exits at once, but stays alive if its servers shut down cleanly.
 """
 MIN_SILENT_POLLS = 5
 """Minimum number of failed polls before a head counts as lost, in case the machine was asleep."""

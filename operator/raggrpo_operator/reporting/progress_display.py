@@ -28,7 +28,7 @@ QUIET = frozenset(
         *("Stage Training", "Stage Checkpointing", "Stage Finished"),
     }
 )
-"""Labels that are not printed, since other lines show them or they change with every step."""
+"""Phases and stages not printed, because other lines show them or they change at every step."""
 _STARTS = {
     Tier.FIRST: "starts",
     Tier.WARM_CLUSTER: "starts on the same Ray cluster",

@@ -12,7 +12,7 @@ from raggrpo_operator.core.text.figures import checkpoint_seconds
 from .charts import Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
-"""Minimum window of the moving mean in steps; the window of a long run is a tenth of the run."""
+"""Minimum window of the moving mean in steps; long runs use a tenth of their steps."""
 STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
 """Stages in the order of layers and colors, lowest layer first."""
 

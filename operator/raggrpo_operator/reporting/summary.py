@@ -49,7 +49,7 @@ def _validation_value(validations: dict[str, Record], when: str, name: str) -> f
 
 
 def _seconds_by_stage(history: list[Record], events: list[Record]) -> dict[str, float]:
-    """Return stage → total seconds over all attempts; stages of steps are named `step.<stage>`."""
+    """Return total seconds by stage over all attempts; `step.<stage>` is a stage of a step."""
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage":

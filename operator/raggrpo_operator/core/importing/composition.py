@@ -22,7 +22,7 @@ _CHOICE: Final = re.compile(r"\$\{(\w+)\}")
 
 @dataclass
 class Composition:
-    """A configuration's values by dotted path."""
+    """The values of a configuration by dotted path, with their source files."""
 
     values: Values = field(default_factory=dict)
     inherited: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ def compose(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of a `defaults` list."""
+    """A file that a `defaults` list includes."""
 
     place: str
     """Path without suffix below a search path folder: actor/dp_actor."""
@@ -135,7 +135,7 @@ class _Composer:
         return _Entry(place, package or None, group, key.startswith("optional "))
 
     def _chosen(self, key: str, option: str) -> str:
-        """Return the chosen option of a group, to which later options may refer as `${group}`."""
+        """Return the chosen option of a group; later options may refer to it as `${group}`."""
         group = key.split()[-1]
         chosen = self._choices.setdefault(group, option)
         return _CHOICE.sub(lambda match: self._choices.get(match[1], match[0]), chosen)

@@ -1,6 +1,7 @@
 """Expansion of shell words with the variables of a script; runs no command.
 
-A mark in an expanded text represents an unknown value; `Variables` stores its source and reason.
+A mark in an expanded text represents an unknown value; `Variables` stores the source of the value
+and the reason why it is unknown.
 """
 
 import ast
@@ -35,7 +36,7 @@ _MARK: Final = re.compile("\0(\\d+)\0")
 
 
 class Variables:
-    """The variables of a script at one of its commands."""
+    """The values of a script's variables before one of its commands."""
 
     def __init__(self) -> None:
         self.current: dict[str, Variable] = {}
@@ -66,7 +67,7 @@ class Variables:
         return "".join(self._piece(piece) for piece in word)
 
     def unknown_value(self, text: str) -> UnknownValue | None:
-        """Return the source and reason of unknown values in a text, or None without any."""
+        """Return the source of a text and why it is unknown, or None if its values are known."""
         reasons = [self._marks[int(mark)].reason for mark in _MARK.findall(text)]
         if not reasons:
             return None

@@ -27,7 +27,7 @@ NUMBERS: Final = frozenset(
 
 
 def with_numbers(values: Values) -> tuple[Values, list[str]]:
-    """Return the values with strings such as '1024' as numbers, and a line for each change.
+    """Return the values with strings such as '1024' converted to numbers, and a line per change.
 
     Raises ValueError with the fields that are not numbers.
     """

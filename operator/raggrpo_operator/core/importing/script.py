@@ -21,7 +21,7 @@ _OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--con
 _DECLARATIONS: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _MAIN: Final = r"(?!(?:\w*_)?(?:sft|gen|eval|merge)\w*(?:\.py)?$)(?:\w+_)?main(?:_\w+)?"
 _TRAINER: Final = re.compile(rf"(?:\w+\.)+{_MAIN}|(?:.*/)?{_MAIN}\.py")
-"""Matches verl.trainer.main_ppo, recipe.dapo.main_dapo, …fully_async_main and such file names."""
+"""Matches modules such as verl.trainer.main_ppo and recipe.dapo.main_dapo, and their files."""
 _OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:\w+_)?(?:sft|main_gen|main_eval|model_merger)")
 _NO_RUN: Final = frozenset({"echo", "pkill", "pgrep", "grep"})
 _OPENING: Final = frozenset({"if", "while", "until", "for", "select"})
@@ -39,7 +39,7 @@ class Script:
     choices: dict[str, str] = field(default_factory=dict)
     """Chosen options, by group, such as model_engine=megatron."""
     missing: list[str] = field(default_factory=list)
-    """Other parts of the command that are known only while the script runs, as messages."""
+    """Messages about parts of the command that are known only while the script runs."""
 
 
 @dataclass
@@ -211,7 +211,7 @@ class _Evaluator:
         return rest
 
     def _is_reserved(self, word: str) -> bool:
-        """Process a word if it is reserved, and return whether it was."""
+        """Process a word if it is reserved, and return whether the word is reserved."""
         if word in _OPENING:
             self._open(word)
         elif word in ("elif", "else") and self._is_in("if"):

@@ -44,14 +44,14 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trainer.project_name": "verl_examples",
     "trainer.experiment_name": "gsm8k",
 }
-"""Defaults of the verl fields that a job depends on."""
+"""verl's defaults for the fields that affect a job."""
 OWN_BLOCKS: Final = (
     "actor_rollout_ref.",
     "algorithm.filter_groups.",
     "custom_reward_function.",
     "reward_model.",
 )
-"""Sections of verl's configuration that do not contain fields of other trainers."""
+"""Sections with verl's own fields, to which hints about other trainers do not apply."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _note(name: str, known: ForeignField | None) -> str:
-    """Return why a field was not translated, or the counterpart of a field of another trainer."""
+    """Return a note about an untranslated field: the reason, or a known counterpart in a job."""
     if known is not None:
         return known.note or f"use spec.{known.path}, without this value"
     if name.startswith("critic."):

@@ -67,7 +67,7 @@ class CreateCluster:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Delete the Ray cluster and everything that runs on it, including engines."""
+    """Delete the Ray cluster and everything that runs on the cluster, including engines."""
 
     number: ClusterNumber
 

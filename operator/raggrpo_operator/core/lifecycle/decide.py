@@ -38,7 +38,7 @@ PEER_LOSS_EXIT_CODES = frozenset(
 )
 """Exit codes that the loss of a pod may explain; see `_delay_for_evidence`."""
 SUCCESS_VERIFICATION_SECONDS = 60.0
-"""Seconds to wait for the final progress before exit code 0 is evaluated without it."""
+"""Seconds to wait for the final progress before exit code 0 is evaluated without progress."""
 
 
 def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
@@ -105,7 +105,7 @@ def _is_accepted(job: RagGrpoJob) -> bool:
 def _violations_with_facts(
     job: RagGrpoJob, resolved: Resolved, *, in_pods: bool
 ) -> tuple[Violation, ...]:
-    """Return the violations found with preflight's facts, or () if it has not read this spec."""
+    """Return the violations found with preflight's facts, or () without facts for this spec."""
     last = job.status.preflight
     if last.known_facts is None or last.spec_hash != preflight.spec_hash(job):
         return ()
@@ -131,7 +131,7 @@ def _has_ended(status: JobStatus) -> bool:
 
 
 def _reopen(this: Round) -> bool:
-    """Reopen a job that has ended if the user has requested that; return whether it is reopened."""
+    """Reopen an ended job if the user has requested this; return whether the job is reopened."""
     status = this.status
     is_complete = is_true(status, ConditionType.COMPLETE)
     has_failed = is_true(status, ConditionType.FAILED)
@@ -251,7 +251,7 @@ def _continue_attempt(this: Round) -> Decision:
 def _update_cluster(this: Round, cluster: ClusterObserved) -> None:
     """Record the image ID and readiness of the cluster.
 
-    The cluster may have reported them only after the driver was submitted.
+    The image ID or readiness may have been reported only after the driver was submitted.
     """
     launch.pin_image(this, cluster)
     if cluster.is_ready:

@@ -50,17 +50,17 @@ class ClusterObserved:
     number: ClusterNumber
     is_ready: bool = False
     is_lost: bool = False
-    """Whether the head, and everything that ran on it, is gone."""
+    """Whether the head and all processes on it are gone."""
     may_return: bool = False
-    """Whether KubeRay restarts the lost head; nodes, ranks and engines survive."""
+    """Whether KubeRay restarts the lost head, which nodes, ranks and engines then survive."""
     may_save: bool = False
     """Whether the lost head is still terminating, so that its driver may be saving."""
     is_queued: bool = False
     """Whether a queueing system has suspended the cluster and will resume it."""
     cause: Cause | None = None
-    """Cause of a loss or failed start, as reported by pods or processes; None if neither."""
+    """Cause of a loss or failed start, as reported by pods or processes, or None."""
     short_of: Shortage | None = None
-    """The memory that ran out, if that is the cause."""
+    """The memory that ran out, or None if memory is not the cause or unknown."""
     node: str = ""
     """Node to which the loss is attributed, or "" if the loss is not attributed to a node."""
     image_ids: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class ClusterObserved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptObserved:
-    """The newest attempt, as reported by Ray's Jobs API or, in a local run, by its process."""
+    """The newest attempt, as reported by Ray's Jobs API or by the driver process of a local run."""
 
     number: AttemptNumber
     status: SubmissionStatus

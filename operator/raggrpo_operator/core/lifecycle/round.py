@@ -34,7 +34,7 @@ from .observed import Observed
 POLL_SECONDS = 5.0
 """Default seconds until the next round."""
 RELEASE_SECONDS = 1.0
-"""Seconds between checks whether released resources are gone."""
+"""Seconds until the next check for resources that have been released but still exist."""
 
 PODS_NOT_READY = "its pods are not ready"
 """Message about pods that are not ready and report no start problem."""
@@ -120,7 +120,7 @@ class Round:
         self.actions.append(action)
 
     def record_observation(self) -> None:
-        """Record the time of this observation, unless the job is queued: this pauses deadlines."""
+        """Record the time of this observation, unless the job is queued and its deadlines pause."""
         if not self.observed.is_queued:
             delay = self.observed.delay_seconds
             self.store(observed_time.record_observation(self.state.watch, self.now, delay))

@@ -12,7 +12,7 @@ class ClusterSettings:
     trainer_image: str
     """Image for jobs without `spec.image`."""
     operator_namespace: str
-    """Namespace of the operator's pods; the NetworkPolicy of a job admits them."""
+    """Namespace of the operator's pods, which the NetworkPolicy of a job admits."""
     token_key_id: str
     """Id of the installation key from which new tokens are derived."""
     operator_labels: dict[str, str] = field(
@@ -31,7 +31,7 @@ class ClusterSettings:
     service_account: str = "default"
     """Service account of a job's pods; its token is not mounted."""
     ray_version: str = "2.60.0"
-    """Ray version of the trainer image, used until preflight reports it."""
+    """Ray version assumed for the trainer image until preflight reports the version."""
     scratch_size: str = "50Gi"
     """Size limit of /tmp: staged data, Ray logs and spilled objects."""
     home_size: str = "10Gi"

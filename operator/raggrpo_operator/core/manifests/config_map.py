@@ -1,4 +1,4 @@
-"""ConfigMap that records the configuration of an attempt; the attempt does not read it."""
+"""ConfigMap that records the configuration of an attempt for users; attempts do not read it."""
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata

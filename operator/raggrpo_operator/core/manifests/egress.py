@@ -39,7 +39,7 @@ EMBEDDED = (
     (IPv6Network("2002::/16"), 80),  # 6to4
     (IPv6Network("::/96"), 0),  # IPv4-compatible
 )
-"""Networks whose addresses embed an IPv4 address, and its offset in bits from the right."""
+"""Networks whose addresses embed an IPv4 address, each with the number of bits that follow it."""
 CLUSTER_DOMAIN = "cluster.local."
 DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
 Network = IPv4Network | IPv6Network

@@ -128,7 +128,7 @@ def container(
 def trainer_env(
     spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
 ) -> list[Manifest]:
-    """Return the environment: the operator's variables `own`, the job's, and Secrets of headers.
+    """Return the environment: the operator's variables `own`, job variables and header Secrets.
 
     Variables of the job override `own`; the rules reject reserved names.
     """
@@ -190,7 +190,7 @@ def _claims(spec: JobSpec) -> list[Manifest]:
 
 
 def _tolerations(spec: JobSpec, sizing: PodSizing) -> list[Manifest]:
-    """Return the job's tolerations, plus a toleration for GPU nodes if the pod may need one.
+    """Return the job's tolerations, plus one for GPU nodes if the pod may run on a GPU node.
 
     A node selector can pin all pods of a GPU job to GPU nodes, including head and preflight.
     """

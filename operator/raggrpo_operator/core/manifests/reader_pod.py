@@ -12,14 +12,14 @@ from .pods import container, plain_env, pod_spec
 READER = "reader"
 """Name of the pod's container."""
 MAX_SECONDS = 600
-"""Maximum lifetime of the pod in seconds, in case its creator does not delete it."""
+"""Maximum lifetime of the pod in seconds, in case the command cannot delete the pod."""
 SIZING = PodSizing(role=PodRole.PREFLIGHT, cpu="50m", memory="64Mi")
 
 
 def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
     """Return the pod; `image` is used for jobs without `spec.image`.
 
-    The pod has no job label, so the operator does not mistake its exit for a lost pod.
+    The pod has no job label, so the operator does not count the exit of the pod as a loss.
     """
     plan = PodPlan(job.spec, trainer_image(job.spec, job.status.pinned, image), Sizing())
     settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")

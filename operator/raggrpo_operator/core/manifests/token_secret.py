@@ -26,9 +26,9 @@ def job_token(installation_key: bytes, job_uid: str) -> str:
 def secret_name(installation_key: bytes, job: Metadata) -> str:
     """Return the name of the Secret, which cannot be guessed without the installation key.
 
-    If a Secret of this name exists, the operator therefore created it for this job.
+    Therefore, an existing Secret of this name was created by the operator for this job.
     """
-    text = f"name of the token's Secret of {job.uid}"  # not a uid: the digest is no token
+    text = f"name of the token's Secret of {job.uid}"  # not the uid, whose digest is the token
     digest = hmac.new(installation_key, text.encode(), hashlib.sha256).hexdigest()
     return names.token_secret_name(job.name, digest[:NAME_DIGITS])
 

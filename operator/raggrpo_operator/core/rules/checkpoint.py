@@ -74,7 +74,7 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
-    """Require validation if it ranks checkpoints, and warn about checkpoints that it skips."""
+    """Require validation if its results rank checkpoints; warn about unvalidated checkpoints."""
     checkpoint, validation = inputs.spec.checkpoint, inputs.spec.validation
     if not checkpoint.keep_best or checkpoint.best_by is BestBy.REWARD:
         return

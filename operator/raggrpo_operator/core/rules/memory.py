@@ -179,7 +179,7 @@ def shm_is_below_memory(resources: ResourcesSpec) -> bool:
 
 
 def derived_shm_is_below_memory(inputs: RuleInput) -> Iterator[Violation]:
-    """Require /dev/shm to be smaller than the pod's memory if one of the amounts is derived."""
+    """Require /dev/shm to be smaller than the pod's memory if at least one amount is derived."""
     resources, sizing = inputs.spec.resources, inputs.sizing
     is_derived = not (resources.shm_size and resources.memory)
     if is_derived and parse_quantity(sizing.shm) >= parse_quantity(sizing.memory):
@@ -227,7 +227,7 @@ def _is_gpu_memory_known(inputs: RuleInput) -> bool:
 
 
 def _device(inputs: RuleInput) -> str:
-    """Return a text with the memory of a GPU and the source of this value."""
+    """Return the memory of a GPU as text, with the source of the value unless specified."""
     whole = format_size(gpu_memory.assumed_memory(inputs.spec, inputs.facts))
     if not _is_gpu_memory_known(inputs):
         return f"{whole} (unknown; the largest of any GPU)"

@@ -8,7 +8,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .base.rule_input import RuleInput, warning
 
 CREDENTIALS = {"WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"}
-"""Variables of which W&B needs one: an API key, an offline mode or a token file."""
+"""Variables for an API key, an offline mode or a token file; W&B needs one of them."""
 
 
 def wandb_has_a_key(inputs: RuleInput) -> Iterator[Violation]:

@@ -199,7 +199,7 @@ def header_has_one_source(header: Header) -> bool:
     f"!{matches('self.name', SECRET_NAME_PATTERN)}",
 )
 def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
-    """Reject a literal value whose name looks like a secret: anyone who reads the job sees it."""
+    """Reject a literal value whose name looks like a secret, because job readers could see it."""
     return not literal.value or not is_secret_name(literal.name)
 
 
@@ -264,7 +264,7 @@ def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, nearest name, text) of every string and number in free-form JSON."""
+    """Yield (path, name of the enclosing field, text) of each text in free-form JSON."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         path = f"spec.retrieval.endpoints[{index}]"
         yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")

@@ -1,4 +1,4 @@
-"""Rules on paths and the volumes they are on. Does not touch the file system."""
+"""Rules on paths and the volumes that contain them. Does not access the file system."""
 
 from collections.abc import Iterator, Sequence
 
@@ -77,7 +77,7 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about other paths that are not on a volume and exist only if the image has them."""
+    """Warn about other paths outside volumes, which exist only if the image contains them."""
     volumes = inputs.spec.volumes
     for field, path in path_fields(inputs.job.spec):
         is_other = field != CHECKPOINT and not field.startswith("spec.volumes")

@@ -169,7 +169,7 @@ def ray_version_is_unchanged(inputs: RuleInput) -> Iterator[Violation]:
     cel=f"self.training.offPolicySteps == 0 || {DISAGGREGATED}",
 )
 def async_needs_disaggregation(spec: JobSpec) -> bool:
-    """Reject off-policy steps on shared devices, which cannot generate while they train."""
+    """Reject off-policy steps on shared devices, which cannot train and generate concurrently."""
     is_disaggregated = spec.resources.placement is Placement.DISAGGREGATED
     return is_disaggregated or spec.training.off_policy_steps == 0
 

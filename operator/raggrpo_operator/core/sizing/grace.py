@@ -11,7 +11,7 @@ HEAD_RETURN_SECONDS = 60
 MIN_SECONDS = 30
 MARGIN_SECONDS = 15
 SAVES_COVERED = 3
-"""Number of save durations in the grace period; many jobs may save at once on a drained node."""
+"""Save durations covered by the grace period; many jobs may save at once when nodes are drained."""
 SAVE_BYTES_PER_SECOND = 500e6
 """Write speed from a node to a shared volume, assumed until a save has been measured."""
 

@@ -31,7 +31,7 @@ from .terms import term, total, with_specified
 HEAD_CPU = {Device.GPU: "4", Device.CPU: "250m"}
 """CPUs of the Ray head pod, whose driver tokenizes, scores and packs."""
 SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
-"""CPUs of preflight and retriever pods; like the CPUs of the head, capped at `resources.cpu`."""
+"""CPUs of preflight and retriever pods; capped at `resources.cpu`, as is HEAD_CPU."""
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
@@ -77,7 +77,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
 
 
 def rollout(spec: JobSpec, facts: Facts) -> Sized | None:
-    """Return the size of disaggregated engine pods (one engine each), or None if colocated."""
+    """Return the size of a disaggregated engine's pod, or None if engines are colocated."""
     if spec.resources.placement is not Placement.DISAGGREGATED:
         return None
     resources, unit = spec.resources, memory_unit(spec)

@@ -60,7 +60,7 @@ def retriever_terms(name: str, managed: ManagedRetriever, facts: Facts) -> list[
             f"4 B × {dimension} × {passages:,} passages",
         ),
     ]
-    if managed.vectors:  # loaded completely while the index is built
+    if managed.vectors:  # the whole file is loaded while the index is built
         copy = FLOAT32 * dimension * passages
         terms.append(of(f"{name} given", copy, "the vectors file, while the index is built"))
     if passages > managed.hnsw_above:

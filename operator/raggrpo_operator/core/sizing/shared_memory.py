@@ -22,7 +22,7 @@ STORE_SHARE_OF_SHM = 0.95
 """Maximum share of /dev/shm for Ray's object store."""
 CPU_OBJECT_STORE = 128 * MIB
 GPU_OBJECT_STORE = 2 * GIB
-"""Minimum bytes of an object store on CPU and GPU nodes; Ray rejects less than 75 MiB."""
+"""Minimum bytes of an object store, on CPU nodes and on GPU nodes; Ray rejects less than 75 MiB."""
 MARGIN = 0.2
 
 

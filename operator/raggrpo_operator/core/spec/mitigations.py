@@ -18,7 +18,7 @@ MIN_UTILIZATION = 0.3
 MAX_UTILIZATION = {Placement.COLOCATED: 0.7, Placement.DISAGGREGATED: 0.9}
 """Maximum gpuMemoryUtilization, which leaves memory for ranks or, on separate GPUs, for CUDA."""
 MIN_SEQUENCES = 8
-"""Minimum concurrent sequences; below it, decoding is too slow."""
+"""Minimum concurrent sequences; with fewer sequences, decoding is too slow."""
 UTILIZATION_STEP = 0.1
 MAX_MITIGATIONS = 16
 """Maximum number of mitigations listed in status."""
@@ -56,7 +56,7 @@ _UNKNOWN_SHORTAGE: Mapping[Cause, tuple[Mitigation, ...]] = {
     Cause.CUDA_OUT_OF_MEMORY: (*_STEP, Mitigation.LOWER_GPU_MEMORY_UTILIZATION),
     Cause.HOST_OUT_OF_MEMORY: (),
 }
-"""Mitigations by cause, for an unknown shortage."""
+"""Mitigations by cause, for cases in which the memory that ran out is unknown."""
 _OPPOSITE = {
     Mitigation.LOWER_GPU_MEMORY_UTILIZATION: Mitigation.RAISE_GPU_MEMORY_UTILIZATION,
     Mitigation.RAISE_GPU_MEMORY_UTILIZATION: Mitigation.LOWER_GPU_MEMORY_UTILIZATION,

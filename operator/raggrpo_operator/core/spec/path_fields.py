@@ -31,7 +31,7 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def volume_of(path: str, volumes: Sequence[Volume]) -> Volume | None:
-    """Return the volume that contains a path (longest matching mount path), or None."""
+    """Return the volume with the longest mount path that contains a path, or None."""
     holding = [volume for volume in volumes if is_within(path, volume.mount_path)]
     return max(holding, key=lambda volume: len(volume.mount_path.rstrip("/")), default=None)
 

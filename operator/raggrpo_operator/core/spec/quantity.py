@@ -14,7 +14,7 @@ _FACTORS = {
 
 
 def parse_quantity(text: str) -> float:
-    """Return bytes for memory or cores for CPU. Raises ValueError for other text."""
+    """Return the quantity in bytes (memory) or cores (CPU). Raises ValueError for invalid text."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text)
     if match is None:
         raise ValueError(f"{text!r} is not a Kubernetes quantity")
@@ -22,7 +22,7 @@ def parse_quantity(text: str) -> float:
 
 
 def format_bytes(amount: float, unit: int = MIB) -> str:
-    """Return bytes rounded up to a multiple of `unit`, in the largest exact binary unit."""
+    """Return `amount` bytes, rounded up to a multiple of `unit`, in the largest exact unit."""
     rounded = math.ceil(amount / unit) * unit
     for size, suffix in ((GIB, "Gi"), (MIB, "Mi"), (KIB, "Ki")):
         if rounded % size == 0:
@@ -31,7 +31,7 @@ def format_bytes(amount: float, unit: int = MIB) -> str:
 
 
 def format_size(amount: float) -> str:
-    """Return bytes in human-readable form, such as `1.5 GiB`."""
+    """Return `amount` bytes in human-readable form, such as `1.5 GiB`."""
     for size, suffix in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if amount >= size:
             return f"{amount / size:.1f} {suffix}"

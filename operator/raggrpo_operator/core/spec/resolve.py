@@ -97,10 +97,11 @@ def trainer_config(
 ) -> TrainerConfig:
     """Return the configuration of attempt `number`.
 
-    `pinned` replaces Auto by its choice in an earlier attempt. `schema` is the digest of the schema
-    that the image supports; "": this release's. `retriever_addresses` are base URLs of managed
-    retrievers by endpoint. `config_hash` covers everything except the attempt's identity, so it
-    covers these URLs; `resume_hash` covers the values that a checkpoint depends on.
+    `pinned` replaces Auto with the value chosen by an earlier attempt. `schema` is the digest of
+    the schema that the image supports; "" means this release's schema. `retriever_addresses` are
+    base URLs of managed retrievers by endpoint. `config_hash` covers everything except the
+    attempt's identity, including these URLs; `resume_hash` covers the values that a checkpoint
+    depends on.
     """
     spec = apply_mitigations(_with_pins(resolved.spec, pinned or Pinned()), mitigations)
     rows = facts.rows if facts else 0

@@ -159,7 +159,7 @@ class Violation:
 
 
 def _printable(text: str) -> str:
-    """Return a text with at most MAX_TEXT_LENGTH characters and non-printable ones escaped."""
+    """Return a text cut to MAX_TEXT_LENGTH characters, with non-printable characters escaped."""
     short = text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
 

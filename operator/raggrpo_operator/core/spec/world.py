@@ -11,12 +11,12 @@ from raggrpo_api.trainer.config import World
 from .quantity import parse_quantity
 
 CPUS_PER_GPU = 8
-"""CPUs for one GPU and its data threads; 8 to 12 are common."""
+"""CPUs per GPU, including CPUs for data threads; 8 to 12 are common."""
 SPARE_CPUS = 2
 """Logical CPUs in addition to those of ranks and engines, so that other Ray tasks can run."""
 COLOCATED_RANK_SHARE = 0.5
 COLOCATED_ENGINE_SHARE = 0.4
-"""Shares of a GPU that Ray reserves for a colocated rank and a colocated engine."""
+"""Shares of a GPU that Ray reserves: for a colocated rank, and for a colocated engine."""
 
 
 def num_engines(spec: JobSpec) -> int:

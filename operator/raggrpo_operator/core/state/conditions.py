@@ -35,7 +35,7 @@ def parse_timestamp(text: str) -> datetime:
 
 
 def get_condition(status: JobStatus, kind: ConditionType) -> Condition:
-    """Return the condition, or one with status `Unknown` if it was never set."""
+    """Return the condition, or a condition with status `Unknown` if it was never set."""
     for condition in status.conditions:
         if condition.type is kind:
             return condition

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 IDENTITY = frozenset({"attempt", "schemaDigest"})
 """Fields that differ between any two attempts and do not affect training."""
 ABSENT = "–"
-"""Text for a value that one of the configurations does not have."""
+"""Text shown for a value that is missing from one of the two configurations."""
 
 
 class AttemptName(NamedTuple):

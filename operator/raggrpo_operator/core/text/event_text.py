@@ -30,7 +30,7 @@ WARNING_CONDITIONS = {
 
 
 def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
-    """Return the note of the Event about a changed condition, or "" if it needs no Event."""
+    """Return the note of the Event about a changed condition, or "" if no Event is needed."""
     headline, message = _headline(status, now, before), now.message
     match now.type, now.status:
         case ConditionType.ACCEPTED, "True":

@@ -58,7 +58,7 @@ class Figures:
     """Samples divided by the time of all steps, excluding checkpoints and start-up."""
     tokens_per_second: float | None
     stage_seconds: dict[str, float]
-    """Total seconds in each stage over all steps, each counted once, and in saving checkpoints."""
+    """Total seconds by stage over all steps, each step counted once, including checkpoint saves."""
     start_up_seconds: dict[int, dict[str, float]]
     """Seconds that each attempt spent in each stage until its first step was done."""
     validations: tuple[Validation, ...]
@@ -66,7 +66,7 @@ class Figures:
 
 
 def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
-    """Return the key figures; `history` has each step once; it and `events` are in order."""
+    """Return the key figures. `history`, with one record per step, and `events` are in order."""
     seconds = sum(r["step_seconds"] for r in history)
     return Figures(
         steps=len(history),
@@ -86,7 +86,7 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
 
 
 def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
-    """Return the seconds that saving took by step; the newest save of a step counts."""
+    """Return the save duration in seconds by step; the newest save of a step counts."""
     return {r["step"]: r["seconds"] for r in events if r["event"] == "checkpoint"}
 
 
@@ -121,7 +121,7 @@ def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
 
 
 def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
-    """Return the newest validation of each step, since a resumed attempt may repeat one."""
+    """Return the newest validation of each step; a resumed attempt may repeat a validation."""
     newest = {(e["step"], e["when"]): e for e in events if e["event"] == "validation"}
     return tuple(
         Validation(**{name: event[name] for name in Validation.__slots__})

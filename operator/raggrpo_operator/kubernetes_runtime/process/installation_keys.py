@@ -1,7 +1,7 @@
 """`InstallationKeys`: the keys, current and previous, from which Ray cluster tokens are derived.
 
-The token of a Ray cluster stays the one derived when the cluster was created, so key rotation does
-not affect running jobs.
+The token of a Ray cluster does not change after the cluster is created, so key rotation does not
+affect running jobs.
 """
 
 import hashlib

@@ -41,7 +41,7 @@ class JobSeries(Collector):
     """Collector of the series of all jobs.
 
     A job has two dozen series. Separate Gauge objects would take 17 kB per job, and each round
-    would have to set all of them.
+    would have to set all Gauges.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class Lateness:
     def record_success(self, key: JobKey, requeue_after: float | None) -> None:
         """Record a successful reconcile.
 
-        The next reconcile is due in `requeue_after` seconds; None means after an event.
+        The next reconcile is due in `requeue_after` seconds, or at the next event if it is None.
         """
         if requeue_after is None:
             self._due.pop(key, None)
@@ -41,7 +41,7 @@ class Lateness:
             self._due[key] = _Due(self.clock() + requeue_after)
 
     def record_failure(self, key: JobKey) -> None:
-        """Record a failed reconcile; earlier lateness is retained until one succeeds."""
+        """Record a failed reconcile; earlier lateness is retained until a reconcile succeeds."""
         self._due[key] = _Due(self.clock(), max(0.0, self.of(key)))
 
     def remove(self, key: JobKey) -> None:

@@ -38,5 +38,8 @@ class Pace:
             del self._busy[key.namespace]
 
     def _competing(self, key: JobKey) -> int:
-        """Return the number of busy jobs as if each namespace had as many as the key's."""
+        """Return the number of busy jobs if each namespace had as many as that of `key`.
+
+        Equal counts give each namespace an equal share.
+        """
         return len(self._busy.get(key.namespace, ())) * len(self._busy)

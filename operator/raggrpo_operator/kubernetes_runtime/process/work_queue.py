@@ -89,7 +89,7 @@ class WorkQueue(Generic[Key]):
         self._wake.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Make the key due in `seconds`, unless it is due earlier."""
+        """Make the key due in `seconds`, unless the key is already due earlier."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if self._is_due(key) or (timer is not None and timer.when() <= loop.time() + seconds):

@@ -62,7 +62,7 @@ def cluster_number(ray_cluster: Manifest, current: ClusterStatus) -> ClusterNumb
 def oldest_cluster(
     ray_clusters: Collection[RayCluster], current: ClusterStatus
 ) -> tuple[ClusterNumber, RayCluster] | None:
-    """Return the cluster with the lowest number, which must be gone before a new one is created."""
+    """Return the cluster with the lowest number, which must be gone before a new cluster starts."""
     numbered = [
         (number, each["metadata"]["name"] != current.name, each)
         for each in ray_clusters
@@ -75,12 +75,12 @@ def oldest_cluster(
 
 
 def is_head_ready(ray_cluster: Manifest) -> bool:
-    """Return whether the head is ready now; condition `RayClusterProvisioned` would stay True."""
+    """Return whether the head is ready now; `RayClusterProvisioned` stays True once it is set."""
     return condition_of(ray_cluster, "HeadPodReady").get("status") == "True"
 
 
 def is_suspended(ray_cluster: Manifest) -> bool:
-    """Return whether `spec.suspend` is set, which Kueue sets and the operator never does."""
+    """Return whether `spec.suspend` is true; only Kueue sets this field, never the operator."""
     return bool(ray_cluster.get("spec", {}).get("suspend"))
 
 

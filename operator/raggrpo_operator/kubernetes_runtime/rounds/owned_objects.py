@@ -38,7 +38,7 @@ class OwnedObjects:
         return None
 
     async def apply(self, job: Metadata, manifest: Manifest) -> None:
-        """Create an object, or update it if it differs.
+        """Create an object, or update the existing object if it differs from the manifest.
 
         Raises:
             NameTaken: The job does not own the object with this name.
@@ -88,7 +88,7 @@ def _is_up_to_date(existing: Manifest, manifest: Manifest) -> bool:
 
 
 def name_taken(manifest: Manifest) -> NameTaken:
-    """Return the error for a name that an object of another owner already has."""
+    """Return the error for a name that already belongs to an object of another owner."""
     metadata = manifest["metadata"]
     return NameTaken(
         f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} exists and is not "

@@ -64,7 +64,7 @@ class Reconciler:
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
-        """Run one round; return the seconds until the next, or None to wait for a watch event."""
+        """Run one round; return the seconds to the next round, or None to wait for an event."""
         with log_context(job=str(key), reconcileID=uuid.uuid4().hex[:12]):
             newest = self._store.newest(key)
             if newest is None:
@@ -148,7 +148,7 @@ class Reconciler:
             await self._context.writer.write(body, status)
 
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
-        """Report an error in the status if the error is persistent, which a conflict never is."""
+        """Report a persistent error in the status; conflicts are never reported."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         is_persistent = not error.retryable or isinstance(error, AccessDenied | NameTaken)
         if isinstance(error, Conflict) or not (is_persistent or failures >= MIN_REPORTED_FAILURES):

@@ -73,7 +73,7 @@ class Resync:
             self._requeue(key)
 
     def _compare(self, live: dict[JobKey, int]) -> None:
-        """Set `stale_since` to when the caches first lacked a version that they still lack."""
+        """Set `stale_since` to when the caches fell behind the API server, or None if current."""
         now = self._health.clock()
         for key, (version, _) in list(self._missed.items()):
             if key not in live or self._cached_version(key) >= version:

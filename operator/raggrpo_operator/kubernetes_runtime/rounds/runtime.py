@@ -205,11 +205,11 @@ class KubernetesRuntime:
             log.warning("the submitted configuration of attempt %d is unreadable: %s", number, kind)
 
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
-        """Return the number and the RayCluster of the job's oldest cluster.
+        """Return the number of the job's oldest Ray cluster and its RayCluster object, if any.
 
-        While an old cluster is being deleted, two clusters can exist. The old one is returned,
-        because it must be gone before a new one starts. If no cluster is cached, the current one is
-        read from the API server.
+        While an old cluster is being deleted, two clusters can exist. The old cluster is returned,
+        because it must be gone before a new cluster starts. If no cluster is cached, the current
+        cluster is read from the API server.
         """
         current = job.status.cluster
         if (cached := oldest_cluster(self._cached_clusters(), current)) is not None:

@@ -44,7 +44,7 @@ class StatusWriter:
         self._written: dict[JobKey, datetime] = {}
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
-        """Write the status to version `body` of the job; return the resulting version.
+        """Write the status to the job as read in `body`; return the job as stored after the write.
 
         If only progress has changed, the write is deferred until `Pace.status_seconds` have passed
         since the last write. If the job has changed since `body` was read, stores the newer version

@@ -81,8 +81,8 @@ class Caches:
         self.on_event: Callable[[str, Manifest], None] = lambda *_: None
         """Callback after each update, called with the event type and the trimmed object.
 
-        The type is LISTED for an object in a list, and VANISHED for one that was deleted between
-        two watches.
+        The type is LISTED for an object in a list, and VANISHED for an object that was deleted
+        between two watches.
         """
         self.synced = asyncio.Event()
         """Set once all served kinds are listed; until then, existing objects may not be cached."""

@@ -33,8 +33,8 @@ class EvidenceStore:
     def record(self, key: JobKey, pod: Manifest, now: datetime, *, was_deleted: bool) -> None:
         """Record the loss of a pod, if the pod is lost.
 
-        The evidence with the highest weight is retained, and of equal weights the first. However,
-        if a container exits again, the latest exit replaces the earlier one.
+        Of several losses of a pod, the one with the highest weight is retained, or the first one if
+        weights are equal. However, if a container exits again, the latest exit is retained.
         """
         cluster = controller_of(pod).get("uid", "")
         if not cluster or RAY_CLUSTER_LABEL not in labels_of(pod):

@@ -66,7 +66,7 @@ def listener(
 ) -> Callable[[str, Manifest], None]:
     """Return a listener that records evidence and calls `changed` with the job of each event.
 
-    It ignores events of the operator's own status writes, after which the round requeues the job.
+    It ignores events of the operator's own status writes, because the round requeues the job.
     """
 
     def on_event(event_type: str, body: Manifest) -> None:
@@ -75,7 +75,7 @@ def listener(
                 changed(JobKey.of(body))
             return
         key = job_key_of(body)
-        if body["kind"] == PODS.kind and event_type != "VANISHED":  # without a time of loss
+        if body["kind"] == PODS.kind and event_type != "VANISHED":  # VANISHED has no time
             evidence.record(key, body, clock(), was_deleted=event_type == "DELETED")
         changed(key)
 

@@ -1,6 +1,6 @@
 """`JobStore`: the newest known version of each job, which may be ahead of the informer cache.
 
-Without it, a round right after a status write would use the previous status.
+Without this store, a round right after a status write would use the previous status.
 """
 
 from collections.abc import Mapping
@@ -53,14 +53,14 @@ class JobStore:
         return job
 
     def is_own_write(self, body: Mapping[str, Any]) -> bool:
-        """Return whether this version of a job is the stored one or older."""
+        """Return whether this version of a job is not newer than the stored version."""
         entry = self._entries.get(JobKey.of(body))
         if entry is None or entry.body["metadata"]["uid"] != body["metadata"]["uid"]:
             return False
         return _version(entry.body) >= _version(body)
 
     def defer_status(self, key: JobKey, body: Manifest, status: JobStatus) -> None:
-        """Store a status to be written later, with the version of the job that it updates."""
+        """Store a status to be written later, and the job version to which the status applies."""
         self._entries[key] = _Entry(body, status)
 
     def remove(self, key: JobKey) -> None:
@@ -83,5 +83,5 @@ def _is_ahead(entry: _Entry, cached: Manifest) -> bool:
 
 
 def _version(body: Mapping[str, Any]) -> int:
-    """Return the resource version as a number; if the order is wrong, a write is rejected."""
+    """Return the resource version as a number; a wrong order only causes a rejected write."""
     return int(body["metadata"]["resourceVersion"])

@@ -84,7 +84,7 @@ def classify(
         return AttemptEnd(cluster.cause, cluster.message, cluster.short_of)
     if intent is not None:
         return AttemptEnd(intent, f"the attempt was stopped: {intent}")
-    if cluster.is_queued:  # if its ranks were terminated first, the driver may exit with any code
+    if cluster.is_queued:  # if ranks are terminated first, the driver may exit with any code
         return AttemptEnd(Cause.PREEMPTED, cluster.message)
     if attempt.status is SubmissionStatus.STOPPED:
         return AttemptEnd(Cause.STOPPED, "the submission was stopped, but not by the operator")
@@ -121,5 +121,5 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Atte
 
 
 def _shortage(reported: str) -> Shortage | None:
-    """Return the reported shortage, or None if it is not one that this release defines."""
+    """Return the reported shortage, or None if this release does not define such a shortage."""
     return Shortage(reported) if reported in set(Shortage) else None

@@ -51,7 +51,7 @@ def with_node_failure(
     every_steps: int,
     now: datetime,
 ) -> Remedies:
-    """Return the remedies with one more failure of the node that caused the loss, if any."""
+    """Return the remedies with one more failure of the node to which the loss is attributed."""
     if cluster is None or not cluster.node or cluster.cause is not cause:
         return status.restart_state.remedies
     remedies = with_decayed_counts(status, every_steps, now)

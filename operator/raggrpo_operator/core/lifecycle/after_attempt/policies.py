@@ -7,7 +7,7 @@ from raggrpo_api.status.cause import Cause
 
 
 class Restart(StrEnum):
-    """Where the job restarts: on the warm Ray cluster, on a new one, or never."""
+    """Where the job restarts: on the warm Ray cluster, on a new cluster, or not at all."""
 
     WARM = "Warm"
     NEW = "New"

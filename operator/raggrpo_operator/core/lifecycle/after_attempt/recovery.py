@@ -31,7 +31,7 @@ WARM_FAILURES_BEFORE_NEW_CLUSTER = 2
 """Consecutive failures on a warm cluster after which the next attempt gets a new cluster."""
 OUT_OF_MEMORY = frozenset({Cause.CUDA_OUT_OF_MEMORY, Cause.HOST_OUT_OF_MEMORY})
 MAX_UNMITIGATED = 3
-"""Out-of-memory attempts at the same step after which a job without mitigations left fails."""
+"""Out-of-memory attempts at the same step after which a job fails if no mitigation remains."""
 MAX_RETRY_LENGTH = 64
 """Maximum characters of the retry annotation's value in the status."""
 MAX_SKIPPED = 64
@@ -84,7 +84,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
     _plan_restart(this, cause, has_progressed, mitigation, avoids_node=bool(newly_avoided))
     update_interval_warning(this)
     if cause is Cause.PREEMPTED and this.observed.is_queued:
-        # The next attempt gets new pods; the losses of the preempted pods must not count for it.
+        # The next attempt gets new pods: ignore the losses of the preempted pods.
         this.store(replace(this.state.launch, cluster_since=this.now))
     this.set_condition(
         ConditionType.PROGRESSING, False, ConditionReason.RESTARTING, f"{cause}: {message}"
@@ -93,7 +93,7 @@ def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = 
 
 
 def fail(this: Round, cause: Cause, message: str) -> Decision:
-    """Fail the job; the current value of the retry annotation does not reopen it."""
+    """Fail the job, and record the current retry annotation so that it does not reopen the job."""
     outages.clear_waiting(this, ConditionReason.FAILED)
     this.set_condition(ConditionType.FAILED, True, cause, message)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.FAILED)
@@ -156,7 +156,7 @@ def _complete(this: Round, message: str) -> Decision:
 
 
 def _has_progressed(status: JobStatus) -> bool:
-    """Return whether the newest attempt saved a checkpoint at a later step than any before it.
+    """Return whether the newest attempt saved a checkpoint at a later step than older attempts.
 
     Saving a replacement for a damaged checkpoint is not progress.
     """
@@ -224,7 +224,7 @@ def _plan_restart(
 
 
 def _count_node_failure(this: Round, cause: Cause) -> str:
-    """Count a failure attributed to a node; return a remark if the node is avoided from now on."""
+    """Count a failure attributed to a node; return a remark if pods avoid the node from now on."""
     recovery = this.spec.recovery
     every = this.spec.checkpoint.every_steps
     before = with_decayed_counts(this.status, every, this.now)

@@ -14,13 +14,13 @@ MAX_NON_FINITE = 3
 
 
 def repetitions(ended: AttemptRecord, earlier: Sequence[AttemptRecord]) -> int:
-    """Return how many attempts, including `ended`, ended with its cause at its step."""
+    """Return the number of attempts, including `ended`, that ended with the same cause and step."""
     key = (ended.cause, ended.to_step)
     return 1 + sum((record.cause, record.to_step) == key for record in earlier)
 
 
 def repetition_remark(ended: AttemptRecord, times: int) -> str:
-    """Return a remark that the failure is repeated, or "" if this is the first one."""
+    """Return a remark that the failure is repeated, or "" for the first failure of its kind."""
     if times < 2 or ended.cause is None or not ended.to_step:
         return ""
     return f" (deterministic: {times} attempts ended this way after step {ended.to_step})"

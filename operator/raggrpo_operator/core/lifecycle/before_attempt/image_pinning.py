@@ -1,7 +1,7 @@
 """Image pinning: all attempts run the same image, even if its tag moves. Pure.
 
 From the second Ray cluster of a job on, pods specify the image by digest. An image that was loaded
-onto nodes has no registry digest: pods specify its name, and the operator compares their image IDs.
+onto nodes has no registry digest: pods specify its name, and the operator compares the image IDs.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from raggrpo_operator.core.spec.images import are_different
 
 
 def with_image_id(pinned: Pinned, image: str, cluster: ClusterObserved) -> Pinned:
-    """Return `pinned` with the image ID of the head, if it is reported and none is pinned yet."""
+    """Return `pinned` with the reported image ID of the head, unless an ID is pinned already."""
     if cluster.image_ids and pinned.image == image and not pinned.image_id:
         return replace(pinned, image_id=cluster.image_ids[0])
     return pinned
@@ -31,7 +31,7 @@ def is_digest_pending(
 def change_message(
     pinned: Pinned, image: str, cluster: ClusterObserved, *, is_by_digest: bool
 ) -> str:
-    """Return a message if the cluster's image or Ray version is not the pinned one, else ""."""
+    """Return a message if the image or Ray version differs from the pinned one, else ""."""
     ray = cluster.ray_version
     if ray and pinned.ray_version and ray != pinned.ray_version:
         return (

@@ -1,4 +1,4 @@
-"""Launch an attempt: record it, create its Ray cluster, wait for it, submit the driver. Pure."""
+"""Launch an attempt: record it, start a Ray cluster, wait until ready, submit a driver. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ from .queueing import wait_in_queue
 
 REMEDY = "to wait longer, increase recovery.deadlines.provisioningSeconds"
 START_REPORT_SECONDS = 3
-"""Seconds before start problems of pods are reported; most problems resolve by then."""
+"""Delay in seconds before start problems of pods are reported; most resolve by themselves."""
 
 
 def record_next_attempt(this: Round) -> Decision:
@@ -43,7 +43,7 @@ def record_next_attempt(this: Round) -> Decision:
     status, cluster = this.status, this.observed.cluster
     keeps_cluster = cluster is not None and _is_reusable(status, cluster)
     if cluster is not None and (cluster.may_save or not keeps_cluster):
-        if not cluster.may_save:  # delete it before the delay, to free its resources
+        if not cluster.may_save:  # delete the cluster before the delay, to free resources
             this.actions.append(DeleteCluster(cluster.number))
         return this.decision(requeue_after=0.5)
     if (due := this.state.retry.next_retry_time) is not None:

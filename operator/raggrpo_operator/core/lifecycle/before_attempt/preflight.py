@@ -47,7 +47,7 @@ SERVICE_CHECKS = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
 OUTAGE_RETRY_SECONDS = 30.0
 """Seconds between preflight retries during an outage; each retry starts a pod."""
 OBSERVATION_LAG_SECONDS = 10.0
-"""Seconds for which a preflight that was just started may be missing from the cache."""
+"""Seconds for which the pod of a preflight that was just started may not be cached yet."""
 MAX_PREFLIGHT_LOSSES = 3
 """Maximum retries of a preflight that exits without a result (evicted pod, broken image)."""
 
@@ -64,7 +64,7 @@ def spec_hash(job: RagGrpoJob) -> str:
 
 
 def run_preflight(this: Round) -> Decision | None:
-    """Run preflight once per spec hash; return None once it has passed."""
+    """Run preflight once per spec hash; return None once preflight has passed."""
     expected, observed, status = spec_hash(this.job), this.observed.preflight, this.status
     if status.preflight.spec_hash == expected and is_true(status, ConditionType.PREFLIGHT_PASSED):
         if observed is not None:
@@ -133,7 +133,7 @@ def _fail_without_result(
 
 def fail_before_attempt(this: Round, cause: Cause, message: str) -> Decision:
     """Fail the job before its next attempt; a spec change or the retry annotation reopens it."""
-    # A failed job without attempts is reopened when its spec hash differs from this one.
+    # A failed job without attempts is reopened when its spec hash differs from the stored hash.
     preflight = replace(this.status.preflight, spec_hash=spec_hash(this.job))
     this.status = replace(this.status, preflight=preflight)
     this.store(replace(this.state.retry, preflight_losses=0))
@@ -192,7 +192,7 @@ def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision |
 
 
 def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
-    """Return `facts` with the GPU observed by the operator instead of the one in the report."""
+    """Return `facts` with the GPU from node labels instead of the GPU in the preflight result."""
     observed = device or DeviceObserved(0, 0, "")
     return facts.model_copy(
         update={
@@ -206,7 +206,7 @@ def _with_device(facts: Facts, device: DeviceObserved | None) -> Facts:
 def _memory_check(
     spec: JobSpec, facts: Facts, all_violations: Sequence[Violation]
 ) -> Iterator[Check]:
-    """Yield the GpuMemory check. It is derived from rules: the preflight pod has no GPU."""
+    """Yield the GpuMemory check, derived from rules because the preflight pod has no GPU."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return
     relevant = tuple(v for v in all_violations if v.reason in GPU_MEMORY_REASONS)
@@ -246,13 +246,13 @@ def _wait_for_services(this: Round, evidence: str) -> Decision:
 
 
 def _wait_for_retry(this: Round) -> Decision | None:
-    """Wait for the next preflight retry during an outage; return None once it is due."""
+    """Wait for the next preflight retry during an outage; return None once the retry is due."""
     since = this.state.launch.waiting_since or this.now
     interval = _retry_seconds(this.spec.recovery.deadlines)
     remaining = interval - (this.now - since).total_seconds()
     if not 0 < remaining <= interval:  # the retry is due, or the clock was set back
         return None
-    if this.observed.preflight is not None:  # an earlier round has evaluated its result
+    if this.observed.preflight is not None:  # an earlier round evaluated the result
         this.actions.append(DeletePreflight())
     return this.decision(remaining + 0.1)
 

@@ -1,7 +1,7 @@
 """Queueing: wait for admission and resume after preemption; neither is a failure. Pure.
 
 Kueue suspends a RayCluster on creation and on preemption, and resumes it on admission. The operator
-keeps a suspended RayCluster, because a new one would start at the end of the queue.
+keeps a suspended RayCluster, because a new RayCluster would start at the end of the queue.
 """
 
 from dataclasses import replace

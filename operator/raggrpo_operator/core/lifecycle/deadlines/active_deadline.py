@@ -1,7 +1,7 @@
-"""`activeDeadlineSeconds`: the total time a job may take. Pure.
+"""`activeDeadlineSeconds`: the total time that a job may take. Pure.
 
 The timer starts with the job's first round and covers preflight, provisioning, attempts and the
-delays between attempts. It is paused while the job is suspended or queued. In a cluster, time
+delays between attempts. The timer pauses while the job is suspended or queued. In a cluster, time
 without a running operator counts too, because the job's pods continue to run.
 """
 
@@ -36,7 +36,7 @@ def advance_timer(
 def paused_at_last_observation(status: JobStatus) -> JobStatus:
     """Return the status with the timer paused at the time of the last observation.
 
-    Local runs use it, because their jobs stop when `raggrpo run` exits.
+    Used for local runs, whose jobs stop when `raggrpo run` exits.
     """
     state = status.restart_state
     spent, observed = state.spent, state.watch.looked

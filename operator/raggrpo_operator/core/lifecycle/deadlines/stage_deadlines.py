@@ -9,7 +9,7 @@ from raggrpo_api.spec.recovery import Deadlines
 from raggrpo_api.trainer.progress import Progress, Stage
 
 MIN_STEP_LIMIT_SECONDS = 60.0
-"""Minimum deadline of a step; slow disks and garbage collection may delay it by seconds."""
+"""Minimum deadline of a step; slow disks and garbage collection may delay a step by seconds."""
 CHECKPOINT_ADVICE = "check the volume of checkpoint.path"
 
 

@@ -18,7 +18,7 @@ from . import trends
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of /progress."""
 STOP_SECONDS = 60.0
-"""Seconds to wait beyond the grace period for the driver to exit; then its cluster is deleted."""
+"""Seconds beyond the driver's grace period after which the Ray cluster is deleted."""
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:
@@ -32,7 +32,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     limit = this.spec.active_deadline_seconds
     if timeout := active_deadline.timeout_message(limit, this.state.spent, this.now):
         return _record_intent(this, Cause.DEADLINE_EXCEEDED, timeout)
-    if this.observed.is_queued:  # recorded now, because the pods may outlive the suspension
+    if this.observed.is_queued:  # record now: the queue may resume the cluster before its pods exit
         return _record_intent(this, Cause.PREEMPTED, "the driver saves and exits")
     if progress is None:
         return _wait_for_progress(this)

@@ -1,4 +1,4 @@
-"""Copy the progress of an attempt to the status, and verify where it resumed. Pure."""
+"""Copy the progress of an attempt to the status, and verify its first step. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from raggrpo_operator.core.state.training_time import (
 def update_progress(
     this: Round, attempt: AttemptObserved | None, progress: Progress | None
 ) -> None:
-    """Update the status and the attempt's record from the progress, if it was read."""
+    """Update the status and the attempt's record from `progress`, unless it is None."""
     if this.record.started is None and attempt is not None:
         this.record = replace(this.record, started=this.now)
         spent = this.state.spent
@@ -104,7 +104,7 @@ def _with_corrected_loss(status: JobStatus, resumed_at: int) -> JobStatus:
 
 
 def _report_checkpoint(this: Round, newest: CheckpointRef, backup_failure: str) -> None:
-    """Set CheckpointHealthy; a failed backup makes it False but does not stop the attempt."""
+    """Set CheckpointHealthy, to False if a backup failed; the attempt continues in any case."""
     reason = ConditionReason.BACKUP_FAILED if backup_failure else ConditionReason.SAVED
     message = f"step {newest.step}{f'; {backup_failure}' if backup_failure else ''}"
     this.set_condition(ConditionType.CHECKPOINT_HEALTHY, not backup_failure, reason, message)

@@ -119,7 +119,7 @@ def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionCh
 
 
 def degradation(status: JobStatus) -> str:
-    """Return the degradation for which to restart the attempt, or "" if it has not degraded."""
+    """Return the degradation for which to restart the attempt, or "" without degradation."""
     if not status.restart_state.baseline.step:  # the conditions still describe the previous attempt
         return ""
     conditions = (get_condition(status, kind) for kind in TREND_REASONS)
@@ -145,7 +145,7 @@ def slowdown_message(baseline: Baseline, progress: Progress, *, is_slow: bool) -
 def memory_growth_message(
     baseline: Baseline, progress: Progress, limits: Mapping[PodRole, float]
 ) -> str:
-    """Return at which step pods are projected to reach their memory limits.
+    """Return a message with the step at which pods are projected to reach their memory limits.
 
     Returns "" if no limit would be reached before the last step. `limits` are in bytes; 0 means no
     limit.
@@ -180,7 +180,7 @@ def _memory(progress: Progress, role: PodRole) -> float:
 
 
 def _parse_bytes(text: str) -> float:
-    """Return a reported memory usage in bytes, or 0 if it is no number from 0 to MAX_BYTES."""
+    """Return a reported memory usage in bytes, or 0 if it is not a number from 0 to MAX_BYTES."""
     value = _parse_float(text)
     return value if value is not None and 0 <= value <= MAX_BYTES else 0.0
 

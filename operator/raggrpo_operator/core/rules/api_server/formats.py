@@ -20,7 +20,7 @@ n_is_quoted = ServerRule(
     message='rollout.n: YAML 1.1, which kubectl uses, parses an unquoted n as false → write "n": '
     "3, or specify algorithm.groupSize instead",
 )
-# The API server truncates the schema's minimum to 0 when it compares it with an integer.
+# For an integer value, the API server truncates the schema's minimum to 0.
 utilization_is_not_zero = ServerRule(
     place="spec.rollout",
     field="gpuMemoryUtilization",

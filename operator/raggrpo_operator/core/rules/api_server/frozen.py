@@ -73,7 +73,7 @@ _DECAY_FIELDS = (
 
 
 def _decay_end(of: str) -> str:
-    """Return a CEL expression for the last decay step, or for 0 if it depends on epochs."""
+    """Return a CEL expression for the last decay step, or for 0 if that step depends on epochs."""
     decay, total = (f"{optional(f'spec.{path}', of)}.orValue(0)" for path in (_DECAY, _TOTAL))
     return f"({decay} > 0 ? {decay} : {total})"
 

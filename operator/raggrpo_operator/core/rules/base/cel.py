@@ -51,4 +51,4 @@ PADDED = is_one_of("training.rowLayout", "Padded")
 HAS_RAG_SCORE = (
     f"({specified('reward.functions')} && self.reward.functions.exists(f, f.name == 'RagScore'))"
 )
-"""Condition that RagScore is a reward; like the three above, it applies to the whole spec."""
+"""Condition that RagScore is a reward; `self` is the spec, as in the three conditions above."""

@@ -56,7 +56,7 @@ class SpecRule:
     number, since it cannot bound the length of the text.
     """
     applies: Callable[[RuleInput], bool] = always
-    """Predicate of the inputs for which the operator evaluates the rule."""
+    """Predicate on the inputs; the operator evaluates the rule only if it returns True."""
     as_specified: bool = False
     """Whether to evaluate the user's spec instead of the resolved spec."""
 
