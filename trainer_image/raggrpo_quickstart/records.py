@@ -56,7 +56,7 @@ class Record:
         return self.name.split()[-1]
 
     def passage(self, code: str = "") -> str:
-        """Return the passage of the record, with `code` instead of its own code if specified."""
+        """Return the passage of the record, with `code` in place of its code if specified."""
         return f"{self.name} [{code or self.code}]"
 
 

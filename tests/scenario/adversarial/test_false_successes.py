@@ -1,4 +1,4 @@
-"""Ray reports success, although the driver has only reached a lower target of its own."""
+"""Ray reports success, although the driver has reached only a target below that of the job."""
 
 from datetime import timedelta
 
