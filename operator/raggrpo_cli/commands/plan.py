@@ -1,30 +1,42 @@
 """`raggrpo plan JOB.yaml`: show resolved values with their origins, sizing and violations."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic_core import to_jsonable_python
 
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_cli.job_file import JobFile, Sets, load_job
+from raggrpo_api.trainer.resume import Change
+from raggrpo_cli.job_file import JobFile, Sets, fail, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
+from raggrpo_cli.recorded_job import DirOption, default_folder
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.core.text.plan import render_plan
+from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.local_runtime.job_folder import STATE, JobFolder
+from raggrpo_operator.local_runtime.spec_changes import changes_since_last_run
 
 
 def plan(
     job_file: JobFile,
+    dir: DirOption = None,  # noqa: A002
     set_: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     manifests: Manifests = False,
 ) -> None:
-    """Show the resolved job: values with origins, sizing, warnings; or manifests."""
+    """Show the resolved job: values with origins, sizing, warnings; or manifests.
+
+    If the job has a job folder, the plan shows its segments and the changes since its last run.
+    """
     job = load_job(job_file, set_)
+    job, pending = _with_status(job, dir or default_folder(job.metadata.name))
     resolved = resolve(job)
     all_violations = violations(job, resolved)
     sizing = size(resolved.spec)
@@ -40,6 +52,18 @@ def plan(
     elif manifests and not errors(all_violations):
         show(manifests_text(job, resolved), nl=False)
     else:
-        show(render_plan(job, resolved, sizing, all_violations), nl=False)
+        show(render_plan(job, resolved, sizing, all_violations, pending=pending), nl=False)
     if errors(all_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
+
+
+def _with_status(job: RagGrpoJob, folder: Path) -> tuple[RagGrpoJob, list[Change]]:
+    """Return the job with the status in its folder, if any, and the changes since its last run."""
+    if not (folder / STATE).exists():
+        return job, []
+    try:
+        state = JobFolder(folder).load()
+    except OperatorError as error:
+        fail(str(error))
+    changed = changes_since_last_run(state, job) if state.status.attempt else []
+    return job.model_copy(update={"status": state.status}), changed

@@ -12,16 +12,15 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_api.trainer.resume import changes, incompatible, resume_values
+from raggrpo_api.trainer.resume import incompatible
 from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
-from raggrpo_operator.core.spec.parse import parse_job
-from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.errors import OperatorError, PermanentError
 from raggrpo_operator.reconcile import reconcile
 
 from .job_folder import JobFolder, State
 from .processes import Processes, sweep
 from .runtime import LocalRuntime
+from .spec_changes import changes_since_last_run
 
 log = logging.getLogger(__name__)
 
@@ -158,16 +157,8 @@ def _discard_output() -> None:
 
 
 def _require_same_run(state: State, job: RagGrpoJob, folder: JobFolder) -> None:
-    """Raise PermanentError if values of class Model have changed; log changes of the others."""
-    old_job = parse_job(job.manifest() | {"spec": state.spec})
-    if not isinstance(old_job, RagGrpoJob):
-        return  # another version wrote the spec: the trainer checks the checkpoint instead
-    old, new = (resume_values(resolve(j).spec) for j in (old_job, job))
-    old["checkpoint.path"], new["checkpoint.path"] = (
-        j.spec.checkpoint.path for j in (old_job, job)
-    )
-    changed = changes(old, new)
-    if refused := incompatible(changed):
+    """Raise PermanentError if values that define the model have changed."""
+    if refused := incompatible(changes_since_last_run(state, job)):
         lines = "\n  ".join(f"spec.{change}" for change in refused)
         raise PermanentError(
             f"the job in {folder.path} was started with other values (old → new):\n  {lines}\n"

@@ -19,6 +19,7 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.text.segments import segment_text
 
 PLAIN_SECONDS = 5.0
 """Minimum seconds between two progress lines if there is no terminal."""
@@ -152,6 +153,9 @@ def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
     known = {record.number: record for record in old.attempts}
     for record in reversed(new.attempts):
         yield from _attempt_lines(known.get(record.number), record)
+    for segment in new.segments:
+        if segment not in old.segments:
+            yield f"New segment {segment_text(segment)}"
     outage, before = (get_condition(s, ConditionType.WAITING_FOR_ENDPOINT) for s in (new, old))
     if outage.status == "True" and before.status != "True":
         yield f"Waiting for {outage.message}"

@@ -58,6 +58,7 @@ def render_report(
         _validations(results),
         charts(history, events),
         _retrieval(results),
+        _segments(status),
         _attempts(status, results),
         _conditions(status),
         _configuration(resolved) if resolved else "",
@@ -133,6 +134,13 @@ def _retrieval(results: Figures) -> str:
     ]
     titles = ["Endpoint", "Answered requests", "Failed calls", "p50 (s)", "p95 (s)"]
     return table("Retrieval", titles, rows)
+
+
+def _segments(status: JobStatus) -> str:
+    if not status.segments:
+        return ""
+    rows = [[s.first_step, "; ".join(s.changes)] for s in status.segments]
+    return table("Changed values", ["From step", "Values (old → new)"], rows)
 
 
 def _attempts(status: JobStatus, results: Figures) -> str:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
-from raggrpo_api.trainer.progress import CheckpointRef
+from raggrpo_api.trainer.progress import CheckpointRef, Segment
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
@@ -75,6 +76,23 @@ def test_plan_shows_origin_of_each_value(tmp_path: Path) -> None:
     lines = [line.split() for line in result.output.splitlines()]
     assert ["rollout.n", "user", "4"] in lines
     assert ["algorithm.groupSize", "coupled", "4"] in lines
+
+
+def test_plan_shows_segments_of_job_folder_and_changes_since_last_run(tmp_path: Path) -> None:
+    job_file = make_job_file(tmp_path, **{"spec.rollout.n": 5})
+    folder = make_recorded_job(tmp_path)
+    state = JobFolder(folder).load()
+    state.spec = make_raw_job()["spec"]
+    segment = Segment(first_step=3, changes=["rollout.temperature: 0.7 → 0.6"])
+    state.status = replace(state.status, segments=[segment])
+    JobFolder(folder).save(state)
+
+    result = raggrpo("plan", job_file, "--dir", folder)
+
+    assert result.exit_code == 0, result.output
+    assert "from step 3: rollout.temperature: 0.7 → 0.6" in result.output
+    assert "next attempt, from step 6: rollout.n: 3 → 5" in result.output
+    assert "Segments" not in raggrpo("plan", job_file, "--dir", tmp_path / "none").output
 
 
 def test_plan_json_has_trainer_config(tmp_path: Path) -> None:

@@ -118,5 +118,8 @@ def _attempt_started(status: JobStatus, now: Condition) -> str:
     record = status.attempts[0]
     cluster = CLUSTER_OF_TIER[record.tier]
     note = f"Attempt {record.number} started on {cluster} from step {record.from_step}"
+    started = [each for each in status.segments if each.first_step == (record.from_step or 0) + 1]
+    if started:
+        note += f", with changed values: {'; '.join(started[-1].changes)}"
     is_older = now.reason == ConditionReason.OLDER_CHECKPOINT
     return f"{note}, an older checkpoint: {now.message}" if is_older else note + lost_remark(status)

@@ -9,10 +9,12 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
+from raggrpo_api.trainer.resume import Change
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world
 
+from .segments import segment_lines
 from .sizing_text import INDENT, sizing_lines
 
 ORIGIN_WIDTH = 7
@@ -25,8 +27,13 @@ def render_plan(
     violations: Sequence[Violation],
     facts: Facts | None = None,
     width: int = 100,
+    *,
+    pending: Sequence[Change] = (),
 ) -> str:
-    """Return the plan as text with lines of at most `width` characters."""
+    """Return the plan as text with lines of at most `width` characters.
+
+    `pending` are the changed values that the next attempt applies.
+    """
     sections = [
         _heading(job, resolved, facts),
         [
@@ -35,6 +42,8 @@ def render_plan(
         ],
         ["Sizing", *sizing_lines(sizing, width)],
     ]
+    if segments := [*segment_lines(job.status, pending)]:
+        sections.append(["Segments (values: old → new)", *_indented(segments, width)])
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
         selected = [violation for violation in violations if violation.severity is severity]
         if selected:
@@ -84,6 +93,17 @@ def _values(
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
         margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
         yield from (margin + line for line in rest)
+
+
+def _indented(lines: Sequence[str], width: int) -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(
+            line,
+            width,
+            initial_indent=INDENT,
+            subsequent_indent=INDENT * 2,
+            break_on_hyphens=False,
+        )
 
 
 def _violation_lines(violations: Sequence[Violation], width: int) -> Iterator[str]:

@@ -12,7 +12,14 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.status.restart_state import Baseline, RetryState, SpentTime, WatchState
-from raggrpo_api.trainer.progress import CheckpointRef, EndpointOutage, Metric, Progress, Stage
+from raggrpo_api.trainer.progress import (
+    CheckpointRef,
+    EndpointOutage,
+    Metric,
+    Progress,
+    Segment,
+    Stage,
+)
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster, DumpStacks, StopAttempt
 from raggrpo_operator.core.lifecycle.during_attempt.follow import (
     FOLLOW_SECONDS,
@@ -137,6 +144,15 @@ def test_progress_updates_attempt_record() -> None:
 
 def test_start_step_is_kept_when_no_longer_reported() -> None:
     assert updated_status(at(started_from_step=None)).attempts[0].from_step == 10
+
+
+def test_segments_are_those_of_resumed_attempt() -> None:
+    first, second = (Segment(first_step=step, changes=["rollout.n: 5 → 3"]) for step in (7, 11))
+    known = replace(VERIFIED, segments=[first])
+
+    assert updated_status(at(segments=[first, second])).segments == [first, second]
+    assert updated_status(at(started_from_step=None), known).segments == [first]
+    assert updated_status(at(), known).segments == []  # lost with its steps
 
 
 @pytest.mark.parametrize(

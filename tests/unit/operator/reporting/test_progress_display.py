@@ -12,7 +12,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, RetryState
-from raggrpo_api.trainer.progress import Metric
+from raggrpo_api.trainer.progress import Metric, Segment
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (
     ProgressDisplay,
@@ -93,6 +93,14 @@ def test_restart_line_has_cause_tier_and_step() -> None:
             "Attempt 2 recovered in place: x",
         ],
     ]
+
+
+def test_new_segment_is_shown_once() -> None:
+    segment = Segment(first_step=7, changes=["rollout.n: 5 → 3"])
+    old, new = make_status(6), make_status(6, segments=[segment])
+
+    assert list(status_changes(old, new)) == ["New segment from step 7: rollout.n: 5 → 3"]
+    assert list(status_changes(new, new)) == []
 
 
 def test_step_progress_is_not_printed_as_status_change() -> None:

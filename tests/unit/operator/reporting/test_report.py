@@ -11,6 +11,7 @@ from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.trainer.progress import Segment
 from raggrpo_cli.main import app
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -151,6 +152,17 @@ def test_report_has_retrieval_table_when_calls_exist(tmp_path: Path) -> None:
     place = texts.index("kb")
     assert texts[place : place + 5] == ["kb", "7", "Timeout 2, BadJson 1", "0.1", "0.25"]
     assert texts[place + 5 : place + 10] == ["other", "0", "DnsFailure 4", "–", "–"]
+
+
+def test_report_shows_changed_values_by_segment(tmp_path: Path) -> None:
+    segment = Segment(first_step=21, changes=["rollout.n: 5 → 3", "data.trainBatchSize: 8 → 4"])
+    write_steps(tmp_path, 1, range(1, 26))
+
+    page = read(write_report(tmp_path, tmp_path, make_status(segments=[segment])))
+
+    position = page.texts.index("Changed values")
+    assert "21" in page.texts[position:]
+    assert "rollout.n: 5 → 3; data.trainBatchSize: 8 → 4" in page.texts
 
 
 def test_report_has_memory_chart_when_measured(tmp_path: Path) -> None:

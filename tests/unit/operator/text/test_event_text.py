@@ -8,6 +8,7 @@ from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus, PreflightStatus
 from raggrpo_api.status.restart_state import RestartState, RetryState
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
+from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.text.event_text import event_note
 
 Kind = ConditionType
@@ -134,3 +135,20 @@ def test_stopped_job_note_has_reason(reason: str, message: str, expected: str) -
     stalled = RestartState(retry=RetryState(intent=Cause.STALLED))
     status = JobStatus(attempt=3, restart_state=stalled)
     assert note_of(Kind.PROGRESSING, f"False/{reason}", "True", message, status) == expected
+
+
+@pytest.mark.parametrize(
+    ("from_step", "expected"),
+    [
+        (40, "from step 40, with changed values: rollout.n: 5 → 3"),
+        (44, "from step 44"),
+    ],
+)
+def test_started_attempt_note_has_values_when_segment_starts(from_step: int, expected: str) -> None:
+    status = JobStatus(
+        attempt=3,
+        attempts=[AttemptRecord(number=3, from_step=from_step)],
+        segments=[Segment(first_step=41, changes=["rollout.n: 5 → 3"])],
+    )
+    note = note_of(Kind.RESUME_VERIFIED, "True/Verified", status=status)
+    assert note == f"Attempt 3 started on a new cluster {expected}"

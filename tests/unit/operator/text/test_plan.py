@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.preflight import Facts
+from raggrpo_api.trainer.progress import CheckpointRef, Segment
+from raggrpo_api.trainer.resume import changes, resume_values
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -174,3 +177,22 @@ def test_plan_does_not_show_literal_secrets() -> None:
 
     assert canary not in text
     assert "/shown" in text
+
+
+def test_plan_shows_segments_and_pending_changes() -> None:
+    status = JobStatus(
+        segments=[Segment(first_step=7, changes=["rollout.n: 5 → 3"])],
+        checkpoint=CheckpointRef(step=12, path="/mnt/runs/checkpoints/step_00000012.e2"),
+    )
+    job = make_job({"rollout.temperature": 0.5}).model_copy(update={"status": status})
+    resolved = resolve(job)
+    pending = changes(resume_values(resolve(make_job()).spec), resume_values(resolved.spec))
+
+    text = render_plan(job, resolved, size(resolved.spec), [], pending=pending)
+
+    assert (
+        "Segments (values: old → new)\n"
+        "  from step 7: rollout.n: 5 → 3\n"
+        "  next attempt, from step 13: rollout.temperature: 0.6 → 0.5\n"
+    ) in text
+    assert "Segments" not in plan_of(make_job())

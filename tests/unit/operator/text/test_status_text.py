@@ -8,7 +8,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, WatchState
-from raggrpo_api.trainer.progress import CheckpointRef, Metric
+from raggrpo_api.trainer.progress import CheckpointRef, Metric, Segment
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.status_text import render_status, reward
@@ -112,6 +112,7 @@ def test_optional_status_lines_are_shown_when_set() -> None:
         warning_count=2,
         conditions=[waiting],
         attempts=[AttemptRecord(number=1)],
+        segments=[Segment(first_step=7, changes=["rollout.n: 5 → 3"])],
     )
     lines = render_status(status).splitlines()
 
@@ -122,6 +123,7 @@ def test_optional_status_lines_are_shown_when_set() -> None:
         "restarts  2",
         "ETTR      0.93 (share of time spent on retained steps)",
         "waited    0.02 (share of time spent waiting for services)",
+        "segment   from step 7: rollout.n: 5 → 3",
         "warning   spec.rollout.topP: low",
         "warning   1 more; `raggrpo plan` lists those of the spec",
         "condition WaitingForEndpoint=True Down: kb",
