@@ -96,7 +96,7 @@ class TrainingRun:
             await self._build_model(ranks, precision)
         inputs = await reading
         identity = checkpoint_identity(config, len(inputs.train_prompts))
-        reporter.add_probe(ranks.flops_probe(config.monitoring.flops_every_steps))
+        reporter.add_probe(ranks.flops_probe(config.monitoring))
         reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
         state = await self._resume(store, ranks, retained, identity)
         reporter.report_stage(Stage.STARTING_ROLLOUT)

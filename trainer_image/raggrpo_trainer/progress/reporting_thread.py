@@ -53,9 +53,9 @@ class ReportingThread(threading.Thread):
         self._config = config
         self._publish, self._progress = publish, progress
         self._probes = [
-            host_memory_probe(config.monitoring.performance_every_steps),
-            device_memory_probe(config.monitoring.gpu_every_steps),
-            weight_update_probe(config.monitoring.log_every_steps),
+            host_memory_probe(config.monitoring),
+            device_memory_probe(config.monitoring),
+            weight_update_probe(config.monitoring),
         ]
         self._queue: queue.Queue[tuple[str, Record] | None] = queue.Queue(MAX_QUEUED_RECORDS)
         self._log_dir = Path(config.monitoring.log_dir)

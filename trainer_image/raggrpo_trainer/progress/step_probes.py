@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 
 from .step_record import StepRecord
@@ -22,37 +23,37 @@ class Probe:
     read: Callable[[StepRecord], Mapping[str, float]]
 
 
-def host_memory_probe(every_steps: int) -> Probe:
+def host_memory_probe(monitoring: MonitoringSpec) -> Probe:
     """Measure `host_memory_bytes` of the driver's pod; report `rank_memory_bytes` of the ranks."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
         rank_memory = record.trained.rank_memory_bytes
         return {"host_memory_bytes": host_memory_bytes(), "rank_memory_bytes": rank_memory}
 
-    return Probe(every_steps, read)
+    return Probe(monitoring.performance_every_steps, read)
 
 
-def device_memory_probe(every_steps: int) -> Probe:
+def device_memory_probe(monitoring: MonitoringSpec) -> Probe:
     """Report `device_memory_bytes`, the peak over all ranks; absent on CPUs."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
         memory = record.trained.device_memory_bytes
         return {} if memory is None else {"device_memory_bytes": memory}
 
-    return Probe(every_steps, read)
+    return Probe(monitoring.gpu_every_steps, read)
 
 
-def weight_update_probe(every_steps: int) -> Probe:
+def weight_update_probe(monitoring: MonitoringSpec) -> Probe:
     """Report `weight_update_ratio`, ‖Δw‖ / ‖w‖; absent for a step without an update."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
         ratio = record.trained.weight_update_ratio
         return {} if ratio is None else {"weight_update_ratio": ratio}
 
-    return Probe(every_steps, read)
+    return Probe(monitoring.log_every_steps, read)
 
 
-def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Probe:
+def flops_probe(monitoring: MonitoringSpec, parameters: int, peaks: Sequence[float]) -> Probe:
     """Report `train_tflops` over all ranks, and `mfu` if all `peaks` (TFLOP/s) are known."""
     peak_tflops = sum(peaks) if all(peaks) else 0.0
 
@@ -61,4 +62,4 @@ def flops_probe(every_steps: int, parameters: int, peaks: Sequence[float]) -> Pr
         tflops = flops / max(record.seconds["train"], 1e-9) / 1e12
         return {"train_tflops": tflops} | ({"mfu": tflops / peak_tflops} if peak_tflops else {})
 
-    return Probe(every_steps, read)
+    return Probe(monitoring.flops_every_steps, read)

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from raggrpo_api.memory.shortage import Shortage
-from raggrpo_api.spec.monitoring import LogLevel
+from raggrpo_api.spec.monitoring import LogLevel, MonitoringSpec
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
@@ -101,10 +101,10 @@ class Ranks:
         [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
         self.infos = await self._all(lambda a: a.build.remote(address, config))
 
-    def flops_probe(self, every_steps: int) -> Probe:
+    def flops_probe(self, monitoring: MonitoringSpec) -> Probe:
         """Return the probe of the ranks' MFU (share of peak FLOP/s)."""
         peaks = [info.peak_tflops for info in self.infos]
-        return flops_probe(every_steps, self.infos[0].parameters, peaks)
+        return flops_probe(monitoring, self.infos[0].parameters, peaks)
 
     async def adopt(self, log_folder: Path, level: LogLevel) -> list[RetainedState | None]:
         """Adopt the ranks for this epoch; return each rank's retained state, if any."""

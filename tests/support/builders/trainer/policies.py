@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ from support.processes.ports import free_port
 
 T = TypeVar("T")
 VOCABULARY = 97
+RANK_TIMEOUT_SECONDS = 120.0
+"""How long `Ranks.run` waits for the next result of a rank."""
 
 
 def make_objective(**changes: Any) -> Objective:
@@ -142,23 +145,45 @@ class Ranks:
     """Rank processes shared by tests, since importing torch takes seconds."""
 
     pipes: list[Connection]
+    children: list[BaseProcess]
 
     def run(self, function: Callable[..., T], *arguments: Any) -> list[T]:
-        """Return the results of function(rank, world_size, *arguments) on all ranks."""
-        for pipe in self.pipes:
-            pipe.send((function, arguments))
-        results = [pipe.recv() for pipe in self.pipes]
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return results
+        """Return the results of function(rank, world_size, *arguments) on all ranks.
+
+        Raises the exception of the first rank that fails, EOFError if a rank exits and TimeoutError
+        if a rank hangs. All ranks are killed then, since the others may wait in a collective.
+        """
+        try:
+            for pipe in self.pipes:
+                pipe.send((function, arguments))
+            results = dict(self._results())
+        except BaseException:
+            for child in self.children:
+                child.kill()
+            raise
+        return [results[pipe] for pipe in self.pipes]
+
+    def _results(self) -> Iterator[tuple[Connection, Any]]:
+        waiting = list(self.pipes)
+        while waiting:
+            ready = wait(waiting, RANK_TIMEOUT_SECONDS)
+            if not ready:
+                raise TimeoutError(f"{len(waiting)} ranks returned nothing")
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                result = pipe.recv()
+                if isinstance(result, Exception):
+                    raise result
+                waiting.remove(pipe)
+                yield pipe, result
 
 
 @contextmanager
 def rank_processes(world_size: int) -> Iterator[Ranks]:
     context = multiprocessing.get_context("spawn")
     port = free_port()
-    pipes, children = [], []
+    pipes: list[Connection] = []
+    children: list[BaseProcess] = []
     for rank in range(world_size):
         ours, theirs = context.Pipe()
         child = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
@@ -167,7 +192,7 @@ def rank_processes(world_size: int) -> Iterator[Ranks]:
         pipes.append(ours)
         children.append(child)
     try:
-        yield Ranks(pipes)
+        yield Ranks(pipes, children)
     finally:
         for pipe in pipes:
             pipe.close()

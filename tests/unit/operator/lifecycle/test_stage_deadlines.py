@@ -57,3 +57,27 @@ def test_stage_deadline_follows_spec(stage: Stage) -> None:
     ]
 
     assert all(longer == 2 * shorter for shorter, longer in pairwise(limits))
+
+
+@pytest.mark.parametrize(
+    ("stage", "topic", "field"),
+    [
+        (Stage.CONNECTING, "all pods are ready", "loadingModelSeconds"),
+        (Stage.LOADING_MODEL, "model.path and the checkpoint", "loadingModelSeconds"),
+        (Stage.STARTING_ROLLOUT, "vLLM starts", "startingRolloutSeconds"),
+        (Stage.WARMING_RETRIEVAL, "raggrpo check", "warmingRetrievalSeconds"),
+        (Stage.FIRST_STEP, "data.maxResponseLength", "firstStepSeconds"),
+        (Stage.TRAINING, "stacks in the log folder", "stepTimeoutFactor"),
+        (Stage.CHECKPOINTING, "checkpoint.path", "checkpointSeconds"),
+        (Stage.VALIDATING, "validation.maxSamples", "validationSeconds"),
+        (Stage.EXPORTING, "checkpoint.path", "checkpointSeconds"),
+        (Stage.WAITING_FOR_ENDPOINT, "check the service", "outageSeconds"),
+        (Stage.FINISHED, "checkpoint.path", "checkpointSeconds"),
+    ],
+)
+def test_stage_advice_names_topic_and_deadline_of_stage(
+    stage: Stage, topic: str, field: str
+) -> None:
+    words = advice(stage)
+    assert topic in words
+    assert words.endswith(f"increase recovery.deadlines.{field}")

@@ -355,3 +355,25 @@ async def test_prompts_with_passages_are_not_prefetched(tokenizer: CountingToken
 
     assert "some passage" in result.text
     assert all("Question" not in text or "some passage" in text for text in tokenizer.texts)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+async def test_prompts_are_composed_in_num_workers_threads(
+    monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    barrier = threading.Barrier(num_workers, timeout=60)
+    threads = set()
+
+    def compose_together(*arguments: Any, **options: Any) -> ComposedPrompt:
+        threads.add(threading.current_thread().name)
+        barrier.wait()
+        return compose(*arguments, **options)
+
+    monkeypatch.setattr("raggrpo_trainer.data.prompts.compose", compose_together)
+    composer = Composer(make_trainer_config({"data.numWorkers": num_workers}), BYTES)
+    prompts = [make_prompt(index=i) for i in range(6)]
+    await asyncio.gather(*(composer.compose(prompt, (), 0) for prompt in prompts))
+    composer.close()
+
+    assert len(threads) == num_workers

@@ -117,6 +117,13 @@ def test_group_above_budget_is_split_between_completions() -> None:
     assert [[len(item.targets) for item in items] for items in rows] == [[2], [2]]
 
 
+def test_shared_prefix_rows_may_use_entire_token_budget() -> None:
+    work = items_of([make_group((9, 9), prompt=10, seed=seed) for seed in range(2)])
+    assert [item.num_tokens for item in work] == [26, 26]
+    assert [len(items) for items in plan_micro_batches(work, RowLayout.SHARED_PREFIX, 52)] == [2]
+    assert [len(items) for items in plan_micro_batches(work, RowLayout.SHARED_PREFIX, 51)] == [1, 1]
+
+
 def test_padded_rows_may_use_entire_token_budget() -> None:
     rows = plan_micro_batches(
         items_of([make_group((9, 9, 9, 9), prompt=10)]), RowLayout.PADDED, 2 * 18

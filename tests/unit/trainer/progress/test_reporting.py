@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from raggrpo_api.limits import MAX_PROGRESS_BYTES
 from raggrpo_api.spec.checkpoint import BestBy
+from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_api.trainer.progress import (
     CheckpointRef,
@@ -26,7 +28,13 @@ from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_logged
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.progress.step_probes import Probe, flops_probe
+from raggrpo_trainer.progress.step_probes import (
+    Probe,
+    device_memory_probe,
+    flops_probe,
+    host_memory_probe,
+    weight_update_probe,
+)
 from support.builders.trainer.checkpoints import make_meta
 from support.builders.trainer.reports import Published, make_config, make_step
 
@@ -477,7 +485,9 @@ def test_all_metrics_are_reported_with_maximum_number_of_endpoints(tmp_path: Pat
     names = [f"{number}-{'x' * 42}" for number in range(8)]
     published = Published()
     reporter = Reporter(make_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
-    reporter.add_probe(flops_probe(1, parameters=10, peaks=[60.0]))
+    reporter.add_probe(
+        flops_probe(MonitoringSpec(flops_every_steps=1), parameters=10, peaks=[60.0])
+    )
 
     record = make_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
     reporter.report_step(record)
@@ -499,13 +509,15 @@ def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
 @pytest.mark.row("A29")
 def test_flops_are_computed_from_positions_and_training_time() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 40.0]).read(record)
+    result = flops_probe(MonitoringSpec(), parameters=2_000_000_000, peaks=[60.0, 40.0]).read(
+        record
+    )
     assert result == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
 
 
 def test_mfu_is_omitted_when_peak_flops_are_unknown() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    result = flops_probe(50, parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
+    result = flops_probe(MonitoringSpec(), parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
     assert result == pytest.approx({"train_tflops": 6.0})
 
 
@@ -536,3 +548,35 @@ def test_pod_memory_excludes_inactive_page_cache(tmp_path: Path) -> None:
 
 def test_host_memory_is_process_memory_outside_pod(tmp_path: Path) -> None:
     assert 10 * 2**20 < host_memory_bytes(tmp_path / "none") < 2**40
+
+
+def test_probes_run_at_their_own_intervals() -> None:
+    monitoring = MonitoringSpec(
+        performance_every_steps=3, gpu_every_steps=5, log_every_steps=7, flops_every_steps=11
+    )
+    probes = [
+        host_memory_probe(monitoring),
+        device_memory_probe(monitoring),
+        weight_update_probe(monitoring),
+        flops_probe(monitoring, parameters=10, peaks=[]),
+    ]
+    assert [probe.every_steps for probe in probes] == [3, 5, 7, 11]
+
+
+def test_tensorboard_flushes_at_configured_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals = []
+
+    class Writer(EventFileWriter):
+        def __init__(self, folder: str, *, flush_secs: int) -> None:
+            intervals.append(flush_secs)
+            super().__init__(folder, flush_secs=flush_secs)
+
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.EventFileWriter", Writer)
+    changes = {"monitoring.tensorboardFlushSeconds": 7, "monitoring.mode": "Full"}
+    reporter = Reporter(make_config(tmp_path, changes), 1, publish=Published())
+    reporter.report_step(make_step(1))
+    reporter.close()
+
+    assert intervals == [7]
