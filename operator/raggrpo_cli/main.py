@@ -9,6 +9,7 @@ from raggrpo_cli.commands.check import check
 from raggrpo_cli.commands.compare import compare
 from raggrpo_cli.commands.crd import crd
 from raggrpo_cli.commands.diff import diff
+from raggrpo_cli.commands.export import export
 from raggrpo_cli.commands.import_verl import app as import_app
 from raggrpo_cli.commands.logs import logs
 from raggrpo_cli.commands.plan import plan
@@ -21,7 +22,20 @@ from raggrpo_cli.commands.validate import validate
 PLUGIN = "kubectl-raggrpo"
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _verb in (run, validate, plan, check, rag_test, status, logs, report, compare, diff, crd):
+for _verb in (
+    run,
+    validate,
+    plan,
+    check,
+    rag_test,
+    status,
+    logs,
+    report,
+    compare,
+    export,
+    diff,
+    crd,
+):
     app.command()(_verb)
 app.add_typer(import_app, name="import")
 

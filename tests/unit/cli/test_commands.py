@@ -302,3 +302,21 @@ def test_cli_does_not_import_heavy_modules() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dir", "{job}"], "/checkpoints is not a folder"),
+        (["{job}"], "/job has no complete checkpoint"),
+        (["{job}", "--dir", "{job}"], "specify either a checkpoint folder or a job folder"),
+        ([], "specify either a checkpoint folder or a job folder"),
+    ],
+)
+def test_export_reports_missing_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    job = make_recorded_job(tmp_path)
+    result = raggrpo("export", *(a.format(job=job) for a in arguments), "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert message in result.output + capfd.readouterr().err

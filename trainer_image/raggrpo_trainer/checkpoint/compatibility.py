@@ -43,6 +43,7 @@ def meta_of(
         resume_values=resume_values(config) | dict(identity),
         metrics=metrics,
         segments=tuple(segments),
+        model_path=config.model.path,
     )
 
 

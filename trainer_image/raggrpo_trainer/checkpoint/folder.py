@@ -67,6 +67,8 @@ class Meta:
     metrics: Mapping[str, float]
     segments: tuple[Segment, ...] = ()
     """Segments up to this step, oldest first."""
+    model_path: str = ""
+    """Folder of the initial model, whose architecture and tokenizer an export needs."""
 
     def to_json(self) -> str:
         """Return the content of META."""

@@ -256,7 +256,7 @@ def retained_names(
     return frozenset(newest_first[:keep_last]) | ({best.name} if best else set())
 
 
-def best_of(checkpoints: Sequence[Checkpoint], best_by: BestBy) -> Checkpoint | None:
+def best_of(checkpoints: Sequence[Checkpoint], best_by: str) -> Checkpoint | None:
     """Return the checkpoint with the highest score by `best_by`; of equal scores, the newest."""
     comparable = [c for c in checkpoints if c.marker.scored_by == best_by]
     scored = [c for c in comparable if c.score > -math.inf]  # also excludes NaN

@@ -1,0 +1,52 @@
+"""`raggrpo export`: write a Hugging Face folder from a checkpoint of any job."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raggrpo_cli.job_file import fail
+from raggrpo_cli.recorded_job import DirOption, load_recorded_job
+from raggrpo_cli.terminal import show
+
+COMMAND = (sys.executable, "-m", "raggrpo_trainer.checkpoint_export")
+
+
+def export(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to create.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="Checkpoint folder of a job, or the folder of one checkpoint."),
+    ] = None,
+    dir: DirOption = None,  # noqa: A002
+    step: Annotated[str, typer.Option("--step", help="Step number, best or newest.")] = "newest",
+    model: Annotated[
+        str, typer.Option("--model", help="Folder of the initial model (default: the job's).")
+    ] = "",
+) -> None:
+    """Write a Hugging Face folder from a checkpoint, also of a running or failed job."""
+    if (path is None) == (dir is None):
+        fail("specify either a checkpoint folder or a job folder with --dir")
+    if path is None:
+        spec = load_recorded_job(dir or Path()).resolved.spec
+        path = Path(spec.checkpoint.path)
+        model = model or spec.model.path
+    summary = _export(path, output, step, model)
+    score = "" if summary["score"] is None else f", {summary['scored_by']} {summary['score']:g}"
+    show(f"{output.resolve()}: model after step {summary['step']}{score}")
+
+
+def _export(path: Path, output: Path, step: str, model: str) -> dict[str, float | str]:
+    """Export in a trainer process; return its summary, or exit with its exit code."""
+    process = subprocess.run(
+        [*COMMAND, str(path), str(output), "--step", step, "--model", model],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if process.returncode:
+        raise typer.Exit(process.returncode)  # the process has printed the error
+    summary: dict[str, float | str] = json.loads(process.stdout)
+    return summary

@@ -1,0 +1,123 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import AutoModelForCausalLM
+
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint.folder import Checkpoint
+from raggrpo_trainer.checkpoint_export import export_checkpoint, main
+from raggrpo_trainer.errors import TrainerError
+from support.builders.trainer import policies as policy_support
+from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
+from support.builders.trainer.policies import (
+    Ranks,
+    make_policy,
+    one_rank,
+    parameters,
+    rank_processes,
+    uneven_groups,
+    write_model,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_group() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with one_rank():
+        yield
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with rank_processes(2) as ranks:
+        yield ranks
+
+
+def save_policy(path: Path, model: Path, step: int = 1) -> Checkpoint:
+    policy = make_policy(model)
+    policy.step(uneven_groups(), step=1)
+    store = make_store(make_claim(path))
+    meta = replace(make_meta(step), model_path=str(model))
+    return store.save(meta, lambda folder: save(policy.state_dict(), checkpoint_id=folder))
+
+
+@pytest.mark.row("A27")
+@pytest.mark.parametrize("tied", [True, False])
+def test_exported_checkpoint_has_weights_and_files_of_final_export(
+    tmp_path: Path, *, tied: bool
+) -> None:
+    model = write_model(tmp_path / "model", tied=tied)
+    checkpoint = save_policy(tmp_path / "checkpoints", model)
+    trained = make_policy(model)
+    trained.step(uneven_groups(), step=1)
+    trained.export_hf(tmp_path / "expected")
+
+    export_checkpoint(checkpoint, tmp_path / "exported")
+
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "expected").iterdir()}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "exported").iterdir()} == expected
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    actual = {name: tensor.data for name, tensor in loaded.named_parameters()}
+    assert all(torch.equal(actual[name], each) for name, each in parameters(trained).items())
+
+
+def test_checkpoint_of_two_ranks_is_exported_by_one_process(
+    two_ranks: Ranks, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "model")
+
+    def save_shards(folder: Path) -> None:
+        two_ranks.run(policy_support.train_save_train, str(model), str(folder))
+
+    store = make_store(make_claim(tmp_path / "checkpoints"))
+    checkpoint = store.save(replace(make_meta(1), model_path=str(model)), save_shards)
+    export_checkpoint(checkpoint, tmp_path / "exported")
+    trained = make_policy(model)
+    for step in (1, 2):
+        trained.step(uneven_groups(), step=step)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    for name, expected in parameters(trained).items():
+        torch.testing.assert_close(loaded.get_parameter(name).data, expected)
+
+
+def test_command_exports_to_moved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_model(tmp_path / "model")
+    save_policy(tmp_path / "checkpoints", model, step=7)
+    moved = model.rename(tmp_path / "moved")
+    arguments = [str(tmp_path / "checkpoints"), str(tmp_path / "out" / "exported")]
+
+    assert main(arguments) == ExitCode.CONFIG_ERROR
+    assert f"the initial model is not at {model}" in capsys.readouterr().err
+    assert main([*arguments, "--model", str(moved), "--step", "7"]) == 0
+    assert '"step": 7' in capsys.readouterr().out
+    assert (tmp_path / "out" / "exported" / "config.json").is_file()
+
+
+def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    checkpoint = save_policy(tmp_path / "checkpoints", write_model(tmp_path / "model"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    with pytest.raises(TrainerError, match=r"mine exists: specify a new folder"):
+        export_checkpoint(checkpoint, tmp_path / "mine")
+
+
+def test_checkpoint_removed_by_running_job_is_reported(tmp_path: Path) -> None:
+    checkpoint = save_policy(tmp_path / "checkpoints", write_model(tmp_path / "model"))
+    for file in checkpoint.folder.iterdir():
+        file.unlink()
+    with pytest.raises(TrainerError, match=r"the job removed .* repeat the command"):
+        export_checkpoint(checkpoint, tmp_path / "exported")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "model"]
+
+
+def test_unreadable_shards_are_reported(tmp_path: Path) -> None:
+    store = make_store(make_claim(tmp_path / "checkpoints"))
+    model = write_model(tmp_path / "model")
+    checkpoint = store.save(replace(make_meta(1), model_path=str(model)), shards(1))
+    with pytest.raises(TrainerError, match="cannot export") as error:
+        export_checkpoint(checkpoint, tmp_path / "exported")
+    assert error.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED

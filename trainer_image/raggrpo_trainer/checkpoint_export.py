@@ -1,0 +1,94 @@
+"""`python -m raggrpo_trainer.checkpoint_export`: write a Hugging Face folder from a checkpoint.
+
+Works in one process on a CPU, also while the job is running or after it has failed: the checkpoint
+is only read. Needs host memory for the model in fp32 and once more in its own data type.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint.folder import Checkpoint, is_complete, sync_tree
+from raggrpo_trainer.checkpoint.selection import BEST, NEWEST, select_checkpoint
+from raggrpo_trainer.errors import TrainerError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export the selected checkpoint, print its step and score as JSON; return the exit code."""
+    parser = argparse.ArgumentParser(prog="raggrpo_trainer.checkpoint_export", description=__doc__)
+    parser.add_argument("path", type=Path, help="checkpoint folder of a job, or one checkpoint")
+    parser.add_argument("output", type=Path, help="folder to create")
+    parser.add_argument("--step", default=NEWEST, help=f"{NEWEST}, {BEST} or a step number")
+    parser.add_argument("--model", default="", help="the job's initial model (default: recorded)")
+    options = parser.parse_args(arguments)
+    try:
+        checkpoint = select_checkpoint(options.path, options.step)
+        export_checkpoint(checkpoint, options.output, model=options.model)
+    except TrainerError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    summary = {"step": checkpoint.name.step, "score": checkpoint.marker.score}
+    sys.stdout.write(json.dumps(summary | {"scored_by": checkpoint.marker.scored_by}) + "\n")
+    return 0
+
+
+def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") -> None:
+    """Write the checkpoint's model to a new folder; on errors the folder does not exist.
+
+    `model` is the folder of the initial model, which has the architecture and the tokenizer; by
+    default the one that the checkpoint records. Raises TrainerError CONFIG_ERROR if `output` exists
+    or the model is missing, and CHECKPOINT_WRITE_FAILED if a file cannot be read or written.
+    """
+    source = Path(model or checkpoint.meta.model_path)
+    if not (source / "config.json").is_file():
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"the initial model is not at {source}: specify its folder with --model",
+        )
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise TrainerError(ExitCode.CONFIG_ERROR, f"{output} exists: specify a new folder")
+    draft = output.with_name(f"{output.name}.tmp")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)  # left by a killed export
+        draft.mkdir(parents=True)
+        _write_model(checkpoint.folder, source, draft)
+        sync_tree(draft)
+        draft.replace(output)
+    except OSError as error:
+        raise _read_or_write_error(checkpoint, output, error) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_model(folder: Path, source: Path, output: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from transformers.utils import logging
+
+    from raggrpo_trainer.policy.model import load_model
+    from raggrpo_trainer.weights.export import write_folder
+
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    model = load_model(str(source), attention=None)
+    try:
+        load({"model": model.state_dict()}, checkpoint_id=folder)
+    except CheckpointException as failed:
+        raise OSError(str(failed)) from failed
+    write_folder(model, source, output, writes=True)
+
+
+def _read_or_write_error(checkpoint: Checkpoint, output: Path, error: OSError) -> TrainerError:
+    message = f"cannot export {checkpoint.folder} to {output}: {error}"
+    if not is_complete(checkpoint.folder):
+        message = f"the job removed {checkpoint.folder} during the export: repeat the command"
+    return TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
