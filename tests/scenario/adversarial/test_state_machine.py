@@ -97,6 +97,11 @@ class JobLifecycle(RuleBasedStateMachine):
     def run_rounds(self, rounds: int) -> None:
         self.environment.run_until_quiet(rounds)
 
+    @rule(calls_before=st.integers(0, 3))
+    def let_another_operator_take_over(self, calls_before: int) -> None:
+        faults = [CallFault.NONE] * calls_before
+        self.inject_call_faults([*faults, CallFault.TAKEN_OVER])
+
     @rule(call_faults=st.lists(st.sampled_from(CallFault), min_size=1, max_size=4))
     def inject_call_faults(self, call_faults: list[CallFault]) -> None:
         self.environment.call_faults = call_faults
