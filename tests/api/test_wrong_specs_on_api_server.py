@@ -51,7 +51,7 @@ MORE_FORMS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "not a quantity": ({"spec.resources.memory": "64 GB"},
         ["spec.resources.memory", "should match"]),
     "name starting with a digit": ({"metadata.name": "7b"},
-        ["metadata.name", "beginning with a letter"]),
+        ["metadata.name", "starting with a letter"]),
     "duplicate volume name": (
         {"spec.volumes": [make_volume("a", "/mnt/runs"), make_volume("a", "/mnt/data",
             claimName="b")]},

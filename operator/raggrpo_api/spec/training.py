@@ -47,7 +47,7 @@ class TrainingSpec(ApiModel):
     total_steps: Annotated[int, Field(ge=0, le=MAX_STEPS), OPERATIONAL] = 0
     """Steps of the whole job; increasing it continues a finished job. 0: computed from epochs."""
     epochs: Annotated[int, Field(ge=0, le=10_000), OPERATIONAL] = 0
-    """Passes over the data, instead of totalSteps; 0: unused."""
+    """Passes over the data, each of floor(rows / trainBatchSize) steps, instead of totalSteps."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), MODEL] = 0
     """Seed of all random choices, which are keyed by (seed, step, prompt, sample)."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6

@@ -65,7 +65,9 @@ def verl(
     except Unreadable as error:
         fail(f"{config}: {error}")
     try:
-        imported = import_verl(composition.values, composition.inherited, composition.missing, read)
+        imported = import_verl(
+            composition.values, composition.inherited, composition.missing, read, config.stem
+        )
     except Unreadable as error:
         fail(f"{config}: {error}")
     except (TypeError, ValueError) as error:

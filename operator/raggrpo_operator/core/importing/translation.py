@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raggrpo_api import names
-from raggrpo_operator.core.spec.foreign_names import VERL_FIELDS, ForeignField, hint_for
+from raggrpo_operator.core.spec.foreign_names import (
+    VERL_FIELDS,
+    ForeignField,
+    foreign_field,
+    hint_for,
+)
+from raggrpo_operator.core.spec.parse import valid_name
 
 from .overrides import HOME, UnknownValue, Values
 from .tools import Tool
@@ -45,9 +51,13 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trainer.experiment_name": "gsm8k",
 }
 """verl's defaults for the fields that affect a job."""
+PRECISIONS: Final = {
+    **dict.fromkeys(("auto", "bfloat16", "bf16", "bf16-mixed"), "BF16"),
+    **dict.fromkeys(("float16", "half", "fp16", "16-mixed"), "FP16"),
+    **dict.fromkeys(("float32", "float", "fp32", "32-true"), "FP32"),
+}
 OWN_BLOCKS: Final = (
     "actor_rollout_ref.",
-    "algorithm.filter_groups.",
     "custom_reward_function.",
     "reward_model.",
 )
@@ -152,25 +162,48 @@ class Translation:
         for name, value in self.given.items():
             if name in self.translated or value is None:
                 continue
-            known, file = VERL_FIELDS.get(name), self.inherited.get(name)
+            known, file = _verl_field(name), self.inherited.get(name)
             if file:
                 by_file.setdefault(file, []).append(name)
+                continue
+            if known is None and self._copy_foreign(name, value):
                 continue
             self.lines["unmapped"].append(f"{name}={_shown(value)}: {_note(name, known)}")
         for file, names_ in by_file.items():
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
+
+    def _copy_foreign(self, name: str, value: object) -> bool:
+        """Copy a field that is not verl's to an unset counterpart; return whether it was copied."""
+        foreign = None if name.startswith(OWN_BLOCKS) else foreign_field(name)
+        if foreign is None or not foreign.path:
+            return False
+        if foreign.path == "training.precision":
+            value = PRECISIONS.get(str(value).lower())
+        elif foreign.note or not isinstance(value, bool | int | float):
+            return False
+        if value is None or self._is_set(foreign.path):
+            return False
+        self.put(name, value, "not a field of verl", foreign.path)
+        return True
+
+    def _is_set(self, path: str) -> bool:
+        place: Any = self.spec
+        for name in path.split("."):
+            if not isinstance(place, dict) or name not in place:
+                return False
+            place = place[name]
+        return True
 
     def experiment_name(self) -> str:
         """Return the experiment name, or UNNAMED."""
         name = "trainer.experiment_name"
         return str(self.get(name)) if self.are_known(name) else UNNAMED
 
-    def imported(self) -> Imported:
-        """Return the job and the lines of all fields."""
-        name = re.sub(r"[^a-z0-9]+", "-", self.experiment_name().lower()).strip("-")[:44].strip("-")
-        if not name[:1].isalpha():
-            name = f"verl-{name}"[:44].strip("-")
-        if self.are_known("trainer.experiment_name"):
+    def imported(self, title: str) -> Imported:
+        """Return the job, named `title` without an experiment name, and the lines of all fields."""
+        specified = self.given.get("trainer.experiment_name")
+        name = valid_name(str(specified or title or self.experiment_name()), prefix="verl-")
+        if specified:
             self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
         self.spec["volumes"] = _volumes(self.spec)
         job = {
@@ -198,6 +231,13 @@ def _volumes(spec: Mapping[str, Any]) -> list[dict[str, str]]:
     return volumes
 
 
+def _verl_field(name: str) -> ForeignField | None:
+    """Return verl's field with this name, or the field of its nearest enclosing section."""
+    while name and name not in VERL_FIELDS:
+        name = name.rpartition(".")[0]
+    return VERL_FIELDS.get(name)
+
+
 def _note(name: str, known: ForeignField | None) -> str:
     """Return a note about an untranslated field: the reason, or a known counterpart in a job."""
     if known is not None:
@@ -206,7 +246,7 @@ def _note(name: str, known: ForeignField | None) -> str:
         return "GRPO has no critic"
     if name.startswith(OWN_BLOCKS):  # a field of another trainer may have the same last name
         return "no counterpart"
-    hint = hint_for(name.rpartition(".")[2])
+    hint = hint_for(name)
     return f"not verl's; {hint}" if hint else "no counterpart"
 
 

@@ -14,7 +14,7 @@ from .numeric_fields import with_numbers
 from .overrides import Values
 from .references import resolve_references
 from .retrieval import has_search, map_retrieval, read_tool_file
-from .translation import ACTOR, DEFAULTS, ROLLOUT, Imported, Translation
+from .translation import ACTOR, DEFAULTS, PRECISIONS, ROLLOUT, Imported, Translation
 
 NEVER_STEPS: Final = 999_999
 """Minimum `test_freq` that means no validation."""
@@ -25,11 +25,6 @@ LOSSES: Final = {
     "token-mean": "TokenMean",
     "seq-mean-token-mean": "SequenceMean",
     "seq-mean-token-sum-norm": "FixedLength",
-}
-PRECISIONS: Final = {
-    **dict.fromkeys(("auto", "bfloat16", "bf16", "bf16-mixed"), "BF16"),
-    **dict.fromkeys(("float16", "half", "fp16", "16-mixed"), "FP16"),
-    **dict.fromkeys(("float32", "float", "fp32", "32-true"), "FP32"),
 }
 COPIED_FIELDS: Final = (
     "data.train_batch_size",
@@ -74,9 +69,11 @@ def import_verl(
     inherited: Mapping[str, str] = NO_FILES,
     missing: Sequence[str] = (),
     read: Read = lambda _: None,
+    title: str = "",
 ) -> Imported:
     """Return the job that corresponds to a verl configuration.
 
+    `title` is the job's name if the configuration has no experiment name.
     `inherited` maps every value from a `defaults` list to its source file. `missing` are the
     unavailable files. `read` returns the tool configuration. Raises ValueError for a value of the
     wrong type.
@@ -89,7 +86,7 @@ def import_verl(
     for map_section in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
         map_section(translation)
     translation.report_remaining()
-    return translation.imported()
+    return translation.imported(title)
 
 
 def _data(this: Translation) -> None:
@@ -250,7 +247,8 @@ def _token_limits(this: Translation, n: int) -> None:
 
 
 def _reward(this: Translation) -> None:
-    files = this.raw_text("data.train_files").lower()
+    given = this.given.get("data.train_files")
+    files = given if isinstance(given, list) else [this.raw_text("data.train_files")]
     if this.given.get("custom_reward_function.path"):
         this.lines["unmapped"].append(
             "custom_reward_function: port it to a function of one sample: "
@@ -259,9 +257,18 @@ def _reward(this: Translation) -> None:
         this.translated |= {"custom_reward_function.path", "custom_reward_function.name"}
     this.spec["reward"] = {"functions": [{"name": "ExactMatch"}]}
     what = "ExactMatch"
-    if "gsm8k" in files:
+    with_marker = ["gsm8k" in str(file).lower() for file in files]
+    if all(with_marker):
         this.spec["reward"]["answerMarker"] = "####"
         what = "ExactMatch after the marker ####"
+    elif any(with_marker):
+        this.report_error(
+            "data.train_files",
+            "verl reads answers to gsm8k after the marker ####, and answers to other data sets "
+            "differently, but a job has one reward.answerMarker: ask for one format in the "
+            "prompts, or score with a reward function of type Python that reads the column "
+            "data_source",
+        )
     this.lines["mapped"].append(f"verl's reward by data_source → {what}; check it")
 
 

@@ -8,6 +8,7 @@ from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.spec.training import MAX_STEPS, TrainingSpec
 from raggrpo_operator.core.spec.resolve import PASSAGE_SHARE
 from raggrpo_operator.core.spec.violation import Reason, Violation
+from raggrpo_operator.core.spec.world import steps_of_epochs
 
 from .base.cel import is_one_of, value_or
 from .base.rule_input import RuleInput, warning
@@ -47,7 +48,7 @@ def run_has_one_target(training: TrainingSpec) -> bool:
 def epochs_fit_max_steps(inputs: RuleInput) -> Iterator[Violation]:
     """Reject epochs that amount to more than MAX_STEPS steps."""
     epochs, rows = inputs.spec.training.epochs, inputs.facts.rows
-    steps = math.ceil(epochs * rows / inputs.spec.data.train_batch_size)
+    steps = steps_of_epochs(epochs, rows, inputs.spec.data.train_batch_size)
     if steps > MAX_STEPS and not inputs.job.spec.training.total_steps:
         message = f"{epochs} epochs of {rows} rows take too many steps ({steps}, limit {MAX_STEPS})"
         remedy = f"reduce epochs, or specify training.totalSteps: {MAX_STEPS} or less instead"

@@ -24,6 +24,9 @@ _MODEL: Final = "actor_rollout_ref.model"
 _PACKED: Final = "rows are packed up to the token budget training.tokensPerMicroBatch"
 _NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
 _NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
+_NO_LENGTH_PENALTY: Final = (
+    "no reward depends on the length; a reward function of type Python can subtract a penalty"
+)
 _LOGPROBS: Final = "logprobs use the token budget of the trainer"
 
 VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
@@ -49,6 +52,10 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "data.shuffle": ForeignField(note="prompts are always shuffled, seeded with training.seed"),
     "data.return_raw_chat": ForeignField(note="conversations are always used unchanged"),
     "data.apply_chat_template_kwargs": ForeignField(note="set the arguments in data.chatTemplate"),
+    "data.apply_chat_template_kwargs.enable_thinking": ForeignField(
+        note="set data.chatTemplate to the model's template with {% set enable_thinking = false %} "
+        "(or true) before it"
+    ),
     "data.reward_fn_key": ForeignField(note="all rows use the rewards in reward.functions"),
     f"{_MODEL}.path": ForeignField("model.path"),
     f"{_MODEL}.custom_chat_template": ForeignField("data.chatTemplate"),
@@ -125,9 +132,19 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "algorithm.norm_adv_by_std_in_grpo": ForeignField("algorithm.normalizeByStd"),
     "algorithm.adv_estimator": ForeignField(note="the objective is always GRPO"),
     "algorithm.use_kl_in_reward": ForeignField(
-        note="the penalty is part of the loss (algorithm.klCoefficient)"
+        note="the reward never contains a KL penalty; algorithm.klCoefficient adds one to the loss"
     ),
     "algorithm.kl_ctrl.kl_coef": ForeignField(note="verl uses it only for KL in the reward"),
+    "algorithm.filter_groups": ForeignField(
+        note="groups whose rewards are all equal are left out of the update, and no other prompts "
+        "are sampled in their place"
+    ),
+    "reward_model.enable": ForeignField(
+        note="a job loads no reward model; serve the model and specify a reward function of type "
+        "Judge or Http"
+    ),
+    "reward_model.overlong_buffer": ForeignField(note=_NO_LENGTH_PENALTY),
+    "reward_model.reward_kwargs.overlong_buffer_cfg": ForeignField(note=_NO_LENGTH_PENALTY),
     "trainer.n_gpus_per_node": ForeignField("resources.gpusPerNode"),
     "trainer.nnodes": ForeignField("resources.nodes"),
     "trainer.total_epochs": ForeignField("training.epochs"),
@@ -169,6 +186,11 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "save_steps": ForeignField("checkpoint.everySteps"),
     "every_n_train_steps": ForeignField("checkpoint.everySteps"),
     "save_total_limit": ForeignField("checkpoint.keepLast"),
+    "max_checkpoints": ForeignField("checkpoint.keepLast"),
+    "keep_last_n": ForeignField("checkpoint.keepLast"),
+    "save_interval": ForeignField("checkpoint.everySteps"),
+    "checkpoint_interval": ForeignField("checkpoint.everySteps"),
+    "backup_interval": ForeignField("checkpoint.backup.everySteps"),
     "save_top_k": ForeignField(
         "checkpoint.keepLast", "keepBest and bestBy retain the best checkpoint in addition"
     ),
@@ -194,9 +216,34 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "num_workers": ForeignField("data.numWorkers"),
     "max_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
     "max_seq_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
+    "max_sequence_length": ForeignField("data.maxPromptLength", "and data.maxResponseLength"),
     "val_check_interval": ForeignField("validation.everySteps"),
+    "eval_steps": ForeignField("validation.everySteps"),
+    "eval_interval": ForeignField("validation.everySteps"),
     "limit_val_batches": ForeignField("validation.maxSamples", "counts prompts"),
     "log_every_n_steps": ForeignField("monitoring.logEverySteps"),
+    "log_interval": ForeignField("monitoring.logEverySteps"),
+    "log_freq": ForeignField("monitoring.logEverySteps"),
+    "logging_steps": ForeignField("monitoring.logEverySteps"),
+    "monitor.interval": ForeignField("monitoring.logEverySteps"),
+    "monitor.enable": ForeignField("monitoring.mode", "Light or Off"),
+    "minimal_mode": ForeignField("monitoring.mode", "Light measures at intervals"),
+    "performance_freq": ForeignField("monitoring.performanceEverySteps"),
+    "performance_log_freq": ForeignField("monitoring.performanceEverySteps"),
+    "gpu_freq": ForeignField("monitoring.gpuEverySteps"),
+    "gpu_monitor_freq": ForeignField("monitoring.gpuEverySteps"),
+    "memory_freq": ForeignField("monitoring.gpuEverySteps"),
+    "flops_freq": ForeignField("monitoring.flopsEverySteps"),
+    "flops_profile_freq": ForeignField("monitoring.flopsEverySteps"),
+    "plot_freq": ForeignField(note="raggrpo report draws the charts from the history"),
+    "plot_interval": ForeignField(note="raggrpo report draws the charts from the history"),
+    "fast_detection": ForeignField(
+        note="a separate thread takes measurements, so they do not delay a step"
+    ),
+    "debug.enable": ForeignField(
+        "monitoring.debug", "modelOutput, ragCalls and scoring are separate"
+    ),
+    "scoring": ForeignField("monitoring.debug.scoring"),
     "log_level": ForeignField("monitoring.logLevel"),
     "logging_level": ForeignField("monitoring.logLevel"),
     "verbosity": ForeignField("monitoring.logLevel"),
@@ -204,6 +251,7 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "history_size": ForeignField("monitoring.historyWindow"),
     "window_size": ForeignField("monitoring.historyWindow"),
     "flush_secs": ForeignField("monitoring.tensorboardFlushSeconds"),
+    "flush_interval": ForeignField("monitoring.tensorboardFlushSeconds"),
     "devices": ForeignField("resources.gpusPerNode"),
     "num_nodes": ForeignField("resources.nodes"),
     "pin_memory": ForeignField(note="on GPUs every batch goes through pinned memory"),
@@ -251,15 +299,30 @@ FOREIGN_VALUES: Final[Mapping[str, str]] = {
 }
 """Values of other trainers and their counterparts."""
 
-_BY_LAST_NAME: Final[Mapping[str, ForeignField]] = {
+_BY_SUFFIX: Final[Mapping[str, ForeignField]] = {
     **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL_FIELDS.items()))},
+    **VERL_FIELDS,
     **OTHER_FIELDS,
 }
 
 
-def hint_for(name: str) -> str:
-    """Return the remedy for a foreign field with this last path component, or ""."""
-    foreign = _BY_LAST_NAME.get(name)
+def foreign_field(path: str) -> ForeignField | None:
+    """Return the foreign field that a path such as `monitor.interval` ends with."""
+    names = path.split(".")
+    suffixes = (".".join(names[start:]) for start in range(len(names)))
+    return next((_BY_SUFFIX[suffix] for suffix in suffixes if suffix in _BY_SUFFIX), None)
+
+
+def hint_for(path: str, value: object = None) -> str:
+    """Return the remedy for a foreign field at a path below `spec`, or "".
+
+    If the value is a mapping, the remedy names the counterparts of its fields.
+    """
+    if isinstance(value, Mapping):
+        hints = {name: hint_for(f"{path}.{name}", inner) for name, inner in value.items()}
+        if any(hints.values()):
+            return "; ".join(f"{name}: {hint}" for name, hint in hints.items() if hint)
+    foreign = foreign_field(path)
     if foreign is None:
         return ""
     if not foreign.path:

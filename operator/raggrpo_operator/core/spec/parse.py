@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import ErrorDetails
 
@@ -24,6 +25,12 @@ from .pattern_remedies import remedy_for
 from .violation import Reason, Violation
 
 Location = tuple[int | str, ...]
+MAX_NAME = 44
+"""Maximum characters of a job's name; see `JobName`."""
+NAME_RULE = (
+    f"use at most {MAX_NAME} lower-case letters, digits and hyphens, starting with a letter and "
+    "not ending with a hyphen"
+)
 MAX_DEPTH = 64
 """Maximum nesting of a job; far above any valid job, below Python's recursion limit."""
 MAX_VALUES = 100_000
@@ -125,7 +132,7 @@ def _violation(error: ErrorDetails) -> Violation:
     shown = "the value" if _may_be_secret(location) else _shown(value)
     match error["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            return _unknown_field(location)
+            return _unknown_field(location, value)
         case "missing":
             remedy = f"add {location[-1]} to {field_path(location[:-1]) or 'the top level'}"
             return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
@@ -184,25 +191,39 @@ def _may_be_secret(location: Location) -> bool:
     return location[-1:] in (("value",), ("url",)) or any(name in location for name in FREE_JSON)
 
 
-def _unknown_field(location: Location) -> Violation:
+def _unknown_field(location: Location, value: object) -> Violation:
     unknown, parent = str(location[-1]), location[:-1]
     siblings = list(_fields_at(parent))
     known = dict(_field_paths())
-    if unknown in ("True", "False"):
+    path = ".".join(part for part in location[1:] if isinstance(part, str))
+    if to_camel(unknown) in siblings:
+        remedy = f"write {to_camel(unknown)}"
+    elif unknown in ("True", "False"):
         remedy = (
             f"YAML 1.1 parses unquoted {_UNQUOTED[unknown == 'True']} as a boolean: quote the key"
         )
-    elif unknown in known:
+    elif unknown in known and not isinstance(value, Mapping):
         remedy = f"move it to {known[unknown]}"
-    elif hint := hint_for(unknown):
+    elif hint := hint_for(path, value):
         remedy = hint
-    elif near := difflib.get_close_matches(unknown, siblings, cutoff=0.6):
-        remedy = f"did you mean {near[0]}?"
-    elif near := difflib.get_close_matches(unknown, known, cutoff=0.75):
-        remedy = f"did you mean {known[near[0]]}?"
+    elif to_camel(unknown) in known:
+        remedy = f"use {known[to_camel(unknown)]}"
+    elif near := _close_names(unknown, siblings, known):
+        remedy = f"did you mean {' or '.join(near)}?"
     else:
         remedy = f"remove it; known fields: {', '.join(siblings)}"
     return Violation(field_path(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
+
+
+def _close_names(
+    unknown: str, siblings: Sequence[str], known: Mapping[str, str], count: int = 3
+) -> list[str]:
+    """Return up to `count` fields with similar names, those of the same block first."""
+    name = to_camel(unknown)
+    near = difflib.get_close_matches(name, siblings, count, cutoff=0.6)
+    elsewhere = difflib.get_close_matches(name, known, count, cutoff=0.75)
+    paths = [known[other] for other in elsewhere if other not in siblings]
+    return [*near, *paths][:count]
 
 
 def _not_a_choice(path: str, value: object, expected: str) -> Violation:
@@ -250,12 +271,16 @@ def _bad_path(path: str, value: str) -> Violation:
 
 
 def _bad_name(path: str, value: str) -> Violation:
-    return Violation(
-        path,
-        Reason.INVALID_NAME,
-        f"{_shown(value)} is not a valid name (max. 44 characters)",
-        "use at most 44 lower-case letters, digits and hyphens, beginning with a letter",
-    )
+    remedy = f"{NAME_RULE}, such as {valid_name(value)}"
+    return Violation(path, Reason.INVALID_NAME, f"{_shown(value)} is not a valid name", remedy)
+
+
+def valid_name(text: str, prefix: str = "job-") -> str:
+    """Return a valid job name that resembles `text`."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not name[:1].isalpha():
+        name = prefix + name
+    return name[:MAX_NAME].strip("-")
 
 
 def _models_in(annotation: Any) -> Iterator[type[Any]]:

@@ -1,7 +1,5 @@
 """Numbers of ranks and engines, their CPUs and threads, and numbers of steps."""
 
-import math
-
 from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
@@ -87,7 +85,15 @@ def total_steps(spec: JobSpec, rows: int) -> int:
     training = spec.training
     if training.total_steps or not (training.epochs and rows):
         return training.total_steps
-    return min(MAX_STEPS, math.ceil(training.epochs * rows / spec.data.train_batch_size))
+    return min(MAX_STEPS, steps_of_epochs(training.epochs, rows, spec.data.train_batch_size))
+
+
+def steps_of_epochs(epochs: int, rows: int, batch_size: int) -> int:
+    """Return the steps of `epochs` passes over full batches, at least one step per pass.
+
+    Counts as verl does: rows that do not fill a batch are not part of a pass.
+    """
+    return epochs * max(1, rows // batch_size)
 
 
 def decay_steps(spec: JobSpec, rows: int) -> int:

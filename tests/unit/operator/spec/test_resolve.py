@@ -176,7 +176,7 @@ DENSE = {
             0,
             Origin.DEFAULT,
         ),
-        (TWO_EPOCHS, KNOWN_7B, "training.totalSteps", 157, Origin.SIZED),
+        (TWO_EPOCHS, KNOWN_7B, "training.totalSteps", 156, Origin.SIZED),
         ({}, KNOWN_7B, "training.totalSteps", 1000, Origin.USER),
         (
             {"training": {"totalSteps": 5, "epochs": 2}},
@@ -290,8 +290,8 @@ def test_auto_is_kept_when_pinned_value_is_unknown(pinned: Pinned) -> None:
 def test_epochs_are_converted_to_steps_when_rows_are_known() -> None:
     job = make_job({"training": {"epochs": 2}, "data.trainBatchSize": 96})
     assert resolve(job).spec.training.total_steps == 0
-    assert resolve(job, KNOWN_7B).spec.training.total_steps == 209  # ceil(2 × 10,000 / 96)
-    assert config_of(job).training.total_steps == 209
+    assert resolve(job, KNOWN_7B).spec.training.total_steps == 208  # 2 × floor(10,000 / 96)
+    assert config_of(job).training.total_steps == 208
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

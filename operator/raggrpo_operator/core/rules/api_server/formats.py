@@ -3,15 +3,15 @@
 from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
 from raggrpo_operator.core.rules.base.cel import if_specified, matches
 from raggrpo_operator.core.rules.base.spec_rule import ServerRule
+from raggrpo_operator.core.spec.parse import MAX_NAME, NAME_RULE
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 job_name_is_short = ServerRule(
     place="",
     field="",
-    cel=f"size(self.metadata.name) <= 44 && self.metadata.name.matches('{_NAME}')",
-    message="metadata.name: the name is not valid → use at most 44 lower-case letters, digits and "
-    "hyphens, beginning with a letter",
+    cel=f"size(self.metadata.name) <= {MAX_NAME} && self.metadata.name.matches('{_NAME}')",
+    message=f"metadata.name: the name is not valid → {NAME_RULE}, such as qwen-7b-grpo",
 )
 n_is_quoted = ServerRule(
     place="spec.rollout",
