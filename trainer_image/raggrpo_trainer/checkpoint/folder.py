@@ -143,13 +143,13 @@ class Validity:
 def discover(path: Path, validity: Validity) -> tuple[list[Checkpoint], list[SkippedCheckpoint]]:
     """Return the usable checkpoints, newest first, and the unusable ones with their reasons.
 
-    A folder without COMPLETE remains from a killed save; it is not reported.
+    Of the incomplete ones, only those newer than all usable ones are returned.
     """
     usable: list[Checkpoint] = []
     skipped: list[SkippedCheckpoint] = []
     for name in CheckpointName.all_in(path):
         folder = path / str(name)
-        if not is_complete(folder):
+        if usable and not is_complete(folder):
             continue
         checkpoint = _read(folder, name, validity)
         if isinstance(checkpoint, Checkpoint):
@@ -201,6 +201,8 @@ def sync_tree(folder: Path) -> None:
 
 def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint | str:
     """Return the checkpoint, or the reason why it cannot be used."""
+    if not is_complete(folder):
+        return f"{COMPLETE} is missing: the save is incomplete, or the file was deleted"
     if not validity.covers(name):
         return f"was completed after epoch {name.epoch} was superseded, or was copied to this path"
     rejected = folder / REJECTED

@@ -24,6 +24,7 @@ from raggrpo_api import names
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.errors import TrainerError
 
 from .backup import newest_backup, write_backup
@@ -78,8 +79,11 @@ class CheckpointStore:
         self._path = fence.path
         self._lock = threading.Lock()
         self._protected: set[CheckpointName] = set()
-        self.checkpoints, self.skipped = discover(self._path, fence.validity)
-        """Usable checkpoints, newest first, and unusable ones with their reasons."""
+        self.checkpoints: list[Checkpoint] = []
+        """Usable checkpoints, newest first."""
+        self.skipped: list[SkippedCheckpoint] = []
+        """Unusable checkpoints with their reasons, also those that `clean_up` has removed."""
+        self._discover()
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -120,7 +124,7 @@ class CheckpointStore:
         """Mark a checkpoint as unusable for all attempts, for example after a failed load."""
         with self._lock, _translate_errors(checkpoint.folder):
             write_atomically(checkpoint.folder / REJECTED, reason)
-            self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
+            self._discover()
 
     def reject_all(self, folders: Collection[str], reason: str) -> None:
         """Reject the checkpoints in these folders, but never the last usable checkpoint."""
@@ -182,6 +186,11 @@ class CheckpointStore:
                 name, backup.fetch, marker.world_size, marker.score, marker.scored_by
             )
 
+    def _discover(self) -> None:
+        self.checkpoints, skipped = discover(self._path, self._fence.validity)
+        known = {each.path for each in skipped} | {str(each.folder) for each in self.checkpoints}
+        self.skipped = [*skipped, *(each for each in self.skipped if each.path not in known)]
+
     def _write(
         self,
         name: CheckpointName,
@@ -218,7 +227,7 @@ class CheckpointStore:
             # Errors of the removal must not hide the original error; clean_up removes the rest.
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.checkpoints, self.skipped = discover(self._path, self._fence.validity)
+        self._discover()
         return next(c for c in self.checkpoints if c.name == name)
 
     def _require_space(self) -> None:

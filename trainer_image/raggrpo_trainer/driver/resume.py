@@ -3,14 +3,17 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.history import Record, read_events
+from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, segments_after
+from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
@@ -40,6 +43,9 @@ async def resume(
     state is at a later step that was neither reported nor saved, this function reports that step.
     """
     newest = store.newest
+    store.skipped += removed_checkpoint(store, read_events(Path(config.monitoring.log_dir)))
+    for skipped in store.skipped:
+        log.warning("skipping checkpoint %s: %s", skipped.path, skipped.reason)
     saved_step = newest.meta.step if newest is not None else 0
     if retained is None or retained.position.step < saved_step:
         state = await _load_newest(config, store, ranks, reporter, identity)
@@ -89,6 +95,22 @@ async def _load_newest(
         return TrainState(step, checkpoint.meta.cursor, step, segments=segments)
     reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
+
+
+def removed_checkpoint(store: CheckpointStore, events: Sequence[Record]) -> list[SkippedCheckpoint]:
+    """Return the checkpoint saved last if its folder was removed and an older checkpoint exists.
+
+    Without an older checkpoint the folder may be that of another volume, so that the operator has
+    to reject a resume from step 0.
+    """
+    saved = [Path(event["path"]).name for event in events if event["event"] == "checkpoint"]
+    names = CheckpointName.among(saved[-1:])
+    if store.newest is None or not names or names[0] < store.newest.name:
+        return []
+    folder = store.newest.folder.with_name(str(names[0]))
+    is_known = folder.exists() or str(folder) in {each.path for each in store.skipped}
+    reason = "the folder no longer exists"
+    return [] if is_known else [SkippedCheckpoint(path=str(folder), reason=reason)]
 
 
 def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:

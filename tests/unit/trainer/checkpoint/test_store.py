@@ -32,6 +32,12 @@ def steps(store: CheckpointStore) -> list[int]:
     return [c.marker.step for c in store.checkpoints]
 
 
+def damaged(store: CheckpointStore) -> list[str]:
+    """Return the reasons of skipped checkpoints, except of those whose save was killed."""
+    reasons = [each.reason for each in store.skipped]
+    return [each for each in reasons if not each.startswith("COMPLETE is missing: the save is")]
+
+
 def folders(path: Path) -> list[str]:
     return sorted(p.name for p in path.glob("step_*"))
 
@@ -148,16 +154,21 @@ def test_file_descriptors_are_closed_after_sync(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_folder_without_marker_is_removed_by_clean_up(tmp_path: Path) -> None:
+def test_folder_without_marker_is_skipped_and_removed_by_clean_up(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
     kept_one = store.save(make_meta(10), shards(10))
     torn = store.save(make_meta(20), shards(20))
     (torn.folder / "COMPLETE").unlink()
     resumed = make_store(make_claim(tmp_path, attempt=2))
     resumed.clean_up()
+    resumed.save(make_meta(15), shards(15))
 
-    assert (steps(resumed), resumed.skipped) == ([10], [])
-    assert folders(tmp_path) == [kept_one.folder.name]
+    assert steps(resumed) == [15, 10]
+    [skipped] = resumed.skipped
+    assert skipped.path == str(torn.folder)
+    assert skipped.reason == "COMPLETE is missing: the save is incomplete, or the file was deleted"
+    assert kept_one.folder.name in folders(tmp_path)
+    assert torn.folder.name not in folders(tmp_path)
 
 
 def test_rejected_checkpoint_is_skipped_by_later_attempts(tmp_path: Path) -> None:
@@ -494,7 +505,7 @@ def test_kill_during_save_keeps_last_checkpoint(
     kill_at(point / KILL_POINTS + random.Random(point).random() / KILL_POINTS, calls, save, path)
 
     store = make_store(make_claim(path, attempt=3), keep_last=1)
-    assert store.skipped == []
+    assert damaged(store) == []
     assert store.newest is not None
     assert store.newest.marker.step in (20, 30)
     assert 10 in steps(store)  # the best
@@ -533,7 +544,7 @@ def test_complete_checkpoints_survive_random_kills(tmp_path: Path) -> None:
         saved = attempt % 3 == 0 or events.poll()
 
         store = make_store(make_claim(tmp_path))
-        assert store.skipped == []
+        assert damaged(store) == []
         assert all(is_whole(c) for c in store.checkpoints)
         step = store.newest.marker.step if store.newest else 0
         assert step >= reached + saved

@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -141,14 +142,22 @@ async def resume_job(
 ) -> Resumed:
     """Resume a job whose newest checkpoint is that of step 4, with `changed_to` if specified."""
     config = make_config(folder)
-    ranks = FakeRanks()
     store = make_store(make_claim(folder))
     for step in (2, SAVED):
         meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
         store.save(meta, shards(step))
-    config = changed_to or config
+    return await resume_saved_job(changed_to or config, store, retained, reported_step)
+
+
+async def resume_saved_job(
+    config: TrainerConfig,
+    store: CheckpointStore,
+    retained: RetainedState | None,
+    reported_step: int = 0,
+) -> Resumed:
+    ranks = FakeRanks()
     published = Published()
-    reporter = Reporter(config, 1, publish=published)
+    reporter = Reporter(config, 2, publish=published)
     state = await resume(
         config, store, cast(Any, ranks), retained, reporter, reported_step, IDENTITY
     )
@@ -200,6 +209,46 @@ async def test_retained_step_is_reported_only_if_not_yet_reported(
     resumed = await resume_job(tmp_path, make_retained_state(6), reported_step=reported_step)
 
     assert resumed.reported_steps == steps
+
+
+# --- a removed newest checkpoint
+
+
+async def resume_after_removal(folder: Path, *removed: int) -> Resumed:
+    """Resume a job whose history has saves of steps 2 and 4, of which some were removed."""
+    config = make_config(folder)
+    store = make_store(make_claim(folder))
+    reporter = Reporter(config, 1, publish=Published())
+    for step in (2, 4):
+        meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
+        reporter.report_save(store.save(meta, shards(step)).ref(), 0.1, None)
+    reporter.close()
+    for step in removed:
+        shutil.rmtree(folder / f"step_{step:08d}.e1")
+    return await resume_saved_job(config, make_store(make_claim(folder, attempt=2)), None)
+
+
+@pytest.mark.row("B17")
+async def test_removed_newest_checkpoint_is_reported_and_older_one_is_used(tmp_path: Path) -> None:
+    resumed = await resume_after_removal(tmp_path, 4)
+
+    assert resumed.state.step == 2
+    [skipped] = resumed.progress.skipped_checkpoints
+    assert (Path(skipped.path).name, skipped.reason) == (
+        "step_00000004.e1",
+        "the folder no longer exists",
+    )
+
+
+@pytest.mark.parametrize(("removed", "step"), [((), 4), ((2,), 4), ((2, 4), 0)])
+async def test_removal_is_not_reported_without_older_checkpoint(
+    removed: tuple[int, ...], step: int, tmp_path: Path
+) -> None:
+    """Without any checkpoint, the volume may be the wrong one; the operator detects that."""
+    resumed = await resume_after_removal(tmp_path, *removed)
+
+    assert resumed.state.step == step
+    assert resumed.progress.skipped_checkpoints == []
 
 
 # --- segments
