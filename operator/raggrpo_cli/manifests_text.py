@@ -34,7 +34,6 @@ def manifests_text(
     settings = ClusterSettings(
         trainer_image=image or f"raggrpo/trainer:{version('raggrpo-operator')}",
         operator_namespace=RELEASE,
-        token_key_id="current",
     )
     manifests = render_first_attempt(job, resolved, settings, facts)
     return HEADER + "---\n".join(map(as_yaml, manifests.values()))

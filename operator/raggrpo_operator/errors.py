@@ -15,6 +15,14 @@ class Unreachable(TransientError):
     """A server of the job did not respond, or its response is unreadable."""
 
 
+class KeyMissing(TransientError):
+    """An installation key is not mounted; a person must restore the Secret."""
+
+
+class KeyNotMounted(KeyMissing):
+    """An installation key is only in the operator's memory."""
+
+
 class PermanentError(OperatorError):
     """Retrying cannot help until a person has fixed the cause."""
 

@@ -26,13 +26,16 @@ from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
-from raggrpo_operator.core.manifests.token_secret import render_token_secret, secret_name
+from raggrpo_operator.core.manifests.token_secret import TokenRef, render_token_secret, secret_name
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound
 from raggrpo_operator.kube.client import ApiServer, KubeClient, resource_of
 from raggrpo_operator.kube.user_client import connect_as_user
-from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    MountedKeys,
+)
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
 from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.fakes.fake_kuberay import FOREIGN, Manifest, path_of
@@ -48,10 +51,9 @@ MANAGED = ManagedRetriever.model_validate(CORPUS)
 JOB = make_job({"retrieval": RETRIEVER})
 PLAN = PodPlan(resolve(JOB).spec, "trainer:test", size(resolve(JOB).spec, KNOWN_TINY))
 CONFIG = trainer_config(JOB, resolve(JOB), number=1)
-SETTINGS = ClusterSettings(
-    trainer_image="trainer:test", operator_namespace="ops", token_key_id="now"
-)
-KEYS = InstallationKeys("now", {"now": b"an installation key for tests only"})
+SETTINGS = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
+MOUNTED = MountedKeys("now", {"now": b"an installation key for tests only"})
+KEYS = InstallationKeys(lambda: MOUNTED)
 PREFLIGHT = StartPreflight(PLAN, CONFIG, "hash")
 START = StartRetriever(PLAN, "kb", MANAGED)
 
@@ -97,7 +99,7 @@ KINDS = {
         {"spec.retrieval": RETRIEVER},
     ),
     "RayCluster": Kind(
-        lambda job: render_ray_cluster(job, SETTINGS, make_cluster(job), "token"),
+        lambda job: render_ray_cluster(job, SETTINGS, make_cluster(job), TokenRef("token", "k1")),
         lambda children, job: children.create_cluster(job, make_cluster(job)),
         {},
     ),
@@ -332,7 +334,7 @@ async def test_drifted_owned_object_is_repaired(cluster: Cluster) -> None:
 @pytest.mark.row("E1")
 async def test_existing_secret_is_not_read_or_changed(cluster: Cluster) -> None:
     job, other = await apply_two_jobs(cluster)
-    name = secret_name(KEYS.by_id["now"], job)
+    name = secret_name(MOUNTED.by_id["now"], job)
     guessed = render_token_secret(job, name=f"small-token-now-{job.uid[:8]}", token="guessed")
     theirs = make_foreign(guessed, [owner_reference(other)])
     kept = [await cluster.client.create(theirs)]

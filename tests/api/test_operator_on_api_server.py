@@ -93,6 +93,7 @@ async def test_job_start_takes_twelve_writes(
         f"{each['verb']} {each['objectRef']['resource']}"
         for each in changes_by_operator(api_server, fake.namespace)
     )
+    assert writes.pop("create leases") == 1, "one per namespace"
     assert writes == {
         "create networkpolicies": 1,
         "create pods": 1,

@@ -9,6 +9,7 @@ import pytest_asyncio
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
+from raggrpo_operator.core.manifests.token_secret import TokenRef
 from raggrpo_operator.core.sizing.size import size
 from support.builders.operator.jobs import make_job
 from support.builders.operator.manifests import SETTINGS, make_clustered_job
@@ -60,7 +61,7 @@ def make_ray_pod(name: str, cpus: int, *avoided: str) -> Manifest:
     job = make_clustered_job(make_job())
     plan = PodPlan(job.spec, IMAGE, size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=avoided)
-    cluster = render_ray_cluster(job.metadata, SETTINGS, action, "token")
+    cluster = render_ray_cluster(job.metadata, SETTINGS, action, TokenRef("token", "k1"))
     template = cluster["spec"]["headGroupSpec"]["template"]["spec"]
     resources = {"requests": {"cpu": str(cpus), "memory": "1Gi"}}
     container = {"name": "ray", "image": IMAGE, "resources": resources}

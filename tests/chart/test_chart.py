@@ -383,7 +383,7 @@ def test_helm_notes_warn_about_missing_api_server_addresses(
 
 def test_job_network_policies_select_operator_pods(chart: Chart) -> None:
     pod = one(chart.render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
-    settings = ClusterSettings(trainer_image="t", operator_namespace="n", token_key_id="k")
+    settings = ClusterSettings(trainer_image="t", operator_namespace="n")
     assert settings.operator_labels.items() <= pod.items()
 
 

@@ -90,8 +90,16 @@ seccompProfile: {type: RuntimeDefault}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create, patch]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+# One Lease in each namespace with jobs: two operators never reconcile the same jobs.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [raggrpo-jobs]
+  verbs: [get, patch]
 {{- end -}}

@@ -42,6 +42,7 @@ class ClusterObjects:
     pods: ByJob = field(default_factory=dict)
     config_maps: ByJob = field(default_factory=dict)
     deployments: ByJob = field(default_factory=dict)
+    network_policies: ByJob = field(default_factory=dict)
 
     def job(self, key: JobKey) -> Manifest | None:
         """Return the cached job, or None if the cache does not contain it."""

@@ -34,6 +34,7 @@ class Lease:
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        duration_seconds: int = DURATION_SECONDS,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -41,14 +42,20 @@ class Lease:
         self._identity = identity
         self._clock = clock
         self._sleep = sleep
+        self._duration_seconds = duration_seconds
         self._observed: tuple[str, str] = ("", "")
         self._observed_at = float("-inf")
+
+    @property
+    def holder(self) -> str:
+        """The identity of the last observed holder, or ""."""
+        return self._observed[0]
 
     async def acquire(self) -> None:
         """Wait until this replica is the leader."""
         while True:
             try:
-                if await self._acquire_or_renew():
+                if await self.try_acquire():
                     log.info("this replica is now the leader")
                     return
             except OperatorError as error:
@@ -63,7 +70,7 @@ class Lease:
             remaining = renewed + RENEW_SECONDS - self._clock()
             try:
                 async with asyncio.timeout(max(remaining, 0.0)):
-                    if not await self._acquire_or_renew():
+                    if not await self.try_acquire():
                         log.error("another replica is the leader: %s", self._observed[0])
                         return
                 renewed = self._clock()
@@ -79,7 +86,7 @@ class Lease:
         if lease["spec"].get("holderIdentity") == self._identity:
             await self._client.apply(self._lease(lease, holder=""))
 
-    async def _acquire_or_renew(self) -> bool:
+    async def try_acquire(self) -> bool:
         """Return True if this replica now has the Lease, False if another replica has it."""
         try:
             lease = await self._client.get(LEASES, self._namespace, self._name)
@@ -91,7 +98,7 @@ class Lease:
         if (holder, renewed) != self._observed:
             self._observed = (holder, renewed)
             self._observed_at = self._clock()
-        is_free = not holder or self._clock() >= self._observed_at + DURATION_SECONDS
+        is_free = not holder or self._clock() >= self._observed_at + self._duration_seconds
         if holder != self._identity and not is_free:
             return False
         return await self._succeeds(self._client.apply(self._lease(lease)))
@@ -117,7 +124,7 @@ class Lease:
             "metadata": metadata,
             "spec": {
                 "holderIdentity": holder,
-                "leaseDurationSeconds": DURATION_SECONDS,
+                "leaseDurationSeconds": self._duration_seconds,
                 "acquireTime": now if changed else before.get("acquireTime", now),
                 "renewTime": now,
                 "leaseTransitions": before.get("leaseTransitions", 0) + (1 if changed else 0),

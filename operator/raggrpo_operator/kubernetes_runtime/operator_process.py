@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import kopf
@@ -29,6 +30,8 @@ from raggrpo_operator.kubernetes_runtime.process.settings import Settings
 from raggrpo_operator.kubernetes_runtime.process.work_queue import WorkQueue
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
 from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadResolver, Heads, service_resolver
+from raggrpo_operator.kubernetes_runtime.rounds.namespace_claims import NamespaceClaims
+from raggrpo_operator.kubernetes_runtime.rounds.network_policies import NetworkPolicies
 from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
 from raggrpo_operator.kubernetes_runtime.rounds.resync import Resync
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
@@ -59,7 +62,8 @@ async def run_operator(settings: Settings, head_address: HeadResolver | None = N
 
     `head_address` resolves the addresses of Ray heads; the default uses the cluster's DNS.
     """
-    keys = read_keys(settings.key_folder)
+    secret = f"{settings.own_namespace}/{settings.key_secret}"
+    keys = InstallationKeys(partial(read_keys, settings.key_folder), secret)
     metrics = Metrics()
     client = await connect(metrics.record_call)
     address = head_address or service_resolver(settings.dashboard_port, settings.progress_port)
@@ -87,7 +91,13 @@ class _Operator:
         store = JobStore(self._caches.objects)
         pace = Pace(settings.poll_seconds, settings.status_seconds)
         writer = StatusWriter(client, store, _now, pace, instance=settings.identity)
-        children = Children(client, cluster_settings(settings, keys), keys)
+        children = Children(client, cluster_settings(settings), keys)
+        self._claims = NamespaceClaims(
+            client,
+            f"{settings.own_namespace}/{settings.lease_name}",
+            time.monotonic,
+            metrics.rejected_namespaces.set,
+        )
         context = ReconcilerContext(
             client,
             self._caches.objects,
@@ -96,6 +106,8 @@ class _Operator:
             evidence,
             writer,
             _now,
+            NetworkPolicies(children, self._caches.objects),
+            self._claims,
             reads_nodes=settings.read_nodes,
         )
         reconciler = Reconciler(context, store, metrics, pace, Lateness())
@@ -130,7 +142,10 @@ class _Operator:
         settings = self._settings
         if not settings.leader_election:
             self._metrics.is_leader.set(1)
-            await self._work([])
+            try:
+                await self._work([])
+            finally:
+                await self._claims.release()
             return
         lease = Lease(
             self._client,
@@ -160,6 +175,7 @@ class _Operator:
             settings.namespaces,
         )
         coroutines = [*extra, self._rounds(), resync.run(settings.resync_seconds)]
+        coroutines.append(self._claims.run())
         coroutines.append(monitor_watches(self._ready))
         tasks = [asyncio.create_task(each) for each in coroutines]
         await asyncio.sleep(0)  # start the tasks first: kopf cancels all later tasks
@@ -177,12 +193,11 @@ class _Operator:
         await self._queue.run()
 
 
-def cluster_settings(settings: Settings, keys: InstallationKeys) -> ClusterSettings:
+def cluster_settings(settings: Settings) -> ClusterSettings:
     """Return the settings from which manifests of jobs are rendered."""
     return ClusterSettings(
         trainer_image=settings.trainer_image,
         operator_namespace=settings.own_namespace,
-        token_key_id=keys.current_id,
         scrape_namespaces=settings.metrics_namespaces,
         image_pull_policy=settings.trainer_image_pull_policy,
         restrict_egress=settings.restrict_egress,

@@ -117,6 +117,9 @@ class FakeRuntime:
     """Step from which the next attempt starts, regardless of checkpoints."""
     is_blind: bool = False
     """Whether /progress is unreadable."""
+    missing_key: str = ""
+    """Why the operator cannot derive the token of the head, or ""."""
+    can_replace_cluster: bool = True
     dashboard_is_down: bool = False
     default_image: str = ""
     image_ids: tuple[str, ...] = ()
@@ -152,14 +155,17 @@ class FakeRuntime:
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Advance the environment to `now` and observe it."""
         self._move()
-        attempt = None if self._head_is_silent else self._observed_attempt()
+        is_silent = self._head_is_silent or bool(self.missing_key)
+        attempt = None if is_silent else self._observed_attempt()
         return Observed(
             preflight=self._observed_preflight(),
             cluster=self._observed_cluster(job.status.attempt),
             attempt=attempt,
-            progress=None if self.is_blind else self._progress(),
+            progress=None if self.is_blind or self.missing_key else self._progress(),
             retrievers=tuple(self.retrievers.values()),
-            is_head_reachable=not self._head_is_silent,
+            is_head_reachable=not self._head_is_silent and not self.missing_key,
+            missing_key=self.missing_key,
+            can_replace_cluster=self.can_replace_cluster,
             default_image=self.default_image,
             device=self.device,
         )

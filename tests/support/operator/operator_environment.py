@@ -133,6 +133,7 @@ def make_operator(
         "RAGGRPO_NAMESPACE": account.namespace,
         "RAGGRPO_LEASE_NAME": account.name,
         "RAGGRPO_KEY_FOLDER": str(key.parent),
+        "RAGGRPO_KEY_SECRET": "operator-key",
         "RAGGRPO_TRAINER_IMAGE": "trainer:test",
         "RAGGRPO_POLL_SECONDS": "0.2",
         "RAGGRPO_STATUS_SECONDS": "0.5",

@@ -1,7 +1,9 @@
 """A reconciler with one job in its caches and on a fake API server."""
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -19,12 +21,17 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.kube.client import JOBS, Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
-from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    read_keys,
+)
 from raggrpo_operator.kubernetes_runtime.process.lateness import Lateness
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
 from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress, Heads
+from raggrpo_operator.kubernetes_runtime.rounds.namespace_claims import NamespaceClaims
+from raggrpo_operator.kubernetes_runtime.rounds.network_policies import NetworkPolicies
 from raggrpo_operator.kubernetes_runtime.rounds.reconciler import Reconciler
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
@@ -67,28 +74,29 @@ class ReconcilerEnvironment:
 
     def __post_init__(self) -> None:
         (self.folder / "current").write_text("an installation key for tests only")
-        keys, raw = read_keys(self.folder), make_raw_job()
+        keys, raw = InstallationKeys(partial(read_keys, self.folder)), make_raw_job()
         if self.status is not None:
             raw["status"] = self.status
         raw["metadata"] = {
             "name": KEY.name, "namespace": KEY.namespace, "uid": UID, "generation": 1,
         }  # fmt: skip
-        self.key_id = keys.current_id
+        self.key_id, _ = keys.current()
         self.objects = ClusterObjects(jobs={KEY: [self.kube.put(raw)]})
         self.evidence = EvidenceStore(timedelta(seconds=120))
         self.pace = Pace(5, 0)
         self.store = JobStore(self.objects)
-        settings = ClusterSettings(
-            trainer_image="trainer:test", operator_namespace="ops", token_key_id="k"
-        )
+        settings = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
+        children = Children(self.kube, settings, keys)
         self.context = ReconcilerContext(
             self.kube,
             self.objects,
-            Children(self.kube, settings, keys),
+            children,
             Heads(lambda *_: HeadAddress(self.heads, self.heads), self.session),
             self.evidence,
             StatusWriter(self.kube, self.store, lambda: self.now, self.pace, instance="me"),
             lambda: self.now,
+            NetworkPolicies(children, self.objects),
+            NamespaceClaims(self.kube, "ops/raggrpo-operator", time.monotonic),
         )
         self.restart()
 

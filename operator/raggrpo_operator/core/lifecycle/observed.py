@@ -124,6 +124,10 @@ class Observed:
     device: DeviceObserved | None = None
     """Set once preflight has a result; None if the device is unknown."""
     is_head_reachable: bool = True
+    missing_key: str = ""
+    """Why the key for the head's token is missing; "" if it is not."""
+    can_replace_cluster: bool = True
+    """Whether a new cluster can be created; False while no installation key is mounted."""
     default_image: str = ""
     """Image of jobs without `spec.image`; "" if local runs use the installed packages."""
     in_pods: bool = True

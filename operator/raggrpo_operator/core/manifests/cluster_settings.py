@@ -13,8 +13,6 @@ class ClusterSettings:
     """Image for jobs without `spec.image`."""
     operator_namespace: str
     """Namespace of the operator's pods, which the NetworkPolicy of a job admits."""
-    token_key_id: str
-    """Id of the installation key from which new tokens are derived."""
     operator_labels: dict[str, str] = field(
         default_factory=lambda: {"app.kubernetes.io/name": "raggrpo-operator"}
     )

@@ -19,7 +19,7 @@ from .network_policy import render_network_policy
 from .preflight_pod import render_preflight_pod
 from .ray_cluster import render_ray_cluster
 from .retriever import render_deployment, render_service, service_address
-from .token_secret import NAME_DIGITS
+from .token_secret import NAME_DIGITS, TokenRef
 
 PLACEHOLDER_DIGEST = "0" * NAME_DIGITS
 """Placeholder for the token Secret's digest, which requires the operator's installation key."""
@@ -50,8 +50,8 @@ def render_first_attempt(
         manifests[f"retriever-{name}-service"] = render_service(metadata, name)
         manifests[f"retriever-{name}"] = render_deployment(metadata, settings, start)
     submitted = trainer_config(job, resolved, facts=facts, retriever_addresses=addresses)
-    token_secret = names.token_secret_name(metadata.name, PLACEHOLDER_DIGEST)
+    token = TokenRef(names.token_secret_name(metadata.name, PLACEHOLDER_DIGEST), "current")
     return manifests | {
-        "raycluster": render_ray_cluster(metadata, settings, cluster, token_secret),
+        "raycluster": render_ray_cluster(metadata, settings, cluster, token),
         "configmap": render_config_map(metadata, config=submitted),
     }

@@ -17,6 +17,7 @@ from raggrpo_operator.core.spec.world import SPARE_CPUS
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
+from .token_secret import TokenRef
 
 GCS_PORT = 6379
 """Port of the GCS, to which Ray nodes connect; set by KubeRay."""
@@ -32,7 +33,7 @@ SHUTDOWN_SECONDS = 15
 
 
 def render_ray_cluster(
-    job: Metadata, settings: ClusterSettings, action: CreateCluster, token_secret: str
+    job: Metadata, settings: ClusterSettings, action: CreateCluster, token: TokenRef
 ) -> Manifest:
     """Return the RayCluster, whose pods have a longer grace period than the driver."""
     plan = action.plan
@@ -47,13 +48,13 @@ def render_ray_cluster(
             action.name,
             labels=labels | ({names.LABEL_QUEUE: queue} if queue else {}),
             annotations={
-                names.ANNOTATION_TOKEN_KEY: settings.token_key_id,
+                names.ANNOTATION_TOKEN_KEY: token.key_id,
                 names.ANNOTATION_HEAD_RETURNS: "true",
             },
         ),
         "spec": {
             "rayVersion": action.ray_version or settings.ray_version,
-            "authOptions": {"mode": "token", "secretName": token_secret},
+            "authOptions": {"mode": "token", "secretName": token.secret},
             "headGroupSpec": _head(job, settings, action, labels),
             "workerGroupSpecs": [_group(job, settings, action, each, labels) for each in groups],
         },

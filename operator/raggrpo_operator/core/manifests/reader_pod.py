@@ -22,7 +22,7 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
     The pod has no job label, so the operator does not count the exit of the pod as a loss.
     """
     plan = PodPlan(job.spec, trainer_image(job.spec, job.status.pinned, image), Sizing())
-    settings = ClusterSettings(trainer_image=image, operator_namespace="", token_key_id="")
+    settings = ClusterSettings(trainer_image=image, operator_namespace="")
     reading = container(
         plan, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True
     ) | {"command": ["sleep", str(MAX_SECONDS)]}

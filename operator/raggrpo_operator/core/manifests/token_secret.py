@@ -6,6 +6,7 @@ The operator may create Secrets but not read them, so it derives the token again
 import base64
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
@@ -16,6 +17,15 @@ TOKEN_KEY = "auth_token"
 """Key in the Secret that KubeRay reads."""
 NAME_DIGITS = 16
 """Hexadecimal digits in the name of the Secret: 64 bits, which cannot be guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRef:
+    """Where the token of a Ray cluster is, and from which key it was derived."""
+
+    secret: str
+    """Name of the Secret."""
+    key_id: str
 
 
 def job_token(installation_key: bytes, job_uid: str) -> str:

@@ -36,6 +36,9 @@ class Metrics(QueueObserver):
             "leader_election_master_status", "1 if this replica is the leader."
         )
         self.kuberay = self._gauge("kuberay_available", "1 if the cluster serves RayClusters.")
+        self.rejected_namespaces = self._gauge(
+            "namespaces_of_other_operators", "Namespaces that another operator reconciles."
+        )
         self.jobs = JobSeries()
         self.registry.register(self.jobs)
 

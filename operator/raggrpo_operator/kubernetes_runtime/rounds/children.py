@@ -20,7 +20,7 @@ from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
-from raggrpo_operator.core.manifests.token_secret import render_token_secret, secret_name
+from raggrpo_operator.core.manifests.token_secret import TokenRef, render_token_secret, secret_name
 from raggrpo_operator.errors import AlreadyExists, NotFound, TransientError
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, SERVICES, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import is_being_deleted, label_number, labels_of
@@ -94,8 +94,8 @@ class Children:
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
         """Create the NetworkPolicy, token Secret and RayCluster; reuse a RayCluster that exists."""
         await self._ensure_network_policy(job, action.plan)
-        token_secret = await self._ensure_token(job)
-        cluster = render_ray_cluster(job, self.settings, action, token_secret)
+        token = await self._ensure_token(job)
+        cluster = render_ray_cluster(job, self.settings, action, token)
         try:
             existing = await self.owned.create(job, cluster)
         except NotFound as error:
@@ -117,16 +117,16 @@ class Children:
         """Apply the NetworkPolicy, which must exist before the job's first pod."""
         await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
 
-    async def _ensure_token(self, job: Metadata) -> str:
-        """Create the Secret with the token for the job's Ray clusters; return its name."""
-        key_id = self.keys.current_id
-        name = secret_name(self.keys.by_id[key_id], job)
+    async def _ensure_token(self, job: Metadata) -> TokenRef:
+        """Create the Secret with the token for the job's Ray clusters."""
+        key_id, key = self.keys.current()
+        name = secret_name(key, job)
         secret = render_token_secret(job, name=name, token=self.keys.token(key_id, job.uid))
         try:
             await self.client.create(secret)
         except AlreadyExists:  # the operator created it: only the operator can derive the name
             log.debug("Secret %s already exists", name)
-        return name
+        return TokenRef(name, key_id)
 
 
 def _attempt_number(config_map: Manifest) -> int:

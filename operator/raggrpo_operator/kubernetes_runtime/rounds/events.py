@@ -78,6 +78,15 @@ def error_event(condition: Condition) -> Transition:
     )
 
 
+def other_operator_event(holder: str, instance: str) -> Transition:
+    """Return the Event for a job in a namespace that another operator holds."""
+    note = (
+        f"Operator {holder} reconciles the jobs of this namespace; {instance} does not: uninstall "
+        "one of them, or set its watchNamespaces"
+    )
+    return Transition(ConditionReason.OTHER_OPERATOR, note, is_warning=True)
+
+
 def _resumed_attempt(status: JobStatus) -> int | None:
     """Return the number of the newest attempt, or None if its first step is unknown."""
     newest = next(iter(status.attempts), None)

@@ -20,6 +20,8 @@ from raggrpo_operator.core.state.readiness import with_ready
 from raggrpo_operator.errors import (
     AccessDenied,
     Conflict,
+    KeyMissing,
+    KeyNotMounted,
     NameTaken,
     NotFound,
     OperatorError,
@@ -35,6 +37,7 @@ from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from raggrpo_operator.kubernetes_runtime.watching.trimming import TOO_LARGE
 from raggrpo_operator.reconcile import reconcile
 
+from .namespace_claims import RETRY_SECONDS
 from .runtime import KubernetesRuntime, ReconcilerContext
 from .status_writer import differs_beyond_progress, stored_status
 from .time_to_live import seconds_until_expiry
@@ -61,6 +64,7 @@ class Reconciler:
         self._context, self._store, self._metrics, self._pace = context, store, metrics, pace
         self._lateness = lateness
         self._failures: dict[JobKey, int] = {}
+        self._rejected: set[JobKey] = set()
         self._parsed: dict[JobKey, tuple[str, RagGrpoJob | tuple[Violation, ...]]] = {}
 
     async def round(self, key: JobKey) -> float | None:
@@ -70,6 +74,9 @@ class Reconciler:
             if newest is None:
                 self._drop_state(key)
                 return None
+            if holder := await self._context.claims.holder(key.namespace):
+                await self._report_holder(key, newest[0], holder)
+                return RETRY_SECONDS
             try:
                 return await self._reconcile(key, *newest)
             except OperatorError:
@@ -104,6 +111,7 @@ class Reconciler:
             decision = await reconcile(job, runtime, now)
             after = job.model_copy(update={"status": decision.status})
             await runtime.restore_record(after)
+            await runtime.restore_network_policy(after)
         except OperatorError as error:
             self._lateness.record_failure(key)
             await self._report(key, runtime.body, error)
@@ -150,7 +158,9 @@ class Reconciler:
     async def _report(self, key: JobKey, body: Manifest, error: OperatorError) -> None:
         """Report a persistent error in the status; conflicts are never reported."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        is_persistent = not error.retryable or isinstance(error, AccessDenied | NameTaken)
+        is_persistent = not error.retryable or isinstance(
+            error, AccessDenied | NameTaken | KeyMissing
+        )
         if isinstance(error, Conflict) or not (is_persistent or failures >= MIN_REPORTED_FAILURES):
             return
         status = stored_status(body)
@@ -177,15 +187,23 @@ class Reconciler:
         except (NotFound, Conflict) as error:
             log.info("the job is already gone: %s", error)
 
+    async def _report_holder(self, key: JobKey, body: Manifest, holder: str) -> None:
+        """Post one Event per job; the status is left to the operator that holds the namespace."""
+        if key not in self._rejected:
+            self._rejected.add(key)
+            await self._context.writer.post_other_operator(body, holder)
+
     def _drop_state(self, key: JobKey) -> None:
         """Drop all in-memory state of a deleted job, whose objects Kubernetes garbage-collects."""
         self._failures.pop(key, None)
+        self._rejected.discard(key)
         self._parsed.pop(key, None)
         self._pace.set_busy(key, is_busy=False)
         self._lateness.remove(key)
         self._store.remove(key)
         self._context.evidence.remove(key)
         self._context.writer.remove(key)
+        self._context.policies.remove(key)
         self._metrics.jobs.remove(key)
 
 
@@ -222,6 +240,10 @@ def _reason(error: OperatorError) -> ConditionReason:
     match error:
         case QuotaExceeded():
             return ConditionReason.QUOTA_EXCEEDED
+        case KeyNotMounted():
+            return ConditionReason.INSTALLATION_KEY_CHANGED
+        case KeyMissing():
+            return ConditionReason.INSTALLATION_KEY_MISSING
         case AccessDenied():
             return ConditionReason.ACCESS_DENIED
         case NameTaken():

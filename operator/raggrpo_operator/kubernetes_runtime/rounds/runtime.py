@@ -29,6 +29,8 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
 from raggrpo_operator.errors import (
     AccessDenied,
+    KeyMissing,
+    KeyNotMounted,
     NameTaken,
     NotFound,
     OperatorError,
@@ -50,6 +52,8 @@ from raggrpo_operator.ray_jobs import config_json
 from .children import Children
 from .gpu_devices import smallest_device
 from .heads import Head, Heads
+from .namespace_claims import NamespaceClaims
+from .network_policies import NetworkPolicies
 from .observe import (
     are_all_live,
     cluster_number,
@@ -86,6 +90,8 @@ class ReconcilerContext:
     evidence: EvidenceStore
     writer: StatusWriter
     clock: Callable[[], datetime]
+    policies: NetworkPolicies
+    claims: NamespaceClaims
     reads_nodes: bool = False
     """Whether the operator may list nodes, whose labels contain GPU memory."""
 
@@ -138,6 +144,8 @@ class KubernetesRuntime:
             attempt=None if cluster.is_lost else attempt,
             progress=None if cluster.is_lost else progress,
             is_head_reachable=is_reachable,
+            missing_key=str(self.error) if _is_key_missing(self.error) else "",
+            can_replace_cluster=context.children.keys.has_current,
             evidence_seconds=EVIDENCE_SECONDS,
         )
 
@@ -204,6 +212,13 @@ class KubernetesRuntime:
             kind = type(error).__name__
             log.warning("the submitted configuration of attempt %d is unreadable: %s", number, kind)
 
+    async def restore_network_policy(self, job: RagGrpoJob) -> None:
+        """Restore or update the NetworkPolicy of a job that has pods."""
+        try:
+            await self._context.policies.ensure(self._key, job)
+        except OperatorError as error:
+            self.error = error
+
     async def _ray_cluster(self, job: RagGrpoJob) -> tuple[ClusterNumber, Manifest | None]:
         """Return the number of the job's oldest Ray cluster and its RayCluster object, if any.
 
@@ -239,14 +254,24 @@ class KubernetesRuntime:
             head = self._head(ray_cluster)
             attempt = await head.jobs.status(_submission_id(job, number), number)
             # Read the progress last, so that the progress of an attempt that has ended is final.
-            return True, attempt, await head.progress.read() if attempt else None
+            progress = await head.progress.read() if attempt else None
         except AccessDenied as error:
             self.error = self._token_error(ray_cluster, error)
         except Unreachable as error:
             log.info("%s", error)
         except OperatorError as error:
             self.error = error
+        else:
+            self._check_key(ray_cluster)
+            return True, attempt, progress
         return False, None, None
+
+    def _check_key(self, ray_cluster: Manifest) -> None:
+        """Report a key that only this process still has; rounds continue."""
+        try:
+            self._context.children.keys.check_mounted(_key_id(ray_cluster))
+        except KeyNotMounted as error:
+            self.error = error
 
     async def _ray_version(self, ray_cluster: Manifest) -> str:
         try:
@@ -335,10 +360,9 @@ class KubernetesRuntime:
         return self._head(ray_cluster)
 
     def _head(self, ray_cluster: Manifest) -> Head:
-        metadata = ray_cluster["metadata"]
-        key_id = metadata.get("annotations", {}).get(names.ANNOTATION_TOKEN_KEY, "")
-        token = self._context.children.keys.token(key_id, self._uid)
-        return self._context.heads.head(self._key.namespace, metadata["name"], token)
+        token = self._context.children.keys.token(_key_id(ray_cluster), self._uid)
+        name = ray_cluster["metadata"]["name"]
+        return self._context.heads.head(self._key.namespace, name, token)
 
     @property
     def _owned(self) -> OwnedObjects:
@@ -349,6 +373,15 @@ class KubernetesRuntime:
 
     def _records(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.config_maps.get(self._key, ()))
+
+
+def _key_id(ray_cluster: Manifest) -> str:
+    annotations: dict[str, str] = ray_cluster["metadata"].get("annotations", {})
+    return annotations.get(names.ANNOTATION_TOKEN_KEY, "")
+
+
+def _is_key_missing(error: OperatorError | None) -> bool:
+    return isinstance(error, KeyMissing) and not isinstance(error, KeyNotMounted)
 
 
 def _role(pod: Manifest) -> str:

@@ -22,7 +22,7 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
-from .events import error_event, render_event, transitions
+from .events import error_event, other_operator_event, render_event, transitions
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,11 @@ class StatusWriter:
             JobKey.of(body), await self._client.apply_status(_status_manifest(body, changed))
         )
         await self._post(render_event(body, error_event(condition), now, self._instance))
+
+    async def post_other_operator(self, body: Manifest, holder: str) -> None:
+        """Post an Event that another operator holds the namespace of the job."""
+        event = other_operator_event(holder, self._instance)
+        await self._post(render_event(body, event, self._clock(), self._instance))
 
     def remove(self, key: JobKey) -> None:
         """Drop the state of a deleted job."""

@@ -14,6 +14,7 @@ from raggrpo_operator.kube.client import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     JOBS,
+    NETWORK_POLICIES,
     PODS,
     RAY_CLUSTERS,
     Manifest,
@@ -93,6 +94,7 @@ class Caches:
             pods=children[PODS],
             config_maps=children[CONFIG_MAPS],
             deployments=children[DEPLOYMENTS],
+            network_policies=children[NETWORK_POLICIES],
         )
         self._kinds = {each.kind: cache for each, cache in {JOBS: jobs, **children}.items()}
         self._num_paths = num_paths

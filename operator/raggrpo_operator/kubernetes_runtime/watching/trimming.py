@@ -9,11 +9,19 @@ from typing import Any
 
 from raggrpo_api import limits, names
 from raggrpo_api.fields.json_values import size_problem
+from raggrpo_api.trainer.config import content_hash
 from raggrpo_operator.core.spec.parse import MAX_DEPTH
-from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, Manifest
+from raggrpo_operator.kube.client import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NETWORK_POLICIES,
+    PODS,
+    RAY_CLUSTERS,
+    Manifest,
+)
 from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
 
-CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
+CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES)
 """Kinds watched in addition to jobs."""
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * limits.MAX_SPEC_BYTES
@@ -22,6 +30,8 @@ MAX_SPEC_VALUES = 2_000
 MAX_CONTAINERS = 8
 TOO_LARGE = "tooLarge"
 """Key of a trimmed job with the reason for which its spec was removed."""
+SPEC_HASH = "specHash"
+"""Key of a trimmed NetworkPolicy with the hash of its spec, which may be large."""
 IDENTITY = (
     "name",
     "namespace",
@@ -88,6 +98,8 @@ def trim_child(body: Mapping[str, Any]) -> Manifest:
             child["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
             child["status"] = _only(status, ("readyReplicas", "conditions"))
+        case "NetworkPolicy":
+            child[SPEC_HASH] = body.get(SPEC_HASH) or content_hash(spec)
     return child
 
 

@@ -19,7 +19,6 @@ UID = "0b7d3f4e-6a51-4c1c-9d2f-1d2e3f4a5b6c"
 SETTINGS = ClusterSettings(
     trainer_image="registry.example.com/raggrpo/trainer:0.1.0",
     operator_namespace="raggrpo-system",
-    token_key_id="k1",
     scrape_namespaces=("monitoring",),
 )
 Manifest = dict[str, Any]

@@ -56,8 +56,8 @@ async def test_renewed_lease_blocks_other_replicas() -> None:
 
     for _ in range(20):
         clock.now += DURATION_SECONDS - 1
-        assert await first._acquire_or_renew()
-        assert not await second._acquire_or_renew()
+        assert await first.try_acquire()
+        assert not await second.try_acquire()
 
 
 async def test_released_lease_can_be_acquired_immediately() -> None:
@@ -114,9 +114,9 @@ async def test_leader_stops_when_replaced() -> None:
     clock = Clock()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
     await first.acquire()
-    await second._acquire_or_renew()
+    await second.try_acquire()
     clock.now += DURATION_SECONDS
-    assert await second._acquire_or_renew()
+    assert await second.try_acquire()
     async with asyncio.timeout(5):
         await first.renew_until_lost()
 
@@ -128,15 +128,15 @@ async def test_concurrent_lease_acquisition_has_one_winner() -> None:
     clock = Clock()
     await make_lease(kube, clock, "gone").acquire()
     first, second = make_lease(kube, clock, "one"), make_lease(kube, clock, "two")
-    assert not await first._acquire_or_renew()
-    assert not await second._acquire_or_renew()
+    assert not await first.try_acquire()
+    assert not await second.try_acquire()
     clock.now += DURATION_SECONDS
     read = await kube.get(LEASES, "here", "operator")
 
-    assert await first._acquire_or_renew()
+    assert await first.try_acquire()
     with pytest.raises(Conflict):  # the second write has a stale resourceVersion
         await kube.apply(second._lease(read))
-    assert not await second._acquire_or_renew()
+    assert not await second.try_acquire()
 
 
 @pytest.mark.parametrize("transitions", [1, 2])

@@ -8,6 +8,7 @@ from raggrpo_operator.kube.client import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     JOBS,
+    NETWORK_POLICIES,
     PODS,
     RAY_CLUSTERS,
     Manifest,
@@ -17,7 +18,7 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches, ListTimeout
 
 A, B = JobKey("team", "a"), JobKey("team", "b")
-KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS)
+KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES)
 
 
 def make_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifest:
@@ -178,7 +179,7 @@ async def test_unlisted_kind_raises_list_timeout() -> None:
     for kind in (JOBS, PODS, CONFIG_MAPS):
         apply_list(caches, kind)
 
-    with pytest.raises(ListTimeout, match="no list of Deployment, RayCluster"):
+    with pytest.raises(ListTimeout, match="no list of Deployment, NetworkPolicy, RayCluster"):
         await caches.wait_until_synced(page_seconds=0.01)
 
 

@@ -23,13 +23,17 @@ from raggrpo_operator.errors import (
     TransientError,
 )
 from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
-from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    MountedKeys,
+)
 from raggrpo_operator.kubernetes_runtime.rounds.children import MAX_RECORDS, Children
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_kube import FakeKube
 from support.fakes.fake_runtime import make_scenario_job
 
-KEYS = InstallationKeys("now", {"now": b"a key of many bytes"})
+MOUNTED = MountedKeys("now", {"now": b"a key of many bytes"})
+KEYS = InstallationKeys(lambda: MOUNTED)
 
 
 JOB = make_scenario_job()
@@ -51,9 +55,7 @@ def make_cluster(grace_seconds: int = 30) -> CreateCluster:
 
 def children() -> tuple[FakeKube, Children]:
     kube = FakeKube()
-    settings = ClusterSettings(
-        trainer_image="trainer:test", operator_namespace="ops", token_key_id="now"
-    )
+    settings = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
     return kube, Children(kube, settings, KEYS)
 
 

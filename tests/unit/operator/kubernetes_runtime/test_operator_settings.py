@@ -1,9 +1,14 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.kubernetes_runtime.process.installation_keys import key_id, read_keys
+from raggrpo_operator.errors import KeyMissing, KeyNotMounted
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    key_id,
+    read_keys,
+)
 from raggrpo_operator.kubernetes_runtime.process.settings import (
     Settings,
     SettingsError,
@@ -69,29 +74,58 @@ def test_invalid_environment_variables_are_all_reported() -> None:
     ]
 
 
+def make_keys(folder: Path) -> InstallationKeys:
+    return InstallationKeys(partial(read_keys, folder), "ops/key")
+
+
 @pytest.mark.parametrize("content", [None, b"", b"short"])
-def test_missing_or_short_installation_key_is_rejected(
+def test_missing_or_short_installation_key_is_reported_until_restored(
     tmp_path: Path, content: bytes | None
 ) -> None:
     if content is not None:
         (tmp_path / "current").write_bytes(content)
-    with pytest.raises(SettingsError, match="at least 16 bytes"):
-        read_keys(tmp_path)
+    keys = make_keys(tmp_path)
+
+    assert not keys.has_current
+    with pytest.raises(KeyMissing, match="Secret ops/key is missing, or has no 'current' of at"):
+        keys.current()
+
+    (tmp_path / "current").write_bytes(b"the first key, long enough")
+    assert keys.has_current
+    assert keys.current() == (key_id(b"the first key, long enough"), b"the first key, long enough")
 
 
 def test_previous_installation_key_derives_same_token(tmp_path: Path) -> None:
     old, new = b"the first key, long enough", b"the second key, long enough"
     (tmp_path / "current").write_bytes(old)
-    before = read_keys(tmp_path)
+    token = make_keys(tmp_path).token(key_id(old), "uid")
     (tmp_path / "previous").write_bytes(old)
     (tmp_path / "current").write_bytes(new)
-    after = read_keys(tmp_path)
+    after = make_keys(tmp_path)
 
-    assert after.current_id == key_id(new) != before.current_id
-    assert after.token(before.current_id, "uid") == before.token(before.current_id, "uid")
-    assert after.token(after.current_id, "uid") != before.token(before.current_id, "uid")
-    with pytest.raises(OperatorError, match="not mounted: keep the old key"):
-        before.token(after.current_id, "uid")
+    assert after.current()[0] == key_id(new)
+    assert after.token(key_id(old), "uid") == token
+    assert after.token(key_id(new), "uid") != token
+
+
+def test_replaced_installation_key_is_retained_until_restart(tmp_path: Path) -> None:
+    old, new = b"the first key, long enough", b"the second key, long enough"
+    (tmp_path / "current").write_bytes(old)
+    keys = make_keys(tmp_path)
+    token = keys.token(key_id(old), "uid")
+    keys.check_mounted(key_id(old))
+
+    (tmp_path / "current").write_bytes(new)
+
+    assert keys.token(key_id(old), "uid") == token
+    with pytest.raises(KeyNotMounted, match="removed from Secret ops/key"):
+        keys.check_mounted(key_id(old))
+    restarted = make_keys(tmp_path)
+    with pytest.raises(KeyMissing, match="not in Secret ops/key: add the old key as 'previous'"):
+        restarted.token(key_id(old), "uid")
+    (tmp_path / "previous").write_bytes(old)
+    assert restarted.token(key_id(old), "uid") == token
+    keys.check_mounted(key_id(old))
 
 
 def test_installation_keys_are_not_in_repr(tmp_path: Path) -> None:

@@ -5,7 +5,14 @@ import httpx
 import pytest
 
 from raggrpo_operator.errors import NotFound, TransientError
-from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, Manifest
+from raggrpo_operator.kube.client import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    NETWORK_POLICIES,
+    PODS,
+    Manifest,
+)
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.probes import Health, serve_probes
@@ -166,7 +173,7 @@ async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) 
     await environment.resync.resync()
     await environment.resync.resync()
     assert caplog.text.count("install KubeRay") == 1
-    for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS):
+    for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES):
         assert not environment.caches.synced.is_set()
         environment.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
     assert environment.caches.synced.is_set(), "a list of RayClusters is not required"

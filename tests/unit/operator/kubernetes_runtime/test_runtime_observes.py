@@ -1,6 +1,8 @@
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,15 @@ from raggrpo_operator.core.lifecycle.observed import ClusterObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
-from raggrpo_operator.kubernetes_runtime.process.installation_keys import read_keys
+from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
+    InstallationKeys,
+    read_keys,
+)
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
 from raggrpo_operator.kubernetes_runtime.rounds.children import Children
 from raggrpo_operator.kubernetes_runtime.rounds.heads import HeadAddress, Heads
+from raggrpo_operator.kubernetes_runtime.rounds.namespace_claims import NamespaceClaims
+from raggrpo_operator.kubernetes_runtime.rounds.network_policies import NetworkPolicies
 from raggrpo_operator.kubernetes_runtime.rounds.runtime import KubernetesRuntime, ReconcilerContext
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
@@ -50,19 +57,20 @@ class OperatorEnvironment:
         self.evidence = EvidenceStore(timedelta(seconds=120))
         objects = ClusterObjects(ray_clusters={KEY: [cached]})
         (folder / "current").write_text("an installation key for tests only")
-        keys = read_keys(folder)
-        settings = ClusterSettings(
-            trainer_image="trainer:test", operator_namespace="ops", token_key_id="k"
-        )
+        keys = InstallationKeys(partial(read_keys, folder))
+        settings = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
         writer = StatusWriter(self.kube, JobStore(objects), lambda: NOW, Pace(5, 10), instance="me")
+        children = Children(self.kube, settings, keys)
         self.context = ReconcilerContext(
             self.kube,
             objects,
-            Children(self.kube, settings, keys),
+            children,
             Heads(lambda *_: HeadAddress(head, head), session),
             self.evidence,
             writer,
             lambda: NOW,
+            NetworkPolicies(children, objects),
+            NamespaceClaims(self.kube, "ops/raggrpo-operator", time.monotonic),
         )
 
     def runtime(self) -> KubernetesRuntime:
@@ -133,7 +141,7 @@ async def with_a_head(
         environment = OperatorEnvironment(
             folder, session, ready, ready, head=str(server.make_url("")).rstrip("/")
         )
-        key_id = environment.context.children.keys.current_id
+        key_id = environment.context.children.keys.current()[0]
         ready["metadata"]["annotations"][names.ANNOTATION_TOKEN_KEY] = key_id
         yield environment
 

@@ -18,7 +18,12 @@ from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
-from raggrpo_operator.core.manifests.token_secret import job_token, render_token_secret, secret_name
+from raggrpo_operator.core.manifests.token_secret import (
+    TokenRef,
+    job_token,
+    render_token_secret,
+    secret_name,
+)
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.quantity import parse_quantity
@@ -357,7 +362,7 @@ def test_node_avoidance_is_preferred_not_required() -> None:
     plan = PodPlan(job.spec, "trainer:1", size(job.spec))
     action = create_cluster(plan, job.status, avoided_nodes=("gpu-7", "gpu-9"))
 
-    cluster = render_ray_cluster(job.metadata, SETTINGS, action, "token")
+    cluster = render_ray_cluster(job.metadata, SETTINGS, action, TokenRef("token", "k1"))
 
     terms = [
         {

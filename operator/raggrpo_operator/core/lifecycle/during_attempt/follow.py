@@ -19,6 +19,8 @@ FOLLOW_SECONDS = 1.0
 """Seconds between two reads of /progress."""
 STOP_SECONDS = 60.0
 """Seconds beyond the driver's grace period after which the Ray cluster is deleted."""
+MISSING_KEY_SECONDS = 300.0
+"""Seconds to wait for a missing installation key before the cluster is replaced."""
 
 
 def follow(this: Round, progress: Progress | None) -> Decision:
@@ -90,6 +92,8 @@ def _wait_for_progress(this: Round) -> Decision:
     since = this.state.watch.unread_since or this.now
     this.store(replace(this.state.watch, unread_since=since))
     limit = this.spec.recovery.deadlines.progress_unreachable_seconds
+    if this.observed.missing_key:
+        return _wait_for_key(this, min(limit, MISSING_KEY_SECONDS))
     if this.elapsed(since) > limit:
         message = (
             f"/progress could not be read for {limit} s; "
@@ -97,6 +101,15 @@ def _wait_for_progress(this: Round) -> Decision:
         )
         return _record_intent(this, Cause.PROGRESS_UNREACHABLE, message)
     return this.decision(FOLLOW_SECONDS)
+
+
+def _wait_for_key(this: Round, limit: float) -> Decision:
+    """Wait for the key of the head's token, at least until a new cluster can be created."""
+    is_waiting = this.elapsed(this.state.watch.unread_since) <= limit
+    if is_waiting or not this.observed.can_replace_cluster:
+        return this.decision(FOLLOW_SECONDS)
+    message = f"{this.observed.missing_key}; the Ray cluster is replaced after {limit:g} s"
+    return _record_intent(this, Cause.PROGRESS_UNREACHABLE, message)
 
 
 def _record_intent(this: Round, cause: Cause, message: str) -> Decision:
@@ -107,10 +120,13 @@ def _record_intent(this: Round, cause: Cause, message: str) -> Decision:
 
 
 def _stop(this: Round) -> Decision:
-    """Stop the attempt, or delete its cluster if the driver does not exit in time."""
+    """Stop the attempt, or delete its cluster if the driver cannot be stopped in time.
+
+    The preStop hook of the deleted head lets the driver save.
+    """
     limit = grace_seconds(this.spec, this.status) + STOP_SECONDS
     since = get_condition(this.status, ConditionType.PROGRESSING).last_transition_time
-    is_stuck = this.elapsed(since) > limit
+    is_stuck = this.elapsed(since) > limit or bool(this.observed.missing_key)
     record = this.record
     this.actions.append(DeleteCluster(record.cluster) if is_stuck else StopAttempt(record.number))
     return this.decision(FOLLOW_SECONDS)
