@@ -28,6 +28,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.learning import NotLearningReason
 from raggrpo_cli.kubectl.app import app as kubectl_app
 from raggrpo_cli.main import app
 from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_OF_EXIT
@@ -252,6 +253,10 @@ def conditions_page() -> str:
             "## Reasons",
             "",
             enum_table(ConditionReason, "reason"),
+            "",
+            "`NotLearning` has one of these reasons while it is True:",
+            "",
+            enum_table(NotLearningReason, "reason"),
             "",
         ]
     )

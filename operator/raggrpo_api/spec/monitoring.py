@@ -57,7 +57,8 @@ class MonitoringSpec(ApiModel):
     log_every_steps: Every = 10
     """Steps between log lines, and between points in TensorBoard and W&B."""
     history_window: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Number of recent steps whose median is the step time, in status and for SlowingDown."""
+    """Number of recent steps whose median is the step time, in status and for SlowingDown, and
+    which NotLearning evaluates."""
     performance_every_steps: Every = 10
     """Steps between measurements of stage times."""
     gpu_every_steps: Every = 20

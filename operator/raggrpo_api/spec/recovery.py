@@ -16,6 +16,13 @@ class OnOutOfMemory(StrEnum):
     FAIL = "Fail"
 
 
+class OnNotLearning(StrEnum):
+    """Reaction to a run that learns nothing."""
+
+    WARN = "Warn"
+    FAIL = "Fail"
+
+
 class Deadlines(ApiModel):
     """Maximum duration of each stage."""
 
@@ -61,6 +68,9 @@ class RecoverySpec(ApiModel):
     restart_when_degraded: bool = False
     """Save a checkpoint and restart if the condition SlowingDown or HostMemoryGrowing is True; not
     counted toward maxRestarts."""
+    on_not_learning: OnNotLearning = OnNotLearning.WARN
+    """Reaction to the condition NotLearning. Warn: show it and continue. Fail: save a checkpoint
+    and fail the job."""
     # Implemented by core/lifecycle/after_attempt/node_exclusion.py.
     exclude_node_after_failures: Annotated[int, Field(ge=0, le=100)] = 2
     """Failures on a node after which the job's Ray pods avoid it, unless no other node fits; 0:

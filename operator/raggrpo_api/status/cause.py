@@ -81,6 +81,11 @@ class Cause(StrEnum):
     """`spec.suspend` is true. Set it to false to resume."""
     DEGRADED = "Degraded"
     """The attempt became slow or its memory grew, and `recovery.restartWhenDegraded` is true."""
+    NOT_LEARNING = "NotLearning"
+    """The condition NotLearning was True, and `recovery.onNotLearning` is Fail.
+
+    Fix what its message names, then retry.
+    """
     STOPPED = "Stopped"
     """The Ray submission was stopped from outside. Use `spec.suspend` instead."""
     IMAGE_CHANGED = "ImageChanged"

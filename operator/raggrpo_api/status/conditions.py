@@ -59,6 +59,8 @@ class ConditionType(StrEnum):
     """Host memory will exceed its limit before the job is done."""
     POLICY_MISMATCH = "PolicyMismatch"
     """Logprobs of trainer and engine differ by more than the limit."""
+    NOT_LEARNING = "NotLearning"
+    """Recent steps show that the run learns nothing."""
     STALLED = "Stalled"
     """The attempt makes no progress within its deadline."""
     WAITING_FOR_ENDPOINT = "WaitingForEndpoint"

@@ -1,4 +1,4 @@
-"""Reasons of conditions that are neither a cause, a preflight check nor a rule."""
+"""Reasons of conditions, except causes, preflight checks, rules and reasons for NotLearning."""
 
 from enum import StrEnum
 
@@ -81,7 +81,7 @@ class ConditionReason(StrEnum):
     ENDPOINT_RECOVERED = "EndpointRecovered"
     """The service responds again."""
     ATTEMPT_ENDED = "AttemptEnded"
-    """The attempt ended, so the condition no longer applies."""
+    """The attempt ended, so the condition of that attempt no longer applies."""
 
     # ResumeVerified
     NOT_YET_REPORTED = "NotYetReported"
@@ -98,6 +98,10 @@ class ConditionReason(StrEnum):
     """The newest checkpoint is complete."""
     BACKUP_FAILED = "BackupFailed"
     """The newest backup failed; later backups will be attempted."""
+
+    # NotLearning; a True condition has a NotLearningReason
+    LEARNING = "Learning"
+    """The latest step contributes to learning."""
 
     # SlowingDown, HostMemoryGrowing, PolicyMismatch, Stalled
     STEP_TIME_INCREASED = "StepTimeIncreased"

@@ -30,6 +30,8 @@ class Baseline:
     seconds: float = 0.0
     """Median step time in seconds."""
     seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    tokens_by_stage: dict[str, int] = field(default_factory=dict)
+    """Median tokens per step of the stages whose duration grows with them."""
     host_memory: int = 0
     """Memory of the head pod in bytes."""
     rank_memory: int = 0

@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field, StringConstraints
 from raggrpo_api.fields.base import ApiModel, Count, Duration
 from raggrpo_api.fields.text import Message, ShortText
 
+from .learning import Streak
+
 MAX_CHANGES: Final = 64
 """Maximum changes listed in a segment."""
 MAX_SEGMENTS: Final = 16
@@ -118,6 +120,11 @@ class Progress(ApiModel):
     """Median step time in seconds."""
     seconds_by_stage: Annotated[dict[StageName, Duration], Field(max_length=16)] = {}
     """Median time per stage of a step, in seconds; `other` is the remaining step time."""
+    tokens_by_stage: Annotated[dict[StageName, Count], Field(max_length=16)] = {}
+    """Median tokens per step that a stage generates or trains on, for stages that scale with
+    them."""
+    streaks: Annotated[list[Streak], Field(max_length=16)] = []
+    """Signs in the newest steps that the run learns nothing."""
     metrics: Annotated[list[Metric], Field(max_length=64)] = []
     """Latest metrics, such as reward_mean."""
     checkpoint: CheckpointRef | None = None

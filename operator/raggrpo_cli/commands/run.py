@@ -86,12 +86,13 @@ def _completion(recorded: RecordedJob) -> Iterator[str]:
     progress = recorded.status.progress
     spec = recorded.resolved.spec
     yield (
-        f"job {recorded.job.metadata.name} is complete "
+        f"job {recorded.job.metadata.name} is {_complete(recorded.status)} "
         f"(step {progress.step} of {progress.total_steps}). To continue training, increase "
         "spec.training.totalSteps. To start again, remove the folders:"
     )
     yield f"  rm -r {recorded.folder} {spec.checkpoint.path}"
     yield "or specify another --dir and spec.checkpoint.path."
+    yield from _problem(recorded.status)
     yield from _paths(recorded)
 
 
@@ -105,6 +106,7 @@ def _result(recorded: RecordedJob) -> Iterator[str]:
     summary = write_summary(recorded.folder, status, recorded.log_dir)
     write_report(recorded.folder, recorded.log_dir, status, name=name, resolved=recorded.resolved)
     yield f"job {name}: {_outcome(status)}"
+    yield from _problem(status)
     yield from _figures(summary)
     yield from _paths(recorded)
 
@@ -115,7 +117,7 @@ def _outcome(status: JobStatus) -> str:
     restarts = f", {total} restart{'s' if total > 1 else ''}" if total else ""
     match status.phase:
         case Phase.SUCCEEDED:
-            return f"complete, {step}{restarts}"
+            return f"{_complete(status)}, {step}{restarts}"
         case Phase.FAILED:
             failed = get_condition(status, ConditionType.FAILED)
             return f"failed ({failed.reason}){restarts}: {failed.message}"
@@ -124,6 +126,19 @@ def _outcome(status: JobStatus) -> str:
         case _:
             saved = status.checkpoint.step if status.checkpoint else 0
             return f"suspended, checkpoint at step {saved}; run the same command to resume"
+
+
+def _complete(status: JobStatus) -> str:
+    learning = get_condition(status, ConditionType.NOT_LEARNING)
+    is_learning = learning.status != "True"
+    return "complete" if is_learning else f"complete, but it did not learn ({learning.reason})"
+
+
+def _problem(status: JobStatus) -> Iterator[str]:
+    learning = get_condition(status, ConditionType.NOT_LEARNING)
+    is_cause = get_condition(status, ConditionType.FAILED).reason == Cause.NOT_LEARNING
+    if learning.status == "True" and not is_cause:  # the outcome has the message of the cause
+        yield f"  not learning  {learning.message}"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[str]:

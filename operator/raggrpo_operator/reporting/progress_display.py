@@ -20,6 +20,7 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.segments import segment_text
+from raggrpo_operator.core.text.status_text import phase_text
 
 PLAIN_SECONDS = 5.0
 """Minimum seconds between two progress lines if there is no terminal."""
@@ -102,7 +103,7 @@ class ProgressDisplay:
     def _panel(self) -> RenderableType:
         status = self._status
         progress = status.progress
-        title = Text(f"{self._name}  {status.phase}", style="bold")
+        title = Text(f"{self._name}  {phase_text(status)}", style="bold")
         if status.attempt:
             title.append(f"  attempt {status.attempt}", style="not bold")
         if status.restarts.total:
@@ -164,6 +165,11 @@ def status_changes(old: JobStatus, new: JobStatus) -> Iterator[str]:
         ConditionReason.ENDPOINT_RECOVERED,
     ):
         yield "Continuing: all services are available"
+    learning, before = (get_condition(s, ConditionType.NOT_LEARNING) for s in (new, old))
+    if learning.status == "True" and learning.reason != before.reason:
+        yield f"Not learning ({learning.reason}): {learning.message}"
+    if before.status == "True" and learning.status == "False":
+        yield "Learning again"
     retry = new.restart_state.retry.next_retry_time
     if retry and retry != old.restart_state.retry.next_retry_time:
         yield f"Next attempt at {format_time(retry)}"

@@ -8,12 +8,14 @@ from pathlib import Path
 from raggrpo_api.fields.base import format_time
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
-from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import Resolved
+from raggrpo_operator.core.state.conditions import get_condition, is_true
 from raggrpo_operator.core.text.figures import Figures, figures
+from raggrpo_operator.core.text.status_text import phase_text
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 
 from .html_tables import cell_text, collapsible_table, table
@@ -75,6 +77,8 @@ def render_report(
 def _header(name: str, status: JobStatus, results: Figures) -> str:
     progress = status.progress
     css = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
+    if is_true(status, ConditionType.NOT_LEARNING):
+        css[Phase.SUCCEEDED] = "bad"
     tiles = {
         "Step": f"{progress.step} of {progress.total_steps or '?'}",
         "Mean reward, first → last 10 steps": _change(results.reward_first, results.reward_last),
@@ -94,9 +98,17 @@ def _header(name: str, status: JobStatus, results: Figures) -> str:
     times = " – ".join(map(format_time, filter(None, (status.start_time, status.completion_time))))
     return (
         f"<h1>{escape(name)}</h1><p>"
-        f'<span class="{css.get(status.phase, "")}">{escape(status.phase)}</span>'
-        f' <span class="soft">{escape(times)}</span></p><div class="tiles">{blocks}</div>'
+        f'<span class="{css.get(status.phase, "")}">{escape(phase_text(status))}</span>'
+        f' <span class="soft">{escape(times)}</span></p>{_not_learning(status)}'
+        f'<div class="tiles">{blocks}</div>'
     )
+
+
+def _not_learning(status: JobStatus) -> str:
+    condition = get_condition(status, ConditionType.NOT_LEARNING)
+    if condition.status != "True":
+        return ""
+    return f'<p class="bad">The run does not learn: {escape(condition.message)}</p>'
 
 
 def _validations(results: Figures) -> str:

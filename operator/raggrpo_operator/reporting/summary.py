@@ -7,19 +7,22 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
+from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.figures import END_STEPS
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_atomically
 
 
 def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
-    """Return phase, steps, attempts, rewards, held-out exact match and seconds by stage."""
+    """Return phase, outcome, attempts, rewards, held-out exact match and seconds by stage."""
     history, events = read_history(log_dir), read_events(log_dir)
     validations = {e["when"]: e for e in events if e["event"] == "validation"}
     rewards = [r["reward_mean"] for r in history if r.get("reward_mean") is not None]
     return {
         "phase": status.phase,
+        "notLearning": _not_learning(status),
         "step": status.progress.step,
         "totalSteps": status.progress.total_steps,
         "bestStep": status.best_step,
@@ -41,6 +44,14 @@ def write_summary(folder: Path, status: JobStatus, log_dir: Path) -> dict[str, A
     summary = summarize(status, log_dir)
     write_atomically(folder / SUMMARY, json.dumps(summary, indent=1))
     return summary
+
+
+def _not_learning(status: JobStatus) -> dict[str, str] | None:
+    """Return reason and message of the condition NotLearning if it is True, else None."""
+    condition = get_condition(status, ConditionType.NOT_LEARNING)
+    if condition.status != "True":
+        return None
+    return {"reason": condition.reason, "message": condition.message}
 
 
 def _validation_value(validations: dict[str, Record], when: str, name: str) -> float | None:

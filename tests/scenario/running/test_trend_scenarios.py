@@ -37,7 +37,7 @@ async def test_baseline_is_measured_again_in_new_attempt() -> None:
     assert scenario.condition(ConditionType.SLOWING_DOWN)[0] != "True"
 
 
-async def test_slowing_down_message_is_unchanged_while_condition_is_true() -> None:
+async def test_slowing_down_message_shows_current_pace() -> None:
     scenario = make_scenario()
     await until_step(scenario, 15)
     scenario.runtime.seconds_per_step = 1.4
@@ -46,8 +46,48 @@ async def test_slowing_down_message_is_unchanged_while_condition_is_true() -> No
 
     scenario.runtime.seconds_per_step = 1.6
     await until_step(scenario, 25)
+    later = scenario.condition(ConditionType.SLOWING_DOWN)
 
-    assert scenario.condition(ConditionType.SLOWING_DOWN) == first
+    assert first[2].startswith("1.40 s per step, 1.00 s at step 1")
+    assert later[2].startswith("1.60 s per step, 1.00 s at step 1")
+
+
+async def test_slowing_down_condition_is_cleared_at_end_of_job() -> None:
+    scenario = make_scenario()
+    await until_step(scenario, 15)
+    scenario.runtime.seconds_per_step = 1.4
+
+    await scenario.until_quiet()
+
+    assert scenario.condition(ConditionType.SLOWING_DOWN) == ("False", "AttemptEnded", "")
+    assert scenario.condition(ConditionType.COMPLETE)[0] == "True"
+
+
+async def test_slowing_down_condition_is_cleared_at_end_of_attempt() -> None:
+    scenario = make_scenario({(1, 33): head_is_lost})
+    await until_step(scenario, 15)
+    scenario.runtime.seconds_per_step = 1.4
+
+    await scenario.until(lambda status: status.attempt == 2)
+
+    assert scenario.condition(ConditionType.SLOWING_DOWN)[:2] == ("False", "AttemptEnded")
+
+
+@pytest.mark.row("A25")
+async def test_longer_completions_and_more_trained_groups_are_not_slow() -> None:
+    scenario = make_scenario(changes={"recovery.restartWhenDegraded": True})
+    runtime = scenario.runtime
+    runtime.seconds_by_stage = {"generate": 0.5, "train": 0.4}
+    runtime.tokens_by_stage = {"generate": 1000, "train": 200}
+    await until_step(scenario, 15)
+    runtime.seconds_per_step = 2.3
+    runtime.seconds_by_stage = {"generate": 1.0, "train": 1.2}
+    runtime.tokens_by_stage = {"generate": 2000, "train": 600}
+
+    await scenario.until_quiet()
+
+    assert scenario.condition(ConditionType.SLOWING_DOWN)[0] != "True"
+    assert len(scenario.attempts) == 1
 
 
 @pytest.mark.row("A25")

@@ -53,9 +53,11 @@ class FakeEnginePool:
         for stop in request.stop:
             before, matched, _ = text.partition(stop)
             text = before + matched + (self.carried if matched else "")
-        tokens = tuple(tokens_of(text)[: request.max_tokens])
+        complete = tokens_of(text)
+        tokens = tuple(complete[: request.max_tokens])
+        reason = "length" if len(complete) > len(tokens) else "stop"
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
-        future.set_result(Generation(tokens, (-0.5,) * len(tokens), "stop", policy_version=0))
+        future.set_result(Generation(tokens, (-0.5,) * len(tokens), reason, policy_version=0))
         return future
 
 

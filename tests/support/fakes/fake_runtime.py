@@ -17,6 +17,7 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.learning import Streak
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_api.trainer.progress import (
     CheckpointRef,
@@ -131,6 +132,11 @@ class FakeRuntime:
     """Stage that /progress misreports, or None for the real one."""
     seconds_per_step: float = STEP_SECONDS
     """Step duration, as reported by the trainer."""
+    seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    tokens_by_stage: dict[str, int] = field(default_factory=dict)
+    """Seconds and tokens of a step by stage, as reported by the trainer."""
+    streaks: list[Streak] = field(default_factory=list)
+    """Signs that the run learns nothing, as reported by the trainer."""
     mismatch_mean: float | None = None
     """Mean mismatch of the last step, as reported by the trainer."""
     save_seconds: float = 0.0
@@ -365,6 +371,9 @@ class FakeRuntime:
             total_steps=attempt.total_steps,
             started_from_step=None if loading else attempt.from_step,
             seconds_per_step=0.0 if loading else self.seconds_per_step,
+            seconds_by_stage=self.seconds_by_stage,
+            tokens_by_stage=self.tokens_by_stage,
+            streaks=[] if loading else self.streaks,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,

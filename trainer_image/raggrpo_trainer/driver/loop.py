@@ -11,9 +11,8 @@ anything: it raises an exception, and the operator decides what to restart.
 
 import asyncio
 import logging
-import statistics
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +29,6 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.outages import Needs, Outages, every_service
@@ -40,6 +38,7 @@ from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.sample_metrics import sample_metrics
 from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import Validator
 from raggrpo_trainer.weights.backend import weight_transfer_backend
@@ -150,10 +149,11 @@ async def _run_steps(components: Components, state: TrainState, batches: Lookahe
             prepared, rollouts = await _interruptible(components, state, next_rollouts, needs)
             seconds = {"retrieve": 0.0, "generate": clock() - started, "reward": 0.0}
         collector.check_failures(rollouts)
-        groups = components.hooks.trained_groups(step, collector.groups(rollouts))
+        groups = collector.groups(rollouts)
+        samples = sample_metrics(rollouts, groups)
+        groups = components.hooks.trained_groups(step, groups)
         if training.off_policy_steps and step < training.total_steps:
             next_rollouts = asyncio.create_task(_collect_next(batches, collector))
-        samples = sample_metrics(rollouts)
         position = TrainingPosition(step, prepared.cursor, components.key, samples, seconds)
         training_started = clock()
         metrics = await _train_step(components, groups, position)
@@ -313,31 +313,3 @@ async def _finish(components: Components, state: TrainState) -> None:
             break
     components.reporter.report_backups(components.backups.outcomes())
     components.reporter.report_stage(Stage.FINISHED)
-
-
-def sample_metrics(rollouts: Rollouts) -> SampleMetrics:
-    """Return the metrics of a step's samples (pure)."""
-    scored = rollouts.scored
-    rewards = [sample.reward for sample in scored if sample.reward is not None]
-    terms = sorted({term for sample in scored for term in sample.parts})
-    rewards_by_group: dict[int, set[float]] = {}
-    for sample in scored:
-        rewards_by_group.setdefault(sample.group, set()).add(sample.reward or 0.0)
-    has_zero_variance = [float(len(distinct) == 1) for distinct in rewards_by_group.values()]
-    lengths = [sum(sample.sampled) for sample in scored]
-    return SampleMetrics(
-        reward_mean=_mean(rewards),
-        reward_std=statistics.pstdev(rewards) if rewards else None,
-        reward_parts={
-            term: statistics.fmean(sample.parts[term] for sample in scored) for term in terms
-        },
-        exact_match=_mean([sample.exact_match for sample in scored]),
-        num_samples=len(rollouts.samples),
-        num_failed=len(rollouts.samples) - len(scored),
-        zero_variance=_mean(has_zero_variance) or 0.0,
-        response_tokens=_mean(lengths) or 0.0,
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None

@@ -10,7 +10,8 @@ from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.history import Record, read_events
+from raggrpo_api.trainer.history import Record, read_events, read_history
+from raggrpo_api.trainer.learning import Streak, streaks_of
 from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, segments_after
 from raggrpo_trainer.checkpoint.folder import CheckpointName
@@ -56,7 +57,8 @@ async def resume(
     log.info("resuming from the ranks' state after step %d; no checkpoint is loaded", position.step)
     ref = newest.ref() if newest is not None else None
     segments = segments_after(newest.meta, config, identity=identity) if newest is not None else ()
-    reporter.report_resume(position.step, ref, store.best, store.skipped, segments)
+    streaks = await _earlier_streaks(config, position.step)
+    reporter.report_resume(position.step, ref, store.best, store.skipped, segments, streaks)
     record = retained.record()
     if record is not None and position.step > max(reported_step, saved_step):
         reporter.report_step(record)
@@ -91,7 +93,8 @@ async def _load_newest(
             continue
         step = checkpoint.meta.step
         segments = segments_after(checkpoint.meta, config, identity=identity)
-        reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped, segments)
+        streaks = await _earlier_streaks(config, step)
+        reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped, segments, streaks)
         return TrainState(step, checkpoint.meta.cursor, step, segments=segments)
     reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
@@ -111,6 +114,16 @@ def removed_checkpoint(store: CheckpointStore, events: Sequence[Record]) -> list
     is_known = folder.exists() or str(folder) in {each.path for each in store.skipped}
     reason = "the folder no longer exists"
     return [] if is_known else [SkippedCheckpoint(path=str(folder), reason=reason)]
+
+
+async def _earlier_streaks(config: TrainerConfig, step: int) -> list[Streak]:
+    """Return the streaks of earlier attempts up to `step`; an unreadable history has none."""
+    try:
+        history = await asyncio.to_thread(read_history, Path(config.monitoring.log_dir))
+    except OSError as error:
+        log.warning("the history of earlier attempts cannot be read: %s", error)
+        return []
+    return streaks_of(record for record in history if record["step"] <= step)
 
 
 def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ HISTORY_BYTES = 32 * 2**20
 """History size in bytes after which only every 10th step is written; at twice that, every 100th."""
 MAX_BOARD_STEPS = 20_000
 """Number of steps (2 KiB each) after which TensorBoard and W&B get only every 10th step."""
-RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "end"})
+RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "learning", "end"})
 """Events that are always written; other events occur with each checkpoint and are thinned out."""
 
 

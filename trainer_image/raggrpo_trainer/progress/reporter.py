@@ -16,6 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.learning import (
+    Streak,
+    extended,
+    not_learning,
+    not_learning_message,
+    window_steps,
+)
 from raggrpo_api.trainer.progress import (
     MAX_SEGMENTS,
     CheckpointRef,
@@ -63,6 +70,9 @@ class Reporter:
         self._stage = Stage.CONNECTING
         self._replacements = 0
         self._recent: deque[StepRecord] = deque(maxlen=config.monitoring.history_window)
+        self._window = window_steps(config.monitoring.history_window, config.training.total_steps)
+        self._not_learning = ""
+        """Why the run does not learn, or ""."""
         self._progress = Progress(
             attempt=config.attempt.number,
             epoch=epoch,
@@ -91,10 +101,12 @@ class Reporter:
         best: "Checkpoint | None" = None,
         skipped: Sequence[SkippedCheckpoint] = (),
         segments: Sequence[Segment] = (),
+        streaks: Sequence[Streak] = (),
     ) -> None:
         """Report the step to resume from (0 without a checkpoint) and skipped checkpoints.
 
-        `segments` are those of the checkpoint, and the one that starts after it.
+        `segments` are those of the checkpoint, and the one that starts after it. `streaks` are
+        those of the history up to `step`.
         """
         self._update(
             step=step,
@@ -103,7 +115,10 @@ class Reporter:
             **_best_fields(best),
             skipped_checkpoints=list(skipped[:MAX_SKIPPED_CHECKPOINTS]),
             segments=list(segments[-MAX_SEGMENTS:]),
+            streaks=list(streaks),
         )
+        streak = not_learning(streaks, step, self._window)
+        self._not_learning = streak.reason if streak is not None else ""
         path = checkpoint.path if checkpoint else ""
         reasons = {s.path: s.reason for s in skipped}
         self._event("resume", checkpoint=path, skipped=reasons)
@@ -130,8 +145,11 @@ class Reporter:
         """Report a completed step."""
         self._recent.append(record)
         median = statistics.median(each.step_seconds for each in self._recent)
-        self._update(step=record.step, seconds_per_step=median)
+        earlier, examples = self._progress.streaks, record.samples.examples
+        streaks = extended(earlier, record.step, record.scalars(), examples)
+        self._update(step=record.step, seconds_per_step=median, streaks=streaks)
         self._thread.enqueue(record)
+        self._report_learning(not_learning(streaks, record.step, self._window))
 
     def report_save(
         self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"
@@ -166,6 +184,19 @@ class Reporter:
         self._event("end", exit_code=code, message=message[:MAX_MESSAGE_CHARACTERS])
         self._thread.finish()
 
+    def _report_learning(self, streak: Streak | None) -> None:
+        """Log and record whether the run learns, if that or the reason has changed."""
+        reason = streak.reason if streak is not None else ""
+        if reason == self._not_learning:
+            return
+        self._not_learning = reason
+        text = not_learning_message(streak) if streak is not None else ""
+        if streak is not None:
+            log.warning("the run is not learning (%s): %s", reason, text)
+        else:
+            log.info("the run is learning again")
+        self._event("learning", reason=reason, message=text)
+
     def _update_stage(self) -> None:
         before = self._progress
         now = self._clock()
@@ -192,6 +223,7 @@ class Reporter:
             name: statistics.median(each.get(name, 0.0) for each in recent)
             for name in (recent[-1] if recent else {})
         }
+        tokens = [each.stage_tokens() for each in tuple(self._recent)]
         progress = self._progress
         seconds = self._clock() - self._stage_since
         is_waiting = progress.stage is Stage.WAITING_FOR_ENDPOINT
@@ -199,6 +231,10 @@ class Reporter:
             "stage_seconds": seconds,
             "waited_seconds": progress.waited_seconds + (seconds if is_waiting else 0.0),
             "seconds_by_stage": medians,
+            "tokens_by_stage": {
+                name: round(statistics.median(each[name] for each in tokens))
+                for name in (tokens[-1] if tokens else {})
+            },
             "time": utc_now(),
         }
         return progress.model_copy(update=changes)

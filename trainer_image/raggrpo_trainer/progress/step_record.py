@@ -50,3 +50,10 @@ class StepRecord:
         """Return the seconds by stage; the rest of the step is `other`."""
         other = max(0.0, self.step_seconds - sum(self.seconds.values()))
         return {**self.seconds, "other": other}
+
+    def stage_tokens(self) -> dict[str, int]:
+        """Return the tokens of the stages whose duration grows with them."""
+        return {
+            "generate": self.trained.num_sampled_tokens,
+            "train": self.trained.num_trained_tokens,
+        }

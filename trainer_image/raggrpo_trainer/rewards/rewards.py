@@ -118,6 +118,17 @@ def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
             assert_never(mode)
 
 
+def is_parsed(sample: RewardSample, mode: RetrievalMode, marker: str) -> bool:
+    """Return whether the completion has the output that the reward reads.
+
+    This is a non-blank answer after `marker`, if it is specified and the mode is not Reward;
+    otherwise the format of `format_score`.
+    """
+    if marker and mode is not RetrievalMode.REWARD:
+        return bool(final_answer(sample.completion, marker))
+    return format_score(sample, mode) > 0.0
+
+
 def rag_score(
     actor: Sequence[Passage], reference: Sequence[Passage], score_threshold: float
 ) -> float:

@@ -27,7 +27,7 @@ from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient
-from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample, is_parsed
 from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 from raggrpo_trainer.sample_failures import SampleFailed, source_of
 
@@ -216,10 +216,13 @@ class Collector:
             sample.append_generation(generation)
             text = self._decode(generation.token_ids)
             remaining = self._config.data.max_response_length - len(sample.token_ids)
-            if SEARCH_END not in text or turn == retrieval.max_turns or remaining <= 1:
+            if SEARCH_END not in text or turn == retrieval.max_turns:
                 return
             query = search_query(text)
             if query is None:
+                return
+            if remaining <= 1:
+                sample.is_truncated = True
                 return
             if not query:
                 sample.append_retrieved(self._tokens(NO_QUERY)[: remaining - 1])
@@ -277,6 +280,7 @@ class Collector:
             fields=fields,
             columns=sample.prompt.columns,
         )
+        sample.is_parsed = is_parsed(subject, spec.mode, self._config.reward.answer_marker)
         try:
             if fields is not None:
                 subject = replace(subject, retrieved=await self._retrieve_for_reward(subject))

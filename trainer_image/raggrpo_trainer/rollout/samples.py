@@ -27,6 +27,10 @@ class Sample:
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     exact_match: float = 0.0
+    is_truncated: bool = False
+    """Whether the completion was cut at `data.maxResponseLength`."""
+    is_parsed: bool | None = None
+    """Whether the completion has the output that the reward reads; None if it was not scored."""
     failure: str = ""
 
     @property
@@ -43,6 +47,7 @@ class Sample:
         self.token_ids += generation.token_ids
         self.sampled += [True] * len(generation.token_ids)
         self.logprobs += generation.logprobs
+        self.is_truncated = generation.finish_reason == "length"
 
     def append_retrieved(self, token_ids: Sequence[int]) -> None:
         """Append retrieved tokens, which are context only and never trained on."""

@@ -9,13 +9,14 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_api.trainer.learning import NotLearningReason
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.spec.violation import Reason as RuleReason
 
 MAX_MESSAGE = 1024
 """Maximum characters of a condition's message."""
-Reason = ConditionReason | Cause | CheckId | RuleReason
+Reason = ConditionReason | Cause | CheckId | RuleReason | NotLearningReason
 """Every reason that a condition may have."""
 
 

@@ -23,6 +23,7 @@ EXPLANATIONS = (
     (ConditionType.RETRIEVER_READY, "False"),
     (ConditionType.CLUSTER_READY, "False"),
     (ConditionType.CHECKPOINT_HEALTHY, "False"),
+    (ConditionType.NOT_LEARNING, "True"),
     (ConditionType.SLOWING_DOWN, "True"),
     (ConditionType.HOST_MEMORY_GROWING, "True"),
     (ConditionType.POLICY_MISMATCH, "True"),
@@ -53,6 +54,8 @@ def _reason(status: JobStatus) -> str:
         return ConditionReason.NOT_READY
     if explanation.reason == ConditionReason.RESTARTING and status.attempts:
         return status.attempts[0].cause or explanation.reason
+    if explanation.type is ConditionType.COMPLETE and is_true(status, ConditionType.NOT_LEARNING):
+        return get_condition(status, ConditionType.NOT_LEARNING).reason
     return explanation.reason
 
 

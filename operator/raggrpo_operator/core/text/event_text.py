@@ -20,6 +20,7 @@ WARNING_CONDITIONS = {
         "Logprobs of trainer and engine differ",
         "Logprobs of trainer and engine agree again",
     ),
+    ConditionType.NOT_LEARNING: ("The run is not learning", "The run is learning again"),
     ConditionType.WAITING_FOR_ENDPOINT: (
         "Waiting for an unavailable service",
         "The service is available again",
@@ -44,6 +45,8 @@ def event_note(status: JobStatus, now: Condition, before: Condition) -> str:
             return "The job is resumed" if was_user else ""
         case ((ConditionType.COMPLETE | ConditionType.FAILED), "False"):
             return "The job is reopened" if before.status == "True" else ""
+        case _, "False" if now.reason == ConditionReason.ATTEMPT_ENDED:
+            return ""  # nothing has improved
         case kind, "False" if kind in WARNING_CONDITIONS:
             return WARNING_CONDITIONS[kind][1] if before.status == "True" else ""
     return f"{headline}: {message}" if headline and message else headline

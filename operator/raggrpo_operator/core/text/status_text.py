@@ -23,6 +23,13 @@ def render_status(status: JobStatus, width: int = 100) -> str:
     return "\n".join(_lines(status, width)) + "\n"
 
 
+def phase_text(status: JobStatus) -> str:
+    """Return the phase, with the reason if the job does not learn: even success is then none."""
+    condition = get_condition(status, ConditionType.NOT_LEARNING)
+    is_learning = condition.status != "True"
+    return status.phase if is_learning else f"{status.phase}, NotLearning ({condition.reason})"
+
+
 def reward(status: JobStatus) -> str:
     """Return the latest mean reward, or "" before the first step."""
     values = {metric.name: metric.value for metric in status.progress.metrics}
@@ -40,8 +47,11 @@ def labeled(label: str, text: str, width: int) -> Iterator[str]:
 
 
 def _lines(status: JobStatus, width: int) -> Iterator[str]:
-    yield from labeled("phase", status.phase, width)
+    yield from labeled("phase", phase_text(status), width)
     yield from labeled("progress", _progress(status), width)
+    learning = get_condition(status, ConditionType.NOT_LEARNING)
+    if learning.status == "True":
+        yield from labeled("learning", f"no: {learning.message}", width)
     outage = get_condition(status, ConditionType.WAITING_FOR_ENDPOINT)
     if outage.status == "True":
         yield from labeled("waiting", f"for {outage.message}", width)

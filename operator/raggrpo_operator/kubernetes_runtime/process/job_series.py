@@ -23,6 +23,7 @@ GAUGES = {
     "effective_training_time_ratio": "Share of time spent on retained steps.",
     "waiting_time_ratio": "Share of time spent waiting for unavailable services.",
     "waiting_for_endpoint": "1 if the job is waiting for an unavailable service.",
+    "not_learning": "1 if recent steps show that the job learns nothing.",
     "stalls": "Attempts that ended with cause Stalled.",
     "gpus": "GPUs requested by the job.",
 }
@@ -58,6 +59,7 @@ class JobSeries(Collector):
             "lost_steps": status.restarts.lost_steps,
             "waiting_time_ratio": float(status.waiting_time_ratio or 0),
             "waiting_for_endpoint": is_true(status, ConditionType.WAITING_FOR_ENDPOINT),
+            "not_learning": is_true(status, ConditionType.NOT_LEARNING),
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,
         }

@@ -31,6 +31,7 @@ WARNING_WHEN_TRUE = frozenset(
         ConditionType.SLOWING_DOWN,
         ConditionType.HOST_MEMORY_GROWING,
         ConditionType.POLICY_MISMATCH,
+        ConditionType.NOT_LEARNING,
         ConditionType.RECONCILING,
     }
 )

@@ -51,6 +51,9 @@ def make_step(step: int, **changes: Any) -> StepRecord:
         num_samples=8,
         num_failed=1,
         zero_variance=0.5,
+        zero_reward=0.5,
+        truncated=0.25,
+        parsed=0.75,
         response_tokens=8.0,
     )
     record = StepRecord(

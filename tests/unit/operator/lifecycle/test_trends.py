@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,65 @@ def test_slowdown_message_names_stage_that_grew_most() -> None:
     )
 
     assert message == "14.70 s per step, 10.00 s at step 10: generate grew from 4.00 to 8.50 s"
+
+
+TOKENS = {"generate": 4000, "train": 1000}
+WITH_TOKENS = replace(BASELINE, tokens_by_stage=TOKENS)
+
+
+def slowdown_of(
+    stages: dict[str, float], tokens: dict[str, int], baseline: Baseline = WITH_TOKENS
+) -> str:
+    """Return the message for a step that takes the sum of its stages."""
+    progress = at(
+        59, seconds_per_step=sum(stages.values()), seconds_by_stage=stages, tokens_by_stage=tokens
+    )
+    return slowdown_message(baseline, progress, is_slow=False)
+
+
+@pytest.mark.row("A25")
+@pytest.mark.parametrize(
+    ("stages", "tokens", "is_slow"),
+    [
+        pytest.param((8.0, 5.0, 1.0), (8000, 1000), False, id="longer answers"),
+        pytest.param((4.0, 15.0, 1.0), (4000, 3000), False, id="more groups with variance"),
+        pytest.param((8.0, 10.0, 1.0), (8000, 2000), False, id="both"),
+        pytest.param((8.0, 5.0, 1.0), (4000, 1000), True, id="slower engine"),
+        pytest.param((4.0, 10.0, 1.0), (4000, 1000), True, id="slower ranks"),
+        pytest.param((4.0, 5.0, 6.0), (4000, 1000), True, id="slower service"),
+        pytest.param((16.0, 5.0, 1.0), (8000, 1000), True, id="longer answers, slower engine"),
+        pytest.param((4.0, 5.0, 1.0), (400, 0), False, id="shorter answers, fixed costs"),
+        pytest.param((8.0, 5.0, 1.0), (0, 0), True, id="tokens unknown"),
+    ],
+)
+def test_slowdown_compares_pace_per_token(
+    stages: tuple[float, float, float], tokens: tuple[int, int], is_slow: bool
+) -> None:
+    seconds = dict(zip(("generate", "train", "other"), stages, strict=True))
+    message = slowdown_of(seconds, dict(zip(("generate", "train"), tokens, strict=True)))
+    assert bool(message) is is_slow
+
+
+def test_first_groups_with_variance_are_not_slow() -> None:
+    baseline = replace(WITH_TOKENS, tokens_by_stage={"generate": 4000, "train": 0})
+    stages = {"generate": 4.0, "train": 30.0, "other": 1.0}
+    assert slowdown_of(stages, TOKENS, baseline) == ""
+
+
+def test_slowdown_message_shows_pace_per_token() -> None:
+    stages = {"generate": 16.0, "train": 5.0, "other": 1.0}
+    assert slowdown_of(stages, {"generate": 8000, "train": 1000}) == (
+        "22.00 s per step, 10.00 s at step 10 (14.00 s for the current number of tokens): "
+        "generate grew from 4.00 to 16.00 s (2 ms per generated token, 1 ms at step 10)"
+    )
+
+
+def test_slowdown_message_accepts_tokens_of_unknown_stage() -> None:
+    baseline = replace(BASELINE, tokens_by_stage={"other": 10})
+    stages = {"generate": 4.0, "train": 5.0, "other": 9.0}
+    assert slowdown_of(stages, {"other": 10}, baseline).endswith(
+        "other grew from 1.00 to 9.00 s (900 ms per other token, 100 ms at step 10)"
+    )
 
 
 @pytest.mark.parametrize(

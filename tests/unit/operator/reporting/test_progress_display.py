@@ -11,7 +11,9 @@ from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import RestartState, RetryState
+from raggrpo_api.trainer.learning import NotLearningReason
 from raggrpo_api.trainer.progress import Metric, Segment
 from raggrpo_operator.core.state.conditions import set_condition
 from raggrpo_operator.reporting.progress_display import (
@@ -166,3 +168,24 @@ def test_terminal_shows_bar_stage_and_events() -> None:
     assert "20 %" in shown
     assert "Step 12/60" in shown
     assert "Stage Training for 0 s" in shown
+
+
+def test_not_learning_is_printed_once_and_when_cleared() -> None:
+    def with_learning(value: bool, reason: NotLearningReason | ConditionReason) -> JobStatus:
+        kind, message = ConditionType.NOT_LEARNING, "reward 0" if value else ""
+        return set_condition(make_status(12), kind, value, reason, message, NOW)
+
+    bad = with_learning(True, NotLearningReason.NO_REWARD_SIGNAL)
+    worse = with_learning(True, NotLearningReason.ALL_TRUNCATED)
+    good = with_learning(False, ConditionReason.LEARNING)
+
+    lines = [
+        list(status_changes(*pair)) for pair in pairwise([make_status(12), bad, bad, worse, good])
+    ]
+
+    assert lines == [
+        ["Not learning (NoRewardSignal): reward 0"],
+        [],
+        ["Not learning (AllTruncated): reward 0"],
+        ["Learning again"],
+    ]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
-from raggrpo_api.status.conditions import Phase
+from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_cli.main import app
@@ -222,3 +222,23 @@ def test_compare_reports_equal_configurations(tmp_path: Path) -> None:
     one, two = (make_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
     assert result.stdout.splitlines()[-2:] == ["Different fields", "none"]
+
+
+def test_report_of_job_without_learning_differs_from_success(tmp_path: Path) -> None:
+    condition = Condition(
+        type=ConditionType.NOT_LEARNING,
+        status="True",
+        reason="NoRewardSignal",
+        message="100 % of completions have reward 0 since step 1: see <answer>",
+    )
+    status = make_status(conditions=[condition])
+
+    html = write_report(tmp_path, tmp_path, status).read_text()
+
+    assert '<span class="bad">Succeeded, NotLearning (NoRewardSignal)</span>' in html
+    assert "The run does not learn: 100 % of completions have reward 0 since step 1" in html
+    assert "<answer>" not in html
+    assert (
+        '<span class="good">Succeeded</span>'
+        in write_report(tmp_path, tmp_path, make_status()).read_text()
+    )

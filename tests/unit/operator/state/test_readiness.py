@@ -36,6 +36,19 @@ Setting = tuple[Kind, bool | None, str]
         ([RESTARTS, (Kind.CLUSTER_READY, True, "Ready")], ("False", "WorkerLost")),
         ([RESTARTS, (Kind.FAILED, True, "VolumeFull")], ("False", "VolumeFull")),
         ([RESTARTS, (Kind.COMPLETE, True, "TargetReached")], ("True", "TargetReached")),
+        ([TRAINS, (Kind.NOT_LEARNING, True, "AllTruncated")], ("True", "AllTruncated")),
+        (
+            [
+                (Kind.PROGRESSING, False, "Complete"),
+                (Kind.COMPLETE, True, "TargetReached"),
+                (Kind.NOT_LEARNING, True, "AllTruncated"),
+            ],
+            ("True", "AllTruncated"),
+        ),
+        (
+            [(Kind.SUSPENDED, True, "Suspended"), (Kind.NOT_LEARNING, True, "AllTruncated")],
+            ("False", "Suspended"),
+        ),
     ],
 )
 def test_ready_has_reason_of_most_significant_condition(

@@ -210,3 +210,20 @@ def test_wrapped_pod_lines_are_indented() -> None:
     [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
     assert lines[first + 1].startswith("      ")
     assert lines[first + 1][6] != " "
+
+
+def test_status_of_job_without_learning_differs_from_success() -> None:
+    condition = Condition(
+        type=ConditionType.NOT_LEARNING,
+        status="True",
+        reason="ZeroVariance",
+        message="100 % of groups have equal rewards since step 1",
+    )
+    status = replace(make_status(), phase=Phase.SUCCEEDED, conditions=[condition])
+
+    shown = render_status(status).splitlines()
+
+    assert "phase     Succeeded, NotLearning (ZeroVariance)" in shown
+    assert "learning  no: 100 % of groups have equal rewards since step 1" in shown
+    cleared = replace(condition, status="False", reason="Learning", message="")
+    assert "learning  " not in render_status(replace(status, conditions=[cleared]))

@@ -281,3 +281,15 @@ async def test_unchanged_values_start_no_segment(tmp_path: Path) -> None:
 
     assert resumed.state.segments == ()
     assert (resumed.segment_events, resumed.progress.segments) == ([], [])
+
+
+async def test_streaks_of_earlier_attempts_end_at_resumed_step(tmp_path: Path) -> None:
+    earlier = Reporter(make_config(tmp_path), 0, publish=Published())
+    for step in (1, 2, 3, 4, 5, 6):
+        earlier.report_step(make_step(step, truncated=1.0 if step > 1 else 0.0, zero_variance=1.0))
+    earlier.close()
+
+    resumed = await resume_job(tmp_path, None)
+
+    streaks = [(each.reason, each.since, each.share) for each in resumed.progress.streaks]
+    assert streaks == [("AllTruncated", 2, 1.0), ("ZeroVariance", 1, 1.0)]

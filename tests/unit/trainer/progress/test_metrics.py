@@ -4,7 +4,7 @@ from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.progress.metrics import PROBE_METRICS, STEP_METRICS
 
-NOT_SCALARS = {"reward_parts", "non_finite"}
+NOT_SCALARS = {"reward_parts", "non_finite", "examples"}
 RATES = {"samples_per_second", "tokens_per_second"}
 
 

@@ -1,3 +1,4 @@
+import logging
 import math
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from raggrpo_api.limits import MAX_PROGRESS_BYTES
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.learning import NotLearningReason
 from raggrpo_api.trainer.progress import (
     CheckpointRef,
     EndpointOutage,
@@ -128,6 +130,55 @@ def test_seconds_by_stage_are_medians(tmp_path: Path) -> None:
 
     parts = {"generate": 2.0, "train": 1.0, "other": 0.5}
     assert published.progresses[-1].seconds_by_stage == parts
+
+
+def test_tokens_by_stage_are_medians(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(make_config(tmp_path), 1, publish=published)
+    for step, tokens in enumerate((100, 900, 200), start=1):
+        record = make_step(step, num_sampled_tokens=tokens, num_trained_tokens=tokens // 2)
+        reporter.report_step(record)
+    reporter.close()
+
+    assert published.progresses[-1].tokens_by_stage == {"generate": 200, "train": 100}
+
+
+def test_not_learning_is_logged_and_recorded_until_it_no_longer_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    published = Published()
+    reporter = Reporter(
+        make_config(tmp_path, {"monitoring.historyWindow": 3}), 3, publish=published
+    )
+    example = {NotLearningReason.ALL_TRUNCATED: "sample 0/0 has reward 0: 'on and on'"}
+    with caplog.at_level(logging.INFO):
+        for step, truncated in enumerate((0.5, 1.0, 1.0, 1.0, 1.0), start=1):
+            reporter.report_step(make_step(step, truncated=truncated, examples=example))
+        [streak] = published.wait_for(lambda progress: progress.step == 5).streaks
+        reporter.report_step(make_step(6, truncated=0.5))
+    reporter.close()
+
+    assert (streak.reason, streak.since, streak.share) == ("AllTruncated", 2, 1.0)
+    assert published.progresses[-1].streaks == []
+    events = [each for each in read_events(tmp_path / "logs") if each["event"] == "learning"]
+    assert [(each["step"], each["reason"]) for each in events] == [(4, "AllTruncated"), (6, "")]
+    assert events[0]["message"].endswith("example: sample 0/0 has reward 0: 'on and on'")
+    assert "the run is not learning (AllTruncated): 100 % of completions" in caplog.text
+    assert "the run is learning again" in caplog.text
+
+
+def test_shares_are_in_history_and_metrics(tmp_path: Path) -> None:
+    published = Published()
+    reporter = Reporter(make_config(tmp_path), 3, publish=published)
+    reporter.report_step(make_step(1, truncated=0.25, parsed=0.75, zero_reward=0.5))
+    reporter.close()
+
+    [record] = read_history(tmp_path / "logs")
+    assert (record["truncated"], record["parsed"], record["zero_reward"]) == (0.25, 0.75, 0.5)
+    page = published.metrics[-1]
+    assert 'raggrpo_truncated{job="small"} 0.25' in page
+    assert 'raggrpo_parsed{job="small"} 0.75' in page
+    assert 'raggrpo_zero_variance{job="small"} 0.5' in page
 
 
 @pytest.mark.row("A10")

@@ -14,6 +14,7 @@ from raggrpo_trainer.rewards.rewards import (
     Score,
     final_answer,
     format_score,
+    is_parsed,
     rag_score,
     term_names,
 )
@@ -132,6 +133,26 @@ def test_format_reward_depends_on_retrieval_mode(
     mode: RetrievalMode, sample: RewardSample, expected: float
 ) -> None:
     assert format_score(sample, mode) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "marker", "sample", "expected"),
+    [
+        (RetrievalMode.NONE, "####", make_sample("3 + 4 = 7\n#### 7"), True),
+        (RetrievalMode.NONE, "####", make_sample("3 + 4 = 7"), False),
+        (RetrievalMode.NONE, "####", make_sample("7 ####"), False),
+        (RetrievalMode.SEARCH, "####", make_sample("#### 7"), True),
+        (RetrievalMode.SEARCH, "", make_sample("#### 7"), False),
+        (RetrievalMode.REWARD, "####", make_sample("#### 7", fields=None), False),
+        (RetrievalMode.REWARD, "####", make_sample("{}", fields={"query": "x"}), True),
+        (RetrievalMode.PROMPT, "", make_sample("Paris"), True),
+        (RetrievalMode.PROMPT, "", make_sample(" \n"), False),
+    ],
+)
+def test_completion_is_parsed_if_it_has_what_the_reward_reads(
+    mode: RetrievalMode, marker: str, sample: RewardSample, expected: bool
+) -> None:
+    assert is_parsed(sample, mode, marker) is expected
 
 
 async def test_reward_is_weighted_sum_of_unweighted_terms() -> None:

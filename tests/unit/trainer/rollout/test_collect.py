@@ -350,6 +350,27 @@ async def test_search_results_stay_within_token_budget(length: int, tmp_path: Pa
     assert all(len(r.prompt_ids) - len("question ") + r.max_tokens == length for r in requests)
 
 
+@pytest.mark.parametrize(
+    ("length", "write", "is_truncated"),
+    [
+        (256, search_once, False),
+        (20, search_once, True),  # within the first query
+        (len(SEARCH) + 1, lambda _: SEARCH, True),  # no room for results
+        (40, lambda _: SEARCH, True),  # within the second turn
+        (256, lambda _: "<answer>right</answer>", False),
+    ],
+)
+async def test_search_that_does_not_fit_is_truncated(
+    length: int, write: Write, is_truncated: bool, tmp_path: Path
+) -> None:
+    async with serving(search_r1()) as kb:
+        config = make_search_config(tmp_path, kb.url, length, maxTurns=8)
+        sample, _ = await run_search(config, write)
+
+    assert sample.is_truncated is is_truncated
+    assert sample.is_parsed is not is_truncated
+
+
 async def test_failed_search_drops_its_sample(tmp_path: Path) -> None:
     async with serving(always({"error": "gone"}, status=404)) as kb:
         config = make_search_config(tmp_path, kb.url, 256)

@@ -54,6 +54,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.SUPERSEDED: Policy(Restart.WARM, is_counted=False),
     Cause.SUSPENDED: Policy(Restart.NEW, is_counted=False),
     Cause.DEGRADED: Policy(Restart.WARM, is_counted=False),
+    Cause.NOT_LEARNING: _NEVER,
     Cause.STOPPED: _WARM,
     Cause.IMAGE_CHANGED: _NEVER,
     Cause.HEAD_LOST: _WARM,  # works if the restarted head restores the cluster

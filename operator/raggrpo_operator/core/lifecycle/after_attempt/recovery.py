@@ -18,9 +18,11 @@ from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.core.lifecycle.actions import StopRetrievers
 from raggrpo_operator.core.lifecycle.deadlines import outages
+from raggrpo_operator.core.lifecycle.during_attempt import learning, trends
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.lifecycle.warnings import update_interval_warning
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
+from raggrpo_operator.core.state.conditions import get_condition, is_true
 from raggrpo_operator.core.state.training_time import retained_seconds, with_ratios
 
 from .node_exclusion import avoided_nodes, with_decayed_counts, with_node_failure
@@ -42,8 +44,11 @@ JITTER = 0.1
 
 def settle(this: Round, cause: Cause, message: str, short_of: Shortage | None = None) -> Decision:
     """Record the cause of the newest attempt's end, then complete, restart or fail the job."""
+    if cause is Cause.SUCCEEDED and (why := learning.failure(this.status, this.spec)):
+        cause, message = Cause.NOT_LEARNING, why
     this.status = _with_end(this.status, cause, message, this.now)
     outages.clear_waiting(this, ConditionReason.ATTEMPT_ENDED)
+    this.set_conditions(trends.end_changes(this.status))
     if cause in WRITE_FAILURES:
         this.set_condition(ConditionType.CHECKPOINT_HEALTHY, False, cause, message)
     record = this.record
@@ -146,6 +151,9 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
 
 
 def _complete(this: Round, message: str) -> Decision:
+    if is_true(this.status, ConditionType.NOT_LEARNING):
+        reason = get_condition(this.status, ConditionType.NOT_LEARNING).reason
+        message = f"{message}; NotLearning ({reason})"
     this.set_condition(ConditionType.COMPLETE, True, ConditionReason.TARGET_REACHED, message)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.COMPLETE)
     this.set_condition(ConditionType.CLUSTER_READY, False, ConditionReason.COMPLETE)

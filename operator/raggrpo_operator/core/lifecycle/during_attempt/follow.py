@@ -13,7 +13,7 @@ from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.sizing.grace import grace_seconds
 from raggrpo_operator.core.state.conditions import STARTING_STAGES, get_condition, is_true
 
-from . import trends
+from . import learning, trends
 
 FOLLOW_SECONDS = 1.0
 """Seconds between two reads of /progress."""
@@ -59,6 +59,8 @@ def follow(this: Round, progress: Progress | None) -> Decision:
     this.set_conditions(trends.mismatch_change(this.status, progress))
     if this.spec.recovery.restart_when_degraded and (why := trends.degradation(this.status)):
         return _record_intent(this, Cause.DEGRADED, why)
+    if why := learning.stop_reason(this.status, progress, this.spec):
+        return _record_intent(this, Cause.NOT_LEARNING, why)
     is_starting = progress.stage in STARTING_STAGES
     reason = ConditionReason.STARTING if is_starting else ConditionReason.TRAINING
     this.set_condition(ConditionType.PROGRESSING, True, reason, f"attempt {this.record.number}")

@@ -19,6 +19,8 @@ from raggrpo_operator.core.state.training_time import (
     with_ratios,
 )
 
+from .learning import learning_change
+
 
 def update_progress(
     this: Round, attempt: AttemptObserved | None, progress: Progress | None
@@ -46,6 +48,7 @@ def update_progress(
     if progress.save_seconds > this.state.slowest_save_seconds:
         this.state = replace(this.state, slowest_save_seconds=round(progress.save_seconds, 1))
     _verify_resume(this, progress, was_verified=was_verified)
+    this.set_conditions(learning_change(this.status, progress, this.spec))
     step_before = this.status.progress.step
     this.status = replace(
         this.status,

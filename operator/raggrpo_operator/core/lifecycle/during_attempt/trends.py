@@ -1,8 +1,10 @@
 """Trend conditions of a running attempt. Pure.
 
 SlowingDown and HostMemoryGrowing compare the attempt with a baseline taken after its first steps;
-with `recovery.restartWhenDegraded`, either condition restarts the attempt. PolicyMismatch only
-warns: the trainer itself exits on a larger mismatch.
+with `recovery.restartWhenDegraded`, either condition restarts the attempt. The baseline is scaled
+to the current numbers of tokens, because a step with longer completions, or with more groups to
+train on, takes longer although nothing is slow. PolicyMismatch only warns: the trainer itself exits
+on a larger mismatch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,9 +23,9 @@ from raggrpo_operator.core.state.conditions import ConditionChange, get_conditio
 WARM_UP_STEPS = 10
 """Steps before the baseline is taken; the first steps fill caches and compile kernels."""
 SLOW_RATIO = 1.3
-"""Step time relative to the baseline at which SlowingDown becomes True."""
+"""Step time relative to the scaled baseline at which SlowingDown becomes True."""
 RECOVERED_RATIO = 1.2
-"""Step time relative to the baseline at which SlowingDown becomes False again."""
+"""Step time relative to the scaled baseline at which SlowingDown becomes False again."""
 MIN_SPAN_STEPS = 20
 """Minimum number of steps since the baseline for extrapolating memory growth."""
 MIN_GROWTH = 0.05
@@ -32,6 +34,8 @@ MAX_BYTES = 2.0**50
 """Maximum plausible memory usage in bytes; larger reports are ignored."""
 MEMORY_METRICS = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
 """Metric with the maximum memory usage over the pods of each role."""
+TOKENS = {"generate": "generated", "train": "trained"}
+"""Name of the tokens of each stage that has tokens."""
 TREND_REASONS = {
     ConditionType.SLOWING_DOWN: {
         True: ConditionReason.STEP_TIME_INCREASED,
@@ -88,16 +92,14 @@ def baseline_of(progress: Progress) -> Baseline:
         step=progress.step,
         seconds=round(progress.seconds_per_step, 3),
         seconds_by_stage={k: round(v, 3) for k, v in progress.seconds_by_stage.items()},
+        tokens_by_stage=dict(progress.tokens_by_stage),
         host_memory=round(_memory(progress, PodRole.HEAD)),
         rank_memory=round(_memory(progress, PodRole.TRAINER)),
     )
 
 
 def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
-    """Yield the transitions of SlowingDown and HostMemoryGrowing.
-
-    A condition that stays True keeps its message, which would otherwise change with every step.
-    """
+    """Yield the changes of SlowingDown and HostMemoryGrowing; messages have current values."""
     baseline = status.restart_state.baseline
     if progress.stage is not Stage.TRAINING or progress.started_from_step is None:
         return
@@ -114,7 +116,7 @@ def trend_changes(status: JobStatus, progress: Progress) -> Iterator[ConditionCh
             ConditionType.HOST_MEMORY_GROWING: memory_growth_message(baseline, progress, limits),
         }
     for kind, message in messages.items():
-        if bool(message) != is_true(status, kind):
+        if message or is_true(status, kind):
             yield ConditionChange(kind, bool(message), TREND_REASONS[kind][bool(message)], message)
 
 
@@ -126,20 +128,60 @@ def degradation(status: JobStatus) -> str:
     return "; ".join(f"{each.type}: {each.message}" for each in conditions if each.status == "True")
 
 
+def end_changes(status: JobStatus) -> Iterator[ConditionChange]:
+    """Yield the changes that clear the trends of an attempt that has ended."""
+    for kind in TREND_REASONS:
+        if is_true(status, kind):
+            yield ConditionChange(kind, False, ConditionReason.ATTEMPT_ENDED)
+
+
 def slowdown_message(baseline: Baseline, progress: Progress, *, is_slow: bool) -> str:
     """Return the step times and the stage that slowed down most, or "" if steps are not slow."""
     ratio = RECOVERED_RATIO if is_slow else SLOW_RATIO
-    if progress.seconds_per_step <= ratio * baseline.seconds:
+    now, before = progress.seconds_by_stage, baseline.seconds_by_stage
+    growth = {stage: _expected_growth(baseline, progress, stage) for stage in now}
+    expected = baseline.seconds + sum(growth.values())
+    if progress.seconds_per_step <= ratio * expected:
         return ""
     text = (
         f"{progress.seconds_per_step:.2f} s per step, "
         f"{baseline.seconds:.2f} s at step {baseline.step}"
     )
-    now, before = progress.seconds_by_stage, baseline.seconds_by_stage
+    if expected > baseline.seconds:
+        text += f" ({expected:.2f} s for the current number of tokens)"
     if not now:
         return text
-    stage = max(now, key=lambda name: now[name] - before.get(name, 0.0))
-    return f"{text}: {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
+    stage = max(now, key=lambda name: now[name] - before.get(name, 0.0) - growth[name])
+    text += f": {stage} grew from {before.get(stage, 0.0):.2f} to {now[stage]:.2f} s"
+    return text + _pace_remark(baseline, progress, stage)
+
+
+def _expected_growth(baseline: Baseline, progress: Progress, stage: str) -> float:
+    """Return the seconds by which a stage is expected to grow because it has more tokens.
+
+    Fewer tokens are not expected to save time: a stage also has costs that do not depend on them.
+    All growth is expected if the baseline had no tokens.
+    """
+    now, tokens = progress.seconds_by_stage[stage], progress.tokens_by_stage.get(stage, 0)
+    seconds_before = baseline.seconds_by_stage.get(stage, 0.0)
+    tokens_before = baseline.tokens_by_stage.get(stage, 0)
+    if tokens <= tokens_before:
+        return 0.0
+    if not tokens_before:
+        return max(0.0, now - seconds_before)
+    return seconds_before * (tokens / tokens_before - 1)
+
+
+def _pace_remark(baseline: Baseline, progress: Progress, stage: str) -> str:
+    """Return the stage's pace per token, now and at the baseline, or "" if it has no tokens."""
+    tokens = progress.tokens_by_stage.get(stage, 0)
+    tokens_before = baseline.tokens_by_stage.get(stage, 0)
+    if not (tokens and tokens_before):
+        return ""
+    now = 1000 * progress.seconds_by_stage[stage] / tokens
+    before = 1000 * baseline.seconds_by_stage.get(stage, 0.0) / tokens_before
+    token = f"{TOKENS.get(stage, stage)} token"
+    return f" ({now:.3g} ms per {token}, {before:.3g} ms at step {baseline.step})"
 
 
 def memory_growth_message(
