@@ -67,9 +67,9 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
 
 def _write_model(folder: Path, source: Path, output: Path) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.state_dict_loader import load
     from transformers.utils import logging
 
+    from raggrpo_trainer.checkpoint.safe_load import load_into
     from raggrpo_trainer.policy.model import load_model
     from raggrpo_trainer.weights.export import write_folder
 
@@ -77,7 +77,7 @@ def _write_model(folder: Path, source: Path, output: Path) -> None:
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
     model = load_model(str(source), attention=None)
     try:
-        load({"model": model.state_dict()}, checkpoint_id=folder)
+        load_into({"model": model.state_dict()}, folder)
     except CheckpointException as failed:
         raise OSError(str(failed)) from failed
     write_folder(model, source, output, writes=True)

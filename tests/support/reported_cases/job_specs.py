@@ -43,9 +43,9 @@ FOREIGN: list[tuple[str, Any, list[str]]] = [
 )
 def name_rule_is_true_and_has_valid_example(_folder: Path, name: str) -> None:
     """The message about an invalid name has the rule, and its example is valid."""
-    found = parse_job(make_raw_job({"metadata.name": name}))
-    assert isinstance(found, tuple)
-    [violation] = found
+    parsed = parse_job(make_raw_job({"metadata.name": name}))
+    assert isinstance(parsed, tuple)
+    [violation] = parsed
     rule, example = violation.remedy.split(", such as ")
     assert "starting with a letter and not ending with a hyphen" in rule
     assert not isinstance(parse_job(make_raw_job({"metadata.name": example})), tuple)
@@ -55,9 +55,9 @@ def name_rule_is_true_and_has_valid_example(_folder: Path, name: str) -> None:
 def foreign_field_has_true_counterpart(_folder: Path, given: tuple[str, Any, list[str]]) -> None:
     """The remedy names the counterpart in the job, or states truly that there is none."""
     place, value, expected = given
-    found = parse_job(make_raw_job({place: value}))
-    assert isinstance(found, tuple)
-    remedies = "\n".join(violation.remedy for violation in found)
+    parsed = parse_job(make_raw_job({place: value}))
+    assert isinstance(parsed, tuple)
+    remedies = "\n".join(violation.remedy for violation in parsed)
     assert [text for text in expected if text not in remedies] == [], remedies
 
 

@@ -5,6 +5,7 @@ reads credentials from the environment. Must not delete anything. Clients of rem
 raise other errors besides OSError, so every error is caught and reported with the URL.
 """
 
+import logging
 import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,10 @@ import fsspec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
+from .file_names import path_below
 from .folder import COMPLETE, Checkpoint, CheckpointName, Marker, parse_marker
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Backup:
     def fetch(self, target: Path) -> None:
         """Copy all files except the marker into a local folder."""
         for file in self.marker.files:
-            local = target / file
+            local = path_below(target, file)
             local.parent.mkdir(parents=True, exist_ok=True)
             self.file_system.get_file(posixpath.join(self.folder, file), str(local))
 
@@ -82,7 +86,10 @@ def _complete_backup(file_system: Any, folder: str) -> Backup | None:
     try:
         marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
         sizes = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
-    except (FileNotFoundError, ValueError):  # the copy was interrupted
+    except FileNotFoundError:  # the copy was interrupted
+        return None
+    except ValueError as error:
+        log.warning("the backup at %s is not used: %s is invalid: %s", folder, COMPLETE, error)
         return None
     return Backup(file_system, folder, marker) if sizes == marker.files else None
 

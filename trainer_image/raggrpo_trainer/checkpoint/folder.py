@@ -23,6 +23,8 @@ from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.progress import CheckpointRef, Segment, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
+from .file_names import path_below
+
 COMPLETE = "COMPLETE"
 META = "meta.json"
 REJECTED = "REJECTED"
@@ -188,7 +190,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_marker(text: bytes) -> Marker:
     """Return the content of a COMPLETE file. Raises ValueError if it is invalid."""
-    return _MARKER.validate_python(json.loads(text))
+    marker = _MARKER.validate_python(json.loads(text))
+    for file in marker.files:
+        path_below(Path(), file)
+    if reserved := {COMPLETE, REJECTED} & marker.files.keys():
+        raise ValueError(f"{', '.join(reserved)} cannot be one of the files")
+    return marker
 
 
 def sync_tree(folder: Path) -> None:

@@ -288,14 +288,12 @@ class RankActor:
 
 def load_checkpoint(policy: "Policy", folder: str) -> None:
     """Load a policy's state from a folder (collective)."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.state_dict_loader import load
+    from raggrpo_trainer.checkpoint.safe_load import load_into, saved_keys
 
-    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
-    saved = {key.split(".")[0] for key in metadata}
+    saved = saved_keys(Path(folder))
     # A checkpoint of another precision has no loss scale; the scale then keeps its default.
     state = {
         key: value for key, value in policy.state_dict().items() if key in saved | REQUIRED_STATE
     }
-    load(state, checkpoint_id=folder)
+    load_into(state, Path(folder))
     policy.load_state_dict(state)

@@ -1,3 +1,5 @@
+import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +9,7 @@ import pytest
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
+from raggrpo_trainer.checkpoint.file_names import path_below, regular_file_below
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
 
@@ -121,3 +124,60 @@ def test_missing_fsspec_protocol_package_is_named_in_error() -> None:
     with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as raised:
         checkpoint_backup.newest_backup("dropbox://x")
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{outside}",
+        "../../outside/planted",
+        "extra/../../../outside/planted",
+        "..",
+        ".",
+        "",
+        "a\x00b",
+        "a\nb",
+        "COMPLETE",
+        "REJECTED",
+        "..\\..\\planted",
+    ],
+)
+def test_backup_with_name_outside_folder_is_not_fetched(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    for step in (10, 20):
+        store.back_up(store.save(make_meta(step), shards(step)))
+    outside = tmp_path / "outside" / "planted"
+    outside.parent.mkdir()
+    folder = tmp_path / "backup" / "step_00000020.e1"
+    marker = json.loads((folder / "COMPLETE").read_text())
+    marker["files"][name.format(outside=outside)] = 0
+    (folder / "COMPLETE").write_text(json.dumps(marker))
+
+    restored = make_store(make_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
+
+    assert restored is not None
+    assert restored.marker.step == 10
+    assert list(outside.parent.iterdir()) == []
+    assert f"the backup at {folder} is not used: COMPLETE is invalid" in caplog.text
+
+
+def test_path_below_rejects_names_that_pass_through_links(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path)
+    assert path_below(tmp_path / "folder", "a/b.c") == tmp_path / "folder" / "a" / "b.c"
+    for name in ("link", "link/planted"):
+        with pytest.raises(ValueError, match="is a link"):
+            path_below(tmp_path / "folder", name)
+
+
+def test_regular_file_below_rejects_special_and_missing_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    assert regular_file_below(tmp_path, "file") == tmp_path / "file"
+    for name in ("fifo", "sub", "missing"):
+        with pytest.raises(ValueError, match="is not a regular file"):
+            regular_file_below(tmp_path, name)

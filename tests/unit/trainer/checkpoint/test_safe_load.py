@@ -1,0 +1,126 @@
+import dataclasses
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from raggrpo_trainer.checkpoint.safe_load import SafeReader, load_into, saved_keys
+from raggrpo_trainer.ranks.rank_actor import load_checkpoint
+from support.builders.trainer.policies import (
+    make_policy,
+    one_rank,
+    parameters,
+    uneven_groups,
+    write_model,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_group() -> Iterator[None]:
+    torch.set_num_threads(1)
+    with one_rank():
+        yield
+
+
+class Planted:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def make_state() -> dict[str, Any]:
+    return {"model": {"weight": torch.ones(3)}, "optimizer": {"lr": 0.5}}
+
+
+def make_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
+    save(state, checkpoint_id=folder)
+    return folder
+
+
+def rewrite_metadata(folder: Path, **changes: Any) -> None:
+    metadata: Metadata = pickle.loads((folder / ".metadata").read_bytes())
+    changed = dataclasses.replace(metadata, **changes)
+    (folder / ".metadata").write_bytes(pickle.dumps(changed))
+
+
+def test_policy_is_saved_and_loaded_with_its_optimizer(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    policy = make_policy(model)
+    policy.step(uneven_groups(), step=1)
+    folder = make_checkpoint(tmp_path / "saved", policy.state_dict())
+
+    loaded = make_policy(model)
+    load_checkpoint(loaded, str(folder))
+
+    assert loaded.checksum() == policy.checksum()
+    before, after = parameters(policy), parameters(loaded)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert saved_keys(folder) == {"model", "optimizer"}
+
+
+def test_values_are_loaded_besides_tensors(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "saved", make_state())
+    state = {"model": {"weight": torch.zeros(3)}, "optimizer": {"lr": 0.1}}
+
+    load_into(state, folder)
+
+    assert state["model"]["weight"].tolist() == [1.0, 1.0, 1.0]  # type: ignore[index]
+    assert state["optimizer"]["lr"] == 0.5
+
+
+def test_code_in_metadata_is_not_run(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "saved", make_state())
+    planted = tmp_path / "planted"
+    rewrite_metadata(folder, planner_data=Planted(planted))
+
+    with pytest.raises(pickle.UnpicklingError, match="which no checkpoint of a job contains"):
+        saved_keys(folder)
+    with pytest.raises(CheckpointException):
+        load_into(make_state(), folder)
+    assert not planted.exists()
+
+
+def test_code_in_value_is_not_run(tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    state = {"optimizer": {"lr": Planted(planted)}}
+    folder = make_checkpoint(tmp_path / "saved", state)
+    assert not planted.exists()
+
+    with pytest.raises(CheckpointException, match="Weights only load failed"):
+        load_into({"optimizer": {"lr": 0.1}}, folder)
+    assert not planted.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a pickle", pickle.dumps({"a": 1})])
+def test_metadata_without_state_is_rejected(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises((pickle.UnpicklingError, EOFError)):
+        SafeReader(tmp_path).read_metadata()
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/hostname", "link", "fifo"])
+def test_shard_outside_folder_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = make_checkpoint(tmp_path / "saved", make_state())
+    (tmp_path / "other").write_bytes((folder / "__0_0.distcp").read_bytes())
+    (folder / "link").symlink_to(tmp_path / "other")
+    os.mkfifo(folder / "fifo")
+    metadata: Metadata = pickle.loads((folder / ".metadata").read_bytes())
+    stored = {
+        index: dataclasses.replace(info, relative_path=name)
+        for index, info in metadata.storage_data.items()
+    }
+    rewrite_metadata(folder, storage_data=stored)
+
+    with pytest.raises(CheckpointException, match=r"is not the name of|is a link|not a regular"):
+        load_into(make_state(), folder)
