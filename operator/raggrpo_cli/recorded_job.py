@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.start_from import CheckpointSource
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation
@@ -62,6 +63,45 @@ def resolve_folder(folder: Path | None, job_file: Path | None) -> Path:
     if job_file is None:
         fail("no job: specify JOB.yaml, or its folder with --dir")
     return default_folder(load_job(job_file).metadata.name)
+
+
+def job_to_start_from(job: RagGrpoJob, folder: Path) -> RecordedJob | None:
+    """Return the job named by training.startFrom, or None if the job names none or has started.
+
+    Its folder is next to `folder`, the folder of `job`. Exits with an error if it does not exist.
+    """
+    start = job.spec.training.start_from
+    if start is None or start.checkpoint.job_ref is None or _has_checkpoint(folder):
+        return None
+    other = folder.absolute().parent / start.checkpoint.job_ref
+    if not (other / STATE).exists():
+        fail(
+            f"spec.training.startFrom.checkpoint.jobRef: {other} is not a job folder: run that job "
+            f"with --dir {other}, or specify checkpoint: {{path: FOLDER}}"
+        )
+    return load_recorded_job(other)
+
+
+def with_start_path(job: RagGrpoJob, folder: Path) -> RagGrpoJob:
+    """Return the job with the path of the checkpoints of the job that it starts from."""
+    other = job_to_start_from(job, folder)
+    start = job.spec.training.start_from
+    if other is None or start is None:
+        return job
+    source = CheckpointSource(path=other.job.spec.checkpoint.path)
+    training = job.spec.training.model_copy(
+        update={"start_from": start.model_copy(update={"checkpoint": source})}
+    )
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    if not (folder / STATE).exists():
+        return False
+    try:
+        return JobFolder(folder).load().status.checkpoint is not None
+    except OperatorError as error:
+        fail(str(error))
 
 
 def default_folder(name: str) -> Path:

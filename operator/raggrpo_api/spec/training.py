@@ -8,6 +8,8 @@ from pydantic import Field
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 
+from .start_from import StartFrom
+
 MAX_STEPS: Final = 10_000_000
 
 
@@ -48,6 +50,8 @@ class TrainingSpec(ApiModel):
     """Steps of the whole job; increasing it continues a finished job. 0: computed from epochs."""
     epochs: Annotated[int, Field(ge=0, le=10_000), OPERATIONAL] = 0
     """Passes over the data, each of floor(rows / trainBatchSize) steps, instead of totalSteps."""
+    start_from: Annotated[StartFrom | None, OPERATIONAL] = None
+    """Checkpoint of another job to start from; ignored once the job has a checkpoint."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), MODEL] = 0
     """Seed of all random choices, which are keyed by (seed, step, prompt, sample)."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6

@@ -104,6 +104,8 @@ class Pinned:
     ray_version: ShortText = ""
     precision: ShortText = ""
     attention: ShortText = ""
+    start_path: Message = ""
+    """Checkpoint folder of the job named by training.startFrom, in this job's pods."""
 
     @model_serializer(mode="wrap")
     def _known(self, serialize: SerializerFunctionWrapHandler) -> dict[str, str]:

@@ -32,6 +32,8 @@ class ConditionReason(StrEnum):
     # ClusterReady
     PROVISIONING = "Provisioning"
     """The RayCluster exists; its pods are starting."""
+    WAITING_FOR_START_JOB = "WaitingForStartJob"
+    """training.startFrom names a job whose checkpoints are not available; the message says why."""
     HEAD_RETURN_TIMEOUT = "HeadReturnTimeout"
     """A replaced head did not become ready in time; the job gets a new cluster."""
 

@@ -24,6 +24,7 @@ class CheckId(StrEnum):
     CHECKPOINT_WRITABLE = "CheckpointWritable"
     CHECKPOINT_SPACE = "CheckpointSpace"
     CHECKPOINT_FREE = "CheckpointFree"
+    START_CHECKPOINT = "StartCheckpoint"
     REWARD_CODE = "RewardCode"
     GPU_MEMORY = "GpuMemory"
     RULES_ON_FACTS = "RulesOnFacts"

@@ -59,6 +59,8 @@ class Segment(ApiModel):
     """First step trained with the changed values."""
     changes: Annotated[list[ShortText], Field(max_length=MAX_CHANGES)] = []
     """Changed values, each as `path: old → new`."""
+    from_checkpoint: Message = ""
+    """Checkpoint of another job that the segment starts from (training.startFrom)."""
 
 
 class SkippedCheckpoint(ApiModel):

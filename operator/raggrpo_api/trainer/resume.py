@@ -26,6 +26,7 @@ from raggrpo_api.spec.redaction import redacted
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardFunction, RewardSpec
 from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.start_from import DataStart, StartFrom
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.config import TrainerConfig
 
@@ -66,6 +67,8 @@ EQUAL_VALUES: Final = {
     "training.miniBatchPrompts": "data.trainBatchSize",
 }
 """Field → field whose value it has unless both are specified."""
+DATA_ORDER: Final = ("data.trainFiles", "data.maxSamples", "training.seed", "data rows")
+"""Values that determine the order of the rows, to which a data position belongs."""
 _UNSET: Final = object()
 _SHOWN: Final = 120
 """Maximum characters of a value in a difference."""
@@ -105,9 +108,17 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     return list(_changes("", old, new))
 
 
-def incompatible(differences: Iterable[Change]) -> list[Change]:
-    """Return the changes that a checkpoint is not compatible with: those of class Model."""
-    return [change for change in differences if change.change_class is MODEL]
+def incompatible(differences: Iterable[Change], start: StartFrom | None = None) -> list[Change]:
+    """Return the changes that a checkpoint is not compatible with: those of class Model.
+
+    With `start`, the checkpoint is that of another job: reward, retrieval and templates may differ,
+    and also the data unless it continues.
+    """
+    refused = [change for change in differences if change.change_class is MODEL]
+    if start is None:
+        return refused
+    fixed = "model" if start.data is DataStart.RESTART else ("model", *DATA_ORDER)
+    return [change for change in refused if change.path.startswith(fixed)]
 
 
 def without_derived(differences: Sequence[Change]) -> list[Change]:

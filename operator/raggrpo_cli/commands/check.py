@@ -14,6 +14,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckState, PreflightResult
 from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, fail, load_local_job
+from raggrpo_cli.recorded_job import default_folder, with_start_path
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -37,7 +38,8 @@ def check(
 ) -> None:
     """Check paths, model, data, endpoints and the checkpoint folder before a run."""
     job, resolved = load_local_job(job_file, set_, endpoint, mount)
-    config = trainer_config(job, resolved)
+    job = with_start_path(job, default_folder(job.metadata.name))
+    config = trainer_config(job, resolve(job))
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
     new_violations = _fact_violations(job, result)
     if as_json:

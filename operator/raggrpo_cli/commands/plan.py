@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 from pydantic_core import to_jsonable_python
 
+from raggrpo_api.fields.change_class import OPTIMIZATION
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.resume import Change
+from raggrpo_api.trainer.progress import CheckpointRef
+from raggrpo_api.trainer.resume import Change, changes, resume_values
 from raggrpo_cli.job_file import JobFile, Sets, fail, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
-from raggrpo_cli.recorded_job import DirOption, default_folder
+from raggrpo_cli.recorded_job import DirOption, default_folder, job_to_start_from
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
@@ -22,6 +24,8 @@ from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import STATE, JobFolder
 from raggrpo_operator.local_runtime.spec_changes import changes_since_last_run
+
+PATHS = frozenset({"model.path", "data.trainFiles"})
 
 
 def plan(
@@ -36,7 +40,8 @@ def plan(
     If the job has a job folder, the plan shows its segments and the changes since its last run.
     """
     job = load_job(job_file, set_)
-    job, pending = _with_status(job, dir or default_folder(job.metadata.name))
+    folder = dir or default_folder(job.metadata.name)
+    job, pending, start = _with_changes(job, folder)
     resolved = resolve(job)
     all_violations = violations(job, resolved)
     sizing = size(resolved.spec)
@@ -52,18 +57,30 @@ def plan(
     elif manifests and not errors(all_violations):
         show(manifests_text(job, resolved), nl=False)
     else:
-        show(render_plan(job, resolved, sizing, all_violations, pending=pending), nl=False)
+        show(
+            render_plan(job, resolved, sizing, all_violations, pending=pending, start=start),
+            nl=False,
+        )
     if errors(all_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
 
 
-def _with_status(job: RagGrpoJob, folder: Path) -> tuple[RagGrpoJob, list[Change]]:
-    """Return the job with the status in its folder, if any, and the changes since its last run."""
+def _with_changes(
+    job: RagGrpoJob, folder: Path
+) -> tuple[RagGrpoJob, list[Change], CheckpointRef | None]:
+    """Return the job with the status in its folder, its pending changes, and where it starts.
+
+    Paths are omitted from the changes, because the plan does not apply `--mount`.
+    """
+    if (other := job_to_start_from(job, folder)) is not None:
+        changed = changes(resume_values(other.resolved.spec), resume_values(resolve(job).spec))
+        return job, [c for c in changed if c.path not in PATHS], other.status.checkpoint
     if not (folder / STATE).exists():
-        return job, []
+        return job, [], None
     try:
         state = JobFolder(folder).load()
     except OperatorError as error:
         fail(str(error))
     changed = changes_since_last_run(state, job) if state.status.attempt else []
-    return job.model_copy(update={"status": state.status}), changed
+    pending = [change for change in changed if change.change_class is OPTIMIZATION]
+    return job.model_copy(update={"status": state.status}), pending, None

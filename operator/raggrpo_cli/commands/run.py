@@ -12,7 +12,13 @@ from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, fail, load_local_job
-from raggrpo_cli.recorded_job import DirOption, RecordedJob, default_folder, load_recorded_job
+from raggrpo_cli.recorded_job import (
+    DirOption,
+    RecordedJob,
+    default_folder,
+    load_recorded_job,
+    with_start_path,
+)
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.errors import OperatorError
@@ -46,6 +52,7 @@ def run(
 
     job, resolved = load_local_job(job_file, set_, endpoint, mount)
     folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
+    job = with_start_path(job, folder.path)
     try:
         folder.acquire()
         job, state = prepare(folder, job)

@@ -7,9 +7,11 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.resume import Change, changes, resume_values
 from raggrpo_cli.job_file import fail, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
 from raggrpo_cli.terminal import show
+from raggrpo_operator.core.lifecycle.before_attempt.start_from import unresolved_job
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -36,23 +38,35 @@ def plan(
         fail("specify one job: NAME in the cluster, or -f JOB.yaml")
     file_job = load_job(file) if file is not None else None
 
-    async def read(client: UserClient) -> tuple[RagGrpoJob, str, str]:
+    async def read(client: UserClient) -> tuple[RagGrpoJob, RagGrpoJob | None, str, str]:
         job = file_job or await get_job(client, namespace, name)
-        return job, *await _image(client, job)
+        other = unresolved_job(job)
+        source = await get_job(client, namespace, other) if other else None
+        return job, source, *await _image(client, job)
 
-    job, image, remark = run_in_cluster(kubeconfig, context, read)
+    job, source, image, remark = run_in_cluster(kubeconfig, context, read)
     facts = job.status.preflight.known_facts
     resolved = resolve(job, facts)
     all_violations = violations(job, resolved, facts)
     if manifests and not errors(all_violations):
         show(manifests_text(job, resolved, image, facts), nl=False)
     else:
-        show(
-            render_plan(job, resolved, size(resolved.spec, facts), all_violations, facts), nl=False
+        pending = start_changes(job, source) if source is not None else []
+        start = source.status.checkpoint if source is not None else None
+        sizing = size(resolved.spec, facts)
+        text = render_plan(
+            job, resolved, sizing, all_violations, facts, pending=pending, start=start
         )
+        show(text, nl=False)
         show(f"\nImage: {image}{remark}")
     if errors(all_violations):
         raise typer.Exit(ExitCode.CONFIG_ERROR)
+
+
+def start_changes(job: RagGrpoJob, source: RagGrpoJob) -> list[Change]:
+    """Return the values in which a job differs from the job that it starts from."""
+    old, new = (resolve(each, each.status.preflight.known_facts).spec for each in (source, job))
+    return changes(resume_values(old), resume_values(new))
 
 
 async def _image(client: UserClient, job: RagGrpoJob) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.state.conditions import get_condition, is_true
 from raggrpo_operator.core.text.figures import Figures, figures
+from raggrpo_operator.core.text.segments import changes_text
 from raggrpo_operator.core.text.status_text import phase_text
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 
@@ -151,8 +152,8 @@ def _retrieval(results: Figures) -> str:
 def _segments(status: JobStatus) -> str:
     if not status.segments:
         return ""
-    rows = [[s.first_step, "; ".join(s.changes)] for s in status.segments]
-    return table("Changed values", ["From step", "Values (old → new)"], rows)
+    rows = [[s.first_step, changes_text(s), s.from_checkpoint] for s in status.segments]
+    return table("Segments", ["From step", "Changed values (old → new)", "Started from"], rows)
 
 
 def _attempts(status: JobStatus, results: Figures) -> str:

@@ -7,6 +7,7 @@ messages use: digests of the model's configuration and tokenizer, and the number
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from raggrpo_api.spec.start_from import DataStart, StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import MAX_CHANGES, Segment
@@ -55,27 +56,39 @@ def changed_values(
 
 
 def check_compatible(
-    meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
+    meta: Meta,
+    config: TrainerConfig,
+    *,
+    identity: Mapping[str, object] = NOTHING,
+    start: StartFrom | None = None,
 ) -> list[str]:
     """Return notes on acceptable differences, such as another number of ranks (resharded).
 
-    Raises TrainerError CHECKPOINT_INCOMPATIBLE with all values of class Model that differ.
+    `start` is specified if the checkpoint is that of another job. Raises TrainerError
+    CHECKPOINT_INCOMPATIBLE with all values that differ but must not.
     """
     differences = changed_values(meta, config, identity=identity)
-    refused = incompatible(differences)
+    refused = incompatible(differences, start)
     is_unexplained = not differences and meta.resume_hash != config.attempt.resume_hash
     if refused or is_unexplained:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(
             ExitCode.CHECKPOINT_INCOMPATIBLE,
             f"the checkpoint of step {meta.step} was saved with other settings (old → new): "
-            f"{'; '.join(map(str, refused)) or hashes}; restore the settings, or set "
-            "checkpoint.path to an empty folder",
+            f"{'; '.join(map(str, refused)) or hashes}; {_remedy(start)}",
         )
     ranks = config.world.num_ranks
     if meta.world_size != ranks:
         return [f"saved by {meta.world_size} ranks, resharded to {ranks}"]
     return []
+
+
+def _remedy(start: StartFrom | None) -> str:
+    if start is None:
+        return "restore the settings, or set checkpoint.path to an empty folder"
+    if start.data is DataStart.CONTINUE:
+        return "use the settings of that job, or set training.startFrom.data: Restart for new data"
+    return "use the settings of that job"
 
 
 def segments_after(

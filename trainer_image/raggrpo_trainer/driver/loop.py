@@ -65,6 +65,8 @@ class TrainState:
     saved_step: int = 0
     validated: tuple[int, ValidationResult] | None = None
     """Step and result of the newest validation."""
+    is_start: bool = False
+    """Whether the job has just started from a checkpoint of another job."""
     segments: tuple[Segment, ...] = ()
     """Segments up to this step, which the next checkpoint contains."""
     reward: float | None = None
@@ -114,7 +116,7 @@ async def train(components: Components, state: TrainState) -> None:
         cursor=state.cursor,
     )
     await _interruptible(components, state, self_check)
-    if config.validation.before_training and state.step == 0:
+    if config.validation.before_training and (state.step == 0 or state.is_start):
         await _validate(components, state, "before")
     if state.step > state.saved_step:  # resumed from ranks; the step is not saved
         await _finish_step(components, state)

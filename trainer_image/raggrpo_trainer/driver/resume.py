@@ -24,6 +24,7 @@ from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
 
 from .loop import TrainState
+from .start import start_from_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,9 @@ async def _load_newest(
         streaks = await _earlier_streaks(config, step)
         reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped, segments, streaks)
         return TrainState(step, checkpoint.meta.cursor, step, segments=segments)
+    start = config.training.start_from
+    if start is not None:
+        return await start_from_checkpoint(config, start, store, ranks, reporter, identity)
     reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
 

@@ -228,11 +228,13 @@ class Policy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state dict that `dcp.load` filled in place.
 
-        The checkpoint may have been saved by a different number of ranks.
+        The checkpoint may have been saved by a different number of ranks. Without `optimizer`, the
+        optimizer keeps its state.
         """
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
-        set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
+        if "optimizer" in state:
+            set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
         for group in self._optimizer.param_groups:  # the job may have changed it
             group["weight_decay"] = self._training.weight_decay
         self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))

@@ -3,7 +3,7 @@
 import asyncio
 import importlib.metadata
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from .family import FamilyCheck, check_family
 from .finding import Finding, finding_for, not_evaluated
 from .model import ModelCheck, check_model
 from .services import check_retrieval, check_rewards
+from .start import check_start
 from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,16 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
         lengths,
         check_writable(config),
         check_space(config, model.facts),
+        *_start(config),
     ]
+
+
+def _start(config: TrainerConfig) -> Iterator[Finding]:
+    if (start := config.training.start_from) is not None:
+        yield _guarded(
+            lambda: check_start(config, start),
+            lambda error: _unexpected(CheckId.START_CHECKPOINT, error),
+        )
 
 
 def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:

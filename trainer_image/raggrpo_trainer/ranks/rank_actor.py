@@ -248,11 +248,11 @@ class RankActor:
             os_error = next((error for error in errors if isinstance(error, OSError)), None)
             raise os_error or RuntimeError(str(failed)) from failed
 
-    def load(self, epoch: int, folder: str) -> None:
+    def load(self, epoch: int, folder: str, *, with_optimizer: bool = True) -> None:
         """Load model and optimizer, saved by any number of ranks (collective)."""
         policy = self._built(epoch)
         self._retained = None
-        load_checkpoint(policy, folder)
+        load_checkpoint(policy, folder, with_optimizer=with_optimizer)
 
     def export(self, epoch: int, folder: str) -> None:
         """Write a Hugging Face folder (collective; rank 0 writes)."""
@@ -286,14 +286,13 @@ class RankActor:
             raise TrainerError(ExitCode.SUPERSEDED, message)
 
 
-def load_checkpoint(policy: "Policy", folder: str) -> None:
-    """Load a policy's state from a folder (collective)."""
+def load_checkpoint(policy: "Policy", folder: str, *, with_optimizer: bool = True) -> None:
+    """Load a policy's state from a folder, or only its model (collective)."""
     from raggrpo_trainer.checkpoint.safe_load import load_into, saved_keys
 
     saved = saved_keys(Path(folder))
     # A checkpoint of another precision has no loss scale; the scale then keeps its default.
-    state = {
-        key: value for key, value in policy.state_dict().items() if key in saved | REQUIRED_STATE
-    }
+    keys = saved | REQUIRED_STATE if with_optimizer else {"model"}
+    state = {key: value for key, value in policy.state_dict().items() if key in keys}
     load_into(state, Path(folder))
     policy.load_state_dict(state)

@@ -176,9 +176,11 @@ class Ranks:
         """Write a Hugging Face folder. Blocks: call it in a thread."""
         self._wait([a.export.remote(self._epoch, str(folder)) for a in self.actors])
 
-    async def load(self, folder: Path) -> None:
-        """Load a checkpoint into all ranks."""
-        await self._all(lambda a: a.load.remote(self._epoch, str(folder)))
+    async def load(self, folder: Path, *, with_optimizer: bool = True) -> None:
+        """Load a checkpoint into all ranks, or only its model."""
+        await self._all(
+            lambda a: a.load.remote(self._epoch, str(folder), with_optimizer=with_optimizer)
+        )
 
     async def close(self) -> None:
         """Free the weights files in shared memory."""

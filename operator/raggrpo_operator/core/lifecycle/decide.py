@@ -24,7 +24,7 @@ from raggrpo_operator.core.state.conditions import get_condition, is_true
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .after_attempt import recovery
 from .after_attempt.classification import classify
-from .before_attempt import launch, preflight, retrievers
+from .before_attempt import launch, preflight, retrievers, start_from
 from .before_attempt.queueing import update_queued
 from .deadlines import active_deadline, outages
 from .during_attempt import follow
@@ -76,6 +76,8 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if timeout := active_deadline.timeout_message(limit, this.state.spent, now):
         return preflight.fail_before_attempt(this, Cause.DEADLINE_EXCEEDED, timeout)
     this.record_observation()
+    if (decision := start_from.resolve_start(this)) is not None:
+        return decision
     if (decision := preflight.run_preflight(this)) is not None:  # 5. checks before any GPU is used
         return decision
     if (decision := retrievers.wait_for_retrievers(this)) is not None:  # 6. managed retrievers

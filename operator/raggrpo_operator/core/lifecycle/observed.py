@@ -102,6 +102,16 @@ class RetrieverObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class StartObserved:
+    """Checkpoints of the job that this job starts from; exactly one field is set."""
+
+    path: str = ""
+    """Their folder in this job's pods."""
+    problem: str = ""
+    """Why the folder is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceObserved:
     """The smallest GPU that the job's pods may get, according to node labels."""
 
@@ -123,6 +133,8 @@ class Observed:
     retrievers: tuple[RetrieverObserved, ...] = ()
     device: DeviceObserved | None = None
     """Set once preflight has a result; None if the device is unknown."""
+    start: StartObserved | None = None
+    """Set if training.startFrom names a job whose path is not pinned yet."""
     is_head_reachable: bool = True
     missing_key: str = ""
     """Why the key for the head's token is missing; "" if it is not."""

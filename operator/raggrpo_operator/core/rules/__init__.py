@@ -107,6 +107,8 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     checkpoint.checkpoints_precede_the_end,
     checkpoint.two_checkpoints_are_kept,
     checkpoint.backups_follow_checkpoints,
+    checkpoint.start_has_one_source,
+    checkpoint.start_is_another_folder,
     checkpoint.best_is_measured,
     checkpoint.validation_has_files,
     paths.checkpoint_is_on_a_volume,
@@ -164,6 +166,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     formats.n_is_quoted,  # API server only
     formats.utilization_is_not_zero,  # API server only
     formats.node_selector_keys_are_labels,  # API server only
+    formats.start_step_is_valid,  # API server only
     frozen.model_is_frozen,  # API server only
     frozen.optimization_is_frozen_while_running,  # API server only
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.start_from import CheckpointSource
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .base.cel import specified, value_or
@@ -71,6 +72,33 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
         message = f"{backup.every_steps} is not a multiple of checkpoint.everySteps ({every})"
         remedy = f"set checkpoint.backup.everySteps: {max(1, backup.every_steps // every) * every}"
         yield warning(path, Reason.BACKUP_NOT_A_MULTIPLE, message, remedy)
+
+
+@spec_rule(
+    "spec.training.startFrom.checkpoint",
+    reason=Reason.START_SOURCE_AMBIGUOUS,
+    message="exactly one of path and jobRef must be specified",
+    remedy="specify checkpoint: {path: /mnt/runs/checkpoints/other} or {jobRef: other}",
+    cel="(has(self.path) && size(self.path) > 0) != has(self.jobRef)",
+)
+def start_has_one_source(source: CheckpointSource) -> bool:
+    """Require one source of the checkpoint to start from."""
+    return bool(source.path) != (source.job_ref is not None)
+
+
+@spec_rule(
+    "spec",
+    field="training.startFrom.checkpoint.path",
+    reason=Reason.START_IS_OWN_PATH,
+    message="the path is this job's own checkpoint.path",
+    remedy="specify the checkpoint.path of another job, or omit startFrom to resume",
+    cel=f"!({specified('training.startFrom.checkpoint.path')}) || "
+    "self.training.startFrom.checkpoint.path != self.checkpoint.path",
+)
+def start_is_another_folder(spec: JobSpec) -> bool:
+    """Reject a job that starts from its own checkpoint folder."""
+    start = spec.training.start_from
+    return start is None or start.checkpoint.path != spec.checkpoint.path
 
 
 def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:

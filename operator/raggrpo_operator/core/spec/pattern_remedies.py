@@ -6,6 +6,7 @@ from raggrpo_api.fields import addresses, base, json_values, kubernetes_names
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
 from raggrpo_api.spec.reward import JUDGE_MODEL
+from raggrpo_api.spec.start_from import START_STEP
 
 _NAME = "use at most 253 lower-case letters, digits, hyphens and dots"
 
@@ -26,6 +27,7 @@ _BY_PATTERN: Mapping[str, str] = {
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
+    START_STEP: "specify Newest, Best or the number of a step",
     BODY_FIELD: "use at most 64 printable ASCII characters",
 }
 

@@ -220,6 +220,11 @@ def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
         training = training.model_copy(update={"precision": precision})
     if model.attention is Attention.AUTO and pinned.attention in set(Attention):
         model = model.model_copy(update={"attention": Attention(pinned.attention)})
+    start = training.start_from
+    if start is not None and pinned.start_path:
+        source = start.checkpoint.model_copy(update={"path": pinned.start_path, "job_ref": None})
+        start = start.model_copy(update={"checkpoint": source})
+        training = training.model_copy(update={"start_from": start})
     return spec.model_copy(update={"training": training, "model": model})
 
 

@@ -92,6 +92,8 @@ class Reason(StrEnum):
 
     # Checkpoints, paths and validation (rules/checkpoint.py, rules/paths.py)
     RESTARTS_NEED_CHECKPOINTS = "RestartsNeedCheckpoints"
+    START_SOURCE_AMBIGUOUS = "StartSourceAmbiguous"
+    START_IS_OWN_PATH = "StartIsOwnPath"
     CHECKPOINTS_TOO_RARE = "CheckpointsTooRare"
     KEEP_LAST_TOO_SMALL = "KeepLastTooSmall"
     BACKUP_NOT_A_MULTIPLE = "BackupNotAMultiple"

@@ -7,6 +7,8 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason
 from raggrpo_operator.core.state.lost_steps import lost_remark
 
+from .segments import changes_text
+
 CLUSTER_OF_TIER = {
     Tier.FIRST: "a new cluster",
     Tier.WARM_CLUSTER: "the warm cluster",
@@ -122,7 +124,9 @@ def _attempt_started(status: JobStatus, now: Condition) -> str:
     cluster = CLUSTER_OF_TIER[record.tier]
     note = f"Attempt {record.number} started on {cluster} from step {record.from_step}"
     started = [each for each in status.segments if each.first_step == (record.from_step or 0) + 1]
+    if started and started[-1].from_checkpoint:
+        note += f" of {started[-1].from_checkpoint}"
     if started:
-        note += f", with changed values: {'; '.join(started[-1].changes)}"
+        note += f", with changed values: {changes_text(started[-1])}"
     is_older = now.reason == ConditionReason.OLDER_CHECKPOINT
     return f"{note}, an older checkpoint: {now.message}" if is_older else note + lost_remark(status)

@@ -9,6 +9,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_api.trainer.resume import Change
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
@@ -29,10 +30,12 @@ def render_plan(
     width: int = 100,
     *,
     pending: Sequence[Change] = (),
+    start: CheckpointRef | None = None,
 ) -> str:
     """Return the plan as text with lines of at most `width` characters.
 
-    `pending` are the changed values that the next attempt applies.
+    `pending` are the changed values that the next attempt applies; it continues after the newest
+    checkpoint of the job or, if the job has none, after the checkpoint `start` of another job.
     """
     sections = [
         _heading(job, resolved, facts),
@@ -42,7 +45,8 @@ def render_plan(
         ],
         ["Sizing", *sizing_lines(sizing, width)],
     ]
-    if segments := [*segment_lines(job.status, pending)]:
+    newest = job.status.checkpoint or start
+    if segments := [*segment_lines(job.status.segments, newest, pending)]:
         sections.append(["Segments (values: old → new)", *_indented(segments, width)])
     for title, severity in (("Errors", Severity.ERROR), ("Warnings", Severity.WARNING)):
         selected = [violation for violation in violations if violation.severity is severity]

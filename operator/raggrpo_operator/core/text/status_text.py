@@ -11,7 +11,7 @@ from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import advice
 from raggrpo_operator.core.state.conditions import get_condition
 
-from .segments import segment_lines
+from .segments import segment_text
 from .sizing_text import INDENT, sizing_lines
 
 LABEL_WIDTH = 10
@@ -74,8 +74,8 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labeled("waited", text, width)
     for attempt in reversed(status.attempts):
         yield from labeled("attempt", _attempt(attempt), width)
-    for segment in segment_lines(status):
-        yield from labeled("segment", segment, width)
+    for segment in status.segments:
+        yield from labeled("segment", segment_text(segment), width)
     for warning in status.warnings:
         yield from labeled("warning", f"{warning.path}: {warning.message}", width)
     if more := status.unlisted_warnings:

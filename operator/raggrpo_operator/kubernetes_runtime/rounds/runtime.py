@@ -26,7 +26,14 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import AttemptObserved, ClusterObserved, Observed
+from raggrpo_operator.core.lifecycle.before_attempt.start_from import start_path, unresolved_job
+from raggrpo_operator.core.lifecycle.observed import (
+    AttemptObserved,
+    ClusterObserved,
+    Observed,
+    StartObserved,
+)
+from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.errors import (
     AccessDenied,
     KeyMissing,
@@ -37,7 +44,7 @@ from raggrpo_operator.errors import (
     TransientError,
     Unreachable,
 )
-from raggrpo_operator.kube.client import PODS, RAY_CLUSTERS, KubeClient, Manifest
+from raggrpo_operator.kube.client import JOBS, PODS, RAY_CLUSTERS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
@@ -128,6 +135,8 @@ class KubernetesRuntime:
         has_result = observed.preflight is not None and observed.preflight.result is not None
         if has_result and context.reads_nodes:
             observed = replace(observed, device=await smallest_device(context.client, job))
+        if name := unresolved_job(job):
+            observed = replace(observed, start=await self._start(job, name))
         number, ray_cluster = await self._ray_cluster(job)
         if ray_cluster is not None and self._losses(job, ray_cluster):
             # Kueue may have suspended the cluster, which the cached RayCluster does not show yet.
@@ -148,6 +157,18 @@ class KubernetesRuntime:
             can_replace_cluster=context.children.keys.has_current,
             evidence_seconds=EVIDENCE_SECONDS,
         )
+
+    async def _start(self, job: RagGrpoJob, name: str) -> StartObserved:
+        """Return where the checkpoints of another job in the namespace are."""
+        try:
+            raw = await self._context.client.get(JOBS, self._key.namespace, name)
+        except NotFound:
+            namespace = self._key.namespace
+            return StartObserved(problem=f"job {name} does not exist in namespace {namespace}")
+        other = parse_job(raw)
+        if not isinstance(other, RagGrpoJob):
+            return StartObserved(problem=f"the spec of job {name} is invalid: {other[0].line()}")
+        return start_path(job, other)
 
     def _check_start(self, pod: Pod) -> tuple[StartProblem | None, bool]:
         return self._context.evidence.start_problem(self._key, [pod], self._context.clock())

@@ -1,6 +1,7 @@
 """Rules on the format of values, which the operator checks in `core.spec.parse`."""
 
 from raggrpo_api.fields.kubernetes_names import QUALIFIED_NAME
+from raggrpo_api.spec.start_from import START_STEP
 from raggrpo_operator.core.rules.base.cel import if_specified, matches
 from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 from raggrpo_operator.core.spec.parse import MAX_NAME, NAME_RULE
@@ -33,4 +34,10 @@ node_selector_keys_are_labels = ServerRule(
     cel="!has(self.nodeSelector) || self.nodeSelector.all(k, size(k) <= 253 && "
     f"{matches('k', QUALIFIED_NAME)})",
     message="a key of nodeSelector is not valid → write a label key such as nvidia.com/gpu.product",
+)
+start_step_is_valid = ServerRule(
+    place="spec.training.startFrom",
+    field="step",
+    cel=f"!has(self.step) || {matches('string(self.step)', START_STEP)}",
+    message="not a valid step → specify Newest, Best or the number of a step",
 )

@@ -1,0 +1,34 @@
+"""Check StartCheckpoint: the checkpoint of another job that the job starts from."""
+
+from pathlib import Path
+
+from raggrpo_api.spec.start_from import StartFrom
+from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.preflight import CheckId
+from raggrpo_trainer.checkpoint.compatibility import check_compatible
+from raggrpo_trainer.checkpoint.fence import validity
+from raggrpo_trainer.checkpoint.folder import discover
+from raggrpo_trainer.checkpoint.start import start_checkpoint, start_segments
+from raggrpo_trainer.errors import TrainerError
+
+from .finding import Finding, finding_for, not_evaluated
+
+
+def check_start(config: TrainerConfig, start: StartFrom) -> Finding:
+    """Check that the checkpoint exists and fits the job; list the values that change.
+
+    Inputs other than settings are compared when the attempt starts.
+    """
+    own = Path(config.checkpoint.path)
+    if discover(own, validity(own))[0]:
+        return not_evaluated(CheckId.START_CHECKPOINT, "not used: the job has a checkpoint")
+    try:
+        checkpoint = start_checkpoint(config, start)
+        check_compatible(checkpoint.meta, config, start=start)
+    except TrainerError as error:
+        code = ExitCode(error.exit_code)
+        return finding_for(CheckId.START_CHECKPOINT, [str(error)], "", code)
+    changes = start_segments(checkpoint, config, start)[-1].changes
+    evidence = f"step {checkpoint.meta.step} of {checkpoint.folder}; changes: "
+    return finding_for(CheckId.START_CHECKPOINT, [], evidence + ("; ".join(changes) or "none"))
