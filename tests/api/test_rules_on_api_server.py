@@ -115,6 +115,13 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "validation.beforeTraining": [False, True],
     "validation.afterTraining": [False, True],
     "checkpoint.path": ["/mnt/runs", "/mnt/runs/x", "/mnt/runsx", "/mnt/runs/ro/x"],
+    "training.startFrom": [
+        {"checkpoint": source}
+        for source in (
+            {}, {"path": ""}, {"path": "/mnt/runs"}, {"path": "/mnt/runs/x"}, {"jobRef": "x"},
+            {"path": "/mnt/runs/x", "jobRef": "x"}, {"path": "", "jobRef": "x"},
+        )
+    ],
     "checkpoint.everySteps": [0, 10],
     "checkpoint.keepLast": [1, 2],
     "volumes": [

@@ -1,6 +1,9 @@
 """A real run is stopped, its job file is changed, and it continues: Ray, vLLM, FSDP2, retrieval."""
 
+import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,43 @@ def test_changed_model_values_are_rejected_before_start(
 
     assert "spec.training.seed: 0 → 7" in output
     assert "start a new job with another --dir and spec.checkpoint.path" in output
+
+
+@pytest.mark.timeout(600)
+def test_new_job_starts_from_best_checkpoint_of_other_job(
+    changed: tuple[Run, Outcome, int],
+) -> None:
+    run, outcome, _ = changed
+    folder = run.dir.parent
+    best = outcome.summary["bestStep"]
+    start = {"checkpoint": {"jobRef": "job"}, "step": "Best", "optimizer": "Reset"}
+    job = yaml.safe_load(run.job.read_text())
+    job["metadata"]["name"] = "next"
+    job["spec"]["training"] |= {"startFrom": start, "totalSteps": best + 2}
+    job["spec"]["checkpoint"]["path"] = str(folder / "next-checkpoints")
+    job["spec"]["reward"] = {"functions": [{"name": "F1", "weight": 2.0}]}
+    (folder / "next.yaml").write_text(yaml.safe_dump(job))
+    command = [sys.executable, "-m", "raggrpo_cli.main"]
+    arguments = [str(folder / "next.yaml"), "--dir", str(folder / "next")]
+
+    plan = subprocess.run(
+        [*command, "plan", *arguments], capture_output=True, text=True, check=True
+    ).stdout
+    done = subprocess.run(
+        [*command, "run", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert "reward.functions[0].weight: 1.0 → 2.0" in plan
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = [record["step"] for record in read_history(folder / "next-checkpoints" / "logs")]
+    assert steps == [best + 1, best + 2]
+    status = json.loads((folder / "next" / "state.json").read_text())["status"]
+    first = status["segments"][-1]
+    assert first["firstStep"] == best + 1
+    assert first["fromCheckpoint"].startswith(f"{folder}/checkpoints/step_{best:08d}.e")
+    assert "reward.functions[0].weight: 1.0 → 2.0" in first["changes"]
+    assert "optimizer state: reset" in first["changes"]
+    assert status["attempts"][0]["fromStep"] == best
 
 
 def log_dir_of(run: Run) -> Path:

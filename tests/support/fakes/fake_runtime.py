@@ -46,6 +46,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     Observed,
     PreflightObserved,
     RetrieverObserved,
+    StartObserved,
     SubmissionStatus,
 )
 from raggrpo_operator.core.state.conditions import get_condition
@@ -99,6 +100,7 @@ class FakeRuntime:
     faults: dict[tuple[int, int], Fault] = field(default_factory=dict)
     """Fault by (attempt, step), injected after that step."""
     device: DeviceObserved | None = None
+    start: StartObserved | None = None
     preflight_result: PreflightResult = field(
         default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
     )
@@ -174,6 +176,7 @@ class FakeRuntime:
             can_replace_cluster=self.can_replace_cluster,
             default_image=self.default_image,
             device=self.device,
+            start=self.start,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:

@@ -95,6 +95,31 @@ def test_plan_shows_segments_of_job_folder_and_changes_since_last_run(tmp_path: 
     assert "Segments" not in raggrpo("plan", job_file, "--dir", tmp_path / "none").output
 
 
+def test_plan_lists_changes_to_job_that_it_starts_from(tmp_path: Path) -> None:
+    make_recorded_job(tmp_path)
+    start = {"checkpoint": {"jobRef": "job"}}
+    changes = {"spec.training.startFrom": start, "spec.rollout.n": 5}
+    job_file = make_job_file(tmp_path, **changes)
+
+    result = raggrpo("plan", job_file, "--dir", tmp_path / "next")
+
+    assert "next attempt, from step 6: rollout.n: 3 → 5" in result.output
+
+
+def test_run_rejects_unknown_job_to_start_from(tmp_path: Path) -> None:
+    start = {"checkpoint": {"jobRef": "unknown"}}
+    job_file = make_job_file(
+        tmp_path,
+        **{"spec.training.startFrom": start, "spec.resources.device": "CPU", "spec.volumes": []},
+    )
+
+    result = raggrpo("run", job_file, "--dir", tmp_path / "next")
+
+    assert result.exit_code == 2
+    assert "training.startFrom.checkpoint.jobRef" in result.output
+    assert f"{tmp_path / 'unknown'} is not a job folder" in result.output.replace("\n", " ")
+
+
 def test_plan_json_has_trainer_config(tmp_path: Path) -> None:
     output = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
     assert output["config"]["rollout"]["n"] == 3

@@ -10,6 +10,7 @@ import yaml
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.parse import parse_job
 from support.builders.operator.jobs import SAMPLES
@@ -34,6 +35,8 @@ def validate(example: Any) -> None:
             assert set(policy) <= set(VALUES["jobPolicy"])
         case {"endpoints": endpoints} | [*endpoints]:
             assert [RetrievalEndpoint.model_validate(each) for each in endpoints]
+        case {"training": training}:
+            TrainingSpec.model_validate(training)
         case {"segments": segments}:
             assert [Segment.model_validate(each) for each in segments]
         case _:

@@ -34,6 +34,7 @@ _BY_PATTERN: Mapping[str, str] = {
 _BY_FIELD: Mapping[str, str] = {
     "python": "write package.module:function",
     "name": "use letters and digits, with underscores in a variable and hyphens in other names",
+    "jobRef": "write the name of a job: lower-case letters, digits and hyphens",
     "fields": "use letters, digits and underscores",
     "value": "remove control characters and, in a header, characters that are not ASCII",
     "operator": "write Exists or Equal",

@@ -15,7 +15,7 @@ from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_operator.core.lifecycle.actions import DeleteCluster
-from raggrpo_operator.core.lifecycle.observed import ClusterObserved
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, StartObserved
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.kube.client import RAY_CLUSTERS
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
@@ -32,7 +32,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.runtime import KubernetesRuntime
 from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
-from support.builders.operator.jobs import make_job
+from support.builders.operator.jobs import make_job, make_raw_job
 from support.builders.operator.pods import JOB, Manifest, container, make_pod, make_ray_cluster
 from support.fakes.fake_kube import FakeKube
 
@@ -262,3 +262,25 @@ async def test_live_foreign_cluster_is_neither_adopted_nor_deleted(
     await environment.runtime().perform(make_running_job(), DeleteCluster(1))
 
     assert environment.kube.named("rayclusters") == ["small-c1"]
+
+
+STARTS = {"training.startFrom": {"checkpoint": {"jobRef": "other"}}}
+
+
+async def test_checkpoints_of_job_to_start_from_are_observed(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    environment = OperatorEnvironment(tmp_path, session, make_ray_cluster(), make_ray_cluster())
+    job = make_job(STARTS)
+
+    missing = await environment.runtime().observe(job)
+    other = make_raw_job({"metadata.name": "other", "spec.checkpoint.path": "/mnt/runs/other"})
+    other["metadata"] |= {"namespace": "default", "uid": "uid-other"}
+    environment.kube.put(other)
+    present = await environment.runtime().observe(job)
+    unneeded = await environment.runtime().observe(make_running_job())
+
+    problem = "job other does not exist in namespace default"
+    assert missing.start == StartObserved(problem=problem)
+    assert present.start == StartObserved(path="/mnt/runs/other")
+    assert unneeded.start is None

@@ -77,7 +77,10 @@ def test_valid_job_passes_all_checks_and_yields_facts(tmp_path: Path) -> None:
     assert completed.returncode == 0, completed.stderr.decode()
     result = PreflightResult.model_validate_json(output.read_bytes())
     assert output.stat().st_mode & 0o777 == 0o600
-    assert {c.id for c in result.checks} == set(CheckId) - {CheckId.RULES_ON_FACTS}
+    assert {c.id for c in result.checks} == set(CheckId) - {
+        CheckId.RULES_ON_FACTS,
+        CheckId.START_CHECKPOINT,
+    }
     assert [c for c in result.checks if c.state is FAILED] == []
     assert (result.exit_code, result.truncated) == (0, False)
     assert result.facts == Facts(
