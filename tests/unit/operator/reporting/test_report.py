@@ -160,7 +160,7 @@ def test_report_shows_changed_values_by_segment(tmp_path: Path) -> None:
 
     page = read(write_report(tmp_path, tmp_path, make_status(segments=[segment])))
 
-    position = page.texts.index("Changed values")
+    position = page.texts.index("Segments")
     assert "21" in page.texts[position:]
     assert "rollout.n: 5 → 3; data.trainBatchSize: 8 → 4" in page.texts
 

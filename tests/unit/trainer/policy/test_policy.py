@@ -23,6 +23,7 @@ from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
 from raggrpo_trainer.policy.packing import build_items, build_micro_batch, plan_micro_batches
 from raggrpo_trainer.policy.policy import Policy
+from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer import policies as policy_support
 from support.builders.trainer.policies import (
     Ranks,
@@ -294,6 +295,19 @@ def test_resumed_run_is_bitwise_equal_to_uninterrupted_run(model: Path, tmp_path
     _, actual = run_steps(second, steps=range(3, 5))
 
     assert_equal(actual, expected)
+
+
+def test_checkpoint_is_loaded_without_optimizer_state(model: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    first = make_policy(model)
+    run_steps(first, steps=range(1, 3))
+    save(first.state_dict(), checkpoint_id=folder)
+    second = make_policy(model)
+    load_checkpoint(second, folder, with_optimizer=False)
+
+    assert_equal(parameters(second), parameters(first))
+    moments = [state["exp_avg"].abs().sum() for state in second._optimizer.state.values()]
+    assert sum(float(moment) for moment in moments) == 0.0
 
 
 def test_changed_weight_decay_and_learning_rate_apply_after_resume(
