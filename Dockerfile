@@ -36,7 +36,7 @@ LABEL org.opencontainers.image.title="raggrpo-operator" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/raggrpo /opt/raggrpo
 # LOGNAME: kopf reads the user's name, and any user id may run this image.
-ENV PATH=/opt/raggrpo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LOGNAME=raggrpo
+ENV PATH=/opt/raggrpo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOGNAME=raggrpo
 USER 65532:65532
 WORKDIR /tmp
 CMD ["python", "-m", "raggrpo_operator.kubernetes_runtime"]

@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 
+from raggrpo_api.fields.url_host import url_host
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
 
 from .corpus import CorpusError
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listener = _listen(options.host, options.port)
     except (OSError, OverflowError) as error:
         print(
-            f"error: cannot listen on {options.host}:{options.port} ({error}); "
+            f"error: cannot listen on {url_host(options.host)}:{options.port} ({error}); "
             "choose another --host or --port",
             file=sys.stderr,
         )
@@ -139,8 +140,11 @@ def _absolute(path: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Listen on an address; `::` includes all IPv4 addresses, also on a host without IPv6."""
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
 
 
 def _announce(listener: socket.socket, port_file: Path | None) -> None:
@@ -149,7 +153,7 @@ def _announce(listener: socket.socket, port_file: Path | None) -> None:
         draft = port_file.with_name(f"{port_file.name}.{os.getpid()}")
         draft.write_text(f"{port}\n")
         draft.replace(port_file)  # atomic: a reader never sees a partial number
-    print(f"listening on {host}:{port}", flush=True)
+    print(f"listening on {url_host(host)}:{port}", flush=True)
 
 
 if __name__ == "__main__":

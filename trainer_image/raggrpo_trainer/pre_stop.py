@@ -23,6 +23,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from raggrpo_api import names
+from raggrpo_api.fields.url_host import url_host
 from raggrpo_trainer.ranks.waiting_marker import waiting_marker
 
 POLL_SECONDS = 0.2
@@ -57,7 +58,7 @@ def main(
     )
     options = parser.parse_args(arguments)
     port = env.get(names.ENV_PROGRESS_PORT, names.PROGRESS_PORT)
-    url = f"http://{options.head}:{port}/stop"
+    url = f"http://{url_host(options.head)}:{port}/stop"
     deadline = clock() + options.seconds
     last_response = clock()
     while clock() < deadline:

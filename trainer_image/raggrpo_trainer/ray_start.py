@@ -13,12 +13,15 @@ This module changes `ray start` as follows:
 - With a dashboard, it does not wait for the dashboard to respond. Ray would start the head's own
   node only after the response, although the node does not need the dashboard. A dashboard that
   fails to start terminates the Ray head.
+- A head with a dashboard copies the logs of drivers to its own output, and listens on IPv6 if that
+  is the node's address.
 - It stores the Ray head's state in the folder RAGGRPO_HEAD_STORE, see `host.ray_head_store`.
 """
 
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +29,13 @@ from ray._private import ray_constants, services
 from ray.experimental import internal_kv
 
 from raggrpo_api import names
+from raggrpo_trainer.host.driver_output import DriverOutput
 from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.ray_head_store import ray_store_env
 
 OTHER_COMMANDS = ("serve.scripts", "util.state.state_cli", "dashboard.modules.job.cli")
 """Modules of Ray's other commands; Ray's command line works without them."""
+RAY_FOLDER = Path("/tmp/ray")
 
 
 def skip_dashboard_wait() -> None:
@@ -41,6 +46,18 @@ def skip_dashboard_wait() -> None:
         return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
 
     internal_kv._internal_kv_get = get_or_empty
+
+
+def driver_logs() -> Iterator[Path]:
+    """Return the log files of the drivers on this head."""
+    return RAY_FOLDER.glob(names.ray_driver_log("*"))
+
+
+def with_dashboard_host(arguments: list[str], node_address: str) -> list[str]:
+    """Return the arguments with the dashboard on all addresses of the node's family."""
+    host = "::" if ":" in node_address else "0.0.0.0"
+    option = "--dashboard-host="
+    return [f"{option}{host}" if each.startswith(option) else each for each in arguments]
 
 
 def main() -> None:
@@ -55,6 +72,8 @@ def main() -> None:
         services.start_api_server = lambda *_, **__: (None, None)
     elif "--head" in sys.argv:
         skip_dashboard_wait()
+        sys.argv = with_dashboard_host(sys.argv, services.get_node_ip_address())
+        DriverOutput(driver_logs, sys.stdout.buffer).start()
     if store := os.environ.pop(names.ENV_HEAD_STORE, ""):
         os.environ.update(ray_store_env(Path(store)))
     del sys.argv[0]

@@ -9,6 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
+from raggrpo_api.fields.url_host import url_host
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .pool import HttpResponse
@@ -44,8 +45,7 @@ def redirect_target(response: HttpResponse, url: str) -> str:
         return ""
     if (target.scheme, target.netloc) == (source.scheme, source.netloc):
         return target.path
-    bracketed = f"[{host}]" if ":" in host else host
-    return f"{target.scheme}://{bracketed}{f':{port}' if port else ''}{target.path}"
+    return f"{target.scheme}://{url_host(host)}{f':{port}' if port else ''}{target.path}"
 
 
 def is_html(response: HttpResponse) -> bool:

@@ -58,10 +58,10 @@ class _Server:
         return send_signal(self._watched, signal.SIGUSR1)
 
 
-def listen_host(token: str) -> str:
-    """Return the address to listen on: all interfaces if a token is required, else loopback."""
+def listen_host(token: str) -> str | None:
+    """Return the address to listen on: loopback, or None for all if a token is required."""
     is_local = ray.util.get_node_ip_address() == LOOPBACK
-    return "0.0.0.0" if token and not is_local else LOOPBACK
+    return None if token and not is_local else LOOPBACK
 
 
 class ProgressActor:

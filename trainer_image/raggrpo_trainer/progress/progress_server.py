@@ -26,12 +26,12 @@ class ProgressServer:
         self,
         port: int,
         *,
-        host: str = LOOPBACK,
+        host: str | None = LOOPBACK,
         token: str = "",
         dump_stacks: Callable[[], list[int]] = list,
         stop_driver: Callable[[], bool] = bool,
     ) -> None:
-        """Listen on `port` (0 for any free one) of `host`.
+        """Listen on `port` (0 for any free one) of `host`, or of all IPv4 and IPv6 addresses.
 
         `dump_stacks` returns the signaled PIDs. `stop_driver` signals the driver to save and exit
         and returns whether it is still running. Raises OSError if the port is in use.
@@ -62,7 +62,7 @@ class ProgressServer:
         self._await(self._runner.cleanup())
         self._stop_thread()
 
-    async def _start(self, host: str, port: int) -> tuple[web.AppRunner, int]:
+    async def _start(self, host: str | None, port: int) -> tuple[web.AppRunner, int]:
         app = web.Application(middlewares=[self._authenticated])
         app.router.add_get("/progress", self._progress)
         app.router.add_get(METRICS_PATH, self._metrics)

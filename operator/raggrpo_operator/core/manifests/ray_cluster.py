@@ -79,7 +79,7 @@ def _head(
         ],
         "readinessProbe": _probe({"tcpSocket": {"port": GCS_PORT}}, failures=3),
         "command": ["/bin/sh", "-c", RAY_COMMAND],
-        "lifecycle": _lifecycle(action.grace_seconds, "127.0.0.1"),
+        "lifecycle": _lifecycle(action.grace_seconds, "localhost"),
     }
     return {
         "serviceType": "ClusterIP",

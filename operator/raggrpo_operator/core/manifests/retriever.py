@@ -68,7 +68,12 @@ def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata | ({"name": name} if name else {}),
-        "spec": {"type": "ClusterIP", "selector": _selector(job, endpoint), "ports": [port]},
+        "spec": {
+            "type": "ClusterIP",
+            "ipFamilyPolicy": "PreferDualStack",
+            "selector": _selector(job, endpoint),
+            "ports": [port],
+        },
     }
 
 
@@ -92,7 +97,7 @@ def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
 
 def _command(managed: ManagedRetriever) -> list[str]:
     command = ["python", "-m", "raggrpo_retriever", *retriever_arguments(managed)]
-    command += ["--host", "0.0.0.0", "--port", str(names.RETRIEVER_PORT)]
+    command += ["--host", "::", "--port", str(names.RETRIEVER_PORT)]
     return [literal(word) for word in command]
 
 

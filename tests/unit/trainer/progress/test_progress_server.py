@@ -85,10 +85,10 @@ def test_token_is_required_on_all_paths_except_metrics(
 
 @pytest.mark.parametrize(
     ("node", "token", "host"),
-    [("127.0.0.1", "t", "127.0.0.1"), ("10.0.0.7", "t", "0.0.0.0"), ("10.0.0.7", "", "127.0.0.1")],
+    [("127.0.0.1", "t", "127.0.0.1"), ("10.0.0.7", "t", None), ("10.0.0.7", "", "127.0.0.1")],
 )
 def test_progress_server_listens_on_all_addresses_only_in_cluster_with_token(
-    node: str, token: str, host: str, monkeypatch: pytest.MonkeyPatch
+    node: str, token: str, host: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: node)
     assert listen_host(token) == host
