@@ -60,12 +60,19 @@ def format_time(time: datetime | None) -> str:
     return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+YEARS: Final = range(2000, 2200)
+"""Years of a valid time; sums of such times and durations are still valid dates."""
+MAX_SECONDS: Final = 10**10
+
+
 def _read_time(value: object) -> datetime | None:
     if value is None or value == "":
         return None
     time = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(time, datetime) or time.tzinfo is None:
         raise ValueError("a time must be RFC 3339 with a time zone")
+    if time.year not in YEARS:
+        raise ValueError(f"the year must be from {YEARS.start} to {YEARS.stop - 1}")
     return time.astimezone(UTC).replace(microsecond=0)
 
 
@@ -76,6 +83,11 @@ Time = Annotated[
     WithJsonSchema({"type": "string"}),
 ]
 """A time in whole seconds, or None; a string in JSON, where "" stands for None."""
+
+
+WholeSeconds = Annotated[int, Field(ge=-MAX_SECONDS, le=MAX_SECONDS)]
+FractionalSeconds = Annotated[float, Field(ge=-MAX_SECONDS, le=MAX_SECONDS)]
+"""Durations in a status, within the range of Python's dates."""
 
 
 class PathMarker:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raggrpo_api.fields.base import AttemptNumber, ClusterNumber, Time, api_dataclass
+from raggrpo_api.fields.base import AttemptNumber, ClusterNumber, Time, WholeSeconds, api_dataclass
 from raggrpo_api.fields.text import ShortText
 
 from .cause import Cause
@@ -35,8 +35,8 @@ class AttemptRecord:
     lost_steps: int = 0
     """Completed steps that the next attempt had to repeat."""
     started: Time = None
-    seconds: int = 0
-    waiting_seconds: int = 0
+    seconds: WholeSeconds = 0
+    waiting_seconds: WholeSeconds = 0
     """Seconds that the attempt waited for unavailable services."""
     mitigation: str = ""
     config_hash: str = ""

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from raggrpo_api.fields.base import Time, api_dataclass
+from raggrpo_api.fields.base import FractionalSeconds, Time, WholeSeconds, api_dataclass
 from raggrpo_api.fields.text import Message
 
 from .cause import Cause
@@ -27,9 +27,9 @@ class Baseline:
 
     step: int = 0
     """Step at which the baseline was taken; 0: not yet."""
-    seconds: float = 0.0
+    seconds: FractionalSeconds = 0.0
     """Median step time in seconds."""
-    seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    seconds_by_stage: dict[str, FractionalSeconds] = field(default_factory=dict)
     tokens_by_stage: dict[str, int] = field(default_factory=dict)
     """Median tokens per step of the stages whose duration grows with them."""
     host_memory: int = 0
@@ -78,18 +78,18 @@ class Remedies:
 class SpentTime:
     """Time accounting of the job."""
 
-    active_seconds: int = 0
+    active_seconds: WholeSeconds = 0
     """Total duration of all ended attempts."""
-    down_seconds: int = 0
+    down_seconds: WholeSeconds = 0
     """Time between attempts, excluding suspension and queues."""
-    waiting_seconds: int = 0
+    waiting_seconds: WholeSeconds = 0
     """Time that ended attempts waited for unavailable services."""
-    kept_seconds: float = 0.0
+    kept_seconds: FractionalSeconds = 0.0
     """Time that ended attempts spent on retained steps."""
     counted_since: Time = None
     """Start of the current period that counts toward activeDeadlineSeconds; null while suspended or
     queued."""
-    counted_seconds: int = 0
+    counted_seconds: WholeSeconds = 0
     """Seconds counted in earlier periods."""
 
 
@@ -123,7 +123,7 @@ class WatchState:
     """Start of the current outage."""
     outage_step: int = 0
     """Completed steps at the start of the outage; the next completed step resets the timer."""
-    outage_seconds: float = 0.0
+    outage_seconds: FractionalSeconds = 0.0
     """Seconds of earlier outages since the last completed step."""
     reads_since_step: int = 0
     """Successful reads of /progress since the step last changed, at most 2."""
@@ -142,7 +142,7 @@ class RestartState:
     spent: SpentTime = SpentTime()
     launch: LaunchState = LaunchState()
     watch: WatchState = WatchState()
-    slowest_save_seconds: float = 0.0
+    slowest_save_seconds: FractionalSeconds = 0.0
     """Longest save of all attempts; determines the grace period of the next cluster's pods."""
     baseline: Baseline = Baseline()
     """Baseline of the running attempt."""

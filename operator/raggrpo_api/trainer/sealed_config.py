@@ -42,4 +42,7 @@ def open_sealed(environ: Mapping[str, str]) -> str:
         raise BrokenSeal(
             f"{ENV_CONFIG} was modified ({ENV_CONFIG_SHA256} does not match): {REMEDY}"
         )
-    return raw.decode()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise BrokenSeal(f"{ENV_CONFIG} is not UTF-8: {REMEDY}") from error

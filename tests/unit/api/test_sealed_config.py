@@ -1,9 +1,13 @@
 import base64
+import hashlib
 
 import pytest
 
 from raggrpo_api import limits, names
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed, seal
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.job_config import read_config
 from support.builders.operator.adversarial_text import ADVERSARIAL_JSON
 
 LONGEST_VARIABLE = 128 * 1024
@@ -40,6 +44,18 @@ def test_damaged_sealed_environment_is_rejected_with_remedy(
     with pytest.raises(BrokenSeal, match=words) as refused:
         open_sealed(seal("{}") | changes)
     assert "raggrpo run" in str(refused.value)
+
+
+def test_sealed_bytes_that_are_not_text_are_rejected() -> None:
+    raw = b"\xff\xfe"
+    digest = hashlib.sha256(raw).hexdigest()
+    environ = {
+        names.ENV_CONFIG: base64.b64encode(raw).decode(),
+        names.ENV_CONFIG_SHA256: digest,
+    }
+    with pytest.raises(TrainerError, match="RAGGRPO_CONFIG is not UTF-8") as failed:
+        read_config(environ)
+    assert failed.value.exit_code is ExitCode.CONFIG_ERROR
 
 
 def test_broken_seal_error_does_not_reveal_configuration() -> None:

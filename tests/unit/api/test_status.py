@@ -157,3 +157,27 @@ def test_invalid_or_oversized_stored_status_values_are_discarded(what: str) -> N
     assert len(json.dumps(status_to_json(status))) < 16 * 1024
     assert status.checkpoint is None
     assert status.preflight.known_facts is None
+
+
+@pytest.mark.parametrize(
+    ("status", "path"),
+    [
+        ({"completionTime": "9999-12-31T23:59:59Z"}, "status.completionTime"),
+        ({"completionTime": "0001-01-01T00:00:00+14:00"}, "status.completionTime"),
+        ({"completionTime": "1999-12-31T23:59:59Z"}, "status.completionTime"),
+        ({"attempts": [{"number": 1, "seconds": 10**12}]}, "status.attempts[0].seconds"),
+        (
+            {"attempts": [{"number": 1, "started": "3000-01-01T00:00:00Z"}]},
+            "status.attempts[0].started",
+        ),
+        ({"restartState": {"outageSeconds": 1e300}}, "status.restartState.watch.outageSeconds"),
+        (
+            {"restartState": {"countedSeconds": -(10**18)}},
+            "status.restartState.spent.countedSeconds",
+        ),
+    ],
+)
+def test_times_and_durations_out_of_range_are_rejected(status: dict[str, Any], path: str) -> None:
+    violations = parse_job(make_raw_job() | {"status": status})
+    assert isinstance(violations, tuple)
+    assert [each.path for each in violations] == [path]

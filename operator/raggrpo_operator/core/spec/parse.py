@@ -156,7 +156,10 @@ def _violation(error: ErrorDetails) -> Violation:
             )
         case _:
             problem = (
-                error["msg"].replace("Input should", "should").replace(" after validation", "")
+                error["msg"]
+                .removeprefix("Value error, ")
+                .replace("Input should", "should")
+                .replace(" after validation", "")
             )
             return Violation(
                 path, Reason.OUT_OF_RANGE, f"{shown}: {problem}", "choose another value"

@@ -214,7 +214,7 @@ def _parse(
         with suppress(ValidationError):  # the status is invalid; parse_job reports it
             return parse_update(previous, body)
     if excess := body.get(TOO_LARGE):
-        remedy = "shorten templates, lists, env and free JSON"
+        remedy = "shorten templates, lists, env and free-form JSON"
         return (Violation("spec", Reason.SPEC_TOO_LARGE, excess, remedy),)
     return parse_job(body)
 
