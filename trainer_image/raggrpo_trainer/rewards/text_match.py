@@ -1,20 +1,43 @@
 """Compare a text with accepted answers as SQuAD does. Pure.
 
-Differences from SQuAD: CJK text is compared by characters, and numbers keep sign and decimal point.
+Differences from SQuAD: CJK text is compared by characters, numbers keep their punctuation, and
+full-width characters equal the ordinary ones.
 """
 
-import re
-import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from string import punctuation
+
+import regex as re  # type: ignore[import-untyped]  # has Unicode classes such as \p{Sc}
 
 # Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
-_NUMBER_PUNCTUATION = re.compile(r"(?<=\d)[./](?=\d)|(?<![\w.])-(?=\d)")
+_LOOKALIKES = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")  # hyphens, dashes and the minus sign
+    | {"\u2236": ":", "\u2044": "/", "\u2215": "/"}  # ratio, fraction and division signs
+)
+_GROUPED = re.compile(r"(?<![\d.,'])[1-9]\d{0,2}(?:[,'\u2019]\d{2,3})*[,'\u2019]\d{3}(?![,']?\d)")
+"""Number with separators of thousands, which are removed: 1,000 is 1000."""
+_BEFORE_NUMBER = rf"(?:(?<![\w.])|(?<=[{_CJK}]))"
+_POINT = re.compile(rf"{_BEFORE_NUMBER}\.(?=\d)")
+"""Leading decimal point: .5 is 0.5."""
+_NUMBER_PUNCTUATION = re.compile(
+    r"(?<=\d)[^\w\s]+(?=\d)"  # 3.14, 3:4, 10^-3, 2024-05-01
+    rf"|{_BEFORE_NUMBER}-(?=\p{{Sc}}?\d)"  # -5, -$5
+    r"|(?<=\de)-(?=\d)"  # 1e-3
+)
 """Punctuation of numbers, which is not removed: 3.14 is not 314, and -5 is not 5."""
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
+
+
+def fold_width(text: str) -> str:
+    """Return `text` with full-width and half-width characters replaced by the ordinary ones.
+
+    Unlike NFKC, this keeps superscripts and fractions, which would become other numbers.
+    """
+    return "".join(_ordinary(character) for character in text)
 
 
 def tokens(text: str) -> list[str]:
@@ -22,9 +45,10 @@ def tokens(text: str) -> list[str]:
 
     A text of only punctuation and articles is not reduced: "A" or "+" may be the answer.
     """
-    text = unicodedata.normalize("NFC", text)  # an accent may be a separate character
-    text = text.lower().replace("\u2212", "-")
-    kept = {match.start() for match in _NUMBER_PUNCTUATION.finditer(text)}
+    # An accent may be a separate character.
+    text = unicodedata.normalize("NFC", fold_width(text)).lower().translate(_LOOKALIKES)
+    text = _POINT.sub("0.", _GROUPED.sub(_ungrouped, text))
+    kept = {i for match in _NUMBER_PUNCTUATION.finditer(text) for i in range(*match.span())}
     bare = "".join(c for i, c in enumerate(text) if i in kept or not _is_punctuation(c))
     variants = (_ARTICLE.sub(" ", bare), bare, text)
     return next((words for variant in variants if (words := _TOKEN.findall(variant))), [])
@@ -57,4 +81,13 @@ def _joined(words: list[str]) -> str:
 
 
 def _is_punctuation(character: str) -> bool:
-    return character in string.punctuation or unicodedata.category(character).startswith("P")
+    return character in punctuation or unicodedata.category(character).startswith("P")
+
+
+def _ungrouped(number: re.Match[str]) -> str:
+    return "".join(filter(str.isdigit, number.group()))
+
+
+def _ordinary(character: str) -> str:
+    kind, _, code = unicodedata.decomposition(character).partition(" ")
+    return chr(int(code, 16)) if kind in ("<wide>", "<narrow>") else character

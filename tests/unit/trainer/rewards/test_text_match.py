@@ -10,9 +10,9 @@ from raggrpo_trainer.rewards.text_match import contains, exact_match, f1, tokens
         ("an apple, a day; theatre", ["apple", "day", "theatre"]),
         ("贷款利率4.5%", ["贷", "款", "利", "率", "4.5"]),
         ("你好，“世界”。", ["你", "好", "世", "界"]),
-        ("$5 + 3=8", ["5", "38"]),
+        ("$5 + 3=8", ["5", "3=8"]),
         ("It is 1,000.50.", ["it", "is", "1000.50"]),
-        ("-5, \u22125 or 3-5; 1/2 of U.S. $1.", ["-5", "-5", "or", "35", "1/2", "of", "us", "1"]),
+        ("-5, \u22125 or 3-5; 1/2 of U.S. $1.", ["-5", "-5", "or", "3-5", "1/2", "of", "us", "1"]),
         ("iPhone手机", ["iphone", "手", "机"]),
         ("ひらカ", ["ひ", "ら", "カ"]),
         ("A", ["a"]),
@@ -22,6 +22,28 @@ from raggrpo_trainer.rewards.text_match import contains, exact_match, f1, tokens
     ],
 )
 def test_tokens_are_normalized_words_and_cjk_characters(text: str, expected: list[str]) -> None:
+    assert tokens(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (".5, -.5, $.5 and No.5", ["0.5", "-0.5", "0.5", "and", "no5"]),
+        ("1e-3 or 1E\u22123", ["1e-3", "or", "1e-3"]),
+        ("10^-3; 3:4; 2*3; 1,2; 2024-05-01", ["10^-3", "3:4", "2*3", "1,2", "2024-05-01"]),
+        ("-$5, \uff0d5 or \u20135", ["-5", "-5", "or", "-5"]),
+        ("3\u22364; \uff13\uff1a\uff14; 3\uff0e14", ["3:4", "3:4", "3.14"]),
+        ("等于-5，或.5", ["等", "于", "-5", "或", "0.5"]),
+        ("1,00,000 and 1'000'000", ["100000", "and", "1000000"]),
+        ("1,5 and 12,3456", ["1,5", "and", "12,3456"]),
+        ("0,875", ["0,875"]),
+        ("\uff11\uff0c\uff10\uff10\uff10", ["1000"]),
+        ("\uff27\uff24\uff30 \uff76\uff9e", ["gdp", "ガ"]),
+        ("x\u00b2 \u00bd", ["x\u00b2", "\u00bd"]),
+        ("**5** [covid-19]", ["5", "covid19"]),
+    ],
+)
+def test_tokens_keep_punctuation_of_numbers_and_fold_width(text: str, expected: list[str]) -> None:
     assert tokens(text) == expected
 
 
