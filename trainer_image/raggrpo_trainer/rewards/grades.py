@@ -1,4 +1,4 @@
-"""Parse the grade in a judge's reply: by path, by pattern, or by common formats. Pure.
+"""Parse the grade in a judge's reply: by path, by pattern, as JSON or in text. Pure.
 
 An ambiguous reply has no grade: a wrong reward would not be noticed in training.
 """
@@ -15,6 +15,7 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.diagnosis import has_error, service_error
 from raggrpo_trainer.http.responses import require_object
 
+from .grade_text import grades_in
 from .worker import finite_number
 
 MAX_REPLY_CHARACTERS: Final = 16_384
@@ -24,12 +25,9 @@ EXCERPT_CHARACTERS: Final = 120
 CHOICE: Final = "choices[0]"
 CONTENT: Final = f"{CHOICE}.message.content"
 _REASONING: Final = regex.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", regex.DOTALL)
-_NUMBER: Final = r"(?<![\w.,/])-?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
-_GRADE: Final = regex.compile(rf"({_NUMBER})(?:\s*(?:/|out of|of)\s*\d+(?:\.\d+)?)?")
-_NAMED: Final = regex.compile(
-    rf"\b(?:grade|score|rating|points?)\b[\s\"'*_:=]*(?:is|of)?[\s\"'*_:=]*({_NUMBER})",
-    regex.IGNORECASE,
-)
+GRADE_KEYS: Final = ("grade", "score", "rating")
+"""Keys of the grade in a JSON reply; the first one that occurs is used."""
+_OBJECT: Final = regex.compile(r"\{.*\}", regex.DOTALL)
 _FENCED: Final = regex.compile(r"```(?:json)?\s*(.*?)```", regex.DOTALL)
 
 
@@ -46,7 +44,7 @@ def parse_grade(spec: JudgeSpec, response: Any) -> float:
     else:
         if values_at(f"{CHOICE}.finish_reason", response) == ["length"]:
             raise _no_grade("the judge's reply was truncated; increase judge.maxTokens")
-        grade = _grade_by_format(reply)
+        grade = _grade_by_format(spec, reply)
     if not spec.lowest <= grade <= spec.highest:
         raise _no_grade(
             f"the judge's grade {grade:g} is outside the range {spec.lowest:g} to {spec.highest:g}"
@@ -68,26 +66,49 @@ def _reply(response: Mapping[str, Any]) -> str:
     return reply
 
 
-def _grade_by_format(reply: str) -> float:
-    """Return the last number after a word such as `grade`, else the only number in the reply."""
-    if named := _NAMED.findall(reply):
-        return _number(named[-1].replace(",", ""), reply)
-    numbers = {number.replace(",", "") for number in _GRADE.findall(reply)}
-    if len(numbers) > 1:
+def _grade_by_format(spec: JudgeSpec, reply: str) -> float:
+    """Return the grade in a JSON object, or else in text."""
+    value = _json_grade(reply)
+    if not isinstance(value, str):
+        return _number(value, reply)
+    grades = grades_in(value, spec.lowest, spec.highest)
+    if len(grades) > 1:
         raise _no_grade(
             f"the judge's reply contains several numbers: {_excerpt(reply)}; "
             r"set judge.scorePattern, such as 'Grade: (\d+)'"
         )
-    if not numbers:
+    if not grades:
         raise _no_grade(f"the judge's reply has no grade: {_excerpt(reply)}")
-    return _number(numbers.pop(), reply)
+    return grades[0]
+
+
+def _json_grade(reply: str) -> Any:
+    """Return the value of the grade's key in a JSON reply; `reply` if there is none."""
+    try:
+        value = _json(reply)
+    except (ValueError, RecursionError):
+        return reply
+    values = value if isinstance(value, dict) else {}
+    lower = {key.lower(): each for key, each in values.items()}
+    return next((lower[key] for key in GRADE_KEYS if key in lower), reply)
+
+
+def _json(reply: str) -> Any:
+    """Return the JSON value in a reply. Raises ValueError or RecursionError if there is none."""
+    # Models often put JSON into a fenced code block, with text around it.
+    text = next(reversed(_FENCED.findall(reply)), reply)
+    try:
+        return json.loads(text)
+    except ValueError:
+        embedded = _OBJECT.search(text)
+        if embedded is None:
+            raise
+        return json.loads(embedded.group())
 
 
 def _grade_at_path(path: str, reply: str) -> float:
-    # Models often put JSON into a fenced code block, with text around it.
-    fenced = _FENCED.findall(reply)
     try:
-        values = values_at(path, json.loads(fenced[-1] if fenced else reply))
+        values = values_at(path, _json(reply))
     except (ValueError, RecursionError) as error:
         raise _no_grade(f"the judge's reply is not JSON: {_excerpt(reply)}") from error
     if not values:
