@@ -1,10 +1,11 @@
 """A language model as judge, called through an OpenAI-compatible /v1/chat/completions endpoint.
 
-LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. `grades` parses the replies. A failed call
-raises CallFailed and affects one sample.
+LLM-as-a-judge: Zheng et al. 2023, arXiv 2306.05685. A reply in JSON is requested, unless the server
+rejects it; `grades` parses the replies. A failed call raises CallFailed and affects one sample.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -12,15 +13,37 @@ from uuid import uuid4
 
 from raggrpo_api.fields.json_values import render_template, render_text
 from raggrpo_api.spec.reward import JudgeSpec
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.shared_calls import SharedCalls
 from raggrpo_trainer.retrieval.protocols import fill_template
 
-from .grades import parse_grade
+from .grades import GRADE_KEYS, parse_grade
+
+log = logging.getLogger(__name__)
 
 CACHED_GRADES: Final = 10_000
+MIN_JSON_TOKENS: Final = 32
+"""Minimum `maxTokens` for a reply in JSON; a shorter limit is meant for a bare number."""
+OUTPUT_FORMATS: Final = ("response_format", "structured_outputs", "guided_", "grammar", "tools")
+"""Prefixes of request fields that determine the format of a reply."""
+JSON_FORMAT: Final = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "grade",
+        "schema": {
+            "type": "object",
+            "properties": {"reason": {"type": "string"}, GRADE_KEYS[0]: {"type": "number"}},
+            "required": [GRADE_KEYS[0]],
+            "additionalProperties": False,
+        },
+    },
+}
+"""`response_format` of OpenAI's API; the reason is optional."""
+
+REJECTIONS: Final = (FailureCause.HTTP_STATUS, FailureCause.SERVICE_ERROR)
 
 
 class JudgeReward:
@@ -39,7 +62,11 @@ class JudgeReward:
     ) -> None:
         """`headers` contains resolved secrets. With `gate`, calls wait while the judge is down."""
         self._spec = spec
+        self._parse = partial(parse_grade, spec)
+        self._timeout_seconds = timeout_seconds
         self._tasks = BackgroundTasks()
+        self._requests_json = _can_request_json(spec)
+        self._has_json_support = False
         # The key is the whole request as JSON.
         self._grades: SharedCalls[str, float] = SharedCalls(self._tasks, cached_grades)
         self._service = JsonService(
@@ -67,7 +94,39 @@ class JudgeReward:
         await self._tasks.close()
 
     async def _grade(self, body: Mapping[str, Any]) -> float:
-        return await self._service.post(Request(body), partial(parse_grade, self._spec))
+        if not self._requests_json:
+            return await self._post(body)
+        with_format = {**body, "response_format": JSON_FORMAT}
+        if self._has_json_support:
+            return await self._post(with_format)
+        try:
+            # A server may reject the format with any status, so a failure is not an outage yet.
+            reply = await self._service.post_once(Request(with_format), self._timeout_seconds)
+            grade = self._service.parse(reply, self._parse)
+        except CallFailed as failure:
+            if failure.cause in REJECTIONS:
+                grade = await self._post(body)
+                if not failure.transient and self._requests_json:
+                    log.info(
+                        "judge %s: reply in JSON is not requested: %s", self._spec.model, failure
+                    )
+                    self._requests_json = False
+                return grade
+            if failure.transient:
+                return await self._post(with_format)
+            raise
+        self._has_json_support = True
+        return grade
+
+    async def _post(self, body: Mapping[str, Any]) -> float:
+        return await self._service.post(Request(body), self._parse)
+
+
+def _can_request_json(spec: JudgeSpec) -> bool:
+    """Return whether a reply in JSON suits the grade's format and the specified request."""
+    is_format_specified = any(name.startswith(OUTPUT_FORMATS) for name in spec.extra_body)
+    is_parsed_by_format = not spec.score_pattern and not spec.score_path
+    return is_parsed_by_format and not is_format_specified and spec.max_tokens >= MIN_JSON_TOKENS
 
 
 def _values(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -758,7 +758,7 @@ async def test_placeholder_without_column_is_rejected_with_both_names(tmp_path: 
     assert num_requests == 0
 
 
-async def test_judge_is_called_once_and_rejection_is_reported(tmp_path: Path) -> None:
+async def test_judge_rejection_with_and_without_json_format_is_reported(tmp_path: Path) -> None:
     async with serving(always({"error": "no such model"}, 404)) as server:
         judge = {"model": "grader", "prompt": "{completion}"}
         term = {"name": "Judge", "url": server.url, "judge": judge}
@@ -769,7 +769,7 @@ async def test_judge_is_called_once_and_rejection_is_reported(tmp_path: Path) ->
     assert "reward.functions[0] (judge grader at" in check.evidence
     assert "404" in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
-    assert num_requests == 1
+    assert num_requests == 2
 
 
 @pytest.mark.row("D14")

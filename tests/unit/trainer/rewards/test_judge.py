@@ -10,6 +10,7 @@ from raggrpo_api.spec.reward import JudgeSpec, RewardSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rewards.grades import parse_grade
+from raggrpo_trainer.rewards.judge import JSON_FORMAT
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, serving
@@ -55,6 +56,7 @@ async def test_judge_receives_sample_fields_and_grade_is_scaled() -> None:
         "stream": False,
         "seed": 3,
         "stop": ["x"],
+        "response_format": JSON_FORMAT,
     }
     assert received.headers["authorization"] == "Bearer s3cr3t-token"
 
@@ -232,3 +234,58 @@ async def test_judges_of_same_model_have_unique_names() -> None:
         async with Rewards(three, RetrievalSpec()) as rewards:
             with pytest.raises(RewardFailed, match=r"reward Judge m \[2\]: HttpStatus: 404"):
                 await rewards.score(SAMPLE)
+
+
+@pytest.mark.row("D14")
+@pytest.mark.parametrize(
+    ("body", "status", "requests_json"),
+    [
+        ({"error": "response_format is not supported"}, 400, [True, False, False]),
+        ({"detail": "extra fields not permitted"}, 422, [True, False, False]),
+        ({"error": {"message": "unknown field response_format"}}, 200, [True, False, False]),
+        ("Internal Server Error", 500, [True, False, True, False]),  # may be an outage
+    ],
+)
+async def test_json_reply_is_requested_until_server_rejects_it(
+    body: Any, status: int, requests_json: list[bool]
+) -> None:
+    async def reject_format(received: Received) -> Response:
+        if "response_format" in received.body:
+            return JSONResponse(body, status)
+        return await reply_with("Grade: 8. Key points: 1.")(received)
+
+    other = RewardSample("2/0", "Capital?", "London.", columns={"lang": "fr"})
+    server, scores = await grade_samples(reject_format, SAMPLE, other, retries=0)
+    assert scores == [0.8, 0.8]
+    assert ["response_format" in each.body for each in server.requests] == requests_json
+
+
+@pytest.mark.row("D14")
+async def test_supported_json_format_is_kept_after_rejection() -> None:
+    async def reject_second(received: Received) -> Response:
+        if received.number == 1:
+            return JSONResponse({"error": "prompt too long"}, 400)
+        return await reply_with('{"grade": 6}')(received)
+
+    with pytest.raises(RewardFailed, match="prompt too long"):
+        await grade_samples(reject_second, SAMPLE, SAMPLE, cache=False)
+
+
+@pytest.mark.row("D14")
+@pytest.mark.parametrize(
+    "judge",
+    [
+        {"scorePattern": r"(\d+)"},
+        {"scorePath": "grade"},
+        {"maxTokens": 8},
+        {"extraBody": {"response_format": {"type": "json_object"}}},
+        {"extraBody": {"structured_outputs": {"regex": "[0-9]"}}},
+        {"extraBody": {"guided_json": {}}},
+    ],
+)
+async def test_specified_reply_format_is_not_replaced(judge: dict[str, Any]) -> None:
+    server, scores = await grade_samples(reply_with('{"grade": 6}'), **judge)
+    assert scores == [0.6]
+    [received] = server.requests
+    specified = judge.get("extraBody", {}).get("response_format")
+    assert received.body.get("response_format") == specified
