@@ -22,7 +22,9 @@ class FailureCause(StrEnum):
     RAISED = "Raised"
     """User code raised an exception."""
     NOT_A_NUMBER = "NotANumber"
-    """The result is NaN, infinite or not a number."""
+    """The result is NaN, infinite, too large or not a number."""
+    WRONG_TYPE = "WrongType"
+    """User code returned a value of the wrong type."""
 
 
 class CallFailed(Exception):

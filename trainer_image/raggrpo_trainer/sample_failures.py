@@ -32,11 +32,20 @@ class RetrievalFailed(SampleFailed):
         self.endpoint = endpoint
 
 
+def source_of_reward(name: str) -> str:
+    """Return the `SampleFailed.source` of a reward term."""
+    return f"reward {name}"
+
+
 class RewardFailed(SampleFailed):
     """A reward function returned no number for a sample."""
 
     def __init__(
         self, name: str, cause: FailureCause, detail: str, *, transient: bool = False
     ) -> None:
-        super().__init__(f"reward {name}", cause, detail, transient=transient)
+        super().__init__(source_of_reward(name), cause, detail, transient=transient)
         self.name = name
+
+
+class RewardCodeFailed(RewardFailed):
+    """A user's Python function returned no number for a sample."""

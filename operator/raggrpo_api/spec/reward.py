@@ -29,6 +29,14 @@ class RewardKind(StrEnum):
     JUDGE = "Judge"
 
 
+class PythonSignature(StrEnum):
+    """How a Python reward is called: with a sample, or as verl or TRL call their rewards."""
+
+    NATIVE = "Native"
+    VERL = "Verl"
+    TRL = "Trl"
+
+
 ANSWER_REWARDS = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
 """Rewards that require a reference answer in every row."""
 
@@ -52,7 +60,8 @@ class JudgeSpec(ApiModel):
     system: Annotated[Template, MODEL] = ""
     """System message; empty: none."""
     score_pattern: Annotated[str, StringConstraints(max_length=256), MODEL] = ""
-    """Regular expression whose first group is the grade; empty: the only number, as in 8/10."""
+    """Regular expression whose first group is the grade; empty: JSON, or the number of the
+    statement that gives the grade."""
     score_path: Annotated[JsonPath, MODEL] = ""
     """JSON path of the grade in the reply, such as `score`."""
     lowest: Annotated[float, Field(ge=-1e6, le=1e6), MODEL] = 0.0
@@ -88,6 +97,8 @@ class RewardFunction(ApiModel):
         MODEL,
     ] = ""
     """Python: `package.module:function`, called with a sample, returns a number."""
+    signature: Annotated[PythonSignature, MODEL] = PythonSignature.NATIVE
+    """Python: arguments and result of the function; Verl and Trl as in these trainers."""
     url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Http: URL of a service that returns {"score": number}. Judge: URL of /v1/chat/completions."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0), OPERATIONAL] = 30.0
@@ -114,3 +125,11 @@ class RewardSpec(ApiModel):
         """The judges with the index of their term."""
         judges = ((index, each.judge) for index, each in enumerate(self.functions))
         return [(index, judge) for index, judge in judges if judge is not None]
+
+
+def passes_all_columns(reward: RewardSpec) -> bool:
+    """Return whether a reward gets all columns of its row, as in verl and TRL."""
+    return any(
+        term.name is RewardKind.PYTHON and term.signature is not PythonSignature.NATIVE
+        for term in reward.functions
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.placeholders import column_placeholders, needs_context
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
-from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec
+from raggrpo_api.spec.reward import ANSWER_REWARDS, RewardSpec, passes_all_columns
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -53,7 +53,7 @@ class Prompt:
     tools: tuple[Any, ...] = ()
     """Function schemas for the chat template."""
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Values of the columns that request templates name."""
+    """Values of the columns that request templates name, or of all columns with JSON values."""
 
 
 def read_prompts(
@@ -66,10 +66,11 @@ def read_prompts(
     """
     needed = needed_fields(data, retrieval, reward)
     template_columns = column_placeholders(retrieval, reward)
-    paths = {*data.columns.model_dump().values(), *template_columns}
+    passes_columns = reward is not None and passes_all_columns(reward)
+    paths = None if passes_columns else {*data.columns.model_dump().values(), *template_columns}
     rows = (row for file in files for row in read_rows(Path(file), paths))
     limited = islice(rows, data.max_samples or None)
-    prompts = _valid_prompts(limited, data, needed, template_columns)
+    prompts = _valid_prompts(limited, data, needed, template_columns, all_columns=passes_columns)
     if files and not prompts:
         raise data_error(", ".join(files), "no rows", "add one row per prompt")
     return prompts
@@ -111,11 +112,17 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
 
 
 def _valid_prompts(
-    rows: Iterable[Row], data: DataSpec, needed: set[str], template_columns: Mapping[str, str]
+    rows: Iterable[Row],
+    data: DataSpec,
+    needed: set[str],
+    template_columns: Mapping[str, str],
+    *,
+    all_columns: bool,
 ) -> list[Prompt]:
     """Return the prompts of all rows. Raises TrainerError with the first invalid rows.
 
     `template_columns` maps the columns that request templates name to the fields of the templates.
+    With `all_columns`, prompts have the values of all columns.
     """
     prompts: list[Prompt] = []
     problems: list[str] = []
@@ -123,7 +130,8 @@ def _valid_prompts(
     for index, row in enumerate(rows):
         try:
             prompt = _prompt(index, row, data, needed, default_tools)
-            columns = {
+            columns = _json_columns(row) if all_columns else {}
+            columns |= {
                 name: _template_value(row, name, place) for name, place in template_columns.items()
             }
             prompts.append(dataclasses.replace(prompt, columns=columns))
@@ -183,6 +191,19 @@ def _tools(row: Row, data: DataSpec) -> tuple[Any, ...]:
         return read_tools(value)
     except InvalidValue as error:
         raise invalid_value_error(f"{row.place}: column {data.columns.tools!r}", error) from error
+
+
+def _json_columns(row: Row) -> dict[str, Any]:
+    """Return the columns of a row, except values that JSON cannot represent, such as images."""
+    return {name: value for name, value in row.values.items() if _is_json(value)}
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _template_value(row: Row, path: str, place: str) -> Any:

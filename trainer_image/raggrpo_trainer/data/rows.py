@@ -28,8 +28,10 @@ class Row:
     """All columns of the file, including those that are not read."""
 
 
-def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
+def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     """Return an iterator over the rows of a file, with at least the columns that `paths` refer to.
+
+    None refers to all columns.
 
     Raises TrainerError DATA_ERROR.
     """
@@ -45,13 +47,13 @@ def read_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
     raise data_error(str(path), "unsupported file type", "use .parquet or .jsonl")
 
 
-def _parquet_rows(path: Path, paths: Iterable[str]) -> Iterator[Row]:
-    candidates = {name for each in paths for name in candidate_columns(each)}
+def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
+    candidates = {name for each in paths or () for name in candidate_columns(each)}
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            present = [name for name in names if name in candidates]
+            present = [name for name in names if paths is None or name in candidates]
             for batch in file.iter_batches(columns=present):
                 for values in batch.to_pylist():
                     number += 1

@@ -1,8 +1,6 @@
 """Checks RetrievalReachable and RewardCode: the services and the user code of the job."""
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +14,17 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
+from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import RetryPolicy
 from raggrpo_trainer.job_config import endpoint_headers, judge_headers
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT, RetrievalClient
-from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
 from .finding import Finding, finding_for, not_evaluated
+from .first_row import answered_sample, read_first_row
+from .python_rewards import check_python_rewards
 
 RETRY = RetryPolicy(retries=1)
 """One retry: reports a failing endpoint within seconds, but allows for a cold start."""
@@ -80,23 +80,21 @@ def is_outage_failure(failure: CallFailed) -> bool:
 
 
 async def check_rewards(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
-    """Import Python rewards (user code) in separate processes; call all reward services."""
-    spec = config.reward
-    targets = [term.python for term in spec.functions if term.name is RewardKind.PYTHON]
-    services = [index for index, term in enumerate(spec.functions) if term.name in SERVICES]
-    if not targets and not services:
+    """Call Python rewards (user code) in separate processes, and all reward services."""
+    terms = config.reward.functions
+    services = [index for index, term in enumerate(terms) if term.name in SERVICES]
+    problems, evidence = await check_python_rewards(config)
+    is_code_invalid = bool(problems)
+    is_outage = not problems  # so far; an outage ends by itself, invalid code does not
+    if not services and not problems and not evidence:
         return not_evaluated(CheckId.REWARD_CODE, "no reward is a Python function or a service")
-    outcomes = await asyncio.gather(*(_import(target, spec.code_from.path) for target in targets))
-    problems = [outcome for outcome in outcomes if outcome]
-    evidence = [f"{target} can be imported" for target in targets]
-    is_outage = not problems  # so far; an outage ends by itself, an import error does not
     if services:
         called = await _call_services(config, services, env)
         problems += called.problems
         evidence += called.evidence
         is_outage = is_outage and called.is_outage
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
-    if any(outcomes):
+    if is_code_invalid:
         code = ExitCode.REWARD_CODE_ERROR
     return finding_for(CheckId.REWARD_CODE, problems, "; ".join(evidence), code)
 
@@ -125,14 +123,7 @@ async def _call_services(
             "reward services were not called: their requests require readable data"
         )
         return outcomes
-    sample = RewardSample(
-        "preflight",
-        row.text,
-        next((answer for answer in row.answer if answer.strip()), WARM_UP_TEXT),
-        row.answer,
-        row.context,
-        columns=row.columns,
-    )
+    sample = answered_sample(row)
     is_placeholder = sample.completion == WARM_UP_TEXT
     for index in indices:
         term = config.reward.functions[index]
@@ -168,12 +159,8 @@ def _first_row(config: TrainerConfig) -> Prompt | None:
     Returns None if the row cannot be read and templates name its columns. Other checks report why
     it cannot be read.
     """
-    first = config.data.model_copy(update={"max_samples": 1})
-    try:
-        [row] = read_prompts(first.train_files, first, config.retrieval, config.reward)
-    except TrainerError:
-        if column_placeholders(config.retrieval, config.reward):
-            return None
+    row = read_first_row(config)
+    if row is None and not column_placeholders(config.retrieval, config.reward):
         return Prompt(0, WARM_UP_TEXT, WARM_UP_TEXT, (), "")
     return row
 
@@ -213,20 +200,3 @@ async def _call(
     if passages:
         return _EndpointOutcome(evidence)
     return _EndpointOutcome(f"{evidence}; {EMPTY_RESULT_REMEDY}", is_empty=True)
-
-
-async def _import(target: str, folder: str) -> str:
-    """Return the reason why a reward cannot be imported, or "" if it can."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "raggrpo_trainer.rewards.worker", target, "1"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, [folder]), *sys.path])},
-    )
-    _, errors = await process.communicate()
-    if process.returncode == 0:
-        return ""
-    lines = errors.decode(errors="replace").strip().splitlines()
-    reason = lines[-1] if lines else f"the import of {target} exited with code {process.returncode}"
-    return f"{reason}; check reward.functions[].python and reward.codeFrom"

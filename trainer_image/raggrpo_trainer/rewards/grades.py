@@ -16,7 +16,7 @@ from raggrpo_trainer.http.diagnosis import has_error, service_error
 from raggrpo_trainer.http.responses import require_object
 
 from .grade_text import grades_in
-from .worker import finite_number
+from .reward_value import finite_number
 
 MAX_REPLY_CHARACTERS: Final = 16_384
 """Number of characters searched at the end of a reply, where the grade is expected."""

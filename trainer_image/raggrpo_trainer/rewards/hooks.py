@@ -1,19 +1,19 @@
 """Rewards outside this package: a user's Python function or an HTTP service.
 
-A failed call raises CallFailed and affects one sample; only an import error fails the job.
+A failed call raises CallFailed and affects one sample. A function that cannot be imported or called
+fails the job.
 """
 
 import asyncio
-import inspect
 import json
 import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from raggrpo_api.spec.reward import PythonSignature
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
@@ -21,14 +21,13 @@ from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request,
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.responses import require_object
 
-from .worker import IMPORT_SECONDS, exception_failure, finite_number, load_function
+from .reward_value import finite_number
+from .signatures import RewardCodeInvalid, Sample, UserFunction
+from .worker import IMPORT_SECONDS, exception_failure, load_function
 
 NUM_PROCESSES = min(4, os.cpu_count() or 1)
 JUDGE_CONCURRENCY = 64
 JUDGE_FIELDS = ("prompt", "completion", "answer", "passages", "fields")
-
-Sample = dict[str, Any]
-"""A sample as passed to a hook; JSON values only."""
 
 
 class RewardHook(Protocol):
@@ -43,30 +42,30 @@ class RewardHook(Protocol):
         ...
 
 
-def python_reward(target: str, timeout_seconds: float) -> RewardHook:
+def python_reward(
+    target: str,
+    timeout_seconds: float,
+    signature: PythonSignature = PythonSignature.NATIVE,
+) -> RewardHook:
     """Return the hook for `package.module:function`.
 
     A coroutine function runs on the trainer's event loop, any other function in separate processes.
-    Raises TrainerError (RewardCodeError) if the function cannot be imported.
+    Raises TrainerError (RewardCodeError) if the function cannot be imported or has another
+    signature.
     """
     try:
-        function = load_function(target)
-    except ImportError as error:
-        raise TrainerError(
-            ExitCode.REWARD_CODE_ERROR,
-            f"{error}; check reward.functions[].python and reward.codeFrom",
-        ) from error
-    if inspect.iscoroutinefunction(function):
+        function = load_function(target, signature)
+    except RewardCodeInvalid as error:
+        raise TrainerError(ExitCode.REWARD_CODE_ERROR, str(error)) from error
+    if function.is_coroutine:
         return CoroutineReward(function, timeout_seconds)
-    return ProcessReward(target, timeout_seconds)
+    return ProcessReward(target, timeout_seconds, signature)
 
 
 class CoroutineReward:
     """A user's coroutine function, which runs in this process and should mostly wait for I/O."""
 
-    def __init__(
-        self, function: Callable[[Sample], Awaitable[object]], timeout_seconds: float
-    ) -> None:
+    def __init__(self, function: UserFunction, timeout_seconds: float) -> None:
         self._function = function
         self._timeout_seconds = timeout_seconds
 
@@ -75,12 +74,12 @@ class CoroutineReward:
         limit = asyncio.timeout(self._timeout_seconds)
         try:
             async with limit:
-                value = await self._function(sample)
-        except Exception as error:  # the user's function may raise anything
+                result = await self._function(sample)
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
             if limit.expired():
                 raise _timed_out(self._timeout_seconds) from error
             raise exception_failure(error) from error
-        return finite_number(value)
+        return self._function.reward(result)
 
     async def close(self) -> None:
         """Do nothing: calls are canceled with their callers."""
@@ -90,15 +89,33 @@ class ProcessReward:
     """A user's function in a few worker processes; a process that hangs or crashes is replaced."""
 
     def __init__(
-        self, target: str, timeout_seconds: float, num_processes: int = NUM_PROCESSES
+        self,
+        target: str,
+        timeout_seconds: float,
+        signature: PythonSignature = PythonSignature.NATIVE,
+        num_processes: int = NUM_PROCESSES,
+        folder: str = "",
     ) -> None:
+        """`folder` is added to the import path of the processes."""
         self._target = target
+        self._signature = signature
+        self._folder = folder
         self._timeout_seconds = timeout_seconds
         self._slots = asyncio.Semaphore(num_processes)
         self._idle: list[Process] = []
 
     async def score(self, sample: Sample) -> float:
-        """Return the function's result. Raises CallFailed."""
+        """Return the reward of a sample.
+
+        Raises CallFailed, and TrainerError (RewardCodeError) if the function cannot be imported.
+        """
+        return await self._score(sample)
+
+    async def check_import(self) -> None:
+        """Import the function in a process without calling it. Raises as `score` does."""
+        await self._score(None)
+
+    async def _score(self, sample: Sample | None) -> float:
         async with self._slots:
             process = self._idle.pop() if self._idle else await self._start()
             try:
@@ -110,6 +127,8 @@ class ProcessReward:
                 raise
             self._idle.append(process)
         outcome = json.loads(reply)
+        if "invalid" in outcome:
+            raise TrainerError(ExitCode.REWARD_CODE_ERROR, outcome["invalid"])
         if "score" in outcome:
             return float(outcome["score"])
         raise CallFailed(FailureCause(outcome["cause"]), outcome["detail"])
@@ -122,17 +141,17 @@ class ProcessReward:
         self._idle.clear()
 
     async def _start(self) -> Process:
-        # The import path of this process, where importing the function has succeeded.
-        paths = os.pathsep.join(path for path in sys.path if path)
+        paths = os.pathsep.join(filter(None, [self._folder, *sys.path]))
+        worker = ("-m", "raggrpo_trainer.rewards.worker")
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "raggrpo_trainer.rewards.worker", self._target, str(self._timeout_seconds)),
+            *(*worker, self._target, self._signature, str(self._timeout_seconds)),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, "PYTHONPATH": paths},
         )
 
-    async def _call(self, process: Process, sample: Sample) -> bytes:
+    async def _call(self, process: Process, sample: Sample | None) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
         # The worker has its own timeout; this one covers a pipe held open by an orphaned child.

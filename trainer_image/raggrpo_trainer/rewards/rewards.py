@@ -21,10 +21,11 @@ from raggrpo_trainer.http.json_service import GateOptions, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.service_gate import OutageListener
 from raggrpo_trainer.retrieval.passage import Passage
-from raggrpo_trainer.sample_failures import RewardFailed
+from raggrpo_trainer.sample_failures import RewardCodeFailed, RewardFailed
 
-from .hooks import HttpJudge, RewardHook, Sample, python_reward
+from .hooks import HttpJudge, RewardHook, python_reward
 from .judge import JudgeReward
+from .signatures import Sample
 from .text_match import contains, exact_match, f1
 
 BuiltIn = Literal[
@@ -222,7 +223,7 @@ class Rewards:
         hook: RewardHook
         match function.name:
             case RewardKind.PYTHON:
-                hook = python_reward(function.python, function.timeout_seconds)
+                hook = python_reward(function.python, function.timeout_seconds, function.signature)
             case RewardKind.JUDGE:
                 assert function.judge is not None  # guaranteed by a rule
                 label = f"reward {name} at {display_url(function.url)}"
@@ -241,7 +242,8 @@ class Rewards:
             case kind:
                 return _Term(name, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)
-        return _Term(name, function.weight, partial(_score_with_hook, hook, name))
+        failed = RewardCodeFailed if function.name is RewardKind.PYTHON else RewardFailed
+        return _Term(name, function.weight, partial(_score_with_hook, hook, name, failed))
 
     async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
         answer = final_answer(sample.completion, self._marker)
@@ -286,13 +288,13 @@ def _kind_and_service(function: RewardFunction) -> str:
             return str(kind)
 
 
-async def _score_with_hook(hook: RewardHook, name: str, sample: RewardSample) -> float:
+async def _score_with_hook(
+    hook: RewardHook, name: str, failed: type[RewardFailed], sample: RewardSample
+) -> float:
     try:
         return await hook.score(sample.as_json())
     except CallFailed as failure:
-        raise RewardFailed(
-            name, failure.cause, failure.detail, transient=failure.transient
-        ) from failure
+        raise failed(name, failure.cause, failure.detail, transient=failure.transient) from failure
 
 
 def _actor_threshold(retrieval: RetrievalSpec) -> float:

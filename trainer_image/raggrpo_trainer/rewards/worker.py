@@ -5,46 +5,45 @@ expression, for example, never releases the GIL. A call is one line of JSON on s
 result one line on standard output. Must not import torch, which takes seconds and gigabytes.
 """
 
+import asyncio
 import importlib
+import inspect
 import json
-import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from raggrpo_api.spec.reward import PythonSignature
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
-DETAIL_CHARACTERS = 300
+from .reward_value import DETAIL_CHARACTERS
+from .signatures import RewardCodeInvalid, UserFunction
+
 IMPORT_SECONDS = 120.0
 
 
-def load_function(target: str) -> Callable[[dict[str, Any]], Any]:
-    """Import `package.module:function`. Raises ImportError with the target and the reason."""
+def load_function(target: str, signature: PythonSignature) -> UserFunction:
+    """Import `package.module:function`.
+
+    Raises RewardCodeInvalid if it cannot be imported or has another signature.
+    """
     module_name, _, name = target.partition(":")
+    remedy = "check reward.functions[].python and reward.codeFrom"
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ImportError(f"reward {target} cannot be imported: {_describe(error)}") from error
+        problem = f"reward {target} cannot be imported: {_describe(error)}"
+        raise RewardCodeInvalid(f"{problem}; {remedy}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise ImportError(f"reward {target}: module {module_name} has no function {name}")
-    return function  # type: ignore[no-any-return]
+        problem = f"reward {target}: module {module_name} has no function {name}"
+        raise RewardCodeInvalid(f"{problem}; {remedy}")
+    return UserFunction(target, function, signature)
 
 
-def finite_number(value: object) -> float:
-    """Return a reward as float. Raises CallFailed (NotANumber) for NaN, infinity and text."""
-    try:
-        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise CallFailed(FailureCause.NOT_A_NUMBER, f"{value!r}"[:DETAIL_CHARACTERS])
-    return number
-
-
-def exception_failure(error: Exception) -> CallFailed:
+def exception_failure(error: BaseException) -> CallFailed:
     """Return the failure for a reward function that raised `error`."""
     return CallFailed(FailureCause.RAISED, _describe(error))
 
@@ -53,31 +52,51 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
 
 
-def _outcome(function: Callable[[dict[str, Any]], Any], sample: dict[str, Any]) -> dict[str, Any]:
+def _outcome(function: UserFunction, sample: dict[str, Any]) -> dict[str, Any]:
     try:
-        value = function(sample)
+        result = function(sample)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_result_of(result))
     except Exception as error:  # the user's function may raise anything
         failure = exception_failure(error)
         return {"cause": failure.cause, "detail": failure.detail}
     try:
-        return {"score": finite_number(value)}
+        return {"score": function.reward(result)}
     except CallFailed as failure:
         return {"cause": failure.cause, "detail": failure.detail}
 
 
+async def _result_of(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _replies_of(
+    target: str, signature: PythonSignature
+) -> Callable[[dict[str, Any] | None], dict[str, Any]]:
+    """Import the function; return the function that replies to a call."""
+    try:
+        function = load_function(target, signature)
+    except RewardCodeInvalid as error:
+        invalid = {"invalid": str(error)}
+        return lambda _: invalid
+    return lambda sample: {"score": 0.0} if sample is None else _outcome(function, sample)
+
+
 def main() -> None:
-    """Serve calls from standard input until it closes."""
+    """Serve calls from standard input until it closes; `null` only imports the function."""
     target = sys.argv[1]
-    timeout_seconds = float(sys.argv[2])
+    signature = PythonSignature(sys.argv[2])
+    timeout_seconds = float(sys.argv[3])
     with os.fdopen(os.dup(1), "w", buffering=1) as replies:
         os.dup2(2, 1)  # output of the function goes to the log
         # SIGALRM terminates the process even if it is stuck in native code.
         signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
-        function = load_function(target)
+        call = _replies_of(target, signature)
         signal.setitimer(signal.ITIMER_REAL, 0)
         for line in sys.stdin:
+            sample = json.loads(line)
             signal.setitimer(signal.ITIMER_REAL, timeout_seconds)
-            outcome = _outcome(function, json.loads(line))
+            outcome = call(sample)
             signal.setitimer(signal.ITIMER_REAL, 0)
             replies.write(json.dumps(outcome) + "\n")
 

@@ -29,7 +29,7 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample, is_parsed
 from raggrpo_trainer.rollout.failure_ledger import FailureLedger
-from raggrpo_trainer.sample_failures import SampleFailed, source_of
+from raggrpo_trainer.sample_failures import SampleFailed, source_of, source_of_reward
 
 from .actor_output import parse_actor_output
 from .advantage import group_advantages
@@ -136,9 +136,14 @@ class Collector:
         return groups
 
     def check_failures(self, rollouts: Rollouts) -> None:
-        """Raise TrainerError if more samples failed than `maxFailureRatio` allows."""
+        """Raise TrainerError if more samples failed than `maxFailureRatio` allows.
+
+        Results of the wrong type are faults of the reward's code, however few there are.
+        """
         failed = sum(bool(s.failure) for s in rollouts.samples)
         limit = self._config.retrieval.max_failure_ratio
+        if fault := rollouts.ledger.user_code_failure(limit):
+            raise TrainerError(ExitCode.REWARD_CODE_ERROR, f"{fault}; correct the function")
         if failed > limit * len(rollouts.samples):
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
@@ -288,6 +293,8 @@ class Collector:
         except SampleFailed as error:
             _record_failure(sample, error, batch.ledger)
             return
+        for name in score.parts:
+            batch.ledger.record_success(sample.name, source_of_reward(name))
         sample.reward, sample.parts = score.total, dict(score.parts)
         sample.exact_match = score.exact_match
         if debug.scoring:

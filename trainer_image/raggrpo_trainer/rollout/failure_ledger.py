@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from raggrpo_trainer.call_failures import FailureCause
-from raggrpo_trainer.sample_failures import SampleFailed
+from raggrpo_trainer.sample_failures import RewardCodeFailed, SampleFailed
 
 
 @dataclass
@@ -13,6 +13,7 @@ class _Tally:
     calls: int = 0
     causes: Counter[FailureCause] = field(default_factory=Counter)
     examples: dict[FailureCause, str] = field(default_factory=dict)
+    is_user_code: bool = False
 
 
 class FailureLedger:
@@ -34,6 +35,7 @@ class FailureLedger:
         self._failed.add(sample)
         tally = self._tallies.setdefault(failure.source, _Tally())
         tally.calls += 1
+        tally.is_user_code = isinstance(failure, RewardCodeFailed)
         tally.causes[failure.cause] += 1
         tally.examples.setdefault(failure.cause, f"sample {sample}: {failure.detail}")
 
@@ -45,6 +47,22 @@ class FailureLedger:
     def causes(self, source: str) -> dict[FailureCause, int]:
         """Return the number of failed calls to `source` by cause."""
         return dict(self._tallies.get(source, _Tally()).causes)
+
+    def user_code_failure(self, max_ratio: float) -> str:
+        """Return how a Python reward failed: with a wrong type, or more often than `max_ratio`.
+
+        Returns "" if no Python reward did.
+        """
+        faults = (
+            _sentence(source, tally)
+            for source, tally in self._tallies.items()
+            if tally.is_user_code
+            and (
+                FailureCause.WRONG_TYPE in tally.causes
+                or tally.causes.total() > max_ratio * tally.calls
+            )
+        )
+        return "; ".join(faults)
 
     def message(self) -> str:
         """Return one clause per failing source: number of failures, causes, and an example."""

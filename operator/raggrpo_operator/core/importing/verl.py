@@ -3,7 +3,9 @@
 Defaults of verl that differ from ours are specified in the job, so that the job trains as in verl.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
@@ -26,6 +28,7 @@ LOSSES: Final = {
     "seq-mean-token-mean": "SequenceMean",
     "seq-mean-token-sum-norm": "FixedLength",
 }
+_MODULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.py")
 COPIED_FIELDS: Final = (
     "data.train_batch_size",
     "data.max_prompt_length",
@@ -247,14 +250,10 @@ def _token_limits(this: Translation, n: int) -> None:
 
 
 def _reward(this: Translation) -> None:
+    if _map_custom_reward(this):
+        return
     given = this.given.get("data.train_files")
     files = given if isinstance(given, list) else [this.raw_text("data.train_files")]
-    if this.given.get("custom_reward_function.path"):
-        this.lines["unmapped"].append(
-            "custom_reward_function: port it to a function of one sample: "
-            "reward.functions[0].name Python, python package.module:function, codeFrom.path"
-        )
-        this.translated |= {"custom_reward_function.path", "custom_reward_function.name"}
     this.spec["reward"] = {"functions": [{"name": "ExactMatch"}]}
     what = "ExactMatch"
     with_marker = ["gsm8k" in str(file).lower() for file in files]
@@ -270,6 +269,27 @@ def _reward(this: Translation) -> None:
             "data_source",
         )
     this.lines["mapped"].append(f"verl's reward by data_source → {what}; check it")
+
+
+def _map_custom_reward(this: Translation) -> bool:
+    """Translate verl's reward function in a file; return whether there is one to import."""
+    path = this.given.get("custom_reward_function.path")
+    if not path:
+        return False
+    this.translated |= {"custom_reward_function.path", "custom_reward_function.name"}
+    file = PurePosixPath(str(path))
+    if not file.is_absolute() or not _MODULE.fullmatch(file.name):
+        this.lines["unmapped"].append(
+            "custom_reward_function: set reward.functions[0] to name Python, "
+            "python package.module:function and signature Verl, and reward.codeFrom.path"
+        )
+        return False
+    name = this.given.get("custom_reward_function.name") or "compute_score"
+    target = f"{file.stem}:{name}"
+    term = {"name": "Python", "python": target, "signature": "Verl"}
+    this.spec["reward"] = {"functions": [term], "codeFrom": {"path": str(file.parent)}}
+    this.lines["mapped"].append(f"custom_reward_function → reward Python {target}")
+    return True
 
 
 def _run(this: Translation) -> None:

@@ -10,6 +10,7 @@ from raggrpo_api.spec.placeholders import needs_context
 from raggrpo_api.spec.reward import (
     ANSWER_REWARDS,
     JudgeSpec,
+    PythonSignature,
     RewardFunction,
     RewardKind,
     RewardSpec,
@@ -118,6 +119,10 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
             message = f"reward {term.name} ignores python"
             remedy = "set name: Python, or remove python"
             yield warning(f"{path}.python", Reason.REWARD_FIELD_UNUSED, message, remedy)
+        if term.signature is not PythonSignature.NATIVE and term.name is not RewardKind.PYTHON:
+            message = f"reward {term.name} ignores signature"
+            remedy = "set name: Python, or remove signature"
+            yield warning(f"{path}.signature", Reason.REWARD_FIELD_UNUSED, message, remedy)
         if term.judge and term.name is not RewardKind.JUDGE:
             message = f"reward {term.name} ignores judge"
             remedy = "set name: Judge, or remove judge"

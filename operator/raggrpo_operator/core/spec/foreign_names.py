@@ -166,7 +166,8 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     "trainer.resume_mode": ForeignField(note="a job always resumes from its newest checkpoint"),
     "custom_reward_function.path": ForeignField(
         "reward.codeFrom.path",
-        "the folder of the file; the function takes one sample and is specified in python",
+        "the folder of the file; the function is specified in reward.functions[], with "
+        "signature: Verl",
     ),
 }
 """Fields of verl by full path."""

@@ -311,17 +311,37 @@ def test_overridden_field_is_reported_once() -> None:
             "trainer.total_training_steps": 10,
             "trainer.total_epochs": 3,
             "trainer.experiment_name": "first",
-            "custom_reward_function.path": "/code/reward.py",
-            "custom_reward_function.name": "score",
             f"{ACTOR}ppo_mini_batch_size": 1024,
             "algorithm.group_size": 4,
         }
     )
-    epochs, reward = sorted(imported.unmapped, reverse=True)
+    [epochs] = imported.unmapped
     assert epochs == "trainer.total_epochs=3: total_training_steps takes precedence"
-    assert reward.startswith("custom_reward_function: port it to a function")
     assert f"{ACTOR}ppo_mini_batch_size → the whole batch: 1024" in imported.mapped
     assert "algorithm.group_size → spec.algorithm.groupSize: 4" in imported.mapped
+
+
+@pytest.mark.parametrize(
+    ("given", "python"),
+    [
+        ({"path": "/code/reward.py", "name": "score"}, "reward:score"),
+        ({"path": "/code/reward.py"}, "reward:compute_score"),
+    ],
+)
+def test_custom_reward_function_keeps_its_signature(given: dict[str, str], python: str) -> None:
+    imported = with_({f"custom_reward_function.{name}": value for name, value in given.items()})
+    assert imported.job["spec"]["reward"] == {
+        "functions": [{"name": "Python", "python": python, "signature": "Verl"}],
+        "codeFrom": {"path": "/code"},
+    }
+    assert f"custom_reward_function → reward Python {python}" in imported.mapped
+
+
+@pytest.mark.parametrize("path", ["reward.py", "/code/my-reward.py"])
+def test_custom_reward_function_without_module_path_is_reported(path: str) -> None:
+    imported = with_({"custom_reward_function.path": path})
+    [line] = [each for each in imported.unmapped if each.startswith("custom_reward_function")]
+    assert "signature Verl" in line
 
 
 def test_missing_configuration_files_are_reported() -> None:

@@ -973,42 +973,131 @@ async def test_unwritable_index_path_fails_check(tmp_path: Path) -> None:
     assert "retrieval.endpoints[0].managed.indexPath" in evidence
 
 
-CODE = {
-    "fine": "def score(sample):\n    return 1.0\n",
-    "wrong_name": "def other(sample):\n    return 1.0\n",
+CODE = """
+import os, sys, time
+
+def score(sample):
+    assert sample["prompt"] == "question 0" and sample["completion"] == "A"
+    return 0.5
+
+async def score_later(sample):
+    return score(sample)
+
+def verl(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": 1.0 if solution_str == ground_truth == "A" else 0.0, "data": data_source}
+
+def trl(completions, level, **kwargs):
+    return [float(level[0]) for _ in completions]
+
+def none(sample): return None
+def listed(sample): return [0.5]
+def mapped(sample): return {"score": 1.0}
+def text(sample): return "0.5"
+def huge(sample): return -1e308
+def wide(sample): return 10**400
+def infinite(sample): return float("inf")
+def raising(sample): return sample["reply"]
+def exiting(sample): sys.exit(0)
+def slow(sample): time.sleep(9)
+def no_argument(): return 1.0
+def three(a, b, c): return 1.0
+value = 3
+"""
+BROKEN_CODE = {
     "raising": "raise RuntimeError('needs a license')\n",
-    "exiting": "import os\nos._exit(3)\n",
+    "exiting": "import os\nos._exit(0)\n",
 }
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("fine", ""),
-        ("wrong_name", "has no function score"),
-        ("raising", "RuntimeError: needs a license"),
-        ("exiting", "exited with code 3"),
-        ("missing", "No module named 'missing'"),
-    ],
-)
-async def test_reward_code_is_imported_during_preflight(
-    tmp_path: Path, module: str, words: str
-) -> None:
-    code = tmp_path / "code"
-    code.mkdir()
-    for name, text in CODE.items():
+def make_python_config(folder: Path, target: str, **term: Any) -> Any:
+    """Return a fit configuration with one Python reward; its code has the modules `CODE` names."""
+    code = folder / "code"
+    code.mkdir(exist_ok=True)
+    for name, text in {"rewards_of_user": CODE, **BROKEN_CODE}.items():
         (code / f"{name}.py").write_text(text)
+    rows = write_rows(folder / "rows.jsonl", [{"prompt": "question 0", "answer": "A", "level": 3}])
     changes = {
-        "reward.functions": [{"name": "Python", "python": f"{module}:score"}],
+        "data.trainFiles": [str(rows)],
+        "reward.functions": [{"name": "Python", "python": target, **term}],
         "reward.codeFrom": {"path": str(code)},
     }
+    return make_fit_config(folder, changes)
 
-    result = await check_config(make_fit_config(tmp_path, changes))
+
+@pytest.mark.row("D15")
+@pytest.mark.parametrize(
+    ("function", "signature", "reward"),
+    [
+        ("score", "Native", "0.5"),
+        ("score_later", "Native", "0.5"),
+        ("verl", "Verl", "1"),
+        ("trl", "Trl", "3"),
+    ],
+)
+async def test_python_reward_is_called_with_first_row(
+    tmp_path: Path, function: str, signature: str, reward: str
+) -> None:
+    config = make_python_config(tmp_path, f"rewards_of_user:{function}", signature=signature)
+    result = await check_config(config)
 
     check = check_of(result, CheckId.REWARD_CODE)
-    assert check.state is (FAILED if words else PASSED), check.evidence
-    assert words in check.evidence
-    assert result.exit_code == (ExitCode.REWARD_CODE_ERROR if words else 0)
+    place = f"reward.functions[0] (rewards_of_user:{function})"
+    assert check.evidence == f"{place} returned {reward} for the first row"
+    assert check.state is PASSED
+
+
+@pytest.mark.row("D15")
+@pytest.mark.parametrize(
+    ("target", "signature", "words"),
+    [
+        ("verl", "Native", ["(data_source, solution_str, ground_truth, extra_info)",
+            "expected a function of one dict", "set signature: Verl"]),
+        ("trl", "Native", ["expected a function of one dict", "set signature: Trl"]),
+        ("trl", "Verl", ["expected a function of data_source", "set signature: Trl"]),
+        ("score", "Verl", ["expected a function of data_source", "set signature: Native"]),
+        ("no_argument", "Native", ["()", "expected a function of one dict", "change the function"]),
+        ("three", "Native", ["(a, b, c)", "expected a function of one dict"]),
+        ("none", "Native", ["returned None (NoneType)", "expected a function of one dict"]),
+        ("listed", "Native", ["returned [0.5] (list)", "correct the function"]),
+        ("mapped", "Native", ["returned {'score': 1.0} (dict)"]),
+        ("text", "Native", ["returned '0.5' (str)"]),
+        ("huge", "Native", ["-1e+308 is beyond ±1e+30"]),
+        ("wide", "Native", ["is beyond ±1e+30"]),
+        ("infinite", "Native", ["inf is beyond ±1e+30"]),
+        ("raising", "Native", ["KeyError: 'reply'", "expected a function of one dict"]),
+        ("exiting", "Native", ["process exited with code 0"]),
+        ("slow", "Native", ["no result within 1 s", "increase timeoutSeconds"]),
+        ("absent", "Native", ["has no function absent", "check reward.functions[].python"]),
+        ("value", "Native", ["has no function value"]),
+        ("raising:score", "Native", ["RuntimeError: needs a license"]),
+        ("exiting:score", "Native", ["process exited with code 0"]),
+        ("missing:score", "Native", ["No module named 'missing'"]),
+    ],
+)  # fmt: skip
+async def test_unusable_python_reward_is_reward_code_error(
+    tmp_path: Path, target: str, signature: str, words: list[str]
+) -> None:
+    target = target if ":" in target else f"rewards_of_user:{target}"
+    result = await check_config(
+        make_python_config(tmp_path, target, signature=signature, timeoutSeconds=1)
+    )
+
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert check.state is FAILED
+    assert f"reward.functions[0] ({target})" in check.evidence
+    for text in words:
+        assert text in check.evidence
+    assert result.exit_code == ExitCode.REWARD_CODE_ERROR
+
+
+async def test_python_reward_is_only_imported_if_data_is_unreadable(tmp_path: Path) -> None:
+    config = make_python_config(tmp_path, "rewards_of_user:raising")
+    (tmp_path / "rows.jsonl").write_text("{")
+    result = await check_config(config)
+
+    check = check_of(result, CheckId.REWARD_CODE)
+    assert (check.state, check.evidence) == (PASSED, "rewards_of_user:raising can be imported")
+    assert result.exit_code == ExitCode.DATA_ERROR
 
 
 # --- the result

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.spec.retrieval import RetrievalSpec
-from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.spec.reward import PythonSignature, RewardSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
@@ -22,6 +22,7 @@ from raggrpo_trainer.rewards.hooks import (
     python_reward,
 )
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
+from raggrpo_trainer.rewards.signatures import EXPECTED
 from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import Respond, always, serving, silent
 
@@ -39,6 +40,7 @@ def obey(sample):
         case "nan": return float("nan")
         case "infinite": return float("inf")
         case "exit": sys.exit(3)
+        case "exit in order": sys.exit(0)
         case "crash": os._exit(7)
         case "hang": return bool(re.match("(a+)+b", "a" * 64))
 
@@ -51,6 +53,9 @@ async def wait_forever(sample):
 
 value = 3
 """
+
+
+NATIVE = EXPECTED[PythonSignature.NATIVE]
 
 
 @pytest.fixture
@@ -87,10 +92,10 @@ async def test_python_reward_function_scores_sample(code: str, function: str, ki
 async def test_python_reward_function_error_fails_only_its_sample(code: str, function: str) -> None:
     expected = {
         "raise": (FailureCause.RAISED, "KeyError: 'profile'"),
-        "text": (FailureCause.NOT_A_NUMBER, "'0.5'"),
-        "none": (FailureCause.NOT_A_NUMBER, "None"),
+        "text": (FailureCause.WRONG_TYPE, f"returned '0.5' (str), expected {NATIVE}"),
+        "none": (FailureCause.WRONG_TYPE, f"returned None (NoneType), expected {NATIVE}"),
         "nan": (FailureCause.NOT_A_NUMBER, "nan"),
-        "infinite": (FailureCause.NOT_A_NUMBER, "inf"),
+        "infinite": (FailureCause.NOT_A_NUMBER, "inf is beyond ±1e+30"),
     }
     async with make_hook(f"{code}:{function}") as hook:
         result = {}
@@ -122,6 +127,13 @@ async def test_reward_function_that_exits_or_hangs_fails_only_its_sample(
 
     assert (failed.value.cause, failed.value.detail) == (cause, detail)
     assert after == len("Capital?")
+
+
+async def test_exit_in_reward_coroutine_fails_only_its_sample(code: str) -> None:
+    async with make_hook(f"{code}:obey_async") as hook:
+        with pytest.raises(CallFailed, match="SystemExit: 0"):
+            await hook.score(make_sample("exit in order"))
+        assert await hook.score(make_sample("length")) == len("Capital?")
 
 
 async def test_slow_reward_coroutine_fails_only_its_sample(code: str) -> None:

@@ -1,8 +1,7 @@
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse, Response
@@ -11,22 +10,16 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import EndpointOutage
 from raggrpo_trainer.call_failures import FailureCause
-from raggrpo_trainer.data.prompt_files import Prompt
-from raggrpo_trainer.data.prompts import Composer
 from raggrpo_trainer.data.sampler import sample_seed
-from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.engines.generation import GenerationRequest
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.http.json_service import ONE_TRY
-from raggrpo_trainer.job_config import endpoint_headers
 from raggrpo_trainer.progress.outages import Outages
-from raggrpo_trainer.retrieval.client import RetrievalClient
-from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.rollout.search_turn import NO_QUERY
 from support.builders.trainer.reports import make_config
-from support.fakes.fake_engine_pool import TOKENIZER, FakeEnginePool, Write, in_turn, text_of
+from support.builders.trainer.rollouts import collect_rollouts, make_collector, make_prompt
+from support.fakes.fake_engine_pool import FakeEnginePool, Write, in_turn, text_of
 from support.servers.faulty_server import (
     FaultyServer,
     Received,
@@ -35,41 +28,6 @@ from support.servers.faulty_server import (
     search_r1,
     serving,
 )
-
-
-@asynccontextmanager
-async def make_collector(
-    config: TrainerConfig,
-    pool: FakeEnginePool,
-    env: Mapping[str, str] | None = None,
-    outages: Outages | None = None,
-) -> AsyncIterator[Collector]:
-    headers = endpoint_headers(config.retrieval, env or {})
-    composer = Composer(config, TOKENIZER)
-    async with (
-        RetrievalClient(config.retrieval, headers, retry=ONE_TRY, outages=outages) as retrieval,
-        Rewards(config.reward, config.retrieval, outages=outages) as rewards,
-    ):
-        engines = cast(EnginePool, pool)
-        yield Collector(config, TOKENIZER, composer, engines, retrieval, rewards)
-    composer.close()
-
-
-async def collect_rollouts(
-    config: TrainerConfig,
-    pool: FakeEnginePool,
-    prompts: Sequence[Prompt],
-    n: int,
-    env: Mapping[str, str] | None = None,
-) -> tuple[Collector, Rollouts]:
-    async with make_collector(config, pool, env) as collector:
-        batch = await collector.prepare(1, prompts, Sampling(n, temperature=1.0, top_p=1.0))
-        return collector, await collector.collect(batch)
-
-
-def make_prompt(index: int, text: str, context: str = "") -> Prompt:
-    return Prompt(index, text, query=text, answer=("right",), context=context)
-
 
 # --- mode Reward: the sales flow
 
@@ -498,3 +456,67 @@ async def test_seeds_of_first_group_depend_on_prompt_and_sample_number(
     await collect_rollouts(config, pool, [make_prompt(4, "once")], n=2)
     seed = config.training.seed
     assert [r.seed for r in pool.requests] == [sample_seed(seed, 1, 4, key) for key in (0, 64)]
+
+
+# --- rewards in user code
+
+CODE = """
+def by_text(sample):
+    if sample["completion"] == "raise":
+        return 1 / 0
+    return {"none": None, "text": "0.5"}.get(sample["completion"], 1.0)
+"""
+
+
+def write_code(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "code_of_user.py").write_text(CODE)
+
+
+async def run_python_reward(folder: Path, *outputs: str) -> None:
+    """Collect one step with a Python reward and check its failures."""
+    write_code(folder)
+    functions = [{"name": "Python", "python": "code_of_user:by_text"}, {"name": "Format"}]
+    config = make_config(
+        folder,
+        {"reward.functions": functions, "reward.codeFrom": {"path": str(folder)}},
+    )
+    prompts = [make_prompt(index, f"question {index}") for index in range(len(outputs) // 4)]
+    collector, rollouts = await collect_rollouts(
+        config, FakeEnginePool(in_turn(*outputs)), prompts, n=4
+    )
+    collector.check_failures(rollouts)
+
+
+@pytest.mark.row("D15")
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        (
+            [*["fine"] * 7, "none"],
+            "reward code_of_user:by_text: 1 of 8 calls failed (WrongType 1), e.g. sample 1/3: "
+            "returned None (NoneType), expected a function of one dict, the sample, that returns a "
+            "number; correct the function",
+        ),
+        (
+            [*["fine"] * 3, *["text"] * 5],
+            "5 of 8 calls failed (WrongType 5), e.g. sample 0/3: returned '0.5' (str)",
+        ),
+        (
+            [*["fine"] * 6, *["raise"] * 2],
+            "2 of 8 calls failed (Raised 2), e.g. sample 1/2: ZeroDivisionError",
+        ),
+    ],
+)
+async def test_faulty_python_reward_ends_attempt_as_reward_code_error(
+    tmp_path: Path, outputs: list[str], expected: str
+) -> None:
+    with pytest.raises(TrainerError) as raised:
+        await run_python_reward(tmp_path, *outputs)
+    assert raised.value.exit_code is ExitCode.REWARD_CODE_ERROR
+    assert expected in str(raised.value)
+
+
+@pytest.mark.row("D15")
+async def test_rare_exception_of_python_reward_drops_only_its_sample(tmp_path: Path) -> None:
+    await run_python_reward(tmp_path, *["fine"] * 7, "raise")
