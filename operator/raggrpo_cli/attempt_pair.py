@@ -1,9 +1,8 @@
 """Selection of the two attempts that `diff` compares, and the text of their differences."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from raggrpo_operator.core.text.config_diff import AttemptName, differences, pair
+from raggrpo_operator.core.text.config_diff import AttemptConfig, AttemptName, differences, pair
 
 from .job_file import fail
 
@@ -20,9 +19,7 @@ def select_attempts(
         fail(str(error))
 
 
-def diff_text(
-    name_a: AttemptName, a: dict[str, Any], name_b: AttemptName, b: dict[str, Any]
-) -> str:
+def diff_text(name_a: AttemptName, a: AttemptConfig, name_b: AttemptName, b: AttemptConfig) -> str:
     """Return the differences between two configurations as text."""
     lines = list(differences(a, b)) or ["no differences"]
     return "\n".join([f"{name_a} → {name_b}", *lines])

@@ -1,7 +1,5 @@
 """Reads the job file of a command, or prints its problems to standard error and exits."""
 
-import glob
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,9 +14,7 @@ from raggrpo_operator.core.spec import yaml_text
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Severity, Violation
-from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
 from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
-from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 MAX_BYTES = 1 << 20
 FAILED = 1
@@ -31,18 +27,6 @@ Sets = Annotated[
         "--set", metavar="PATH=VALUE", help="Override a field, such as resources.device=CPU."
     ),
 ]
-Endpoints = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--endpoint", metavar="NAME=URL", help="Override the URL of a retrieval endpoint."
-    ),
-]
-Mounts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mount", metavar="CLAIM=DIR", help="Replace a PersistentVolumeClaim with a local folder."
-    ),
-]
 
 
 def fail(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
@@ -53,28 +37,7 @@ def fail(message: str, code: int = ExitCode.CONFIG_ERROR) -> NoReturn:
 
 def load_job(path: Path, sets: Sequence[str] | None = None) -> RagGrpoJob:
     """Return the job in a file, or exit with a list of all problems."""
-    return _job(path, sets, None)
-
-
-def load_local_job(
-    path: Path,
-    sets: Sequence[str] | None,
-    endpoints: Sequence[str] | None,
-    mounts: Sequence[str] | None,
-) -> tuple[RagGrpoJob, Resolved]:
-    """Return the job in a file, adapted to this machine, or exit with a list of all problems."""
-    job = _job(path, sets, endpoints)
-    try:
-        job = apply_mounts(job, read_mounts(mounts or [], _absolute), os.path.isdir)
-    except InvalidOptions as error:
-        _fail_options(error.problems)
-    resolved = resolve_valid_job(job, in_pods=False)
-    num_gpus = len(glob.glob("/dev/nvidia[0-9]*"))
-    problems = machine_problems(resolved.spec, num_gpus)
-    problems += missing_secrets(resolved.spec, os.environ)
-    if problems:
-        _fail_options(problems)
-    return job, resolved
+    return job_with_options(path, read_job_file(path), sets or [], [])
 
 
 def resolve_valid_job(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
@@ -89,6 +52,20 @@ def resolve_valid_job(job: RagGrpoJob, *, in_pods: bool = True) -> Resolved:
     return resolved
 
 
+def job_with_options(
+    path: Path, raw: object, sets: Sequence[str], endpoints: Sequence[str]
+) -> RagGrpoJob:
+    """Return the job that `path` contains as `raw`, with options applied, or exit with an error."""
+    if not sets and not endpoints:
+        return parse_or_exit(raw)
+    try:
+        return parse_or_exit(apply_options(raw, sets, endpoints))
+    except InvalidOptions as error:
+        fail(str(error))
+    except RecursionError:
+        fail(f"{path} contains itself through a YAML alias: remove the alias")
+
+
 def parse_or_exit(raw: Any) -> RagGrpoJob:
     """Return the parsed job, or exit with a list of violations."""
     job = parse_job(raw)
@@ -97,19 +74,7 @@ def parse_or_exit(raw: Any) -> RagGrpoJob:
     _fail_violations(job)
 
 
-def _job(path: Path, sets: Sequence[str] | None, endpoints: Sequence[str] | None) -> RagGrpoJob:
-    raw = _read(path)
-    if not sets and not endpoints:
-        return parse_or_exit(raw)
-    try:
-        return parse_or_exit(apply_options(raw, sets or [], endpoints or []))
-    except InvalidOptions as error:
-        _fail_options(error.problems)
-    except RecursionError:
-        fail(f"{path} contains itself through a YAML alias: remove the alias")
-
-
-def _read(path: Path) -> object:
+def read_job_file(path: Path) -> object:
     """Return the only document of a YAML file, or exit with an error."""
     if path.is_dir():
         fail(f"{path} is a folder: specify a job file, such as {path / 'job.yaml'}")
@@ -130,14 +95,6 @@ def _read(path: Path) -> object:
     if raw is None:
         fail(f"{path} is empty: a job file has one RagGrpoJob; samples are in crds/samples/")
     return raw
-
-
-def _absolute(folder: str) -> str:
-    return os.path.abspath(os.path.expanduser(folder))
-
-
-def _fail_options(problems: Sequence[str]) -> NoReturn:
-    fail("\n".join(problems))
 
 
 def _fail_violations(violations: Sequence[Violation]) -> NoReturn:

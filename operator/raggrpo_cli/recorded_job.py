@@ -21,6 +21,8 @@ DirOption = Annotated[
     Path | None, typer.Option("--dir", help="Job folder (default: raggrpo-jobs/NAME).")
 ]
 
+Sizing = Annotated[bool, typer.Option("--sizing", help="Also show the sizing of the pods.")]
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:

@@ -3,15 +3,29 @@
 import codecs
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 from raggrpo_api.fields.text import printable
 
+ALL_LINES = -1
+"""Value of `--tail` that prints the whole log."""
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")]
+Tail = Annotated[
+    int, typer.Option("--tail", min=ALL_LINES, help="Number of last lines; -1 for all.")
+]
+
 
 def show(text: object, *, err: bool = False, nl: bool = True) -> None:
     """Print the text without control characters."""
     typer.echo(printable(str(text)), err=err, nl=nl)
+
+
+def last_lines(log: bytes, count: int) -> bytes:
+    """Return the last `count` lines of a log, or all if `count` is ALL_LINES."""
+    lines = log.splitlines(keepends=True)
+    return log if count == ALL_LINES else b"".join(lines[max(0, len(lines) - count) :])
 
 
 def log_printer() -> Callable[[bytes], None]:

@@ -1,10 +1,15 @@
 """Results of `raggrpo rag-test`, written by a trainer process."""
 
+from typing import Final
+
 from raggrpo_api.fields.base import ApiModel
+
+AS_CONFIGURED: Final = "as configured"
+"""Name of the variant with the body that the job sends."""
 
 
 class Variant(ApiModel):
-    """Result of a call whose body differs in one field from the body specified in the job."""
+    """Result of a call whose body differs in at most one field from the body that the job sends."""
 
     name: str
     passages: int = 0

@@ -13,8 +13,9 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckState, PreflightResult
-from raggrpo_cli.job_file import Endpoints, JobFile, Mounts, Sets, fail, load_local_job
-from raggrpo_cli.recorded_job import default_folder, with_start_path
+from raggrpo_cli.job_file import JobFile, Sets, fail
+from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
+from raggrpo_cli.recorded_job import DirOption, default_folder, with_start_path
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
@@ -31,14 +32,15 @@ SIGNS = {
 
 def check(
     job_file: JobFile,
+    dir: DirOption = None,  # noqa: A002
     mount: Mounts = None,
     endpoint: Endpoints = None,
     set_: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check paths, model, data, endpoints and the checkpoint folder before a run."""
-    job, resolved = load_local_job(job_file, set_, endpoint, mount)
-    job = with_start_path(job, default_folder(job.metadata.name))
+    job, resolved, *_ = load_local_job(job_file, dir, sets=set_, endpoints=endpoint, mounts=mount)
+    job = with_start_path(job, dir or default_folder(job.metadata.name))
     config = trainer_config(job, resolve(job))
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
     new_violations = _fact_violations(job, result)

@@ -9,9 +9,9 @@ import typer
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import fail
-from raggrpo_cli.recorded_job import load_recorded_job
+from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.text.config_diff import attempt_name
+from raggrpo_operator.core.text.config_diff import AttemptConfig, attempt_name
 
 
 def diff(
@@ -25,14 +25,14 @@ def diff(
     jobs = {job: load_recorded_job(Path(job)) for job, _ in selected}
     newest = {job: recorded.status.attempt for job, recorded in jobs.items()}
     earlier, later = select_attempts(selected, newest)
-    a, b = (_config(jobs[job].log_dir, number) for job, number in (earlier, later))
+    a, b = (_config(jobs[job], number) for job, number in (earlier, later))
     show(diff_text(earlier, a, later, b))
 
 
-def _config(log_dir: Path, number: int) -> dict[str, Any]:
-    path = log_dir / ATTEMPTS_DIR / str(number) / CONFIG_FILE
+def _config(recorded: RecordedJob, number: int) -> AttemptConfig:
+    path = recorded.log_dir / ATTEMPTS_DIR / str(number) / CONFIG_FILE
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         fail(f"the configuration of attempt {number} cannot be read: {path}: {error}")
-    return config
+    return AttemptConfig(config, recorded.resolved)

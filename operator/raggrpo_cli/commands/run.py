@@ -11,7 +11,8 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_cli.job_file import FAILED, Endpoints, JobFile, Mounts, Sets, fail, load_local_job
+from raggrpo_cli.job_file import FAILED, JobFile, Sets, fail
+from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
 from raggrpo_cli.recorded_job import (
     DirOption,
     RecordedJob,
@@ -50,15 +51,17 @@ def run(
     from raggrpo_operator.local_runtime.supervise import Interrupted, prepare, supervise
     from raggrpo_operator.reporting.progress_display import ProgressDisplay
 
-    job, resolved = load_local_job(job_file, set_, endpoint, mount)
+    local = load_local_job(job_file, dir, sets=set_, endpoints=endpoint, mounts=mount)
+    job = local.job
     folder = JobFolder((dir or default_folder(job.metadata.name)).absolute())
     job = with_start_path(job, folder.path)
     try:
         folder.acquire()
         job, state = prepare(folder, job)
+        state.mounts, state.endpoints = local.mounts, local.endpoints
         before = state.status
         with ProgressDisplay(job.metadata.name) as display:
-            log_dir = Path(resolved.spec.monitoring.log_dir)
+            log_dir = Path(local.resolved.spec.monitoring.log_dir)
             supervise(folder, job, state, log_dir, display.show)
     except OperatorError as error:
         fail(str(error), FAILED if error.retryable else ExitCode.CONFIG_ERROR)

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from raggrpo_api import names
-from raggrpo_api.job import Metadata
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.text.config_diff import AttemptConfig, AttemptName, attempt_name
 from raggrpo_operator.kube.client import CONFIG_MAPS
 from raggrpo_operator.kube.cluster_objects import owned_by
 from raggrpo_operator.kube.user_client import UserClient
@@ -34,19 +35,20 @@ def diff(
         jobs = {name: await get_job(client, namespace, name) for name, _ in selected}
         newest = {name: job.status.attempt for name, job in jobs.items()}
         earlier, later = select_attempts(selected, newest)
-        a = await _config(client, jobs[earlier.job].metadata, earlier)
-        b = await _config(client, jobs[later.job].metadata, later)
+        a = await _config(client, jobs[earlier.job], earlier)
+        b = await _config(client, jobs[later.job], later)
         return diff_text(earlier, a, later, b)
 
     show(run_in_cluster(kubeconfig, context, read))
 
 
-async def _config(client: UserClient, job: Metadata, name: AttemptName) -> dict[str, Any]:
-    labels = f"{names.LABEL_JOB}={job.name},{names.LABEL_ATTEMPT}={name.number}"
-    records = await client.find(CONFIG_MAPS, job.namespace, labels=labels)
-    for record in owned_by(job.uid, records):
+async def _config(client: UserClient, job: RagGrpoJob, name: AttemptName) -> AttemptConfig:
+    metadata = job.metadata
+    labels = f"{names.LABEL_JOB}={metadata.name},{names.LABEL_ATTEMPT}={name.number}"
+    records = await client.find(CONFIG_MAPS, metadata.namespace, labels=labels)
+    for record in owned_by(metadata.uid, records):
         config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
-        return config
+        return AttemptConfig(config, resolve(job, job.status.preflight.known_facts))
     fail(
         f"the ConfigMap of {name} (labels {labels}) does not exist; the operator deletes the "
         "ConfigMaps of old attempts",

@@ -10,7 +10,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.sizing import PodRole
 from raggrpo_cli.job_file import FAILED, fail
-from raggrpo_cli.terminal import log_printer
+from raggrpo_cli.terminal import ALL_LINES, Follow, Tail, log_printer
 from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
@@ -26,13 +26,14 @@ WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that explain why no attempt has started, in order of preference."""
 NO_LOG = 3
 # $1: Ray's log file on the head, $2: folder with copies on the volume, $3: attempt number,
-# $4: "follow" or "".
+# $4: "follow" or "", $5: lines for `tail -n`.
 # tail exits when the driver, which is the only writer, has exited.
 READ = f"""
 for log in "$1" "$2/$3/{names.DRIVER_LOG}"; do
     [ -r "$log" ] || continue
-    driver=$(test "$4" = follow && pgrep -n -f "^{names.DRIVER_COMMAND}") || exec cat "$log"
-    exec tail -n +1 -f --pid="$driver" "$log"
+    driver=$(test "$4" = follow && pgrep -n -f "^{names.DRIVER_COMMAND}") ||
+        exec tail -n "$5" "$log"
+    exec tail -n "$5" -f --pid="$driver" "$log"
 done
 ls "$2" >&2
 exit {NO_LOG}
@@ -44,9 +45,8 @@ def logs(
     attempt: Annotated[
         int, typer.Option("--attempt", help="Attempt number; 0 for the newest.")
     ] = 0,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow until the driver exits.")
-    ] = False,
+    follow: Follow = False,
+    tail: Tail = ALL_LINES,
     image: Annotated[
         str,
         typer.Option(
@@ -62,7 +62,7 @@ def logs(
     async def show(client: UserClient) -> None:
         job = await get_job(client, namespace, name)
         number = _number(job, attempt)
-        result = await _read(client, job, _command(job, number, follow), image)
+        result = await _read(client, job, _command(job, number, tail, follow=follow), image)
         if result.exit_code == NO_LOG:
             fail(f"attempt {number} has no log{_other_logs(result)}", FAILED)
         if result.exit_code:
@@ -90,14 +90,15 @@ def _number(job: RagGrpoJob, requested: int) -> AttemptNumber:
     return number
 
 
-def _command(job: RagGrpoJob, number: AttemptNumber, follow: bool) -> list[str]:
+def _command(job: RagGrpoJob, number: AttemptNumber, tail: int, *, follow: bool) -> list[str]:
     submission = names.submission_id(job.metadata.name, number)
     log_dir = resolve(job, job.status.preflight.known_facts).spec.monitoring.log_dir
     live = f"/tmp/ray/{names.ray_driver_log(submission)}"
     copies = f"{log_dir}/{names.ATTEMPTS_DIR}"
     is_newest = number == job.status.attempt  # only the newest driver can be running
     mode = "follow" if follow and is_newest else ""
-    return ["sh", "-c", READ, "logs", live, copies, str(number), mode]
+    lines = "+1" if tail == ALL_LINES else str(tail)
+    return ["sh", "-c", READ, "logs", live, copies, str(number), mode, lines]
 
 
 async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> ExecResult:

@@ -8,6 +8,7 @@ import typer
 
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_cli.recorded_job import Sizing
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.core.text.status_text import labeled, render_status, reward
@@ -35,15 +36,16 @@ def status(
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="Job (default: list all jobs).")
     ] = "",
+    sizing: Sizing = False,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Show phase, step, attempts, conditions and sizing of a job, or list all jobs."""
+    """Show phase, step, attempts and conditions of a job, or list all jobs."""
 
     async def text(client: UserClient) -> str:
         if name:
-            return job_text(await get_job(client, namespace, name))
+            return job_text(await get_job(client, namespace, name), with_sizing=sizing)
         listed = namespace or client.namespace
         jobs = await _jobs(client, listed)
         return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {listed}"
@@ -51,11 +53,12 @@ def status(
     show(run_in_cluster(kubeconfig, context, text))
 
 
-def job_text(job: RagGrpoJob) -> str:
+def job_text(job: RagGrpoJob, *, with_sizing: bool = False) -> str:
     """Return the status of a job as text."""
     name = f"{job.metadata.namespace}/{job.metadata.name}"
     heading = labeled("job", f"{name}, preset {job.spec.preset}", WIDTH)
-    return "\n".join([*heading, render_status(job.status, WIDTH).rstrip()])
+    text = render_status(job.status, WIDTH, with_sizing=with_sizing)
+    return "\n".join([*heading, text.rstrip()])
 
 
 def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:

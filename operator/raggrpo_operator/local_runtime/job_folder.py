@@ -41,6 +41,10 @@ class State:
     """Run mark in the environment of all processes of the last run."""
     temp_dir: str = ""
     """Temporary folder for Ray's files in the last run."""
+    mounts: list[str] = field(default_factory=list)
+    """`--mount` options of the last run, each as CLAIM=DIR with an absolute folder."""
+    endpoints: list[str] = field(default_factory=list)
+    """`--endpoint` options of the last run, each as NAME=URL."""
     status: JobStatus = field(default_factory=JobStatus)
 
 
@@ -80,6 +84,20 @@ class JobFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def is_in_use(self) -> bool:
+        """Return whether a process has locked the folder."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     def load(self) -> State:
         """Return the saved state, or a new state. Raises PermanentError if the file is damaged."""

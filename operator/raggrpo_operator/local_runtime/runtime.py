@@ -74,6 +74,8 @@ class LocalRuntime:
         self._abandoned = _abandoned_cluster(state)
         self._silent_since = 0.0
         self._silent_polls = 0
+        self.interrupted_by = ""
+        """Signal that suspended the run, such as SIGINT, or ""."""
 
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return a snapshot of the job's processes on this machine."""
@@ -87,6 +89,7 @@ class LocalRuntime:
                 cluster=self._abandoned,
                 retrievers=retrievers,
                 in_pods=False,
+                interrupted_by=self.interrupted_by,
             )
         driver = self._driver_of(job.status.attempt)
         attempt = driver.observe() if driver is not None else None
@@ -111,6 +114,7 @@ class LocalRuntime:
             retrievers=retrievers,
             is_head_reachable=is_responding,
             in_pods=False,
+            interrupted_by=self.interrupted_by,
         )
 
     async def perform(self, job: RagGrpoJob, action: Action) -> None:  # noqa: ARG002

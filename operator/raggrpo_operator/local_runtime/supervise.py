@@ -111,6 +111,7 @@ class _Supervision:
             work.cancel()
             return
         log.warning("stopping: saving a checkpoint first; interrupt again to exit immediately")
+        self._runtime.interrupted_by = number.name
         spec = self._job.spec.model_copy(update={"suspend": True})
         self._job = self._job.model_copy(update={"spec": spec})
         self._wake.set()

@@ -52,6 +52,7 @@ def test_minimal_sample_requires_mount_then_trains_and_exports(tmp_path: Path) -
     summary = json.loads((tmp_path / "job" / "summary.json").read_text())
     assert (summary["phase"], summary["step"]) == ("Succeeded", 2)
     log_dir = claim / "checkpoints" / "minimal" / "logs"
+    assert "it/s" not in (log_dir / "attempts" / "1" / "driver.log").read_text()
     for record in read_history(log_dir):  # no positions if all rewards are equal
         assert (record["train_tflops"] > 0) == (record["num_positions"] > 0)
         assert (

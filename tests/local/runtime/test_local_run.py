@@ -1,3 +1,4 @@
+import re
 import signal
 from pathlib import Path
 
@@ -74,11 +75,14 @@ def test_run_resumes_after_interrupt_and_kill(tmp_path: Path) -> None:
     assert code == 130, output
     assert "stopping: saving a checkpoint first; interrupt again to exit immediately" in output
     assert f"suspended, checkpoint at step {saved}; run the same command to resume" in output
+    assert "(Suspended): interrupted by SIGTERM" in output
+    assert "spec.suspend" not in output
     assert not temp_dir.exists()
 
     code, output = job.run(steps_per_second=50)
     job.wait_until_gone()
     assert code == 0, output
+    assert all(int(step) >= saved for step in re.findall(r"Step (\d+)/", output)), output
     causes = [cause for cause, _ in job.attempts()]
     attempts = job.state["status"]["attempts"]
     assert causes == ["Suspended", "HeadLost", "Suspended", "Succeeded"], attempts

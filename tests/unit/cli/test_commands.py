@@ -17,6 +17,8 @@ from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.trainer.progress import CheckpointRef, Segment
 from raggrpo_cli.commands.run import exit_code
 from raggrpo_cli.main import app
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from support.builders.operator.jobs import SAMPLES, make_job, make_raw_job
 
@@ -149,10 +151,10 @@ def test_plan_of_invalid_job_shows_problems_without_manifests(tmp_path: Path) ->
 @pytest.mark.row("A16")
 def test_diff_shows_changed_fields_of_attempt(tmp_path: Path) -> None:
     folder = make_recorded_job(tmp_path, JobStatus(phase=Phase.RUNNING, attempt=2))
-    for number, size in ((1, 4096), (2, 2048)):
+    for number, tokens in ((1, 4096), (2, 2048)):
         config = tmp_path / "checkpoints" / "logs" / "attempts" / str(number) / "config.json"
         config.parent.mkdir(parents=True)
-        config.write_text(json.dumps({"training": {"tokens": size}, "attempt": number}))
+        config.write_text(json.dumps({"training": {"tokens": tokens}, "attempt": number}))
     result = raggrpo("diff", folder)
     same = raggrpo("diff", f"{folder}@1", f"{folder}@1")
 
@@ -182,6 +184,14 @@ def test_status_shows_progress_and_attempts(tmp_path: Path) -> None:
     assert "newest    /c/step_5" in result.output
     assert "attempt   1 (First): RolloutEngineLost, steps ? to 7, lost 0" in result.output
     assert "            at dawn" in result.output
+
+
+def test_status_shows_sizing_on_request(tmp_path: Path) -> None:
+    status = JobStatus(sizing=size(resolve(make_job()).spec))
+    folder = make_recorded_job(tmp_path, status)
+
+    assert "CPUs per pod" not in raggrpo("status", "--dir", folder).output
+    assert "CPUs per pod" in raggrpo("status", "--dir", folder, "--sizing").output
 
 
 def test_status_json_contains_restart_counts(tmp_path: Path) -> None:
@@ -228,6 +238,28 @@ def test_logs_print_newest_or_requested_attempt(tmp_path: Path) -> None:
     assert raggrpo("logs", "--dir", folder).output == "log of 10\n"
     assert raggrpo("logs", "--dir", folder, "--attempt", 2).output == "log of 2\n"
     assert "attempts with logs: 1, 2, 10" in raggrpo("logs", "--dir", folder, "--attempt", 3).output
+
+
+def test_logs_tail_prints_last_lines(tmp_path: Path) -> None:
+    folder = make_recorded_job(tmp_path)
+    log = tmp_path / "checkpoints" / "logs" / "attempts" / "1" / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\nthree\n")
+
+    def tail(lines: int) -> str:
+        return raggrpo("logs", "--dir", folder, "--tail", lines).output
+
+    outputs = [tail(lines) for lines in (-1, 0, 1, 2, 9)]
+    assert outputs == ["one\ntwo\nthree\n", "", "three\n", "two\nthree\n", "one\ntwo\nthree\n"]
+
+
+def test_logs_follow_exits_when_attempt_has_ended(tmp_path: Path) -> None:
+    folder = make_recorded_job(tmp_path)
+    log = tmp_path / "checkpoints" / "logs" / "attempts" / "1" / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+
+    assert raggrpo("logs", "--dir", folder, "--follow").output == "one\n"
 
 
 def test_logs_are_read_from_live_driver_log_while_running(tmp_path: Path) -> None:

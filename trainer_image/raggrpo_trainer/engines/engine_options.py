@@ -55,6 +55,7 @@ class EngineOptions:
             # By default vLLM reports logprobs before temperature is applied.
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
+            "use_tqdm_on_load": False,
             "seed": 0,
         }
         return common | (self._cpu_arguments() if self.device == "cpu" else self._gpu_arguments())

@@ -277,5 +277,9 @@ def task_error(error: RayTaskError) -> BaseException:
 
 
 def _environment(config: TrainerConfig) -> dict[str, str]:
-    threads = str(config.world.threads_per_rank)
-    return {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        "OMP_NUM_THREADS": str(config.world.threads_per_rank),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

@@ -19,7 +19,14 @@ from raggrpo_api.spec.retrieval import (
     RetrievalMode,
 )
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, StepTest, Variant
+from raggrpo_api.trainer.rag_test import (
+    AS_CONFIGURED,
+    EndpointTest,
+    LoadLevel,
+    RagTest,
+    StepTest,
+    Variant,
+)
 from raggrpo_trainer.call_failures import CallFailed
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
 from raggrpo_trainer.errors import TrainerError
@@ -55,7 +62,7 @@ def variants(
     endpoint: RetrievalEndpoint, query: Query
 ) -> Iterator[tuple[str, Query, RetrievalEndpoint]]:
     """Yield (name, query, endpoint) variants, each with at most one setting changed. Pure."""
-    yield "as configured", query, endpoint
+    yield AS_CONFIGURED, query, endpoint
     if endpoint.top_k > 1:
         yield "topK 1", query, endpoint.model_copy(update={"top_k": 1})
     if endpoint.protocol is EndpointProtocol.RAG_CHAT and endpoint.score_threshold:

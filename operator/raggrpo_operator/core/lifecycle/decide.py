@@ -192,7 +192,7 @@ def _releases(observed: Observed) -> Iterator[Action]:
 
 def _suspend(this: Round) -> Decision:
     this.set_condition(
-        ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, "spec.suspend is true"
+        ConditionType.SUSPENDED, True, ConditionReason.SUSPENDED, this.suspend_message
     )
     outages.clear_waiting(this, ConditionReason.SUSPENDED)
     this.store(outages.reset_timer(this.state.watch))

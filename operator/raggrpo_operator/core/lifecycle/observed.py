@@ -144,6 +144,8 @@ class Observed:
     """Image of jobs without `spec.image`; "" if local runs use the installed packages."""
     in_pods: bool = True
     """Whether the job runs in pods; False for local runs, which use folders instead of volumes."""
+    interrupted_by: str = ""
+    """Signal that suspended a local run, such as SIGINT, or ""."""
     delay_seconds: float = 0.0
     """Seconds by which other jobs delayed the start of the round."""
     evidence_seconds: float = 0.0

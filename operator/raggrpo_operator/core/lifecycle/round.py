@@ -76,6 +76,12 @@ class Round:
         self.status = replace(self.status, restart_state=state)
 
     @property
+    def suspend_message(self) -> str:
+        """Why `spec.suspend` is true."""
+        interrupted_by = self.observed.interrupted_by
+        return f"interrupted by {interrupted_by}" if interrupted_by else "spec.suspend is true"
+
+    @property
     def record(self) -> AttemptRecord:
         """The newest attempt's record; assignment updates the status."""
         return self.status.attempts[0]

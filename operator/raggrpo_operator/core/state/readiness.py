@@ -23,6 +23,7 @@ EXPLANATIONS = (
     (ConditionType.RETRIEVER_READY, "False"),
     (ConditionType.CLUSTER_READY, "False"),
     (ConditionType.CHECKPOINT_HEALTHY, "False"),
+    (ConditionType.RESUME_VERIFIED, "False"),
     (ConditionType.NOT_LEARNING, "True"),
     (ConditionType.SLOWING_DOWN, "True"),
     (ConditionType.HOST_MEMORY_GROWING, "True"),
@@ -47,9 +48,18 @@ def with_ready(status: JobStatus, now: datetime) -> JobStatus:
     return put_condition(status, ConditionType.READY, is_ready, _reason(status), "", now)
 
 
+def explanations(status: JobStatus) -> Iterator[Condition]:
+    """Yield the conditions that explain the state of the job, most significant first."""
+    by_type = {each.type: each for each in status.conditions}
+    for kind, value in EXPLANATIONS:
+        condition = by_type.get(kind)
+        if condition is not None and condition.status == value:
+            yield condition
+
+
 def _reason(status: JobStatus) -> str:
     """Return the reason of the first condition that explains the state of the job."""
-    explanation = next(_explanations(status), None)
+    explanation = next(explanations(status), None)
     if explanation is None:
         return ConditionReason.NOT_READY
     if explanation.reason == ConditionReason.RESTARTING and status.attempts:
@@ -57,11 +67,3 @@ def _reason(status: JobStatus) -> str:
     if explanation.type is ConditionType.COMPLETE and is_true(status, ConditionType.NOT_LEARNING):
         return get_condition(status, ConditionType.NOT_LEARNING).reason
     return explanation.reason
-
-
-def _explanations(status: JobStatus) -> Iterator[Condition]:
-    by_type = {each.type: each for each in status.conditions}
-    for kind, value in EXPLANATIONS:
-        condition = by_type.get(kind)
-        if condition is not None and condition.status == value:
-            yield condition

@@ -3,10 +3,17 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
 """Fields that differ between any two attempts and do not affect training."""
+DERIVED_BLOCK = "world."
+"""Prefix of the process counts, which follow from `resources`."""
+AUTO = "Auto"
+"""Value that an attempt replaces by its choice."""
 ABSENT = "–"
 """Text shown for a value that is missing from one of the two configurations."""
 
@@ -45,23 +52,46 @@ def pair(
     return earlier, later
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each value that differs, such as `rollout.n: 4 → 8`."""
-    leaves_a = dict(_leaves(_without_identity(a)))
-    leaves_b = dict(_leaves(_without_identity(b)))
+@dataclass(frozen=True, slots=True)
+class AttemptConfig:
+    """The recorded configuration of an attempt, and the job it was derived from."""
+
+    values: Mapping[str, Any]
+    resolved: Resolved
+
+    def leaves(self) -> dict[str, str]:
+        """Return the JSON text of every value by path, except those of the attempt's identity."""
+        rest = {key: value for key, value in self.values.items() if key not in IDENTITY}
+        return dict(_leaves(rest))
+
+    def is_derived(self, path: str) -> bool:
+        """Return whether a value follows from specified values or from the machine."""
+        if path.startswith(DERIVED_BLOCK):
+            return True
+        if path not in self.resolved.origins:
+            return False
+        origin, own = self.resolved.origins[path], self.resolved.values()[path]
+        if origin is Origin.COUPLED or own == AUTO:
+            return True
+        is_unchanged = json.dumps(own, ensure_ascii=False) == self.leaves().get(path)
+        return origin in (Origin.SIZED, Origin.DEFAULT) and (not own or is_unchanged)
+
+
+def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:
+    """Yield a line for each value that differs, such as `rollout.n: 4 → 8`.
+
+    Values that are derived in both configurations are omitted. A mitigation is not omitted.
+    """
+    leaves_a, leaves_b = a.leaves(), b.leaves()
     for path in {**leaves_a, **leaves_b}:
         before = leaves_a.get(path, ABSENT)
         after = leaves_b.get(path, ABSENT)
-        if before != after:
+        if before != after and not (a.is_derived(path) and b.is_derived(path)):
             yield f"{path}: {before} → {after}"
 
 
 def _numbered(name: AttemptName, newest: Mapping[str, int]) -> AttemptName:
     return AttemptName(name.job, name.number or newest[name.job])
-
-
-def _without_identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in IDENTITY}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -10,17 +10,26 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import advice
 from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.state.readiness import explanations
 
 from .segments import segment_text
 from .sizing_text import INDENT, sizing_lines
 
 LABEL_WIDTH = 10
+SHOWN_ATTEMPTS = 3
+"""Number of newest attempts in the text."""
 REWARD = "reward_mean"
 
 
-def render_status(status: JobStatus, width: int = 100) -> str:
-    """Return the status as text with lines of at most `width` characters."""
-    return "\n".join(_lines(status, width)) + "\n"
+def render_status(status: JobStatus, width: int = 100, *, with_sizing: bool = False) -> str:
+    """Return the status as text with lines of at most `width` characters.
+
+    Conditions that do not explain the state of the job share one line.
+    """
+    lines = [*_lines(status, width)]
+    if with_sizing and status.sizing.pods:
+        lines += ["sizing", *sizing_lines(status.sizing, width)]
+    return "\n".join(lines) + "\n"
 
 
 def phase_text(status: JobStatus) -> str:
@@ -72,7 +81,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     if status.waiting_time_ratio:
         text = f"{status.waiting_time_ratio} (share of time spent waiting for services)"
         yield from labeled("waited", text, width)
-    for attempt in reversed(status.attempts):
+    if earlier := len(status.attempts[SHOWN_ATTEMPTS:]):
+        yield from labeled("attempts", f"{earlier} earlier; the report lists all", width)
+    for attempt in reversed(status.attempts[:SHOWN_ATTEMPTS]):
         yield from labeled("attempt", _attempt(attempt), width)
     for segment in status.segments:
         yield from labeled("segment", segment_text(segment), width)
@@ -81,11 +92,12 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     if more := status.unlisted_warnings:
         text = f"{more} more; `raggrpo plan` lists those of the spec"
         yield from labeled("warning", text, width)
-    for condition in status.conditions:
+    explaining = [*explanations(status)]
+    for condition in explaining:
         yield from labeled("condition", _condition(condition), width)
-    if status.sizing.pods:
-        yield "sizing"
-        yield from sizing_lines(status.sizing, width)
+    others = [f"{each.type}={each.status}" for each in status.conditions if each not in explaining]
+    if others:
+        yield from labeled("others", ", ".join(others), width)
 
 
 def _progress(status: JobStatus) -> str:

@@ -499,6 +499,11 @@ def test_stop_intent_is_recorded_before_attempt_is_stopped() -> None:
     ]  # fmt: skip
 
 
+def test_interrupted_local_run_names_signal() -> None:
+    interrupted = follow_once(at(), changes={"suspend": True}, interrupted_by="SIGINT")
+    assert stop_message(interrupted.status, Cause.SUSPENDED) == "interrupted by SIGINT"
+
+
 def with_stop_intent(seconds: float) -> JobStatus:
     status = with_state(RetryState(intent=Cause.STALLED), WatchState(watched_since=before(9000)))
     kind = ConditionType.PROGRESSING

@@ -2,14 +2,30 @@ from typing import Any
 
 import pytest
 
-from raggrpo_operator.core.text.config_diff import AttemptName, attempt_name, differences, pair
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.text.config_diff import (
+    AttemptConfig,
+    AttemptName,
+    attempt_name,
+    differences,
+    pair,
+)
+from support.builders.operator.jobs import make_job
 
+LONG_PROMPT = 16384
+DERIVED_TOKENS = resolve(
+    make_job({"data.maxPromptLength": LONG_PROMPT})
+).spec.rollout.max_num_batched_tokens
 A: dict[str, Any] = {
     "schemaDigest": "one",
     "attempt": {"number": 1},
     "rollout": {"n": 4, "stop": []},
     "rejectedCheckpoints": [],
 }
+
+
+def make_config(values: dict[str, Any], spec: dict[str, Any] | None = None) -> AttemptConfig:
+    return AttemptConfig(values, resolve(make_job(spec or {})))
 
 
 def test_configuration_differences_are_listed_by_path() -> None:
@@ -21,7 +37,7 @@ def test_configuration_differences_are_listed_by_path() -> None:
         "skippedSteps": [3],
     }
 
-    assert list(differences(A, b)) == [
+    assert list(differences(make_config(A), make_config(b))) == [
         "rollout.n: 4 → 8",
         "rollout.stop: [] → –",
         'rollout.stop[0]: – → "</s>"',
@@ -31,7 +47,58 @@ def test_configuration_differences_are_listed_by_path() -> None:
 
 
 def test_equal_configurations_have_no_differences() -> None:
-    assert list(differences(A, A | {"attempt": {"number": 2}})) == []
+    assert [*differences(make_config(A), make_config(A | {"attempt": {"number": 2}}))] == []
+
+
+def test_values_that_follow_from_others_are_omitted() -> None:
+    a = make_config(
+        {
+            "algorithm": {"groupSize": 5},
+            "rollout": {"n": 5, "maxNumBatchedTokens": 8192},
+            "model": {"attention": "Auto"},
+            "training": {"precision": "Auto"},
+            "world": {"numRanks": 1},
+        },
+        {"rollout.n": 5, "training.precision": "Auto"},
+    )
+    b = make_config(
+        {
+            "algorithm": {"groupSize": 3},
+            "rollout": {"n": 3, "maxNumBatchedTokens": DERIVED_TOKENS},
+            "model": {"attention": "Eager"},
+            "training": {"precision": "BF16"},
+            "world": {"numRanks": 2},
+        },
+        {"rollout.n": 3, "training.precision": "Auto", "data.maxPromptLength": LONG_PROMPT},
+    )
+
+    assert [*differences(a, b)] == ["rollout.n: 5 → 3"]
+
+
+def test_mitigations_and_specified_values_are_listed() -> None:
+    a = make_config({"training": {"tokensPerMicroBatch": 16384}, "model": {"attention": "Auto"}})
+    b = make_config(
+        {"training": {"tokensPerMicroBatch": 8192}, "model": {"attention": "Eager"}},
+        {"model.attention": "Eager"},
+    )
+
+    assert [*differences(a, b)] == [
+        "training.tokensPerMicroBatch: 16384 → 8192",
+        'model.attention: "Auto" → "Eager"',
+    ]
+
+
+def test_address_of_managed_retriever_is_omitted() -> None:
+    spec = {"retrieval": {"endpoints": [{"name": "kb", "managed": {"corpus": "/mnt/c.jsonl"}}]}}
+    a, b = (
+        make_config(
+            {"retrieval": {"endpoints": [{"url": f"http://127.0.0.1:{port}/retrieve"}]}},
+            {"retrieval": spec["retrieval"]},
+        )
+        for port in (1, 2)
+    )
+
+    assert [*differences(a, b)] == []
 
 
 @pytest.mark.parametrize(

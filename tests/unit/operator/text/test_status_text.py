@@ -81,7 +81,23 @@ def test_status_text_has_one_line_per_fact() -> None:
     assert "restarts  3: NodeLost 1, WorkerLost 2" in lines
     assert "attempt   2 (First): running, steps 100 to 0, lost 0" in lines
     assert "            RolloutEngineLost: engine 0 was started again at step 7" in lines
-    assert "  GPUs of the job   1" in lines
+    assert "  GPUs of the job   1" not in lines
+
+
+def test_status_text_fits_screen() -> None:
+    quiet = [
+        Condition(type=each, status="Unknown", reason="NotYet", message=LONG)
+        for each in ConditionType
+    ]
+    attempts = [AttemptRecord(number=n, cause=Cause.WORKER_LOST) for n in range(10, 0, -1)]
+    status = replace(make_status(), conditions=quiet, attempts=attempts)
+
+    lines = render_status(status).splitlines()
+
+    assert len(lines) < 24
+    assert "attempts  7 earlier; the report lists all" in lines
+    assert next(line for line in lines if line.startswith("attempt ")).startswith("attempt   8 ")
+    assert "Accepted=Unknown" in " ".join(lines)
 
 
 def test_best_checkpoint_is_shown_with_score() -> None:
@@ -144,14 +160,14 @@ def test_optional_status_lines_are_hidden_when_unset() -> None:
     )
     lines = render_status(status).splitlines()
     labels = {line.split()[0] for line in lines if line[:1] != " "}
-    assert labels == {"phase", "progress", "attempt", "warning", "condition", "sizing"}
+    assert labels == {"phase", "progress", "attempt", "warning", "condition"}
     assert "condition Progressing=True Training" in lines
     assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, stage -, reward 0.61"
     assert sum(line.startswith("warning") for line in lines) == 1
 
 
 def test_sizing_shows_pods_and_terms_in_columns() -> None:
-    lines = render_status(make_status()).splitlines()
+    lines = render_status(make_status(), with_sizing=True).splitlines()
     sizing = lines[lines.index("sizing") + 1 :]
 
     assert sizing[:8] == [
@@ -176,7 +192,7 @@ def test_sizing_shows_pods_and_terms_in_columns() -> None:
 
 
 def test_wrapped_term_reasons_stay_in_their_column() -> None:
-    lines = render_status(make_status(), width=60).splitlines()
+    lines = render_status(make_status(), width=60, with_sizing=True).splitlines()
     first = lines.index(next(line for line in lines if line.startswith("    staging ")))
     column = lines[first].index("maximum of")
     assert lines[first + 1].startswith(" " * column)
@@ -190,7 +206,8 @@ def test_status_text_does_not_break_words_at_hyphens(width: int) -> None:
     hyphens = Condition(
         type=ConditionType.FAILED, status="True", reason="NodeLost", message="held-out " * 20
     )
-    text = render_status(replace(make_status(), conditions=[hyphens]), width=width)
+    status = replace(make_status(), conditions=[hyphens])
+    text = render_status(status, width=width, with_sizing=True)
     assert "--shm-size=1g" in text.split()
     assert text.split().count("held-out") == 20
     assert max(map(len, text.splitlines())) <= width
@@ -206,7 +223,7 @@ def test_status_text_default_width_is_100(first: str) -> None:
 
 
 def test_wrapped_pod_lines_are_indented() -> None:
-    lines = render_status(make_status(), width=48).splitlines()
+    lines = render_status(make_status(), width=48, with_sizing=True).splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("    1 × trainer:")]
     assert lines[first + 1].startswith("      ")
     assert lines[first + 1][6] != " "

@@ -10,7 +10,8 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_api.trainer.rag_test import LoadLevel, RagTest
+from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, Variant
+from raggrpo_cli.commands.rag_test import lines as output_lines
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
 from support.builders.data.rows import write_rows
@@ -194,3 +195,18 @@ async def test_rag_test_command_shows_measurements(tmp_path: Path) -> None:
     assert failed.stdout.splitlines()[1].endswith(
         "check that the service is running and that its url and headers are correct"
     )
+
+
+def test_failed_variant_is_no_alarm_unless_job_sends_it() -> None:
+    variants = [
+        Variant(name="as configured", failure="HttpStatus: 500"),
+        Variant(name="context only", failure="HttpStatus: 422 field required"),
+    ]
+    shown = "\n".join(output_lines(EndpointTest(name="kb", url="u", variants=variants)))
+
+    assert "as configured        FAILED HttpStatus: 500" in shown
+    assert (
+        "context only         not supported by the service (HttpStatus), not used by the job"
+        in shown
+    )
+    assert shown.count("FAILED") == 1

@@ -30,7 +30,7 @@ def follow(this: Round, progress: Progress | None) -> Decision:
             return this.decision(FOLLOW_SECONDS)
         return _stop(this)
     if this.spec.suspend:
-        return _record_intent(this, Cause.SUSPENDED, "spec.suspend is true")
+        return _record_intent(this, Cause.SUSPENDED, this.suspend_message)
     limit = this.spec.active_deadline_seconds
     if timeout := active_deadline.timeout_message(limit, this.state.spent, this.now):
         return _record_intent(this, Cause.DEADLINE_EXCEEDED, timeout)
