@@ -51,7 +51,8 @@ class MonitoringSpec(ApiModel):
     """Metrics and logs."""
 
     mode: MonitoringMode = MonitoringMode.LIGHT
-    """Full: all metrics every step. Light: at the intervals below. Off: progress only."""
+    """Full: all metrics every step. Light: at the intervals below. Off: history, without update
+    norms, TensorBoard, W&B and log lines of steps."""
     log_level: LogLevel = LogLevel.INFO
     """Minimum severity of messages from driver, ranks and engines; Debug includes vLLM's."""
     log_every_steps: Every = 10

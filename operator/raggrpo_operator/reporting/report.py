@@ -86,8 +86,8 @@ def _header(name: str, status: JobStatus, results: Figures) -> str:
         "Held-out exact match, before → after": _change(
             _exact_match(results, "before"), _exact_match(results, "after")
         ),
-        "Median step time (s)": cell_text(results.step_seconds),
-        "Samples per second": cell_text(results.samples_per_second),
+        "Median step time (s)": cell_text(results.pace.step_seconds),
+        "Median seconds per sample": cell_text(results.pace.sample_seconds),
         "Restarts": str(status.restarts.total),
     }
     if status.effective_training_time_ratio:

@@ -26,7 +26,8 @@ def checkpoint_metrics(
     """Return the checkpoint's metrics by name; a validation that scored no prompt adds none."""
     metrics = {} if reward is None else {METRICS[BestBy.REWARD]: reward}
     if validation is not None and validation.num_samples:
-        metrics[METRICS[BestBy.VALIDATION_EXACT_MATCH]] = validation.exact_match
+        if validation.exact_match is not None:
+            metrics[METRICS[BestBy.VALIDATION_EXACT_MATCH]] = validation.exact_match
         metrics[METRICS[BestBy.VALIDATION_REWARD]] = validation.reward_mean
     return metrics
 

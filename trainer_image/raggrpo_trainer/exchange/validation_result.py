@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class ValidationResult:
     """Means over the held-out prompts that could be scored."""
 
-    exact_match: float
+    exact_match: float | None
+    """None if no held-out prompt has a reference answer."""
     reward_mean: float
     num_samples: int
     num_failed: int

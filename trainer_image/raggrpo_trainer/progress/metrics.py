@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 STEP_METRICS: Final[Mapping[str, str]] = {
     "reward_mean": "Mean reward of the step's scored samples.",
     "reward_std": "Population standard deviation of the rewards.",
-    "exact_match": "Share of scored samples whose answer matches exactly.",
+    "exact_match": "Share of scored samples with a reference answer whose answer matches exactly.",
     "num_samples": "Number of samples in the step.",
     "num_failed": "Number of samples without a reward.",
     "zero_variance": "Share of groups with equal rewards, which contribute no gradient.",

@@ -143,15 +143,11 @@ class ReportingThread(threading.Thread):
     def _write_step(self, time: str, record: StepRecord) -> None:
         monitoring = self._config.monitoring
         step = record.step
-        if monitoring.mode is MonitoringMode.OFF:
-            return
-        probed: dict[str, float] = {}
-        for probe in self._probes:
-            if self._is_due(step, probe.every_steps):
-                probed |= probe.read(record)
+        probed, points = self._read_probes(record)
         self._probed |= probed
         self._guarded(lambda: self._history.write_step(time, record, probed), str(self._log_dir))
-        points = dict(probed)
+        if monitoring.mode is MonitoringMode.OFF:
+            return
         if self._is_due(step, monitoring.log_every_steps):
             points |= record.scalars()
             parts = record.samples.reward_parts
@@ -162,6 +158,21 @@ class ReportingThread(threading.Thread):
             points |= record.retrieval_scalars()
         if points:
             self._plot(step, points)
+
+    def _read_probes(self, record: StepRecord) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the probed metrics for the history, and those that are due.
+
+        The history has all metrics of an attempt's first step, for runs shorter than an interval.
+        """
+        is_first = not self._probed
+        probed: dict[str, float] = {}
+        due: dict[str, float] = {}
+        for probe in self._probes:
+            is_due = self._is_due(record.step, probe.every_steps)
+            values = probe.read(record) if is_due or is_first else {}
+            probed |= values
+            due |= values if is_due else {}
+        return probed, due
 
     def _plot_validation(self, event: Mapping[str, Any]) -> None:
         names = ("exact_match", "reward_mean", "control_exact_match")

@@ -86,8 +86,8 @@ class Score:
     """Weighted sum of the terms."""
     parts: Mapping[str, float]
     """Unweighted values of the terms, by the names from `term_names`."""
-    exact_match: float
-    """Exact match of the final answer, reported even if it is not a term of the reward."""
+    exact_match: float | None
+    """Exact match of the final answer, even if it is not a term; None without reference answers."""
 
 
 def final_answer(completion: str, marker: str = "") -> str:
@@ -214,8 +214,13 @@ class Rewards:
         return Score(
             total=sum(t.weight * value for t, value in zip(self._terms, values, strict=True)),
             parts={t.name: value for t, value in zip(self._terms, values, strict=True)},
-            exact_match=exact_match(final_answer(sample.completion, self._marker), sample.answers),
+            exact_match=self._exact_match(sample),
         )
+
+    def _exact_match(self, sample: RewardSample) -> float | None:
+        if not sample.answers:
+            return None
+        return exact_match(final_answer(sample.completion, self._marker), sample.answers)
 
     def _term(
         self, name: str, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]

@@ -26,7 +26,8 @@ class Sample:
     text: str = ""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
-    exact_match: float = 0.0
+    exact_match: float | None = None
+    """Exact match, or None if the prompt has no reference answer."""
     is_truncated: bool = False
     """Whether the completion was cut at `data.maxResponseLength`."""
     is_parsed: bool | None = None

@@ -1,6 +1,7 @@
 """Validation on held-out prompts: one greedy completion each, scored by exact match and reward."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
@@ -47,6 +48,7 @@ class Validator:
         return await self._collector.collect(batch)
 
 
-def _mean_exact_match(rollouts: Rollouts) -> float:
-    scored = rollouts.scored
-    return sum(sample.exact_match for sample in scored) / max(1, len(scored))
+def _mean_exact_match(rollouts: Rollouts) -> float | None:
+    """Return the mean over the scored prompts with reference answers, or None without any."""
+    values = [s.exact_match for s in rollouts.scored if s.exact_match is not None]
+    return fmean(values) if values else None

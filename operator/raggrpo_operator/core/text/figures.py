@@ -19,7 +19,8 @@ class Validation:
     when: str
     """`before`, `during` or `after` training."""
     step: int
-    exact_match: float
+    exact_match: float | None
+    """Mean exact match; None if no prompt has a reference answer."""
     reward_mean: float
     control_exact_match: float | None
     """Mean exact match with the passages of other prompts; None if it was not measured."""
@@ -42,6 +43,28 @@ class EndpointCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Medians over the steps, without start-up; None without steps."""
+
+    step_seconds: float | None
+    sample_seconds: float | None
+    """Seconds per sample: the duration of a step divided by its samples."""
+    tokens_per_second: float | None
+    """Sampled tokens of a step divided by its duration."""
+    stage_seconds: dict[str, float]
+    """Seconds in each stage of a step, and of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Maxima of the measured steps in bytes; None if there is no measurement."""
+
+    driver: float | None
+    rank: float | None
+    device: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Key figures of a run; a figure is None if the history lacks its values."""
 
@@ -52,13 +75,12 @@ class Figures:
     """Mean reward of the last END_STEPS steps."""
     exact_match_last: float | None
     """Mean exact match of the training samples of the last END_STEPS steps."""
-    step_seconds: float | None
-    """Median duration of a step in seconds."""
-    samples_per_second: float | None
-    """Samples divided by the time of all steps, excluding checkpoints and start-up."""
-    tokens_per_second: float | None
-    stage_seconds: dict[str, float]
-    """Total seconds by stage over all steps, each step counted once, including checkpoint saves."""
+    samples_per_step: float | None
+    """Mean number of samples of a step."""
+    response_tokens: float | None
+    """Mean number of sampled tokens per completion."""
+    pace: Pace
+    memory: PeakMemory
     start_up_seconds: dict[int, dict[str, float]]
     """Seconds that each attempt spent in each stage until its first step was done."""
     validations: tuple[Validation, ...]
@@ -67,18 +89,19 @@ class Figures:
 
 def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
     """Return the key figures. `history`, with one record per step, and `events` are in order."""
-    seconds = sum(r["step_seconds"] for r in history)
     return Figures(
         steps=len(history),
         reward_first=mean_of(history[:END_STEPS], "reward_mean"),
         reward_last=mean_of(history[-END_STEPS:], "reward_mean"),
         exact_match_last=mean_of(history[-END_STEPS:], "exact_match"),
-        step_seconds=median(r["step_seconds"] for r in history) if history else None,
-        samples_per_second=sum(r["num_samples"] for r in history) / seconds if seconds else None,
-        tokens_per_second=(
-            sum(r["num_sampled_tokens"] for r in history) / seconds if seconds else None
+        samples_per_step=mean_of(history, "num_samples"),
+        response_tokens=mean_of(history, "response_tokens"),
+        pace=_pace(history, events),
+        memory=PeakMemory(
+            driver=_max_of(history, "host_memory_bytes"),
+            rank=_max_of(history, "rank_memory_bytes"),
+            device=_max_of(history, "device_memory_bytes"),
         ),
-        stage_seconds=_stage_seconds(history, events),
         start_up_seconds=_start_up(events),
         validations=_validations(events),
         retrieval=_retrieval(history),
@@ -96,13 +119,29 @@ def mean_of(records: Iterable[Record], name: str) -> float | None:
     return mean(values) if values else None
 
 
-def _stage_seconds(history: Sequence[Record], events: Sequence[Record]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
+def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
+    by_stage: dict[str, list[float]] = defaultdict(list)
     for record in history:
         for stage, seconds in record["seconds"].items():
-            sums[stage] += seconds
-    saved = checkpoint_seconds(events)
-    return {**sums, "checkpoint": sum(saved.values())} if saved else dict(sums)
+            by_stage[stage].append(seconds)
+    by_stage["checkpoint"] = list(checkpoint_seconds(events).values())
+    return Pace(
+        step_seconds=_median(r["step_seconds"] for r in history),
+        sample_seconds=_median(r["step_seconds"] / max(1, r["num_samples"]) for r in history),
+        tokens_per_second=_median(
+            r["num_sampled_tokens"] / max(1e-9, r["step_seconds"]) for r in history
+        ),
+        stage_seconds={stage: median(seconds) for stage, seconds in by_stage.items() if seconds},
+    )
+
+
+def _median(values: Iterable[float]) -> float | None:
+    ordered = [*values]
+    return median(ordered) if ordered else None
+
+
+def _max_of(records: Iterable[Record], name: str) -> float | None:
+    return max((r[name] for r in records if r.get(name) is not None), default=None)
 
 
 def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:

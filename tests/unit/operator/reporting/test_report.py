@@ -204,13 +204,13 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 
     result = CliRunner().invoke(app, ["compare", str(slow), str(fast)])
 
-    rows = {line[:34].strip(): line[34:].split() for line in result.stdout.splitlines()}
+    rows = {line[:36].strip(): line[36:].split() for line in result.stdout.splitlines()}
     assert result.exit_code == 0, result.output
-    assert rows["samples per second"] == ["2", "4", "2.00"]
-    assert rows["train"] == ["2", "1", "0.50"]
-    assert rows["step (median)"] == ["4", "2", "0.50"]
-    assert rows["mean reward, last 10 steps"] == ["0.25", "0.5", "2.00"]
-    assert rows["held-out exact match after"] == ["0.4", "0.8", "2.00"]
+    assert rows["seconds per sample"] == ["0.5", "0.25", "-50", "%"]
+    assert rows["stage train"] == ["2", "1", "-50", "%"]
+    assert rows["step"] == ["4", "2", "-50", "%"]
+    assert rows["reward, last 10 steps"] == ["0.25", "0.5", "+100", "%"]
+    assert rows["held-out exact match after"] == ["0.4", "0.8", "+100", "%"]
     assert rows["rollout.temperature"] == ["0.9", "0.5"]
     assert "checkpoint.path" not in rows
     assert "rollout.n" not in rows
@@ -221,7 +221,7 @@ def test_compare_shows_two_runs_side_by_side(tmp_path: Path) -> None:
 def test_compare_reports_equal_configurations(tmp_path: Path) -> None:
     one, two = (make_job_folder(tmp_path / name, JobStatus()) for name in ("one", "two"))
     result = CliRunner().invoke(app, ["compare", str(one), str(two)])
-    assert result.stdout.splitlines()[-2:] == ["Different fields", "none"]
+    assert result.stdout.splitlines()[-2:] == ["Set differently", "none"]
 
 
 def test_report_of_job_without_learning_differs_from_success(tmp_path: Path) -> None:

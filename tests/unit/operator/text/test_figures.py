@@ -2,7 +2,13 @@ from typing import Any
 
 import pytest
 
-from raggrpo_operator.core.text.figures import EndpointCalls, checkpoint_seconds, figures
+from raggrpo_operator.core.text.figures import (
+    EndpointCalls,
+    Pace,
+    PeakMemory,
+    checkpoint_seconds,
+    figures,
+)
 
 
 def make_step(step: int, **changes: Any) -> dict[str, Any]:
@@ -53,15 +59,25 @@ def test_steps_without_reward_are_excluded_from_mean() -> None:
     assert figures(history, []).reward_first == 0.4
 
 
-def test_throughput_is_total_over_time_of_all_steps() -> None:
-    history = [make_step(1, step_seconds=1.0), make_step(2, step_seconds=7.0), make_step(3)]
-    result = figures(history, [])
-    assert result.samples_per_second == 2.4
-    assert result.tokens_per_second == 30.0
-    assert result.step_seconds == 2.0
+def test_pace_has_medians_over_steps() -> None:
+    history = [
+        make_step(1, step_seconds=16.0, seconds={"train": 12.0}),
+        make_step(2, step_seconds=4.0, seconds={"train": 3.0}, num_samples=4),
+        make_step(3, step_seconds=2.0, seconds={"train": 1.0}),
+    ]
+    pace = figures(history, []).pace
+
+    assert pace.step_seconds == 4.0
+    assert pace.sample_seconds == 1.0
+    assert pace.tokens_per_second == 25.0
+    assert pace.stage_seconds == {"train": 3.0}
 
 
-def test_stage_seconds_count_each_checkpoint_once() -> None:
+def test_pace_is_unknown_without_steps() -> None:
+    assert figures([], []).pace == Pace(None, None, None, {})
+
+
+def test_pace_counts_each_checkpoint_once() -> None:
     saved = [
         make_event("checkpoint", step=5, seconds=9.0),
         make_event("checkpoint", step=5, seconds=1.0),
@@ -69,8 +85,17 @@ def test_stage_seconds_count_each_checkpoint_once() -> None:
     ]
     result = figures([make_step(1), make_step(2)], saved)
 
-    assert result.stage_seconds == {"train": 3.0, "other": 1.0, "checkpoint": 3.0}
+    assert result.pace.stage_seconds == {"train": 1.5, "other": 0.5, "checkpoint": 1.5}
     assert checkpoint_seconds(saved) == {5: 1.0, 6: 2.0}
+
+
+def test_peak_memory_is_maximum_of_measured_steps() -> None:
+    history = [
+        make_step(1, host_memory_bytes=5.0),
+        make_step(2),
+        make_step(3, host_memory_bytes=9.0, rank_memory_bytes=7.0),
+    ]
+    assert figures(history, []).memory == PeakMemory(driver=9.0, rank=7.0, device=None)
 
 
 def test_startup_ends_with_first_step_of_each_attempt() -> None:
@@ -134,7 +159,7 @@ def test_figures_are_empty_without_history() -> None:
 
     assert result.steps == 0
     assert result.reward_first is None
-    assert result.step_seconds is None
+    assert result.pace.step_seconds is None
     assert result.samples_per_second is None
     assert result.stage_seconds == {}
     assert result.retrieval == ()

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,6 +173,12 @@ async def test_reward_is_weighted_sum_of_unweighted_terms() -> None:
 async def test_exact_match_is_reported_even_if_not_reward_term() -> None:
     score = await score_sample(make_sample("paris."), {"name": "Format"})
     assert score == Score(total=1.0, parts={"Format": 1.0}, exact_match=1.0)
+
+
+async def test_exact_match_is_none_without_reference_answers() -> None:
+    sample = replace(make_sample("paris."), answers=())
+    score = await score_sample(sample, {"name": "Format"})
+    assert score.exact_match is None
 
 
 async def test_rag_score_uses_actor_threshold() -> None:

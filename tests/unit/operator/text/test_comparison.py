@@ -1,0 +1,107 @@
+from typing import Any
+
+import pytest
+
+from raggrpo_api.memory.arithmetic import GIB
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.text.comparison import Run, comparison
+from support.builders.operator.jobs import make_job
+
+
+def make_step(step: int, **changes: Any) -> dict[str, Any]:
+    kb = {"answered": 4, "failures": {"Timeout": 1}, "p50": 0.2, "p95": 0.5}
+    return {
+        "step": step,
+        "epoch": 1,
+        "reward_mean": 0.5,
+        "num_samples": 20,
+        "num_sampled_tokens": 100,
+        "response_tokens": 5.0,
+        "step_seconds": 4.0,
+        "seconds": {"train": 3.0, "other": 1.0},
+        "retrieval": {"kb": kb},
+        "host_memory_bytes": GIB,
+        **changes,
+    }
+
+
+def make_stage(left: str, seconds: float, attempt: int = 1) -> dict[str, Any]:
+    return {"event": "stage", "attempt": attempt, "step": 0, "left": left, "seconds": seconds}
+
+
+def make_run(
+    spec: dict[str, Any] | None = None,
+    history: list[dict[str, Any]] | None = None,
+    events: list[dict[str, Any]] | None = None,
+) -> Run:
+    resolved = resolve(make_job(spec or {}))
+    return Run("runs/a", "job", resolved, JobStatus(), history or [], events or [])
+
+
+def rows_of(a: Run, b: Run) -> dict[str, list[str]]:
+    lines = "\n".join(comparison(a, b)).splitlines()
+    assert max(map(len, lines)) <= 100
+    return {line[:36].strip(): line[36:].split() for line in lines}
+
+
+@pytest.mark.row("A17", "A35")
+def test_comparison_has_rows_with_percentages() -> None:
+    a = make_run(
+        {"rollout.n": 5},
+        [make_step(n) for n in range(1, 4)],
+        [make_stage("LoadingModel", 10.0), make_stage("FirstStep", 10.0)],
+    )
+    faster = {"step_seconds": 3.0, "seconds": {"train": 1.5, "other": 1.5}, "num_samples": 12}
+    calls = {"answered": 4, "failures": {}, "p50": 0.1, "p95": 0.25}
+    b = make_run(
+        {"rollout.n": 3},
+        [
+            make_step(n, **faster, retrieval={"kb": calls}, host_memory_bytes=GIB / 2)
+            for n in range(1, 4)
+        ],
+        [make_stage("LoadingModel", 10.0), make_stage("FirstStep", 5.0)],
+    )
+
+    rows = rows_of(a, b)
+
+    assert rows["until the first step is done"] == ["20", "15", "-25", "%"]
+    assert rows["FirstStep"] == ["10", "5", "-50", "%"]
+    assert rows["LoadingModel"] == ["10", "10", "+0", "%"]
+    assert rows["step"] == ["4", "3", "-25", "%"]
+    assert rows["seconds per sample"] == ["0.2", "0.25", "+25", "%"]
+    assert rows["tokens per second"] == ["25", "33.33", "+33", "%"]
+    assert rows["stage train"] == ["3", "1.5", "-50", "%"]
+    assert rows["samples per step"] == ["20", "12", "-40", "%"]
+    assert rows["kb p50"] == ["0.2", "0.1", "-50", "%"]
+    assert rows["kb p95"] == ["0.5", "0.25", "-50", "%"]
+    assert rows["kb failed calls"] == ["1", "0", "-100", "%"]
+    assert rows["driver's pod"] == ["1", "0.5", "-50", "%"]
+    assert rows["reward, last 10 steps"] == ["0.5", "0.5", "+0", "%"]
+    assert rows["rollout.n"] == ["5", "3"]
+
+
+def test_comparison_lists_specified_values_only() -> None:
+    rows = rows_of(make_run({"rollout.n": 5}), make_run({"training.learningRate": 1e-5}))
+
+    assert "rollout.n" in rows
+    assert "training.learningRate" in rows
+    assert "algorithm.groupSize" not in rows
+    assert "rollout.maxNumBatchedTokens" not in rows
+
+
+def test_comparison_omits_rows_without_values() -> None:
+    rows = rows_of(make_run(), make_run())
+
+    assert "seconds per sample" not in rows
+    assert "exact match, last 10 steps" not in rows
+    assert "Memory (maximum, GiB)" not in rows
+    assert "none" in rows
+
+
+def test_comparison_percentage_is_relative_to_size_of_first_value() -> None:
+    a = make_run(history=[make_step(1, reward_mean=-0.5)])
+    b = make_run(history=[make_step(1, reward_mean=0.5)])
+    assert rows_of(a, b)["reward, last 10 steps"] == ["-0.5", "0.5", "+200", "%"]
+    zero = make_run(history=[make_step(1, reward_mean=0.0)])
+    assert rows_of(zero, b)["reward, last 10 steps"] == ["0", "0.5"]
