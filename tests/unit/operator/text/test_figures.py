@@ -160,6 +160,5 @@ def test_figures_are_empty_without_history() -> None:
     assert result.steps == 0
     assert result.reward_first is None
     assert result.pace.step_seconds is None
-    assert result.samples_per_second is None
-    assert result.stage_seconds == {}
+    assert result.pace.stage_seconds == {}
     assert result.retrieval == ()
