@@ -4,8 +4,6 @@ Pages: job fields, commands, conditions with reasons and causes, metrics. With `
 written, and the exit code is 1 if a page is out of date.
 """
 
-import ast
-import inspect
 import json
 import os
 import re
@@ -34,6 +32,7 @@ from raggrpo_cli.main import app
 from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_OF_EXIT
 from raggrpo_operator.core.lifecycle.after_attempt.policies import POLICIES, Restart
 from raggrpo_operator.core.spec.presets import TABLE
+from raggrpo_operator.core.text.enum_texts import member_texts
 from raggrpo_operator.crd import job_schema
 from raggrpo_operator.kubernetes_runtime.process.job_series import PREFIX as JOB_PREFIX
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
@@ -59,18 +58,6 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
     escaped = ([cell.replace("|", r"\|") for cell in row] for row in lines)
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
-def member_texts(kind: type[Enum]) -> dict[str, str]:
-    """Return the docstring below each member of an enum, by the member's name."""
-    body = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    texts = {}
-    for node, following in zip(body.body, body.body[1:], strict=False):
-        match node, following:
-            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=text)):
-                texts[name] = " ".join(str(text).split())
-    return texts
 
 
 def enum_table(kind: type[Enum], title: str) -> str:

@@ -5,22 +5,19 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from raggrpo_api.fields.base import format_time
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
-from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import Record, read_events, read_history
 from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import Resolved
-from raggrpo_operator.core.state.conditions import get_condition, is_true
 from raggrpo_operator.core.text.figures import Figures, figures
 from raggrpo_operator.core.text.segments import changes_text
-from raggrpo_operator.core.text.status_text import phase_text
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 
-from .html_tables import cell_text, collapsible_table, table
+from .html_tables import collapsible_table, table
 from .report_charts import charts
+from .report_header import header
 
 STYLE = Path(__file__).with_name("report.css")
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
@@ -57,7 +54,7 @@ def render_report(
     """Return the report as an HTML page."""
     results = figures(history, events)
     sections = [
-        _header(name, status, results),
+        header(name, status, results),
         _validations(results),
         charts(history, events),
         _retrieval(results),
@@ -73,43 +70,6 @@ def render_report(
         f"<title>{escape(name)}</title><style>{STYLE.read_text()}</style></head>"
         f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
-
-
-def _header(name: str, status: JobStatus, results: Figures) -> str:
-    progress = status.progress
-    css = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
-    if is_true(status, ConditionType.NOT_LEARNING):
-        css[Phase.SUCCEEDED] = "bad"
-    tiles = {
-        "Step": f"{progress.step} of {progress.total_steps or '?'}",
-        "Mean reward, first → last 10 steps": _change(results.reward_first, results.reward_last),
-        "Held-out exact match, before → after": _change(
-            _exact_match(results, "before"), _exact_match(results, "after")
-        ),
-        "Median step time (s)": cell_text(results.pace.step_seconds),
-        "Median seconds per sample": cell_text(results.pace.sample_seconds),
-        "Restarts": str(status.restarts.total),
-    }
-    if status.effective_training_time_ratio:
-        tiles["Effective training time ratio"] = status.effective_training_time_ratio
-    blocks = "".join(
-        f'<div class="tile"><span class="soft">{escape(title)}</span><b>{escape(text)}</b></div>'
-        for title, text in tiles.items()
-    )
-    times = " – ".join(map(format_time, filter(None, (status.start_time, status.completion_time))))
-    return (
-        f"<h1>{escape(name)}</h1><p>"
-        f'<span class="{css.get(status.phase, "")}">{escape(phase_text(status))}</span>'
-        f' <span class="soft">{escape(times)}</span></p>{_not_learning(status)}'
-        f'<div class="tiles">{blocks}</div>'
-    )
-
-
-def _not_learning(status: JobStatus) -> str:
-    condition = get_condition(status, ConditionType.NOT_LEARNING)
-    if condition.status != "True":
-        return ""
-    return f'<p class="bad">The run does not learn: {escape(condition.message)}</p>'
 
 
 def _validations(results: Figures) -> str:
@@ -255,16 +215,3 @@ def _sizing(status: JobStatus) -> str:
     return collapsible_table(
         f"Sizing per pod: {total}", ["Resource", "Term", "Amount", "Reason"], rows
     )
-
-
-def _change(before: float | None, after: float | None) -> str:
-    return "–" if before is None and after is None else f"{cell_text(before)} → {cell_text(after)}"
-
-
-def _exact_match(results: Figures, when: str) -> float | None:
-    """Return the exact match of the latest validation "before" or "after" training, or None.
-
-    An extended run has several "after" validations.
-    """
-    values = [v.exact_match for v in results.validations if v.when == when]
-    return values[-1] if values else None

@@ -9,7 +9,7 @@ from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.trainer.history import Record
 from raggrpo_operator.core.text.figures import checkpoint_seconds
 
-from .charts import Series, Values, line_chart, number, stacked_chart
+from .charts import EMPTY, Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
 """Minimum window of the moving mean in steps; long runs use a tenth of their steps."""
@@ -19,47 +19,66 @@ STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "othe
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """A line chart of values from the history."""
+    """A line chart of values from the history, omitted if all of them are missing or 0."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
     """(key in the history, displayed name) of each line."""
     unit: float = 1.0
     log: bool = False
-    always: bool = True
-    """Whether to show the chart even if the history has no values for it."""
 
 
-_CHARTS = (
-    _Chart("Step time", (("step_seconds", "seconds"),)),
+_LEARNING_CHARTS = (
+    _Chart(
+        "Shares of groups and completions",
+        (
+            ("zero_variance", "groups without variance"),
+            ("truncated", "truncated completions"),
+            ("parsed", "parsed completions"),
+        ),
+    ),
+    _Chart("Response length", (("response_tokens", "tokens, mean of a step"),)),
+    _Chart("Entropy of the sampled tokens", (("entropy", "nats per token"),)),
+    _Chart("KL divergence from the reference", (("kl", "nats per token"),)),
     _Chart(
         "|trainer − engine logprob| (log scale)",
         (("mismatch_mean", "mean"), ("mismatch_max", "max")),
         log=True,
     ),
     _Chart("Gradient norm before clipping", (("grad_norm", "norm"),)),
+)
+_PACE_CHARTS = (
+    _Chart("Step time", (("step_seconds", "seconds"),)),
     _Chart("Tokens per second", (("tokens_per_second", "sampled"),)),
     _Chart(
         "Host memory",
         (("host_memory_bytes", "driver, GiB"), ("rank_memory_bytes", "rank, GiB")),
         GIB,
-        always=False,
     ),
-    _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB, always=False),
-    _Chart("Training throughput", (("train_tflops", "TFLOP/s"),), always=False),
-    _Chart("Model FLOPs utilization", (("mfu", "share"),), always=False),
+    _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB),
+    _Chart("Training throughput", (("train_tflops", "TFLOP/s"),)),
+    _Chart("Model FLOPs utilization", (("mfu", "share"),)),
 )
+MAX_LINES = 7
+"""Number of line colors; the report shows at most this many reward terms."""
 
 
 def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
     """Return all charts as HTML; dashed lines mark the first steps of new attempts."""
+    if not history:
+        return f"<h2>Learning</h2>{EMPTY}"
     marks = [b["step"] for a, b in pairwise(history) if a["epoch"] != b["epoch"]]
-    blocks = [_reward(history, marks), _stages(history, events, marks)]
-    blocks += [_lines(chart, history, marks) for chart in _CHARTS]
+    learning = [_reward(history, marks), _terms(history, marks)]
+    learning += [_lines(chart, history, marks) for chart in _LEARNING_CHARTS]
+    pace = [_stages(history, events, marks)]
+    pace += [_lines(chart, history, marks) for chart in _PACE_CHARTS]
     note = "Hover over a chart to see its values." + (
         " Dashed line: first step of a new attempt." if marks else ""
     )
-    return f'<h2>Training</h2><p class="soft">{note}</p><div class="charts">{"".join(blocks)}</div>'
+    return (
+        f'<h2>Learning</h2><p class="soft">{note}</p><div class="charts">{"".join(learning)}</div>'
+        f'<h2>Pace and memory</h2><div class="charts">{"".join(pace)}</div>'
+    )
 
 
 def moving_mean(values: Values, window: int) -> list[float | None]:
@@ -75,14 +94,38 @@ def moving_mean(values: Values, window: int) -> list[float | None]:
 
 
 def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
-    window = max(MIN_WINDOW, len(history) // 10)
+    window = _window(history)
     reward, exact = ([r.get(k) for r in history] for k in ("reward_mean", "exact_match"))
     series = [
         Series("mean of a step", reward, "s1", faint=True),
         Series(f"mean of {window} steps", moving_mean(reward, window), "s1"),
         Series(f"exact match, mean of {window} steps", moving_mean(exact, window), "s3"),
     ]
+    series = [each for each in series if _has_values(each)]
     return _figure("Reward", series, line_chart(_steps(history), series, marks=marks))
+
+
+def _terms(history: Sequence[Record], marks: Sequence[int]) -> str:
+    """Return the chart of the reward's terms, unweighted, or "" if there is only one."""
+    window = _window(history)
+    parts = [record.get("reward_parts", {}) for record in history]
+    names = list(dict.fromkeys(name for each in parts for name in each))[:MAX_LINES]
+    if len(names) < 2:
+        return ""
+    series = [
+        Series(name, moving_mean([each.get(name) for each in parts], window), f"s{color}")
+        for color, name in enumerate(names, 1)
+    ]
+    title = f"Reward by term (without weights, mean of {window} steps)"
+    return _figure(title, series, line_chart(_steps(history), series, marks=marks))
+
+
+def _window(history: Sequence[Record]) -> int:
+    return max(MIN_WINDOW, len(history) // 10)
+
+
+def _has_values(series: Series) -> bool:
+    return any(value is not None for value in series.values)
 
 
 def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence[int]) -> str:
@@ -100,12 +143,13 @@ def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence
 def _lines(chart: _Chart, history: Sequence[Record], marks: Sequence[int]) -> str:
     keys = [key for key, _ in chart.lines]
     records = [r for r in history if any(r.get(key) is not None for key in keys)]
-    if not records and not chart.always:
+    if not any(r.get(key) for key in keys for r in records):
         return ""
     series = [
         Series(name, [_scaled(r.get(key), chart.unit) for r in records], f"s{color}")
         for color, (key, name) in enumerate(chart.lines, 1)
     ]
+    series = [each for each in series if _has_values(each)]
     drawing = line_chart(_steps(records), series, marks=marks, log=chart.log)
     return _figure(chart.title, series, drawing)
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
-from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressStatus
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_cli.main import app
 from raggrpo_operator.core.sizing.size import size
@@ -236,9 +237,71 @@ def test_report_of_job_without_learning_differs_from_success(tmp_path: Path) -> 
     html = write_report(tmp_path, tmp_path, status).read_text()
 
     assert '<span class="bad">Succeeded, NotLearning (NoRewardSignal)</span>' in html
-    assert "The run does not learn: 100 % of completions have reward 0 since step 1" in html
+    assert "NotLearning: NoRewardSignal</h2><p>100 % of completions have reward 0" in html
     assert "<answer>" not in html
     assert (
         '<span class="good">Succeeded</span>'
         in write_report(tmp_path, tmp_path, make_status()).read_text()
     )
+
+
+def test_failed_report_starts_with_reason_and_remedy(tmp_path: Path) -> None:
+    failed = Condition(
+        type=ConditionType.FAILED, status="True", reason=Cause.NON_FINITE, message="loss is NaN"
+    )
+    status = JobStatus(phase=Phase.FAILED, conditions=[failed])
+    texts = read(write_report(tmp_path, tmp_path, status)).texts
+
+    place = texts.index("Failed: NonFinite")
+    assert texts[place + 1] == "loss is NaN"
+    assert "Lower `training.learningRate`" in texts[place + 2]
+    assert place < texts.index("Step")
+
+
+def test_report_of_failed_preflight_shows_failed_checks(tmp_path: Path) -> None:
+    checks = [
+        Check(id=CheckId.DATA_READABLE, state=CheckState.FAILED, evidence="line 7 has no prompt"),
+        Check(id=CheckId.PATHS, state=CheckState.PASSED, evidence="all exist"),
+    ]
+    failed = Condition(
+        type=ConditionType.FAILED, status="True", reason=Cause.PREFLIGHT_FAILED, message="failed"
+    )
+    status = JobStatus(
+        phase=Phase.FAILED, conditions=[failed], preflight=PreflightStatus(checks=checks)
+    )
+    html = write_report(tmp_path, tmp_path, status).read_text()
+    problem = html[html.index("Failed: PreflightFailed") : html.index("</section>")]
+
+    assert "line 7 has no prompt" in problem
+    assert "all exist" not in problem
+
+
+def test_successful_report_shows_no_problem(tmp_path: Path) -> None:
+    ended = [
+        Condition(type=ConditionType.COMPLETE, status="True", reason="TargetReached"),
+        Condition(type=ConditionType.CLUSTER_READY, status="False", reason="Complete"),
+    ]
+    html = write_report(tmp_path, tmp_path, make_status(conditions=ended)).read_text()
+    assert "<section" not in html
+
+
+def test_report_charts_reward_terms_and_shares(tmp_path: Path) -> None:
+    changes = {"reward_parts": {"F1": 0.5, "Format": 1.0}, "zero_variance": 0.25, "kl": 0.01}
+    write_steps(tmp_path, 1, range(1, 12), changes)
+    texts = read(write_report(tmp_path, tmp_path, make_status())).texts
+
+    assert "Reward by term (without weights, mean of 10 steps)" in texts
+    assert {"F1 0.5", "Format 1", "groups without variance 0.25"} <= set(texts)
+    for title in ("Response length", "Entropy of the sampled tokens"):
+        assert title in texts
+    assert "KL divergence from the reference" in texts
+
+
+def test_report_omits_charts_without_values(tmp_path: Path) -> None:
+    changes = {"reward_parts": {"F1": 0.5}, "kl": 0.0, "exact_match": None}
+    write_steps(tmp_path, 1, range(1, 12), changes)
+    text = "\n".join(read(write_report(tmp_path, tmp_path, make_status())).texts)
+
+    assert "Reward by term" not in text
+    assert "KL divergence" not in text
+    assert "exact match" not in text.lower()
