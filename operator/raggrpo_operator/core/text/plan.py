@@ -17,6 +17,7 @@ from raggrpo_operator.core.spec.world import world
 
 from .segments import segment_lines
 from .sizing_text import INDENT, sizing_lines
+from .step_work import work_lines
 
 ORIGIN_WIDTH = 7
 
@@ -43,6 +44,7 @@ def render_plan(
             "Values (origin: user, coupled, preset, default or sized)",
             *_values(resolved, sizing, _secrets(violations), width),
         ],
+        ["Work of a step (at most)", *work_lines(resolved.spec)],
         ["Sizing", *sizing_lines(sizing, width)],
     ]
     newest = job.status.checkpoint or start
