@@ -29,6 +29,14 @@ Context = Annotated[
 Kubeconfig = Annotated[
     str, typer.Option("--kubeconfig", help="Kubeconfig file (default: as for kubectl).")
 ]
+JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.")]
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Image = Annotated[
+    str, typer.Option("--image", help="Image of a temporary pod (default: that of the job).")
+]
 Result = TypeVar("Result")
 
 

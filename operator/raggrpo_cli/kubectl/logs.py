@@ -8,19 +8,14 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import AttemptNumber
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_api.status.sizing import PodRole
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import ALL_LINES, Follow, Tail, log_printer
-from raggrpo_operator.core.manifests.reader_pod import READER
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition
-from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.kube.client import PODS
-from raggrpo_operator.kube.cluster_objects import is_being_deleted
 from raggrpo_operator.kube.user_client import ExecResult, UserClient
 
-from .cluster_job import Context, Kubeconfig, Namespace, default_image, get_job, run_in_cluster
-from .reader import reader_pod
+from .cluster_job import Context, Image, Kubeconfig, Namespace, get_job, run_in_cluster
+from .job_pods import run_with_volumes
 
 WAITING = (ConditionType.FAILED, ConditionType.ACCEPTED, ConditionType.READY)
 """Conditions that explain why no attempt has started, in order of preference."""
@@ -47,12 +42,7 @@ def logs(
     ] = 0,
     follow: Follow = False,
     tail: Tail = ALL_LINES,
-    image: Annotated[
-        str,
-        typer.Option(
-            "--image", help="Image of the pod that reads the volume if the job has no head."
-        ),
-    ] = "",
+    image: Image = "",
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -62,7 +52,8 @@ def logs(
     async def show(client: UserClient) -> None:
         job = await get_job(client, namespace, name)
         number = _number(job, attempt)
-        result = await _read(client, job, _command(job, number, tail, follow=follow), image)
+        command = _command(job, number, tail, follow=follow)
+        result = await run_with_volumes(client, job, command, image, log_printer())
         if result.exit_code == NO_LOG:
             fail(f"attempt {number} has no log{_other_logs(result)}", FAILED)
         if result.exit_code:
@@ -99,39 +90,6 @@ def _command(job: RagGrpoJob, number: AttemptNumber, tail: int, *, follow: bool)
     mode = "follow" if follow and is_newest else ""
     lines = "+1" if tail == ALL_LINES else str(tail)
     return ["sh", "-c", READ, "logs", live, copies, str(number), mode, lines]
-
-
-async def _read(client: UserClient, job: RagGrpoJob, command: list[str], image: str) -> ExecResult:
-    """Run the command in the head pod, which has all logs, or in a reader pod if no head runs."""
-    namespace = job.metadata.namespace
-    head = await _running_head(client, job)
-    if head:
-        return await client.exec_in_pod(
-            namespace, head, names.HEAD_CONTAINER, command, log_printer()
-        )
-    async with reader_pod(client, job, await _image(client, job, image)) as pod:
-        return await client.exec_in_pod(namespace, pod, READER, command, log_printer())
-
-
-async def _running_head(client: UserClient, job: RagGrpoJob) -> str:
-    labels = f"{names.LABEL_JOB}={job.metadata.name},{names.LABEL_ROLE}={PodRole.HEAD}"
-    for pod in await client.find(PODS, job.metadata.namespace, labels=labels):
-        if pod.get("status", {}).get("phase") == "Running" and not is_being_deleted(pod):
-            return str(pod["metadata"]["name"])
-    return ""
-
-
-async def _image(client: UserClient, job: RagGrpoJob, image: str) -> str:
-    if image or job.spec.image:
-        return image or job.spec.image
-    try:
-        return await default_image(client)
-    except OperatorError as error:
-        fail(
-            f"the job has no spec.image, and the operator's default cannot be read ({error}): "
-            "specify an image that has a shell with --image",
-            FAILED,
-        )
 
 
 def _other_logs(result: ExecResult) -> str:

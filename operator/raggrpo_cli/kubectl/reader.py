@@ -2,11 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
 from raggrpo_operator.errors import AccessDenied, Conflict, NotFound, PermanentError
 from raggrpo_operator.kube.client import PODS, Manifest, Resource
 from raggrpo_operator.kube.pod_evidence import start_problem
@@ -18,8 +17,10 @@ CORE_EVENTS = Resource("v1", "events", "Event")
 
 
 @asynccontextmanager
-async def reader_pod(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIterator[str]:
-    """Create a pod that mounts the job's volumes, yield the pod's name, then delete the pod.
+async def temporary_pod(
+    client: UserClient, job: RagGrpoJob, render: Callable[[str], Manifest]
+) -> AsyncIterator[str]:
+    """Create the pod that `render` returns for a name, yield its name, then delete the pod.
 
     Raises:
         OperatorError: The pod cannot be created or does not start.
@@ -27,7 +28,7 @@ async def reader_pod(client: UserClient, job: RagGrpoJob, image: str) -> AsyncIt
     """
     metadata = job.metadata
     name = f"{metadata.name}-reader-{uuid.uuid4().hex[:5]}"
-    creating = asyncio.ensure_future(client.create(render_reader_pod(job, name, image)))
+    creating = asyncio.ensure_future(client.create(render(name)))
     try:
         # Shielded from cancellation by Ctrl-C: deleting the pod requires its uid.
         await asyncio.shield(creating)

@@ -1,35 +1,37 @@
 """`kubectl raggrpo status [NAME]`: show the status of a job, or a list of all jobs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
+import yaml
 
-from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.job_status import sparse_status
+from raggrpo_cli.job_file import fail
 from raggrpo_cli.recorded_job import Sizing
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.core.text.status_text import labeled, render_status, reward
-from raggrpo_operator.errors import NotFound
-from raggrpo_operator.kube.client import JOBS
 from raggrpo_operator.kube.user_client import UserClient
 
-from .cluster_job import (
-    Context,
-    Kubeconfig,
-    Namespace,
-    fail_not_installed,
-    get_job,
-    parse_cluster_job,
-    run_in_cluster,
-)
+from .cluster_job import AllNamespaces, Context, Kubeconfig, Namespace, get_job, run_in_cluster
+from .job_table import cells_of_job, columns, list_jobs, table
 
 WIDTH = 100
 WIDTHS = (44, 12, 13, 5, 8, 8, 4)
 HEADINGS = ("NAME", "PHASE", "STEP", "%", "REWARD", "RESTARTS", "AGE")
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+class Output(StrEnum):
+    """Formats of `--output`."""
+
+    JSON = "json"
+    YAML = "yaml"
 
 
 def status(
@@ -38,19 +40,47 @@ def status(
     ] = "",
     sizing: Sizing = False,
     namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    output: Annotated[
+        Output | None, typer.Option("--output", "-o", help="Print the jobs as JSON or YAML.")
+    ] = None,
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
     """Show phase, step, attempts and conditions of a job, or list all jobs."""
+    if name and all_namespaces:
+        fail("specify either NAME or --all-namespaces")
 
     async def text(client: UserClient) -> str:
         if name:
-            return job_text(await get_job(client, namespace, name), with_sizing=sizing)
-        listed = namespace or client.namespace
-        jobs = await _jobs(client, listed)
-        return table(jobs, datetime.now(UTC)) if jobs else f"no jobs in namespace {listed}"
+            job = await get_job(client, namespace, name)
+            return (
+                serialized(job_manifest(job), output)
+                if output
+                else job_text(job, with_sizing=sizing)
+            )
+        jobs = await list_jobs(client, namespace, all_namespaces=all_namespaces)
+        if output:
+            items = [job_manifest(job) for job in jobs]
+            return serialized({"apiVersion": "v1", "kind": "List", "items": items}, output)
+        if not jobs:
+            where = namespace or client.namespace
+            return "no jobs" if all_namespaces else f"no jobs in namespace {where}"
+        return job_list(jobs, datetime.now(UTC), all_namespaces=all_namespaces)
 
     show(run_in_cluster(kubeconfig, context, text))
+
+
+def job_manifest(job: RagGrpoJob) -> dict[str, Any]:
+    """Return the job as an object of the API server."""
+    return job.manifest() | {"status": sparse_status(job.status)}
+
+
+def serialized(value: Any, output: Output) -> str:
+    """Return a value as JSON or YAML."""
+    if output is Output.JSON:
+        return json.dumps(value, indent=2)
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()
 
 
 def job_text(job: RagGrpoJob, *, with_sizing: bool = False) -> str:
@@ -61,33 +91,21 @@ def job_text(job: RagGrpoJob, *, with_sizing: bool = False) -> str:
     return "\n".join([*heading, text.rstrip()])
 
 
-def table(jobs: Sequence[RagGrpoJob], now: datetime) -> str:
+def job_list(jobs: Sequence[RagGrpoJob], now: datetime, *, all_namespaces: bool = False) -> str:
     """Return a table with a heading and one line per job; a line usually fits in WIDTH."""
-    return "\n".join(_row(cells) for cells in (HEADINGS, *(_cells(job, now) for job in jobs)))
-
-
-async def _jobs(client: UserClient, namespace: str) -> list[RagGrpoJob]:
-    try:
-        return [parse_cluster_job(raw) for raw in await client.list_all(JOBS, namespace)]
-    except NotFound:
-        fail_not_installed(client)
+    heading, widths = columns(HEADINGS, WIDTHS, all_namespaces=all_namespaces)
+    rows = [cells_of_job(job, _cells(job, now), all_namespaces=all_namespaces) for job in jobs]
+    return table([heading, *rows], widths)
 
 
 def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:
     job_status = job.status
-    yield job.metadata.name
     yield job_status.phase
     yield job_status.progress.step_of_total or "-"
     yield str(job_status.progress.progress_percentage)
     yield reward(job_status) or "-"
     yield str(job_status.restarts.total)
     yield _age((now - parse_timestamp(job.metadata.creation_timestamp)).total_seconds())
-
-
-def _row(cells: Iterable[str]) -> str:
-    """Return the cells as one row; only a name or a step can be wider than its column."""
-    texts = (one_line(cell, WIDTH) for cell in cells)
-    return " ".join(f"{cell:<{width}}" for cell, width in zip(texts, WIDTHS, strict=True)).rstrip()
 
 
 def _age(seconds: float) -> str:

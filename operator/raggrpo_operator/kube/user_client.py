@@ -1,9 +1,10 @@
 """`UserClient`: a client of the API server with the permissions of a kubeconfig user."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import yaml
@@ -16,6 +17,7 @@ from raggrpo_operator.errors import TransientError
 
 from .client import PODS, ApiServer, Manifest, Resource, api_error
 
+MERGE_PATCH = "application/merge-patch+json"
 HEARTBEAT_SECONDS = 30.0
 """Seconds between WebSocket pings, which detect a dead connection."""
 
@@ -51,6 +53,13 @@ class UserClient(ApiServer):
         page = await self._call("GET", resource.path(namespace), query=query)
         items: list[Manifest] = page["items"]
         return items
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, changes: Mapping[str, Any]
+    ) -> None:
+        """Apply a JSON merge patch to an object."""
+        path = resource.path(namespace, name)
+        await self._call("PATCH", path, body=dict(changes), content=MERGE_PATCH)
 
     async def exec_in_pod(
         self,

@@ -17,7 +17,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_cli import terminal
-from raggrpo_cli.kubectl.status import job_text, table
+from raggrpo_cli.kubectl.status import job_list, job_text
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
 from support.builders.operator.jobs import make_job
@@ -98,7 +98,7 @@ def test_stored_status_is_printed_without_control_characters() -> None:
     job = job.model_copy(update={"metadata": metadata})
 
     assert raw(printable(job_text(job))) == set()
-    lines = table([job], datetime(2026, 11, 21, 12, 1, tzinfo=UTC)).splitlines()
+    lines = job_list([job], datetime(2026, 11, 21, 12, 1, tzinfo=UTC)).splitlines()
     assert len(lines) == 2
 
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.rag_test import EndpointTest, LoadLevel, RagTest, Variant
-from raggrpo_cli.commands.rag_test import lines as output_lines
+from raggrpo_cli.rag_test_output import lines as output_lines
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.retrieval.rag_test import rag_test, saturation
 from support.builders.data.rows import write_rows

@@ -1,0 +1,95 @@
+"""`kubectl raggrpo report|compare`: read the history of jobs from their volumes."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer.history import history_file, read_events, read_history
+from raggrpo_cli.job_file import FAILED, fail
+from raggrpo_cli.terminal import show
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.text.comparison import Run, comparison
+from raggrpo_operator.kube.user_client import UserClient
+from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
+from raggrpo_operator.reporting.report import render_report
+
+from .cluster_job import Context, Image, JobName, Kubeconfig, Namespace, get_job, run_in_cluster
+from .job_pods import run_with_volumes
+
+READ = """
+cd "$1" 2>/dev/null || exit 0
+for file in metrics.e*.jsonl; do [ ! -r "$file" ] || cat "$file"; done
+"""
+"""$1: log folder. Prints the records of all attempts; prints none if there are none yet."""
+
+
+def report(
+    name: JobName,
+    dir: Annotated[  # noqa: A002
+        Path, typer.Option("--dir", help="Folder to write report.html to.")
+    ] = Path(),
+    image: Image = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Write report.html (rewards, stage times, attempts) of a job and print its path."""
+
+    async def read(client: UserClient) -> Run:
+        return await _run(client, await get_job(client, namespace, name), image)
+
+    run = run_in_cluster(kubeconfig, context, read)
+    history, events = ([dict(each) for each in records] for records in (run.history, run.events))
+    page = render_report(name, run.status, history, events, run.resolved)
+    path = dir / REPORT
+    write_atomically(path, page)
+    show(path.resolve())
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="Name of a job.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Name of a job.")],
+    image: Image = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Compare two jobs: rewards, start-up, pace, retrieval, memory and specified values."""
+
+    async def read(client: UserClient) -> list[Run]:
+        jobs = [await get_job(client, namespace, name) for name in (first, second)]
+        return [await _run(client, job, image) for job in jobs]
+
+    a, b = run_in_cluster(kubeconfig, context, read)
+    show("\n".join(comparison(a, b)))
+
+
+async def _run(client: UserClient, job: RagGrpoJob, image: str) -> Run:
+    """Return the job with its history."""
+    resolved = resolve(job, job.status.preflight.known_facts)
+    log_dir = resolved.spec.monitoring.log_dir
+    chunks: list[bytes] = []
+    command = ["sh", "-c", READ, "history", log_dir]
+    result = await run_with_volumes(client, job, command, image, chunks.append)
+    if result.exit_code:
+        fail(f"the history in {log_dir} cannot be read: {result.errors.strip()}", FAILED)
+    name = job.metadata.name
+    with tempfile.TemporaryDirectory(prefix="raggrpo-history-") as folder:
+        write_history(b"".join(chunks), Path(folder))
+        history, events = read_history(Path(folder)), read_events(Path(folder))
+    return Run(name, name, resolved, job.status, history, events)
+
+
+def write_history(content: bytes, folder: Path) -> None:
+    """Write records of several attempts to one file per epoch, as the trainer does."""
+    for line in content.splitlines(keepends=True):
+        try:
+            epoch = int(json.loads(line)["epoch"])
+        except (ValueError, KeyError, TypeError):  # the writer was killed within the line
+            continue
+        with history_file(folder, epoch).open("ab") as file:
+            file.write(line)

@@ -1,0 +1,45 @@
+"""`kubectl raggrpo top`: show what the running jobs use and how fast they are."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.status.conditions import Phase
+from raggrpo_cli.terminal import show
+from raggrpo_operator.kube.user_client import UserClient
+
+from .cluster_job import AllNamespaces, Context, Kubeconfig, Namespace, run_in_cluster
+from .job_table import cells_of_job, columns, list_jobs, table
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID, Phase.SUSPENDED})
+COLUMNS = ("NAME", "STAGE", "GPUS", "CPU", "MEMORY", "S/STEP", "TOKENS/S", "GPU-UTIL", "GPU-MEM")
+WIDTHS = (44, 17, 4, 6, 8, 8, 8, 8, 8)
+METRICS = ("tokens_per_second", "gpu_utilization", "gpu_memory_gib")
+
+
+def top(
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show requested resources, stage and throughput of the jobs that have pods."""
+
+    async def text(client: UserClient) -> str:
+        jobs = await list_jobs(client, namespace, all_namespaces=all_namespaces)
+        running = [job for job in jobs if job.status.phase not in ENDED]
+        rows = [cells_of_job(job, _cells(job), all_namespaces=all_namespaces) for job in running]
+        heading, widths = columns(COLUMNS, WIDTHS, all_namespaces=all_namespaces)
+        return table([heading, *rows], widths) if rows else "no jobs with pods"
+
+    show(run_in_cluster(kubeconfig, context, text))
+
+
+def _cells(job: RagGrpoJob) -> Iterator[str]:
+    status = job.status
+    metrics = {each.name: each.value for each in status.progress.metrics}
+    yield status.progress.stage or status.phase
+    yield str(status.sizing.gpus)
+    yield status.sizing.cpu or "-"
+    yield status.sizing.memory or "-"
+    yield f"{status.progress.seconds_per_step:g}" if status.progress.seconds_per_step else "-"
+    yield from (metrics.get(name, "-") for name in METRICS)

@@ -1,0 +1,117 @@
+"""`kubectl raggrpo check|rag-test|export`: run the trainer's tools in a temporary pod."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from raggrpo_api import names
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.rag_test import RagTest
+from raggrpo_cli.check_output import exit_with, show_result
+from raggrpo_cli.job_file import FAILED, fail
+from raggrpo_cli.rag_test_output import Most, Seconds, show_results
+from raggrpo_cli.terminal import show
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.kube.user_client import UserClient
+
+from .cluster_job import (
+    AsJson,
+    Context,
+    Image,
+    JobName,
+    Kubeconfig,
+    Namespace,
+    get_job,
+    run_in_cluster,
+)
+from .job_pods import run_in_trainer_pod
+
+Model = TypeVar("Model", bound=BaseModel)
+CHECK = f'python -m raggrpo_trainer.preflight >&2; cat "${names.ENV_PREFLIGHT_OUTPUT}"'
+
+
+def check(
+    name: JobName,
+    as_json: AsJson = False,
+    image: Image = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Repeat the preflight checks of a job in a temporary pod."""
+
+    async def run(client: UserClient) -> tuple[RagGrpoJob, bytes]:
+        job = await get_job(client, namespace, name)
+        return job, await _output(client, job, ["sh", "-c", CHECK], image)
+
+    job, output = run_in_cluster(kubeconfig, context, run)
+    result = _parsed(PreflightResult, output)
+    new_violations = show_result(job, result, as_json=as_json, in_pods=True)
+    exit_with(result, new_violations)
+
+
+def rag_test(
+    name: JobName,
+    seconds: Seconds = 5.0,
+    most: Most = 32,
+    as_json: AsJson = False,
+    image: Image = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Test the retrieval endpoints of a job from a temporary pod, also under load."""
+
+    async def run(client: UserClient) -> bytes:
+        job = await get_job(client, namespace, name)
+        if not resolve(job).spec.retrieval.external:
+            fail("spec.retrieval.endpoints: the job has no endpoint with a URL")
+        command = ["python", "-m", "raggrpo_trainer.retrieval.rag_test", str(seconds), str(most)]
+        return await _output(client, job, command, image)
+
+    show_results(_parsed(RagTest, run_in_cluster(kubeconfig, context, run)), as_json=as_json)
+
+
+def export(
+    name: JobName,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder to create on a volume of the job.")
+    ],
+    step: Annotated[str, typer.Option("--step", help="Step number, best or newest.")] = "newest",
+    image: Image = "",
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Write a Hugging Face folder from a checkpoint to a volume of the job."""
+
+    async def run(client: UserClient) -> bytes:
+        job = await get_job(client, namespace, name)
+        spec = resolve(job, job.status.preflight.known_facts).spec
+        command = ["python", "-m", "raggrpo_trainer.checkpoint_export"]
+        command += [spec.checkpoint.path, output, "--step", step, "--model", spec.model.path]
+        return await _output(client, job, command, image)
+
+    summary = json.loads(run_in_cluster(kubeconfig, context, run))
+    show(f"{output}: model after step {summary['step']}")
+
+
+async def _output(client: UserClient, job: RagGrpoJob, command: Sequence[str], image: str) -> bytes:
+    """Return the output of a command in a trainer pod, or exit with its error."""
+    chunks: list[bytes] = []
+    result = await run_in_trainer_pod(client, job, command, image, chunks.append)
+    if result.exit_code:
+        fail(result.errors.strip() or f"exit code {result.exit_code}", FAILED)
+    return b"".join(chunks)
+
+
+def _parsed(model: type[Model], output: bytes) -> Model:
+    try:
+        return model.model_validate_json(output)
+    except ValidationError as error:
+        text = output.decode(errors="replace").strip()[-500:]
+        fail(f"the trainer gave no result: {text or error}", FAILED)
