@@ -5,7 +5,6 @@ from typing import Any, cast
 import pytest
 
 from raggrpo_cli.kubectl import reader as module
-from raggrpo_cli.kubectl.reader import reader_pod
 from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
