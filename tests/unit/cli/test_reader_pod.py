@@ -5,6 +5,8 @@ from typing import Any, cast
 import pytest
 
 from raggrpo_cli.kubectl import reader as module
+from raggrpo_cli.kubectl.reader import temporary_pod
+from raggrpo_operator.core.manifests.reader_pod import render_reader_pod
 from raggrpo_operator.errors import AccessDenied, PermanentError
 from raggrpo_operator.kube.client import Manifest, Resource
 from raggrpo_operator.kube.user_client import UserClient
@@ -51,10 +53,15 @@ async def test_reader_pod_is_deleted_with_reason_when_start_times_out(
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     cluster = Cluster(events)
 
+    job = make_job()
+
+    def render(name: str) -> Manifest:
+        return render_reader_pod(job, name, "image:1")
+
     with pytest.raises(
         PermanentError, match=f"volumes cannot be read: pod small-reader-.*{reason}"
     ):
-        async with reader_pod(cast(UserClient, cluster), make_job(), "image:1"):
+        async with temporary_pod(cast(UserClient, cluster), job, render):
             raise AssertionError("it never runs")
 
     assert cluster.pods == []
