@@ -29,8 +29,8 @@ class NotLearningReason(StrEnum):
 
 
 MIN_SHARES: Final[Mapping[NotLearningReason, float]] = {
-    NotLearningReason.ALL_TRUNCATED: 0.95,
-    NotLearningReason.NOTHING_PARSES: 0.95,
+    NotLearningReason.ALL_TRUNCATED: 0.9,
+    NotLearningReason.NOTHING_PARSES: 0.9,
     NotLearningReason.NO_REWARD_SIGNAL: 1.0,
     NotLearningReason.ZERO_VARIANCE: 1.0,
 }

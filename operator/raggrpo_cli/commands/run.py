@@ -140,8 +140,8 @@ def _outcome(status: JobStatus) -> str:
 
 def _complete(status: JobStatus) -> str:
     learning = get_condition(status, ConditionType.NOT_LEARNING)
-    is_learning = learning.status != "True"
-    return "complete" if is_learning else f"complete, but it did not learn ({learning.reason})"
+    problem = f", but its last steps learned nothing ({learning.reason})"
+    return "complete" + (problem if learning.status == "True" else "")
 
 
 def _problem(status: JobStatus) -> Iterator[str]:

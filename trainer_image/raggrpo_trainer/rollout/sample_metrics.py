@@ -10,6 +10,8 @@ from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 
 from .samples import Rollouts, Sample
 
+ROUNDING = 1e-6
+"""Largest reward or advantage that is a rounding error of a weighted sum."""
 MAX_COMPLETION = 160
 """Maximum characters of an example's completion."""
 MAX_ANSWER = 64
@@ -17,7 +19,7 @@ MAX_ANSWER = 64
 _SIGNS: Mapping[NotLearningReason, Callable[[Sample], bool]] = {
     NotLearningReason.ALL_TRUNCATED: lambda sample: sample.is_truncated,
     NotLearningReason.NOTHING_PARSES: lambda sample: sample.is_parsed is False,
-    NotLearningReason.NO_REWARD_SIGNAL: lambda sample: not sample.reward,
+    NotLearningReason.NO_REWARD_SIGNAL: lambda sample: _is_zero(sample.reward),
     NotLearningReason.ZERO_VARIANCE: lambda sample: sample.reward is not None,
 }
 """Whether a sample is an example of a sign."""
@@ -29,7 +31,7 @@ def sample_metrics(rollouts: Rollouts, groups: Sequence[Group]) -> SampleMetrics
     rewards = [sample.reward for sample in scored if sample.reward is not None]
     terms = sorted({term for sample in scored for term in sample.parts})
     num_groups = len({sample.group for sample in samples})
-    num_with_variance = sum(any(group.advantages) for group in groups)
+    num_with_variance = sum(not all(map(_is_zero, group.advantages)) for group in groups)
     generated = [sample for sample in samples if sample.token_ids]
     parsed = [float(each.is_parsed) for each in samples if each.is_parsed is not None]
     return SampleMetrics(
@@ -42,7 +44,7 @@ def sample_metrics(rollouts: Rollouts, groups: Sequence[Group]) -> SampleMetrics
         num_samples=len(samples),
         num_failed=len(samples) - len(scored),
         zero_variance=1.0 - num_with_variance / max(1, num_groups),
-        zero_reward=_mean([float(not sample.reward) for sample in samples]) or 0.0,
+        zero_reward=_mean([float(_is_zero(sample.reward)) for sample in samples]) or 0.0,
         truncated=_mean([float(sample.is_truncated) for sample in generated]),
         parsed=_mean(parsed),
         response_tokens=_mean([sum(sample.sampled) for sample in scored]) or 0.0,
@@ -71,6 +73,11 @@ def _shortened(text: str, limit: int) -> str:
         return one_line(text, limit)
     half = limit // 2
     return f"{one_line(text[:half], half)} … {one_line(text[-half:], half)}"
+
+
+def _is_zero(value: float | None) -> bool:
+    """Return whether a reward, None if it is missing, or an advantage is 0 up to rounding."""
+    return abs(value or 0.0) <= ROUNDING
 
 
 def _mean(values: Sequence[float]) -> float | None:

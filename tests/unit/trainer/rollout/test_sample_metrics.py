@@ -48,6 +48,9 @@ def metrics_of(*rewards_by_group: Sequence[float | None]) -> SampleMetrics:
         ([(None, None), (1.0, 0.0)], 0.75, 0.5),
         ([(None, None)], 1.0, 1.0),
         ([(None, 1.0)], 0.5, 1.0),
+        ([(0.3, 0.1 + 0.2)], 0.0, 1.0),
+        ([(0.1 + 0.2 - 0.3, 0.0)], 1.0, 1.0),
+        ([(0.001, 0.0)], 0.5, 0.0),
     ],
 )
 def test_shares_of_zero_rewards_and_of_groups_without_variance(
