@@ -9,6 +9,7 @@ import typer
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.terminal import show
+from raggrpo_cli.text_file import read_text_file
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec import yaml_text
 from raggrpo_operator.core.spec.parse import parse_job
@@ -16,7 +17,6 @@ from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Severity, Violation
 from raggrpo_operator.local_runtime.overrides import InvalidOptions, apply_options
 
-MAX_BYTES = 1 << 20
 FAILED = 1
 """Exit code for errors that may be temporary; errors of the caller exit with CONFIG_ERROR."""
 
@@ -79,17 +79,12 @@ def read_job_file(path: Path) -> object:
     if path.is_dir():
         fail(f"{path} is a folder: specify a job file, such as {path / 'job.yaml'}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_file(path)
     except FileNotFoundError:
         fail(f"{path}: no such file; samples are in crds/samples/")
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{path} cannot be read: {error}")
-    if len(text) > MAX_BYTES:
-        fail(f"{path} has {len(text)} characters (limit {MAX_BYTES})")
-    try:
-        raw = yaml_text.read_yaml(text)
-    except RecursionError:
-        fail(f"{path} is nested too deeply")
+    raw = yaml_text.read_yaml(text)
     if isinstance(raw, Violation):
         fail(f"{path} {raw.line()}")
     if raw is None:

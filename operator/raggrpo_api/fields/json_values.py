@@ -7,6 +7,7 @@ the whole value: `payload.hits`, `groups[*].docs`, `choices[0].message.content`.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, StringConstraints, WithJsonSchema
@@ -46,12 +47,13 @@ def size_problem(value: object, max_depth: int, max_values: int) -> str:
             return f"the value is nested more than {max_depth} levels deep"
         if count > max_values:
             return f"the value contains more than {max_values} values"
-        level = [
+        inner = (
             inner
             for each in level
             if isinstance(each, Mapping | list | tuple)
             for inner in (each.values() if isinstance(each, Mapping) else each)
-        ]
+        )
+        level = list(islice(inner, max_values - count + 1))  # aliases may repeat large values
     return ""
 
 

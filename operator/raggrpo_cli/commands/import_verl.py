@@ -8,6 +8,7 @@ import yaml
 
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
+from raggrpo_cli.text_file import read_text_file
 from raggrpo_operator.core.importing.composition import Composition, Read, compose
 from raggrpo_operator.core.importing.overrides import HOME, Unreadable, read_overrides
 from raggrpo_operator.core.importing.script import read_script
@@ -57,7 +58,7 @@ def verl(
     """Convert a verl configuration to a job and report how each field was mapped."""
     read = _reader(config, config_path)
     try:
-        text = config.read_text(encoding="utf-8")
+        text = read_text_file(config)
         composition = _compose(config, text, read)
         composition.override(read_overrides(overrides or []))
     except (OSError, UnicodeDecodeError) as error:
@@ -93,23 +94,30 @@ def _compose(config: Path, text: str, read: Read) -> Composition:
 
 
 def _reader(config: Path, repository: Path | None) -> Read:
-    """Return a function that reads a file relative to the first folder that contains it.
+    """Return a function that reads a file below the first folder that contains it.
 
-    The folders are the repository, all parents of the configuration, and the working directory.
+    The folders are the repository, the folder of the configuration, its parents that contain verl,
+    and the working directory. A configuration cannot refer to files elsewhere.
     """
     parent = config.absolute().parent
-    folders = [*([repository] if repository else []), parent, *parent.parents, Path.cwd()]
+    parents = [each for each in parent.parents if (each / "verl").is_dir()]
+    folders = [*([repository] if repository else []), parent, *parents, Path.cwd()]
 
     def read(name: str) -> str | None:
         path = Path(name.replace(HOME, "~", 1)).expanduser()
         try:
-            files = (folder / path for folder in folders)
-            file = next((each for each in files if each.is_file()), None)
-            return None if file is None else file.read_text(encoding="utf-8")
+            files = ((folder, folder / path) for folder in folders)
+            below = (file for folder, file in files if _is_below(file, folder))
+            file = next((each for each in below if each.is_file()), None)
+            return None if file is None else read_text_file(file)
         except (OSError, UnicodeDecodeError) as error:
             raise Unreadable(f"{name} cannot be read: {error}") from error
 
     return read
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
 
 
 def _write(imported: Imported, output: Path | None) -> None:

@@ -85,6 +85,10 @@ ANY = json.dumps(make_raw_job())
             id="an alias of itself",
         ),
         pytest.param("[" * 5000, ["job.yaml", "nested too deeply"], id="absurd nesting"),
+        pytest.param(
+            f"spec: {'9' * 5000}", ["a value cannot be read", "4300 digits"], id="huge integer"
+        ),
+        pytest.param("a: 2026-99-99", ["a value cannot be read", "month"], id="impossible date"),
     ],
 )
 def test_validate_rejects_file_without_job(text: str, texts: list[str], tmp_path: Path) -> None:

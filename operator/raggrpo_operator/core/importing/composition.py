@@ -15,6 +15,9 @@ from .overrides import Unreadable, Values, flatten, parse_mapping
 
 Read = Callable[[str], str | None]
 """Function that returns the text of a file, or None if the file is not available."""
+MAX_FILES: Final = 500
+MAX_VALUES: Final = 10_000
+"""Limits of a composition; a verl configuration has about 20 files and 500 values."""
 NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
 _HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
 _CHOICE: Final = re.compile(r"\$\{(\w+)\}")
@@ -71,6 +74,7 @@ class _Composer:
     def __init__(self, folders: list[str], read: Read, choices: dict[str, str]) -> None:
         self.result = Composition()
         self._folders, self._read, self._choices = folders, read, choices
+        self._num_files = 0
 
     def add(
         self, entry: _Entry, parent: str = "", above: tuple[str, ...] = (), text: str | None = None
@@ -78,6 +82,9 @@ class _Composer:
         """Add the values of a file below the package `parent`; `above` are the including files."""
         if entry.place in above:
             raise Unreadable(f"{entry.place}.yaml includes itself in its defaults")
+        self._num_files += 1
+        if self._num_files > MAX_FILES:
+            raise Unreadable(f"its defaults include more than {MAX_FILES} files")
         text = self._text(entry.place) if text is None else text
         if text is None:
             if not entry.is_optional:
@@ -150,6 +157,8 @@ class _Composer:
                 values.pop(known)
                 inherited.pop(known, None)
             values[path] = value
+            if len(values) > MAX_VALUES:
+                raise Unreadable(f"it has more than {MAX_VALUES} values")
             inherited.pop(path, None)
             if file:
                 inherited[path] = f"{file}.yaml"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from .overrides import HOME, OVERRIDE, UnknownValue
+from .overrides import HOME, OVERRIDE, UnknownValue, Unreadable
 from .shell import Piece, Word, word_of
 
 Variable = str | tuple[str, ...]
@@ -32,6 +32,9 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Div: operator.floordiv,
 }
 _MAX_SHOWN: Final = 60
+_MAX_EXPRESSION: Final = 500
+MAX_EXPANDED: Final = 2_000_000
+"""Maximum characters of all expansions of a script together; scripts of verl need about 10,000."""
 _MARK: Final = re.compile("\0(\\d+)\0")
 
 
@@ -41,6 +44,7 @@ class Variables:
     def __init__(self) -> None:
         self.current: dict[str, Variable] = {}
         self._marks: list[UnknownValue] = []
+        self._expanded = 0
         self._alternatives: dict[str, Sequence[str]] = {}
         """Possible values of undecided variables, by mark."""
 
@@ -48,6 +52,7 @@ class Variables:
         """Return the expansion of a word: any number of words."""
         is_alone = len(word) == 1 or (len(word) == 2 and not word[0].text)
         if is_alone and (array := self._all_elements(word[-1])) is not None:
+            self._count(sum(map(len, array), len(array)))
             return list(array)
         words = [""]
         has_quotes = False
@@ -60,11 +65,35 @@ class Variables:
             parts = re.split(r"[ \t\n]+", text)
             words[-1] += parts[0]
             words += parts[1:]
+        self._count(sum(map(len, words), len(words)))
         return [each for each in words if each] or ([""] if has_quotes else [])
 
     def text(self, word: Word) -> str:
         """Return the expansion of a word without splitting, as in an assignment."""
-        return "".join(self._piece(piece) for piece in word)
+        text = "".join(self._piece(piece) for piece in word)
+        self._count(len(text) + 1)
+        return text
+
+    def snapshot(self) -> dict[str, Variable]:
+        """Return a copy of the variables, for a branch or a subshell."""
+        self._count(len(self.current))
+        return dict(self.current)
+
+    def set_text(self, name: str, text: str) -> None:
+        """Assign a text to a variable."""
+        self._count(len(text))
+        self.current[name] = text
+
+    def set_array(self, name: str, elements: tuple[str, ...]) -> None:
+        """Assign an array to a variable."""
+        self._count(sum(map(len, elements), len(elements)))
+        self.current[name] = elements
+
+    def _count(self, characters: int) -> None:
+        """Count expanded characters. Raises Unreadable beyond the limit."""
+        self._expanded += characters
+        if self._expanded > MAX_EXPANDED:
+            raise Unreadable(f"its variables expand to more than {MAX_EXPANDED} characters")
 
     def unknown_value(self, text: str) -> UnknownValue | None:
         """Return the source of a text and why it is unknown, or None if its values are known."""
@@ -80,6 +109,7 @@ class Variables:
     def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
         """Merge the variables at the ends of alternative branches."""
         self.current = {}
+        self._count(sum(map(len, ends)))
         for name in dict.fromkeys(name for end in ends for name in end):
             values = list(dict.fromkeys(end.get(name) for end in ends))
             given = [each for each in values if each is not None]
@@ -108,9 +138,11 @@ class Variables:
 
     def _merged(self, name: str, arrays: Sequence[Sequence[str]]) -> tuple[str, ...]:
         """Return the elements of all arrays; an element that is not in every array gets a mark."""
+        self._count(sum(map(len, arrays)) * len(arrays))
+        sets = [set(array) for array in arrays]
         return tuple(
             each
-            if all(each in array for array in arrays)
+            if all(each in elements for elements in sets)
             else each + self._mark("", f"{self.shown(each)} may be in ${name}")
             for each in dict.fromkeys(each for array in arrays for each in array)
         )
@@ -176,9 +208,11 @@ class Variables:
         expression = _NAME.sub(self._number, re.sub(r"\s+", " ", match[1]).strip())
         if why := self.unknown_value(expression):
             return self._mark(match[0], why.reason)
+        if len(expression) > _MAX_EXPRESSION:
+            return self._mark(match[0], f"{match[0]} is not supported")
         try:
             return str(_integer(ast.parse(expression, mode="eval").body))
-        except (SyntaxError, ValueError, ArithmeticError):
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
             return self._mark(match[0], f"{match[0]} is not supported")
 
     def _number(self, match: "re.Match[str]") -> str:

@@ -5,11 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from raggrpo_api.fields.json_values import size_problem
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 
 Values = dict[str, Any]
 HOME: Final = "$HOME"
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 10_000
+"""Limits of a configuration file, far above those of verl; aliases count as often as they occur."""
 OVERRIDE: Final = re.compile(r"\+{0,2}([a-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 
 
@@ -33,6 +37,8 @@ def parse_mapping(text: str) -> Mapping[Any, Any]:
         raise Unreadable(raw.line())
     if not isinstance(raw, Mapping):
         raise Unreadable("it is not a mapping: specify a Hydra YAML or .sh script of verl")
+    if problem := size_problem(raw, MAX_DEPTH, MAX_VALUES):
+        raise Unreadable(problem)
     return raw
 
 
@@ -58,6 +64,7 @@ def flatten(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def parse_value(text: str) -> Any:
-    """Return the value of an override, or the text itself if it is not YAML."""
+    """Return the value of an override, or the text itself if it is not YAML or too large."""
     value = read_yaml(text)
-    return text if isinstance(value, Violation) else value
+    is_usable = not isinstance(value, Violation) and not size_problem(value, MAX_DEPTH, MAX_VALUES)
+    return value if is_usable else text

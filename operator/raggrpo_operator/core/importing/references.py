@@ -12,6 +12,9 @@ from .overrides import UnknownValue, Values, parse_value
 
 _NODE: Final = re.compile(r"(\.*)([\w@/-]+(?:\.[\w@/-]+)*)")
 _RESOLVER_CALL: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
+_MAX_CHARACTERS: Final = 100_000
+_MAX_DEPTH: Final = 100
+"""Limits of a resolved text, and of references within and behind each other."""
 _MISSING: Final = "???"
 """OmegaConf's placeholder for a mandatory value that is not specified."""
 
@@ -47,6 +50,8 @@ class _Resolver:
         if name in self._above:
             cycle = [*self._above[self._above.index(name) :], name]
             raise _Unresolved(f"its references are circular: {' → '.join(cycle)}")
+        if len(self._above) >= _MAX_DEPTH:
+            raise _Unresolved(f"more than {_MAX_DEPTH} references follow each other")
         self._above.append(name)
         try:
             value = self._resolve(raw, name)
@@ -73,10 +78,17 @@ class _Resolver:
             parts.append(raw[at:])
         if len(parts) > 1 and None in parts:
             raise _Unresolved(f"a reference in {raw} is null")
-        return parts[0] if len(parts) == 1 else "".join(str(each) for each in parts)
+        if len(parts) == 1:
+            return parts[0]
+        text = "".join(str(each) for each in parts)
+        if len(text) > _MAX_CHARACTERS:
+            raise _Unresolved(f"its references amount to more than {_MAX_CHARACTERS} characters")
+        return text
 
     def _reference(self, inner: str, name: str) -> Any:
         """Return the value of `${inner}` in the field `name`."""
+        if inner.count("${") > _MAX_DEPTH:
+            raise _Unresolved(f"it has more than {_MAX_DEPTH} references in a reference")
         inner = str(self._resolve(inner, name)).strip()
         if match := _NODE.fullmatch(inner):
             return self._node(_absolute(match, name), inner)

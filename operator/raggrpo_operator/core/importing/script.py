@@ -63,7 +63,10 @@ class _Scope:
 def read_script(text: str) -> Script:
     """Return the arguments that a script passes to verl. Raises Unreadable if there are none."""
     evaluator = _Evaluator()
-    commands = list(evaluator.commands(text))
+    try:
+        commands = list(evaluator.commands(text))
+    except RecursionError:
+        raise Unreadable("its expansions are nested too deeply") from None
     script = Script()
     runs = [each for each in commands if _program(each) is not None]
     # A wrapper script passes overrides to another program: launch.sh data.seed=1.
@@ -191,7 +194,7 @@ class _Evaluator:
             rest = [each for each in rest if _is_assignment(each)]
         prefix = next((i for i, each in enumerate(rest) if not _is_assignment(each)), len(rest))
         if prefix == len(rest):
-            before = dict(self.variables.current)
+            before = {} if is_certain else self.variables.snapshot()
             for each in rest:
                 self._assign(each)
             if not is_certain:
@@ -231,7 +234,7 @@ class _Evaluator:
         return bool(self._scopes) and self._scopes[-1].kind in kinds
 
     def _open(self, kind: str) -> None:
-        scope = _Scope(kind, dict(self.variables.current))
+        scope = _Scope(kind, self.variables.snapshot())
         scope.is_complete, scope.expects_pattern = kind == "for", kind == "case"
         self._scopes.append(scope)
 
@@ -270,12 +273,12 @@ class _Evaluator:
         if token.array is not None:
             elements = tuple(w for each in token.array for w in self.variables.words(each))
             first = (old,) if isinstance(old, str) else old or ()
-            self.variables.current[name] = (*first, *elements) if adds else elements
+            self.variables.set_array(name, (*first, *elements) if adds else elements)
             return
         first_piece, *pieces = token.word
         value: Word = (Piece(first_piece.text[match.end() :]), *pieces)
         text = self.variables.text(value)
-        self.variables.current[name] = old + text if adds and isinstance(old, str) else text
+        self.variables.set_text(name, old + text if adds and isinstance(old, str) else text)
 
 
 def _is_assignment(token: Token) -> bool:
@@ -291,5 +294,6 @@ def _plain(token: Token) -> str:
 
 def _opens_case(words: Sequence[Token]) -> bool:
     """Return whether the words are `case WORD in`, preceded only by reserved words."""
-    *first, case, _, last = ["", "", *map(_plain, words)]
-    return (case, last) == ("case", "in") and _RESERVED.issuperset(first[2:])
+    if len(words) < 3 or (_plain(words[-3]), _plain(words[-1])) != ("case", "in"):
+        return False
+    return all(_plain(word) in _RESERVED for word in words[:-3])

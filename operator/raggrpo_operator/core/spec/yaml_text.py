@@ -36,6 +36,10 @@ def read_yaml(text: str) -> object | Violation:
         mark = error.problem_mark
         where = f"(file) line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
         return _unreadable(where, error.problem or "the file is not valid YAML")
+    except RecursionError:
+        return _unreadable("(file)", "the file is nested too deeply")
+    except ValueError as error:  # PyYAML does not wrap errors of a huge integer or a wrong date
+        return _unreadable("(file)", f"a value cannot be read: {error}")
     except yaml.YAMLError as error:
         return _unreadable("(file)", str(error).replace("\n", " "))
     return document
