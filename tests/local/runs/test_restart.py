@@ -98,3 +98,19 @@ def test_weights_are_identical_after_kills_and_truncated_checkpoint(
     assert outcome.weights == undisturbed.weights
     assert best(outcome) == best(undisturbed)
     assert outcome.left_over == []
+
+
+@pytest.mark.row("A28")
+@pytest.mark.timeout(900)
+def test_failed_attempts_lose_no_steps_when_ranks_are_healthy(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    run = Run(tmp_path / "run")
+    outcome = run.finish(run.start("oom@step=6,nan@step=9@attempt=2"))
+
+    assert outcome.causes == ["CudaOutOfMemory", "NonFinite"]
+    attempts = list(reversed(outcome.summary["attempts"]))
+    assert [each["fromStep"] for each in attempts] == [0, 5, 8]
+    assert [each["lostSteps"] for each in attempts] == [0] * 3
+    assert outcome.weights == undisturbed.weights
+    assert outcome.left_over == []

@@ -13,6 +13,7 @@ from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptSource
 from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.driver.loop import Components
+from raggrpo_trainer.driver.saving import Saver
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.progress.outages import Outages
@@ -49,6 +50,8 @@ class EndingStore:
 
 class FakeRanks:
     infos = (SimpleNamespace(precision="FP32"),)
+    position: TrainingPosition | None = None
+    """Position after the last completed step."""
 
     async def send_weights(self, version: int, backend: object) -> None: ...
 
@@ -59,7 +62,11 @@ class FakeRanks:
         return await self.logprobs(groups)
 
     async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
+        self.position = after
         return [make_step(after.step).trained]
+
+    async def completed(self) -> TrainingPosition | None:
+        return self.position
 
     def save(self, folder: Path) -> None:
         (folder / "shard").write_text("x")
@@ -78,6 +85,7 @@ def make_components(
     store: Any,
     validator: Any = None,
     pool: FakeEnginePool | None = None,
+    ranks: FakeRanks | None = None,
 ) -> Iterator[Components]:
     """Yield the arguments of `train`. The engine always generates the correct answer, "right"."""
     composer = Composer(config, TOKENIZER)
@@ -86,20 +94,22 @@ def make_components(
         Prompt(index, text, query=text, answer=("right",), context="")
         for index, text in enumerate(prompts)
     ]
+    ranks = cast(Any, ranks or FakeRanks())
+    backups = BackupThread(store)
     yield Components(
         config=config,
         prompts=PromptSource(config, data, composer),
         collector=Collector(config, TOKENIZER, composer, engines, retrieval, rewards),
         validator=validator,
         pool=engines,
-        ranks=cast(Any, FakeRanks()),
+        ranks=ranks,
         retrieval=retrieval,
         store=store,
-        backups=BackupThread(store),
+        saver=Saver(config, store, ranks, reporter, backups, {}),
+        backups=backups,
         reporter=reporter,
         hooks=Hooks(),
         stop=asyncio.Event(),
-        identity={},
         key="",
         outages=Outages(reporter.report_outages),
     )

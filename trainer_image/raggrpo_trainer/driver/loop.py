@@ -11,26 +11,22 @@ anything: it raises an exception, and the operator decides what to restart.
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.progress import Segment, Stage
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
-from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompts import PromptSource
-from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
-from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
@@ -43,10 +39,11 @@ from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import Validator
 from raggrpo_trainer.weights.backend import weight_transfer_backend
 
-from .checkpoint_schedule import due_validation, is_backup_due, is_checkpoint_due
-from .checkpoint_score import checkpoint_metrics, checkpoint_score, is_scored_by_validation
+from .checkpoint_schedule import due_validation, is_checkpoint_due
+from .checkpoint_score import is_scored_by_validation
 from .hooks import Hooks
 from .lookahead import Lookahead, Prepared
+from .saving import Saver, TrainState
 from .self_check import check_mismatch, run_self_check
 from .stop_signal import Stopped, wait_or_stop
 
@@ -54,29 +51,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_POLL_SECONDS = 0.5
-
-
-@dataclass(slots=True)
-class TrainState:
-    """Position of the run: everything in a checkpoint besides model and optimizer."""
-
-    step: int = 0
-    cursor: Cursor = field(default_factory=Cursor)
-    saved_step: int = 0
-    validated: tuple[int, ValidationResult] | None = None
-    """Step and result of the newest validation."""
-    is_start: bool = False
-    """Whether the job has just started from a checkpoint of another job."""
-    segments: tuple[Segment, ...] = ()
-    """Segments up to this step, which the next checkpoint contains."""
-    reward: float | None = None
-    """Mean reward of the last step, a possible score of its checkpoint (`checkpoint.bestBy`)."""
-
-    @property
-    def validation(self) -> ValidationResult | None:
-        """Return the validation of the current step, or None if there was none."""
-        step, result = self.validated or (None, None)
-        return result if step == self.step else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +65,11 @@ class Components:
     ranks: Ranks
     retrieval: RetrievalClient
     store: CheckpointStore
+    saver: Saver
     backups: BackupThread
     reporter: Reporter
     hooks: Hooks
     stop: asyncio.Event
-    identity: Mapping[str, object]
-    """Result of `checkpoint_identity`; a checkpoint is compatible only if its identity is equal."""
     key: str
     """Result of `state_key`; the next driver reuses the ranks only if it computes the same key."""
     outages: Outages
@@ -159,27 +132,27 @@ async def _run_steps(components: Components, state: TrainState, batches: Lookahe
         position = TrainingPosition(step, prepared.cursor, components.key, samples, seconds)
         training_started = clock()
         metrics = await _train_step(components, groups, position)
+        state.advance(position)
         sync_started = clock()
-        await _send_weights(components, step)
-        finished = clock()
-        components.reporter.report_replacements(components.pool.replacements)
-        components.reporter.report_step(
-            StepRecord(
-                step=step,
-                samples=samples,
-                trained=metrics,
-                seconds={
-                    **seconds,
-                    "train": sync_started - training_started,
-                    "sync": finished - sync_started,
-                },
-                step_seconds=finished - started,
-                retrieval=components.retrieval.summaries(),
+        try:
+            await _send_weights(components, step)
+        finally:  # the step is completed even if the engines did not receive its weights
+            finished = clock()
+            components.reporter.report_replacements(components.pool.replacements)
+            components.reporter.report_step(
+                StepRecord(
+                    step=step,
+                    samples=samples,
+                    trained=metrics,
+                    seconds={
+                        **seconds,
+                        "train": sync_started - training_started,
+                        "sync": finished - sync_started,
+                    },
+                    step_seconds=finished - started,
+                    retrieval=components.retrieval.summaries(),
+                )
             )
-        )
-        state.step = step
-        state.cursor = prepared.cursor
-        state.reward = position.reward
         await _finish_step(components, state)
 
 
@@ -239,7 +212,7 @@ async def _interruptible(
 async def _save_and_stop(components: Components, state: TrainState) -> Stopped:
     """Save the last completed step unless it is already saved; return the exception to raise."""
     if state.step > state.saved_step:
-        await _save(components, state)
+        await components.saver.save(state)
     return Stopped(f"stopped by a signal after step {state.step}; its checkpoint is saved")
 
 
@@ -249,7 +222,7 @@ async def _finish_step(components: Components, state: TrainState) -> None:
     if when := due_validation(config, state.step):
         await _validate(components, state, when)
     if is_checkpoint_due(config, state.step):
-        await _save(components, state, state.reward)
+        await components.saver.save(state, state.reward)
     components.reporter.report_backups(components.backups.outcomes())
     components.reporter.report_stage(Stage.TRAINING)
     is_last = state.step == config.training.total_steps
@@ -270,30 +243,7 @@ async def _validate_resumed_checkpoint(components: Components, state: TrainState
         return
     if when := due_validation(config, state.step):
         await _validate(components, state, when)
-        await _save(components, state, newest.meta.metrics.get("reward_mean"))
-
-
-async def _save(components: Components, state: TrainState, reward: float | None = None) -> None:
-    config = components.config
-    components.reporter.report_stage(Stage.CHECKPOINTING)
-    started = time.monotonic()
-    metrics = checkpoint_metrics(reward, state.validation)
-    score = checkpoint_score(metrics, config.checkpoint.best_by)
-    meta = meta_of(
-        config,
-        state.step,
-        state.cursor,
-        metrics,
-        identity=components.identity,
-        segments=state.segments,
-    )
-    save = partial(components.store.save, meta, components.ranks.save, score=score)
-    checkpoint = await asyncio.to_thread(save)
-    state.saved_step = state.step
-    seconds = time.monotonic() - started
-    components.reporter.report_save(checkpoint.ref(), seconds, components.store.best)
-    if is_backup_due(config, state.step):
-        components.backups.offer(checkpoint)
+        await components.saver.save(state, newest.meta.metrics.get("reward_mean"))
 
 
 async def _validate(components: Components, state: TrainState, when: str) -> None:

@@ -23,7 +23,7 @@ from raggrpo_trainer.ranks.rank_actor import RankInfo
 from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
 
-from .loop import TrainState
+from .saving import TrainState
 from .start import start_from_checkpoint
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.ranks import Ranks
 
-from .loop import TrainState
+from .saving import TrainState
 
 log = logging.getLogger(__name__)
 

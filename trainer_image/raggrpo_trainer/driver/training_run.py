@@ -39,9 +39,10 @@ from raggrpo_trainer.rollout.validation import Validator
 
 from .hooks import Hooks
 from .inputs import Inputs, attempt_folder, read_inputs
-from .loop import Components, TrainState, train
+from .loop import Components, train
 from .memory_check import check_memory
 from .resume import checkpoint_identity, resume, state_key
+from .saving import Saver, TrainState
 from .stop_signal import Stopped, wait_or_stop
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,29 @@ class TrainingRun:
         reporter.add_probe(ranks.flops_probe(config.monitoring))
         reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
         state = await self._resume(store, ranks, retained, identity)
-        reporter.report_stage(Stage.STARTING_ROLLOUT)
+        key = state_key(config, ranks.infos[0], identity)
+        saver = Saver(config, store, ranks, reporter, BackupThread(store), identity)
+        try:
+            await self._start_engines(pool, starting, ranks)
+            await self._train(pool, saver, state, inputs, key)
+        except Exception as error:
+            await saver.save_after(error, state)
+            raise
+        await ranks.close()
+
+    async def _start_engines(
+        self, pool: EnginePool, starting: "asyncio.Task[Sequence[bool]]", ranks: Ranks
+    ) -> None:
+        self._reporter.report_stage(Stage.STARTING_ROLLOUT)
         are_reused = await starting
-        log.info(
-            "engines by index: %s", ["reused" if reused else "started" for reused in are_reused]
-        )
+        log.info("engines %s", ["reused" if reused else "started" for reused in are_reused])
         self._hooks.started(ranks, pool)
         await self._watch_processes(ranks, pool)
+
+    async def _train(
+        self, pool: EnginePool, saver: Saver, state: TrainState, inputs: Inputs, key: str
+    ) -> None:
+        config, reporter = self._config, self._reporter
         reporter.report_stage(Stage.WARMING_RETRIEVAL)
         outages = Outages(reporter.report_outages)
         async with self._services(outages) as (rewards, retrieval):
@@ -126,19 +143,18 @@ class TrainingRun:
                 collector=collector,
                 validator=Validator(config, inputs.validation_prompts, collector),
                 pool=pool,
-                ranks=ranks,
+                ranks=saver.ranks,
                 retrieval=retrieval,
-                store=store,
-                backups=BackupThread(store),
+                store=saver.store,
+                saver=saver,
+                backups=saver.backups,
                 reporter=reporter,
                 hooks=self._hooks,
                 stop=self._stop,
-                identity=identity,
-                key=state_key(config, ranks.infos[0], identity),
+                key=key,
                 outages=outages,
             )
             await train(components, state)
-        await ranks.close()
 
     async def _adopt_surviving_ranks(
         self, reading: "asyncio.Task[Inputs]"

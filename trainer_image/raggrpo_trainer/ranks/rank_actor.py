@@ -90,6 +90,7 @@ class RankActor:
         self._precision = ""
         self._policy: Policy | None = None
         self._retained: RetainedState | None = None
+        self._completed: RetainedState | None = None
         self._weights = SharedMemorySender(ray.get_runtime_context().namespace, rank)
         self._chunks: ChunkSender | None = None
         self._nccl_group: PyNcclCommunicator | None = None
@@ -151,6 +152,18 @@ class RankActor:
     def retain(self, epoch: int, position: TrainingPosition) -> None:
         """Retain the current state and its `position` for the next driver (collective)."""
         self._retained = RetainedState(position, self.checksum(epoch))
+        self._completed = self._retained
+
+    def completed(self, epoch: int) -> RetainedState | None:
+        """Return the state after the last completed step (collective).
+
+        Unlike the retained state, it exists after a failed step, but only if that step has changed
+        neither parameters nor optimizer. Gradients may have remained, so that this state can be
+        saved but not trained. Returns None if there is no such state.
+        """
+        checksum = self.checksum(epoch)
+        is_unchanged = self._completed is not None and self._completed.checksum == checksum
+        return self._completed if is_unchanged else None
 
     def step(self, epoch: int, groups: Sequence[Group], after: TrainingPosition) -> StepMetrics:
         """Train one step (collective).
@@ -172,6 +185,7 @@ class RankActor:
         if not metrics.non_finite:
             seconds = time.monotonic() - started
             self._retained = RetainedState(after, policy.checksum(), metrics, seconds)
+            self._completed = self._retained
         return metrics
 
     def logprobs(self, epoch: int, groups: Sequence[Group]) -> list[list[float]]:
@@ -251,7 +265,7 @@ class RankActor:
     def load(self, epoch: int, folder: str, *, with_optimizer: bool = True) -> None:
         """Load model and optimizer, saved by any number of ranks (collective)."""
         policy = self._built(epoch)
-        self._retained = None
+        self._retained = self._completed = None
         load_checkpoint(policy, folder, with_optimizer=with_optimizer)
 
     def export(self, epoch: int, folder: str) -> None:

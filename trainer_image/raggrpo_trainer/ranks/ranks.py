@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0
 """How long idle ranks may take to respond to a driver that is about to exit."""
+COMPLETED_SECONDS = 60.0
+"""How long ranks may take to compute the checksum of their state after an error."""
 UNFENCED_CALLS = ("address", "join_nccl_group")
 """Methods of a rank that take no epoch, because they do not use the model."""
 BUILD_CALLS = ("build", "load")
@@ -119,6 +121,19 @@ class Ranks:
     async def retain(self, position: TrainingPosition) -> None:
         """Make the ranks retain their current state and its `position` for the next driver."""
         await self._all(lambda a: a.retain.remote(self._epoch, position))
+
+    async def completed(self) -> TrainingPosition | None:
+        """Return the position after the last completed step if all ranks still have its state.
+
+        Raises TimeoutError if a rank does not respond within COMPLETED_SECONDS.
+        """
+        async with asyncio.timeout(COMPLETED_SECONDS):
+            states: list[RetainedState | None] = await self._all(
+                lambda a: a.completed.remote(self._epoch)
+            )
+        first = states[0]
+        is_equal = first is not None and all(state == first for state in states)
+        return first.position if first is not None and is_equal else None
 
     async def step(self, groups: Sequence[Group], after: TrainingPosition) -> list[StepMetrics]:
         """Train one step; each rank takes its share of the batch."""

@@ -13,7 +13,8 @@ from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.driver.checkpoint_schedule import due_validation
 from raggrpo_trainer.driver.checkpoint_score import checkpoint_metrics, checkpoint_score
-from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.driver.loop import train
+from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.driver.stop_signal import Stopped
 from raggrpo_trainer.exchange.validation_result import ValidationResult
 from raggrpo_trainer.progress.reporter import Reporter

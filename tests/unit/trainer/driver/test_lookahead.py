@@ -17,7 +17,8 @@ from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.lookahead import Lookahead
-from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.driver.loop import train
+from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics

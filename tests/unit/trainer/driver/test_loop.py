@@ -8,7 +8,8 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import read_history
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.reporting.report import write_report
-from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.driver.loop import train
+from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.http.json_service import ONE_TRY
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.progress.reporter import Reporter

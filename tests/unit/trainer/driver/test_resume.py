@@ -12,8 +12,8 @@ from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
-from raggrpo_trainer.driver.loop import TrainState
 from raggrpo_trainer.driver.resume import resume, state_key
+from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.rank_actor import RankInfo
