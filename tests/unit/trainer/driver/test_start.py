@@ -12,8 +12,8 @@ from raggrpo_api.trainer.progress import Segment
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
-from raggrpo_trainer.driver.loop import TrainState
 from raggrpo_trainer.driver.resume import resume
+from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.preflight.start import check_start
 from raggrpo_trainer.progress.reporter import Reporter
