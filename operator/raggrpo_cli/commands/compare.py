@@ -6,17 +6,28 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_cli.job_file import fail
 from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.text.comparison import Run, comparison
+from raggrpo_operator.core.text.comparison import Run, comparison, last_segments
 
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="Job folder.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Job folder.")],
+    second: Annotated[
+        Path | None,
+        typer.Argument(metavar="[B]", help="Default: compare the last two segments of A."),
+    ] = None,
 ) -> None:
     """Compare two runs: rewards, start-up, pace, retrieval, memory and specified values."""
-    a, b = (_run(load_recorded_job(folder)) for folder in (first, second))
+    run = _run(load_recorded_job(first))
+    if second is not None:
+        a, b = run, _run(load_recorded_job(second))
+    else:
+        try:
+            a, b = last_segments(run)
+        except ValueError as error:
+            fail(str(error))
     show("\n".join(comparison(a, b)))
 
 

@@ -99,9 +99,10 @@ def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
     series = [
         Series("mean of a step", reward, "s1", faint=True),
         Series(f"mean of {window} steps", moving_mean(reward, window), "s1"),
-        Series(f"exact match, mean of {window} steps", moving_mean(exact, window), "s3"),
     ]
-    series = [each for each in series if _has_values(each)]
+    if exact != reward and any(value is not None for value in exact):
+        name = f"exact match, mean of {window} steps"
+        series.append(Series(name, moving_mean(exact, window), "s3"))
     return _figure("Reward", series, line_chart(_steps(history), series, marks=marks))
 
 

@@ -1,14 +1,15 @@
-"""Compare the results of two runs as text. Pure."""
+"""Compare the results of two runs, or of two segments of a run, as text. Pure."""
 
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
 from .figures import Figures, Record, figures
@@ -22,15 +23,43 @@ Numbers = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run with its records."""
+    """A run, or a segment of a run, with its records."""
 
     name: str
-    """Job folder, or name of the job in a cluster."""
+    """Job folder, or name of the job in a cluster; for a segment with its steps."""
     job: str
     resolved: Resolved
     status: JobStatus
     history: Sequence[Record]
     events: Sequence[Record]
+    segment: Segment | None = None
+    """The segment that the records belong to, with the values that it changed."""
+
+
+def last_segments(run: Run) -> tuple[Run, Run]:
+    """Return the last two segments of a run. Raises ValueError if the run has only one."""
+    starts = [1, *(segment.first_step for segment in run.status.segments)]
+    if len(starts) < 2 or not any(record["step"] < starts[-1] for record in run.history):
+        raise ValueError(f"{run.name} has no earlier segment: specify two jobs")
+    before, after, end = starts[-2], starts[-1], run.history[-1]["step"] + 1
+    return _part(run, before, after), _part(run, after, end)
+
+
+def _part(run: Run, first: int, end: int) -> Run:
+    """Return the records of the steps from `first` up to but excluding `end`."""
+    history = [record for record in run.history if first <= record["step"] < end]
+    numbers = {record["attempt"] for record in history}
+    attempts = [attempt for attempt in run.status.attempts if attempt.number in numbers]
+    return replace(
+        run,
+        name=f"{run.name}, steps {first} to {end - 1}",
+        status=replace(run.status, attempts=attempts),
+        history=history,
+        events=[event for event in run.events if event["attempt"] in numbers],
+        segment=next(
+            (s for s in run.status.segments if s.first_step == first), Segment(first_step=1)
+        ),
+    )
 
 
 def comparison(a: Run, b: Run) -> Iterator[str]:
@@ -45,13 +74,13 @@ def comparison(a: Run, b: Run) -> Iterator[str]:
         if lines:
             yield from ("", title, *lines)
     yield from ("", "Set differently")
-    yield from _differences(a.resolved, b.resolved)
+    yield from _differences(a.resolved, b.resolved) if b.segment is None else _changes(b.segment)
 
 
 def _outcome(run: Run, results: Figures) -> Numbers:
     return {
         "steps": results.steps,
-        "restarts": run.status.restarts.total,
+        "restarts": run.status.restarts.total if run.segment is None else None,
         "lost steps": sum(attempt.lost_steps for attempt in run.status.attempts),
         "seconds of all attempts": sum(attempt.seconds for attempt in run.status.attempts),
     }
@@ -148,6 +177,12 @@ def _differences(a: Resolved, b: Resolved) -> Iterator[str]:
         yield _line(path, _value(values_a.get(path)), _value(values_b.get(path)))
     if not paths:
         yield "none"
+
+
+def _changes(segment: Segment) -> Iterator[str]:
+    for change in segment.changes:
+        path, _, values = change.partition(": ")
+        yield _line(path, *values.split(" → "))
 
 
 def _value(value: Any) -> str:

@@ -305,3 +305,12 @@ def test_report_omits_charts_without_values(tmp_path: Path) -> None:
     assert "Reward by term" not in text
     assert "KL divergence" not in text
     assert "exact match" not in text.lower()
+
+
+def test_exact_match_is_not_charted_twice_if_it_is_the_reward(tmp_path: Path) -> None:
+    write_steps(tmp_path, 1, range(1, 12), {"reward_mean": 0.5, "exact_match": 0.5})
+    texts = read(write_report(tmp_path, tmp_path, make_status())).texts
+    assert not any(text.startswith("exact match, mean") for text in texts)
+    write_steps(tmp_path, 2, range(12, 14), {"reward_mean": 0.75, "exact_match": 0.5})
+    texts = read(write_report(tmp_path, tmp_path, make_status())).texts
+    assert any(text.startswith("exact match, mean") for text in texts)

@@ -1,11 +1,14 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raggrpo_api.memory.arithmetic import GIB
+from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.text.comparison import Run, comparison
+from raggrpo_operator.core.text.comparison import Run, comparison, last_segments
 from support.builders.operator.jobs import make_job
 
 
@@ -14,6 +17,7 @@ def make_step(step: int, **changes: Any) -> dict[str, Any]:
     return {
         "step": step,
         "epoch": 1,
+        "attempt": 1,
         "reward_mean": 0.5,
         "num_samples": 20,
         "num_sampled_tokens": 100,
@@ -105,3 +109,37 @@ def test_comparison_percentage_is_relative_to_size_of_first_value() -> None:
     assert rows_of(a, b)["reward, last 10 steps"] == ["-0.5", "0.5", "+200", "%"]
     zero = make_run(history=[make_step(1, reward_mean=0.0)])
     assert rows_of(zero, b)["reward, last 10 steps"] == ["0", "0.5"]
+
+
+@pytest.mark.row("A17")
+def test_last_two_segments_of_run_are_compared() -> None:
+    faster = {"attempt": 2, "num_samples": 12, "step_seconds": 2.0}
+    history = [make_step(n) for n in range(1, 5)]
+    history += [make_step(n, **faster) for n in range(5, 9)]
+    events = [make_stage("FirstStep", 8.0), make_stage("FirstStep", 4.0, attempt=2)]
+    status = JobStatus(
+        attempts=[AttemptRecord(number=2, seconds=30), AttemptRecord(number=1, seconds=60)],
+        segments=[
+            Segment(first_step=5, changes=["rollout.n: 5 → 3", "rollout.temperature: 0.7 → 0.6"])
+        ],
+    )
+    run = replace(make_run(history=history, events=events), status=status)
+
+    rows = rows_of(*last_segments(run))
+
+    assert rows["steps"] == ["4", "4", "+0", "%"]
+    assert rows["seconds of all attempts"] == ["60", "30", "-50", "%"]
+    assert rows["FirstStep"] == ["8", "4", "-50", "%"]
+    assert rows["samples per step"] == ["20", "12", "-40", "%"]
+    assert rows["rollout.n"] == ["5", "3"]
+    assert rows["rollout.temperature"] == ["0.7", "0.6"]
+    assert "restarts" not in rows
+
+
+def test_run_without_earlier_segment_is_rejected() -> None:
+    started = replace(
+        make_run(history=[make_step(41)]), status=JobStatus(segments=[Segment(first_step=41)])
+    )
+    for run in (make_run(history=[make_step(1)]), make_run(), started):
+        with pytest.raises(ValueError, match="has no earlier segment: specify two jobs"):
+            last_segments(run)
