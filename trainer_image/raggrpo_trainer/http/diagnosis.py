@@ -3,26 +3,19 @@
 import ssl
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_api.fields.url_host import url_host
-from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.call_failures import FailureCause
 
 from .pool import HttpResponse
 
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed."""
-CODE_FIELDS: Final = ("code", "status", "status_code", "statusCode")
-ERROR_FIELDS: Final = ("error", "errors")
-MESSAGE_FIELDS: Final = (
-    "message", "msg", "detail", "error", "errors", "reason", "description", "type",
-)  # fmt: skip
-"""Fields in which services describe an error, most specific first."""
-MAX_ERROR_DEPTH: Final = 3
 
 
 def is_transient_status(status: int) -> bool:
@@ -67,52 +60,6 @@ def retry_after_seconds(response: HttpResponse) -> float:
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
-
-
-def reported_error(value: Any) -> CallFailed | None:
-    """Return the error that a response of status 2xx reports in its body, or None."""
-    if not isinstance(value, dict):
-        return None
-    codes = [_code(value.get(name)) for name in CODE_FIELDS]
-    code = next((each for each in codes if each >= 400), 0)
-    if code or value.get("success") is False or has_error(value):
-        return service_error(value, code)
-    return None
-
-
-def has_error(value: Any) -> bool:
-    """Return whether a JSON value has a non-empty error field."""
-    if not isinstance(value, dict):
-        return False
-    errors = [value.get(name) for name in ERROR_FIELDS]
-    # Some services always send an error object, with code 0 and without a message.
-    return any(any(each.values()) if isinstance(each, dict) else each for each in errors)
-
-
-def service_error(body: Any, code: int = 0) -> CallFailed:
-    """Return the failure for an error that a service reports in its body."""
-    message = " ".join(_message(body, MAX_ERROR_DEPTH).split()) or "no reason given"
-    detail = f"the service reports an error: {f'{code} ' if code else ''}{message}"
-    transient = code < 600 and is_transient_status(code)
-    return CallFailed(FailureCause.SERVICE_ERROR, detail, transient=transient)
-
-
-def _code(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value[:9])
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _message(body: Any, depth: int) -> str:
-    """Return the text of an error, or of its first message field, at most `depth` levels down."""
-    if isinstance(body, str):
-        return body
-    if isinstance(body, list) and body and depth:
-        return _message(body[0], depth - 1)
-    if isinstance(body, dict) and depth:
-        messages = (_message(body.get(name), depth - 1) for name in MESSAGE_FIELDS)
-        return next((message for message in messages if message), "")
-    return ""
 
 
 def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:

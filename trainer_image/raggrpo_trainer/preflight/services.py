@@ -66,7 +66,7 @@ async def check_retrieval(config: TrainerConfig, env: Mapping[str, str]) -> Find
     failures = [each.failure for each in outcomes if each.failure is not None]
     is_outage = all(is_outage_failure(failure) for failure in failures)
     code = ExitCode.RETRIEVAL_UNAVAILABLE if is_outage else ExitCode.PREFLIGHT_FAILED
-    is_unusual = any(each.is_empty for each in outcomes)
+    is_unusual = any(each.is_unusual for each in outcomes)
     return finding_for(CheckId.RETRIEVAL_REACHABLE, problems, evidence, code, is_unusual=is_unusual)
 
 
@@ -172,8 +172,8 @@ class _EndpointOutcome:
     evidence: str
     failure: CallFailed | None = None
     """The failure; None if the response is usable."""
-    is_empty: bool = False
-    """Whether the response is usable but has no passages."""
+    is_unusual: bool = False
+    """Whether the response is usable but has no passages, or more than `topK`."""
 
 
 async def _call(
@@ -197,6 +197,7 @@ async def _call(
         return _EndpointOutcome(f"{problem}; {remedy}", failure)
     seconds = time.monotonic() - started
     evidence = f"{endpoint.name}: {len(passages)} passages in {seconds:.3f} s"
-    if passages:
+    warning = client.surplus(endpoint.name) if passages else EMPTY_RESULT_REMEDY
+    if not warning:
         return _EndpointOutcome(evidence)
-    return _EndpointOutcome(f"{evidence}; {EMPTY_RESULT_REMEDY}", is_empty=True)
+    return _EndpointOutcome(f"{evidence}; {warning}", is_unusual=True)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, assert_never
+from typing import Any, Self, assert_never
 
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
@@ -170,6 +170,10 @@ class RetrievalClient:
             ) from failure
         return WarmUp(first_response - started, time.monotonic() - first_response)
 
+    def surplus(self, endpoint: str) -> str:
+        """Return the warning about responses with more passages than `topK`, or ""."""
+        return self._endpoints[endpoint].surplus
+
     def summaries(self) -> dict[str, CallSummary]:
         """Return the latencies (seconds) and failures of each endpoint so far."""
         return {
@@ -223,6 +227,8 @@ class _Endpoint:
         self.spec = spec
         self.service = service
         self._columns = column_names(spec)
+        self.surplus = ""
+        """Warning about a response with more passages than requested, or ""."""
         self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
             self._call_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
@@ -243,7 +249,7 @@ class _Endpoint:
 
     async def call_once(self, query: Query, timeout_seconds: float) -> Passages:
         response = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
-        [passages] = self.service.parse(response, lambda each: parse_response(self.spec, each, 1))
+        [passages] = self.service.parse(response, lambda each: self._parse(each, 1))
         return passages
 
     async def _call(self, query: Query) -> Passages:
@@ -278,10 +284,22 @@ class _Endpoint:
         try:
             return await self.service.post(
                 request_for(self.spec, queries),
-                lambda response: parse_response(self.spec, response, len(queries)),
+                lambda response: self._parse(response, len(queries)),
                 retry,
             )
         except CallFailed as failure:
             raise RetrievalFailed(
                 self.spec.name, failure.cause, failure.detail, transient=failure.transient
             ) from failure
+
+    def _parse(self, response: Any, num_queries: int) -> list[Passages]:
+        """Return at most `topK` passages for each query; warn once about a surplus."""
+        results = parse_response(self.spec, response, num_queries)
+        top_k, received = self.spec.top_k, max(map(len, results), default=0)
+        if received > top_k and not self.surplus:
+            self.surplus = (
+                f"{source_of(self.spec.name)} ignores topK: it returned {received} passages for a "
+                f"query (topK {top_k}); the first {top_k} are used"
+            )
+            logger.warning("%s", self.surplus)
+        return [passages[:top_k] for passages in results]

@@ -8,8 +8,14 @@ from typing import Any, Final
 TEXT_PATHS = ("text", "contents", "content", "passage", "page_content", "snippet", "document.text",
          "document.contents", "document.content", "node.text", "_source.text", "_source.contents",
          "_source.content", "metadata.text", "payload.text", "body", "document", "$")  # fmt: skip
-ID_PATHS = ("id", "_id", "doc_id", "document_id", "chunk_id", "document.id", "node.id",
-            "metadata.id", "uuid")  # fmt: skip
+OWN_ID_PATHS = ("id", "_id")
+CHUNK_ID_PATHS = ("chunk_id", "chunkId", "passage_id", "document.chunk_id", "node.chunk_id",
+            "metadata.chunk_id", "document.metadata.chunk_id", "_source.chunk_id",
+            "payload.chunk_id")  # fmt: skip
+DOCUMENT_ID_PATHS = ("doc_id", "docId", "document_id", "document.id", "document.doc_id", "node.id",
+            "metadata.id", "metadata.doc_id", "document.metadata.doc_id", "_source.doc_id",
+            "payload.doc_id", "uuid")  # fmt: skip
+ID_PATHS = (*OWN_ID_PATHS, *CHUNK_ID_PATHS, *DOCUMENT_ID_PATHS)
 SCORE_PATHS = ("score", "_score", "similarity", "relevance", "relevance_score", "rerank_score")
 """Default paths, most specific first; distances are excluded, because smaller is better."""
 

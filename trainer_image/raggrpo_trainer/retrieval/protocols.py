@@ -25,8 +25,8 @@ from raggrpo_api.spec.retrieval import (
     RetrievalEndpoint,
 )
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.http.diagnosis import reported_error
 from raggrpo_trainer.http.json_service import Request
+from raggrpo_trainer.http.reported_errors import reported_error, reported_failure
 from raggrpo_trainer.http.responses import require_object
 
 from .passage import Passage, Query
@@ -66,13 +66,15 @@ def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Reques
 def parse_response(
     endpoint: RetrievalEndpoint, response: Any, num_queries: int
 ) -> list[tuple[Passage, ...]]:
-    """Return the passages of each query, in the endpoint's order.
+    """Return the passages of each query, in the endpoint's order; they may exceed `topK`.
 
     Search-R1: {"result": [[{"document": {...}, "score"} or the bare document, ...], ...]}.
     RagChat and Http: by `response`, else by default paths, such as {"results": [{"id", "text",
-    "score"}, ...]}. Raises CallFailed: MissingField, or ServiceError if there are no passages and
-    the response reports an error.
+    "score"}, ...]}. Raises CallFailed: MissingField, or ServiceError if the response states a
+    failure, or if there are no passages and the response reports an error.
     """
+    if failure := reported_failure(response):
+        raise failure
     try:
         passages = _parsed(endpoint, response, num_queries)
     except CallFailed:
@@ -90,11 +92,8 @@ def _parsed(
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
             return _search_r1(require_object(response), num_queries)
-        case EndpointProtocol.RAG_CHAT:
+        case EndpointProtocol.RAG_CHAT | EndpointProtocol.HTTP:
             return [map_response(response, endpoint.response, needs_score=_needs_score(endpoint))]
-        case EndpointProtocol.HTTP:
-            passages = map_response(response, endpoint.response, needs_score=_needs_score(endpoint))
-            return [passages[: endpoint.top_k]]
         case _:
             assert_never(endpoint.protocol)
 

@@ -13,11 +13,18 @@ from typing import Any
 from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.retrieval import ResponseMapping
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.http.diagnosis import has_error, reported_error, service_error
+from raggrpo_trainer.http.reported_errors import (
+    has_error,
+    reported_error,
+    reported_failure,
+    service_error,
+)
 from raggrpo_trainer.http.responses import Stream
 
 from .default_fields import (
-    ID_PATHS,
+    CHUNK_ID_PATHS,
+    DOCUMENT_ID_PATHS,
+    OWN_ID_PATHS,
     SCORE_PATHS,
     TEXT_PATHS,
     guess_id_path,
@@ -80,8 +87,10 @@ def map_response(
     has_match = False
     merged: tuple[Passage, ...] = ()
     for event in response.events:
-        if has_error(event) and (error := reported_error(event)):
-            raise error
+        if failure := reported_failure(event):
+            raise failure
+        if has_error(event):
+            raise service_error(event)
         try:
             passages = _read(event, mapping, needs_score)
         except _Mismatch:
@@ -178,7 +187,7 @@ def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
             text = single
     if not isinstance(text, str):
         raise ValueError(f"has no text at {mapping.text or 'any default path'}")
-    id_ = _first(item, mapping.id, ID_PATHS)
+    id_ = _first(item, mapping.id, ()) if mapping.id else _default_id(item)
     if mapping.id and not isinstance(id_, str | int | float):
         raise ValueError(f"has no id at {mapping.id}")
     raw_score = _first(item, mapping.score, SCORE_PATHS)
@@ -188,6 +197,18 @@ def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
     # Without ids, the text itself identifies a passage.
     key = str(id_) if isinstance(id_, str | int | float) else ""
     return Passage(key or text, text, 1.0 if score is None else score)
+
+
+def _default_id(item: Any) -> Any:
+    """Return the id at a default path; a chunk's number is unique only within its document."""
+    for paths in (OWN_ID_PATHS, CHUNK_ID_PATHS, DOCUMENT_ID_PATHS):
+        found = _first(item, "", paths)
+        if not isinstance(found, str | int | float):
+            continue
+        document = _first(item, "", DOCUMENT_ID_PATHS) if paths is CHUNK_ID_PATHS else None
+        is_number = not isinstance(found, str) or found.isdigit()
+        return f"{document}/{found}" if is_number and document is not None else found
+    return None
 
 
 def _merged(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:

@@ -12,7 +12,7 @@ import regex  # type: ignore[import-untyped]  # its searches take a time limit
 from raggrpo_api.fields.json_values import values_at
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.http.diagnosis import has_error, service_error
+from raggrpo_trainer.http.reported_errors import reported_error
 from raggrpo_trainer.http.responses import require_object
 
 from .grade_text import grades_in
@@ -56,8 +56,8 @@ def _reply(response: Mapping[str, Any]) -> str:
     """Return the judge's reply without its reasoning."""
     contents = values_at(CONTENT, response)
     if not contents or not isinstance(contents[0], str):
-        if has_error(response):
-            raise service_error(response)
+        if error := reported_error(response):
+            raise error
         problem = f"{CONTENT}: the judge wrote no text"
         if values_at(f"{CHOICE}.message.reasoning_content", response):
             problem += " after its reasoning; increase judge.maxTokens or disable reasoning"

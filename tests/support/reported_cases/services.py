@@ -1,0 +1,139 @@
+"""Reported cases about the answers of retrieval services, judges and reward services."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
+from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.retrieval.client import Passages, RetrievalClient
+from raggrpo_trainer.sample_failures import RetrievalFailed
+from support.reported_cases.case import case
+from support.servers.faulty_server import always, serving
+
+HIT = {"id": "1", "text": "Tea", "score": 1.0}
+PARTIAL_RESULTS: list[tuple[Any, str]] = [
+    (
+        {
+            "timed_out": False,
+            "_shards": {"total": 5, "successful": 3, "failed": 2},
+            "hits": {"hits": []},
+        },
+        "2 of 5 shards failed",
+    ),
+    (
+        {"_shards": {"total": 2, "failed": 1, "failures": [{"reason": {"reason": "disk full"}}]},
+         "hits": {"hits": [{"_id": "1", "_score": 1, "_source": {"text": "Tea"}}]}},
+        "1 of 2 shards failed: disk full",
+    ),
+    ({"timed_out": True, "hits": {"hits": []}}, "the search timed out"),
+    ({"responses": [{"timed_out": True, "hits": {"hits": []}}]}, "the search timed out"),
+]  # fmt: skip
+"""Answers of search servers that miss results, and the words that the failure must contain."""
+STATED_FAILURES: list[tuple[Any, str]] = [
+    ({"code": -1, "msg": "busy", "data": []}, "-1 busy"),
+    ({"code": 109, "message": "invalid key"}, "109 invalid key"),
+    ({"code": "109", "message": "invalid key", "data": [HIT]}, "109 invalid key"),
+    ({"status": "error", "error": "no such index"}, "no such index"),
+    ({"status": "failed", "detail": "no such index", "results": [HIT]}, "no such index"),
+    ({"ok": False}, "no reason given"),
+    ({"ok": False, "description": "no such index", "results": []}, "no such index"),
+    ({"errcode": 40001, "errmsg": "invalid credential"}, "40001 invalid credential"),
+    ({"errCode": 40001, "errMsg": "invalid credential", "data": []}, "invalid credential"),
+    ({"base_resp": {"status_code": 1004, "status_msg": "not logged in"}}, "1004 not logged in"),
+    ({"code": "InvalidApiKey", "message": "unknown key"}, "unknown key"),
+]
+"""Answers of status 200 that state a failure, and the words that the failure must contain."""
+SUCCESSES: list[Any] = [
+    {"code": 0, "msg": "ok", "data": [HIT]},
+    {"code": 200, "message": "found", "data": [HIT]},
+    {"code": "00000", "data": [HIT]},
+    {"code": 20000, "message": "success", "data": [HIT]},
+    {"errcode": 0, "errmsg": "ok", "data": [HIT]},
+    {"ok": True, "status": "ok", "results": [HIT]},
+    {"timed_out": False, "_shards": {"total": 5, "failed": 0}, "results": [HIT]},
+]
+CHUNKS = [
+    {"doc_id": "d1", "chunk_id": "c1", "text": "Tea", "score": 1.0},
+    {"doc_id": "d1", "chunk_id": "c2", "text": "Milk", "score": 0.5},
+]
+
+
+@case("S1", fault="A search server returns only a part of the results", inputs=PARTIAL_RESULTS)
+def partial_results_are_failed_calls(_folder: Path, given: tuple[Any, str]) -> None:
+    """The call fails with the reason that the server gives."""
+    answer, words = given
+    assert_failure(answer, words, role="Retriever")
+
+
+@case("S2", fault="An error is reported with status 200", inputs=STATED_FAILURES)
+def stated_failures_are_failed_calls(_folder: Path, given: tuple[Any, str]) -> None:
+    """The call fails with the words of the service."""
+    answer, words = given
+    assert_failure(answer, words)
+
+
+@case("S2-success", fault="The number of a success is taken for an error", inputs=SUCCESSES)
+def stated_successes_are_answers(_folder: Path, answer: Any) -> None:
+    """The answer is used."""
+    assert [each.text for each in retrieve(answer)] == ["Tea"]
+
+
+@case("S3", fault="A service ignores topK", inputs=["SearchR1", "RagChat", "Http"])
+def surplus_passages_are_cut_with_one_warning(_folder: Path, protocol: str) -> None:
+    """The first `topK` passages are used, and one warning names the numbers."""
+    passages = [{"id": str(i), "text": f"text {i}", "score": 1 - i / 10} for i in range(8)]
+    answer = {"result": [passages]} if protocol == "SearchR1" else {"results": passages}
+    with pytest.MonkeyPatch.context() as patch:
+        warnings: list[str] = []
+        logger = logging.getLogger("raggrpo_trainer.retrieval.client")
+        patch.setattr(logger, "warning", lambda text, *values: warnings.append(text % values))
+        used = retrieve(answer, "tea", "milk", protocol=protocol, topK=2)
+    assert [each.text for each in used] == ["text 0", "text 1"] * 2
+    [warning] = warnings
+    assert "returned 8 passages" in warning
+    assert "topK 2" in warning
+
+
+@case(
+    "S4",
+    fault="Chunks of one document are taken for one passage",
+    inputs=[
+        (CHUNKS, ["c1", "c2"]),
+        ([{**each, "chunk_id": i} for i, each in enumerate(CHUNKS)], ["d1/0", "d1/1"]),
+    ],
+)
+def chunks_of_a_document_have_different_ids(
+    _folder: Path, given: tuple[list[Any], list[str]]
+) -> None:
+    """The id of a chunk takes precedence over the id of its document."""
+    answer, ids = given
+    assert [each.id for each in retrieve(answer)] == ids
+
+
+def retrieve(answer: Any, *queries: str, **fields: Any) -> Passages:
+    """Return the passages that the client reads from `answer` for each query."""
+    return asyncio.run(_retrieve(answer, queries or ("tea",), fields))
+
+
+async def _retrieve(answer: Any, queries: tuple[str, ...], fields: dict[str, Any]) -> Passages:
+    async with serving(always(answer)) as server:
+        endpoint = RetrievalEndpoint.model_validate(
+            {"name": "kb", "protocol": "RagChat", "role": "Reference", "url": server.url, **fields}
+        )
+        spec = RetrievalSpec(endpoints=[endpoint])
+        async with RetrievalClient(spec, {}, retry=ONE_TRY) as client:
+            results = [await client.retrieve("kb", query, sample="1") for query in queries]
+    return tuple(passage for result in results for passage in result)
+
+
+def assert_failure(answer: Any, words: str, **fields: Any) -> None:
+    """Assert that a call with this answer fails with the words of the service."""
+    with pytest.raises(RetrievalFailed) as caught:
+        retrieve(answer, **fields)
+    assert caught.value.cause is FailureCause.SERVICE_ERROR
+    assert words in caught.value.detail
