@@ -1,5 +1,8 @@
 """Exceptions for failed calls of one sample. The other samples of the step are not affected."""
 
+from collections.abc import Hashable
+from typing import Protocol
+
 from .call_failures import CallFailed, FailureCause
 
 
@@ -15,6 +18,16 @@ class SampleFailed(CallFailed):
 
     def __str__(self) -> str:
         return f"{self.source}: {self.cause}: {self.detail}"
+
+
+class CallRecorder(Protocol):
+    """Counts calls to services and to user code."""
+
+    def record_success(self, source: str) -> None:
+        """Count a successful call to `source`, named as in SampleFailed."""
+
+    def record_failure(self, sample: Hashable, failure: SampleFailed) -> None:
+        """Count a failed call of a sample."""
 
 
 def source_of(endpoint: str) -> str:

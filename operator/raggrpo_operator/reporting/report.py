@@ -100,12 +100,13 @@ def _retrieval(results: Figures) -> str:
             each.endpoint,
             each.answered,
             ", ".join(f"{cause} {count}" for cause, count in each.failures.items()) or "none",
+            each.retries,
             each.p50,
             each.p95,
         ]
         for each in results.retrieval
     ]
-    titles = ["Endpoint", "Answered requests", "Failed calls", "p50 (s)", "p95 (s)"]
+    titles = ["Endpoint", "Answered requests", "Failed calls", "Retries", "p50 (s)", "p95 (s)"]
     return table("Retrieval", titles, rows)
 
 

@@ -1,17 +1,29 @@
 """Reported cases about the answers of retrieval services, judges and reward services."""
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
+from raggrpo_api.spec.retrieval import ActorOutput, RetrievalEndpoint, RetrievalSpec
+from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.driver.loop import TrainState, train
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
+from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import Passages, RetrievalClient
+from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.sample_failures import RetrievalFailed
+from support.builders.trainer.reports import Published, make_config
+from support.fakes.fake_engine_pool import in_turn
+from support.fakes.fake_training_loop import EndingStore, FakePool, make_components
 from support.reported_cases.case import case
 from support.servers.faulty_server import always, serving
 
@@ -113,6 +125,60 @@ def chunks_of_a_document_have_different_ids(
     """The id of a chunk takes precedence over the id of its document."""
     answer, ids = given
     assert [each.id for each in retrieve(answer)] == ids
+
+
+@case("S6", fault="Refused calls are counted as answered, or not counted at all")
+def refused_calls_end_the_run_and_are_reported(folder: Path) -> None:
+    """The run ends, and its history and report show the calls of the step that failed."""
+    asyncio.run(_train_with_refused_calls(folder))
+    logs = folder / "logs"
+    assert read_history(logs) == []
+    [failed] = [event for event in read_events(logs) if event["event"] == "failed_step"]
+    calls = failed["retrieval"]["actor"]
+    assert (failed["step"], calls["answered"], [*calls["failures"]]) == (1, 0, ["HttpStatus"])
+    assert calls["failures"]["HttpStatus"] >= 8
+    report = write_report(folder, logs, JobStatus()).read_text()
+    assert (
+        f'<td>actor</td><td class="n">0</td><td>HttpStatus {calls["failures"]["HttpStatus"]}'
+        in report
+    )
+
+
+async def _train_with_refused_calls(folder: Path) -> None:
+    output = json.dumps(dict.fromkeys(ActorOutput().fields, "tea"))
+    async with serving(always({"detail": "top_k: not allowed"}, 422)) as server:
+        common = {"protocol": "RagChat", "url": server.url, "cache": False}
+        endpoints = [
+            {"name": "actor", "role": "Actor", **common},
+            {"name": "reference", "role": "Reference", **common},
+        ]
+        values = {"mode": "Reward", "endpoints": endpoints, "maxFailureRatio": 0.9}
+        config = make_config(
+            folder,
+            {
+                "retrieval": values,
+                "reward.functions": [{"name": "RagScore"}],
+                "data.trainBatchSize": 4,
+                "data.maxResponseLength": 128,
+                "rollout.n": 2,
+                "algorithm.groupSize": 2,
+            },
+        )
+        reporter = Reporter(config, 1, publish=Published())
+        pool = FakePool(in_turn(*[output] * 64))
+        async with (
+            RetrievalClient(config.retrieval, {}, retry=ONE_TRY) as retrieval,
+            Rewards(config.reward, config.retrieval) as rewards,
+        ):
+            with (
+                make_components(
+                    config, "abcd", reporter, retrieval, rewards, EndingStore(), pool=pool
+                ) as components,
+                pytest.raises(TrainerError, match="endpoint actor: 8 of 8 calls failed") as caught,
+            ):
+                await train(components, TrainState())
+        assert caught.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
+        reporter.close()
 
 
 def retrieve(answer: Any, *queries: str, **fields: Any) -> Passages:

@@ -100,7 +100,11 @@ async def train(components: Components, state: TrainState) -> None:
             config, components.prompts, components.collector, state.step, state.cursor
         )
         with closing(batches):
-            await _run_steps(components, state, batches)
+            try:
+                await _run_steps(components, state, batches)
+            except TrainerError:
+                reporter.report_failed_step(state.step + 1, components.retrieval.summaries())
+                raise
     await _finish(components, state)
 
 
@@ -116,13 +120,11 @@ async def _run_steps(components: Components, state: TrainState, batches: Lookahe
         needs = partial(batches.needs, step)
         if next_rollouts is None:
             prepared = await _interruptible(components, state, batches.next(), needs)
-            retrieved = clock()
             collecting = collector.collect(prepared.batch)
             rollouts = await _interruptible(components, state, collecting, needs)
-            seconds = {"retrieve": retrieved - started, **rollouts.seconds}
         else:  # started during training of the previous step
             prepared, rollouts = await _interruptible(components, state, next_rollouts, needs)
-            seconds = {"retrieve": 0.0, "generate": clock() - started, "reward": 0.0}
+        seconds = rollouts.seconds_since(started)
         collector.check_failures(rollouts)
         groups = collector.groups(rollouts)
         samples = sample_metrics(rollouts, groups)

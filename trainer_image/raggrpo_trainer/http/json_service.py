@@ -138,7 +138,7 @@ class JsonService:
             is_serial = outages >= OUTAGES_BEFORE_SERIAL
             async with self._serial_lock if is_serial else nullcontext():
                 try:
-                    return self.parse(await self._post(request), parse)
+                    return self._parse(*await self._post(request), parse)
                 except CallFailed as failure:
                     was_down = serial_outages < MAX_SERIAL_OUTAGES and await self._wait_if_down(
                         failure, is_first=failures == 0
@@ -146,6 +146,7 @@ class JsonService:
                     if not was_down and (not failure.transient or failures == retry.retries):
                         self.statistics.failures[failure.cause] += 1
                         raise
+            self.statistics.retries += 1
             if was_down:
                 outages += 1
                 serial_outages += is_serial
@@ -153,36 +154,46 @@ class JsonService:
                 await asyncio.sleep(max(retry.delay_seconds(failures), self._requested_delay()))
                 failures += 1
 
-    async def post_once(self, request: Request, timeout_seconds: float) -> Any:
-        """Post once without retries, even if the service is known to be down. Raises CallFailed."""
+    async def post_once(
+        self, request: Request, parse: Callable[[Any], T], timeout_seconds: float
+    ) -> T:
+        """Return the parsed response without retries, even if the service is known to be down.
+
+        Raises CallFailed.
+        """
+        return self._parse(*await self._exchange(request, timeout_seconds), parse)
+
+    async def _exchange(self, request: Request, timeout_seconds: float) -> tuple[Any, float]:
+        """Return the decoded response, and its latency in seconds."""
         async with self._slots:
             started = time.monotonic()
             response = await self._send(request, timeout_seconds)
             seconds = time.monotonic() - started
-        self.statistics.record(seconds)
         if self._gate is not None:
             self._gate.record_latency(seconds)
         value = self._decode(response, request)
         self._first_answered = self._first_answered or request
-        return value
+        return value, seconds
 
-    def parse(self, value: Any, parse: Callable[[Any], T]) -> T:
-        """Return `parse(value)`. Raises CallFailed with header values masked."""
+    def _parse(self, value: Any, seconds: float, parse: Callable[[Any], T]) -> T:
+        """Return `parse(value)` and count the call. Raises CallFailed with header values masked."""
         try:
-            return parse(value)
+            result = parse(value)
         except CallFailed as failure:
             detail = self._without_secrets(failure.detail, DETAIL_CHARACTERS)
             raise CallFailed(failure.cause, detail, transient=failure.transient) from None
+        self.statistics.record(seconds)
+        return result
 
-    async def _post(self, request: Request) -> Any:
+    async def _post(self, request: Request) -> tuple[Any, float]:
         """Wait while the service is known to be down, then post once and report to the gate."""
         if self._gate is None:
-            return await self.post_once(request, self._timeout_seconds)
+            return await self._exchange(request, self._timeout_seconds)
         await self._gate.wait_until_up()
         self._last_sent = request
         hang_timer = self._gate.start_hang_timer()
         try:
-            value = await self.post_once(request, self._timeout_seconds)
+            answer = await self._exchange(request, self._timeout_seconds)
         except CallFailed as failure:
             if not failure.transient:  # the service is up and rejects this request
                 self._gate.record_response()
@@ -190,7 +201,7 @@ class JsonService:
         finally:
             hang_timer.cancel()
         self._gate.record_response()
-        return value
+        return answer
 
     async def _wait_if_down(self, failure: CallFailed, *, is_first: bool) -> bool:
         """Return whether an outage caused the failure; if so, first wait until the outage ends."""

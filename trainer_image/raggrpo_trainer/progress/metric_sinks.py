@@ -25,7 +25,9 @@ HISTORY_BYTES = 32 * 2**20
 """History size in bytes after which only every 10th step is written; at twice that, every 100th."""
 MAX_BOARD_STEPS = 20_000
 """Number of steps (2 KiB each) after which TensorBoard and W&B get only every 10th step."""
-RARE_EVENTS = frozenset({"start", "resume", "in_place", "validation", "learning", "end"})
+RARE_EVENTS = frozenset(
+    {"start", "resume", "in_place", "validation", "learning", "failed_step", "end"}
+)
 """Events that are always written; other events occur with each checkpoint and are thinned out."""
 
 
@@ -157,14 +159,16 @@ class PrometheusText(Collector):
 
     def _retrieval(self, record: StepRecord) -> Iterator[Metric]:
         calls = _labeled_family("retrieval_calls")
+        retries = _labeled_family("retrieval_retries")
         latency = _labeled_family("retrieval_seconds")
         for endpoint, summary in record.retrieval.items():
             calls.add_metric([self._job, endpoint, "Answered"], summary.answered)
             for cause, count in summary.failures.items():
                 calls.add_metric([self._job, endpoint, str(cause)], count)
+            retries.add_metric([self._job, endpoint], summary.retries)
             for quantile, seconds in ((50, summary.p50), (95, summary.p95), (99, summary.p99)):
                 latency.add_metric([self._job, endpoint, f"0.{quantile}"], seconds)
-        yield from (calls, latency)
+        yield from (calls, retries, latency)
 
     def _lost_records(self, count: int) -> Metric:
         family = _labeled_family("lost_log_records")

@@ -79,6 +79,9 @@ LABELED_METRICS: Final[Mapping[str, LabeledMetric]] = {
         ("endpoint", "outcome"),
         "Number of calls to retrieval endpoints since the attempt started.",
     ),
+    "retrieval_retries": LabeledMetric(
+        "counter", ("endpoint",), "Repeated requests of calls since the attempt started."
+    ),
     "retrieval_seconds": LabeledMetric(
         "gauge", ("endpoint", "quantile"), "Latency of answered calls in seconds."
     ),

@@ -34,6 +34,7 @@ from raggrpo_api.trainer.progress import (
     Stage,
 )
 from raggrpo_trainer.exchange.validation_result import ValidationResult
+from raggrpo_trainer.http.call_statistics import CallSummary
 
 from .reporting_thread import Publish, ReportingThread, utc_now
 from .step_probes import Probe
@@ -150,6 +151,11 @@ class Reporter:
         self._update(step=record.step, seconds_per_step=median, streaks=streaks)
         self._thread.enqueue(record)
         self._report_learning(not_learning(streaks, record.step, self._window))
+
+    def report_failed_step(self, step: int, retrieval: Mapping[str, CallSummary]) -> None:
+        """Report the step that ended the attempt, with all calls of the attempt by endpoint."""
+        calls = {name: asdict(summary) for name, summary in retrieval.items()}
+        self._event("failed_step", **{"step": step, "retrieval": calls})
 
     def report_save(
         self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"

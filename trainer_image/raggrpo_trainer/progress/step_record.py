@@ -38,12 +38,13 @@ class StepRecord:
         return {name: value for name, value in values.items() if value is not None}
 
     def retrieval_scalars(self) -> dict[str, float]:
-        """Return the 95th percentile latency (seconds) and the failures of each endpoint."""
+        """Return the 95th percentile latency (seconds), failures and retries of each endpoint."""
         values: dict[str, float] = {}
         for name, calls in self.retrieval.items():
             if calls.answered:
                 values[f"retrieval/{name}/p95"] = calls.p95
             values[f"retrieval/{name}/failures"] = sum(calls.failures.values())
+            values[f"retrieval/{name}/retries"] = calls.retries
         return values
 
     def stage_seconds(self) -> dict[str, float]:

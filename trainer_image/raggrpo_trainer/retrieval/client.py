@@ -31,7 +31,7 @@ from raggrpo_trainer.http.json_service import (
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.service_gate import OutageListener
 from raggrpo_trainer.http.shared_calls import SharedCalls
-from raggrpo_trainer.sample_failures import RetrievalFailed, source_of
+from raggrpo_trainer.sample_failures import CallRecorder, RetrievalFailed, source_of
 
 from .micro_batch import MicroBatcher
 from .passage import Columns, Passage, Query
@@ -118,11 +118,12 @@ class RetrievalClient:
         *,
         sample: str,
         columns: Columns | None = None,
+        calls: CallRecorder | None = None,
     ) -> Passages:
         """Return the passages for a query, or for a context with the actor's `fields`.
 
         `sample` is the sample's name in log lines; `columns` are values that templates may name.
-        Raises RetrievalFailed.
+        `calls` records the call, even if its result is cached. Raises RetrievalFailed.
         """
         target = self._endpoints[endpoint]
         query = target.query(context, fields or {}, columns or {})
@@ -131,8 +132,12 @@ class RetrievalClient:
         try:
             passages = await target.retrieve(query)
         except RetrievalFailed as failure:
+            if calls is not None:
+                calls.record_failure(sample, failure)
             self._log(endpoint, sample, started, f"{failure.cause}: {failure.detail}")
             raise
+        if calls is not None:
+            calls.record_success(source_of(endpoint))
         self._log(endpoint, sample, started, f"{status}, {len(passages)} passages")
         return passages
 
@@ -248,8 +253,10 @@ class _Endpoint:
         return await self._cache.get(query, lambda: self._call(query))
 
     async def call_once(self, query: Query, timeout_seconds: float) -> Passages:
-        response = await self.service.post_once(request_for(self.spec, [query]), timeout_seconds)
-        [passages] = self.service.parse(response, lambda each: self._parse(each, 1))
+        request = request_for(self.spec, [query])
+        [passages] = await self.service.post_once(
+            request, lambda response: self._parse(response, 1), timeout_seconds
+        )
         return passages
 
     async def _call(self, query: Query) -> Passages:

@@ -21,7 +21,12 @@ from raggrpo_trainer.http.json_service import GateOptions, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.http.service_gate import OutageListener
 from raggrpo_trainer.retrieval.passage import Passage
-from raggrpo_trainer.sample_failures import RewardCodeFailed, RewardFailed
+from raggrpo_trainer.sample_failures import (
+    CallRecorder,
+    RewardCodeFailed,
+    RewardFailed,
+    source_of_reward,
+)
 
 from .hooks import HttpJudge, RewardHook, python_reward
 from .judge import JudgeReward
@@ -200,12 +205,17 @@ class Rewards:
         await self._tasks.close()
         await self._http.close()
 
-    async def score(self, sample: RewardSample) -> Score:
-        """Return the reward of a sample. Raises RewardFailed for the first failed term."""
+    async def score(self, sample: RewardSample, calls: CallRecorder | None = None) -> Score:
+        """Return the reward of a sample. Raises RewardFailed for the first failed term.
+
+        `calls` records the calls of services and user code.
+        """
         # Wait for all terms even if one fails, so that no call of this sample keeps running.
         outcomes = await asyncio.gather(
             *(term.value(sample) for term in self._terms), return_exceptions=True
         )
+        if calls is not None:
+            self._record_calls(sample.name, outcomes, calls)
         values: list[float] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -221,6 +231,15 @@ class Rewards:
         if not sample.answers:
             return None
         return exact_match(final_answer(sample.completion, self._marker), sample.answers)
+
+    def _record_calls(
+        self, sample: str, outcomes: Sequence[float | BaseException], calls: CallRecorder
+    ) -> None:
+        for term, outcome in zip(self._terms, outcomes, strict=True):
+            if isinstance(outcome, RewardFailed):
+                calls.record_failure(sample, outcome)
+            elif term.is_call and not isinstance(outcome, BaseException):
+                calls.record_success(source_of_reward(term.name))
 
     def _term(
         self, name: str, function: RewardFunction, retry: RetryPolicy, headers: Mapping[str, str]
@@ -248,7 +267,8 @@ class Rewards:
                 return _Term(name, function.weight, partial(self._built_in, kind))
         self._hooks.append(hook)
         failed = RewardCodeFailed if function.name is RewardKind.PYTHON else RewardFailed
-        return _Term(name, function.weight, partial(_score_with_hook, hook, name, failed))
+        value = partial(_score_with_hook, hook, name, failed)
+        return _Term(name, function.weight, value, is_call=True)
 
     async def _built_in(self, kind: BuiltIn, sample: RewardSample) -> float:
         answer = final_answer(sample.completion, self._marker)
@@ -279,6 +299,8 @@ class _Term:
     name: str
     weight: float
     value: Callable[[RewardSample], Awaitable[float]]
+    is_call: bool = False
+    """Whether the term calls a service or user code."""
 
 
 def _kind_and_service(function: RewardFunction) -> str:

@@ -29,7 +29,7 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards, RewardSample, is_parsed
 from raggrpo_trainer.rollout.failure_ledger import FailureLedger
-from raggrpo_trainer.sample_failures import SampleFailed, source_of, source_of_reward
+from raggrpo_trainer.sample_failures import SampleFailed
 
 from .actor_output import parse_actor_output
 from .advantage import group_advantages
@@ -81,7 +81,7 @@ class Collector:
             passages = passages[half:] + passages[:half]
         composed = await asyncio.gather(
             *(
-                self._compose_group(step, samples, texts, ledger)
+                self._compose_group(step, samples, texts)
                 for samples, texts in zip(_samples(prompts, sampling.n), passages, strict=True)
             )
         )
@@ -100,20 +100,25 @@ class Collector:
                 asyncio.ensure_future(self._generate(s, f))
                 for s, f in zip(alive, futures, strict=True)
             ]
+        retrieval_ends: list[float] = []
         scored = [
-            asyncio.ensure_future(self._score(batch, s, g))
+            asyncio.ensure_future(self._score(batch, s, g, retrieval_ends))
             for s, g in zip(alive, generated, strict=True)
         ]
         try:
             await asyncio.gather(*generated)
-            after_generation = self._clock()
+            generation_end = self._clock()
             await asyncio.gather(*scored)
         finally:
             for task in (*generated, *scored):
                 task.cancel()
-        reward_seconds = self._clock() - after_generation
-        seconds = {"generate": after_generation - started, "reward": reward_seconds}
-        return Rollouts(batch.samples, seconds, batch.ledger)
+        stage_ends = [
+            ("retrieve", started),  # of the prompts
+            ("generate", generation_end),
+            ("retrieve", max(retrieval_ends, default=generation_end)),  # for the reward
+            ("reward", self._clock()),
+        ]
+        return Rollouts(batch.samples, stage_ends, batch.ledger)
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
         """Return the groups with advantages; `onFailure` drops failed samples or sets reward 0."""
@@ -136,19 +141,18 @@ class Collector:
         return groups
 
     def check_failures(self, rollouts: Rollouts) -> None:
-        """Raise TrainerError if more samples failed than `maxFailureRatio` allows.
+        """Raise TrainerError if more calls to a service failed than `maxFailureRatio` allows.
 
         Results of the wrong type are faults of the reward's code, however few there are.
         """
-        failed = sum(bool(s.failure) for s in rollouts.samples)
         limit = self._config.retrieval.max_failure_ratio
         if fault := rollouts.ledger.user_code_failure(limit):
             raise TrainerError(ExitCode.REWARD_CODE_ERROR, f"{fault}; correct the function")
-        if failed > limit * len(rollouts.samples):
+        if rollouts.ledger.exceeds(limit):
             raise TrainerError(
                 ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"{failed} of {len(rollouts.samples)} samples of a step failed "
-                f"(maxFailureRatio {limit:g}): {rollouts.ledger.message()}",
+                f"too many calls of a step failed (maxFailureRatio {limit:g}): "
+                f"{rollouts.ledger.message()}",
             )
 
     async def _passages(
@@ -166,10 +170,10 @@ class Collector:
                         prompt.query,
                         sample=str(prompt.index),
                         columns=_columns(prompt),
+                        calls=ledger,
                     )
                 except SampleFailed as error:
                     return error
-                ledger.record_success(prompt.index, source_of(endpoint.name))
                 texts += [p.text for p in retrieved]
         return tuple(texts)
 
@@ -178,10 +182,11 @@ class Collector:
         step: int,
         samples: Sequence[Sample],
         passages: tuple[str, ...] | SampleFailed,
-        ledger: FailureLedger,
     ) -> Sequence[Sample]:
         if isinstance(passages, SampleFailed):
-            return [_record_failure(s, passages, ledger) for s in samples]
+            for sample in samples:
+                sample.failure = str(passages)
+            return samples
         prompt = samples[0].prompt
         key = samples[0].index * SEEDS_PER_SAMPLE
         seed = sample_seed(self._config.training.seed, step, prompt.index, key)
@@ -238,11 +243,11 @@ class Collector:
                     query,
                     sample=sample.name,
                     columns=_columns(sample.prompt),
+                    calls=batch.ledger,
                 )
             except SampleFailed as error:
-                _record_failure(sample, error, batch.ledger)
+                sample.failure = str(error)
                 return
-            batch.ledger.record_success(sample.name, source_of(endpoint.name))
             texts = [p.text for p in retrieved]
             sample.passages += tuple(texts)
             sample.append_retrieved(self._information(texts)[: remaining - 1])
@@ -262,7 +267,14 @@ class Collector:
         tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return tokens
 
-    async def _score(self, batch: Batch, sample: Sample, generated: "asyncio.Future[None]") -> None:
+    async def _score(
+        self,
+        batch: Batch,
+        sample: Sample,
+        generated: "asyncio.Future[None]",
+        retrieval_ends: list[float],
+    ) -> None:
+        """Score a generated sample; append the time at which its retrieval ended."""
         await generated
         if sample.failure:
             return
@@ -288,19 +300,23 @@ class Collector:
         sample.is_parsed = is_parsed(subject, spec.mode, self._config.reward.answer_marker)
         try:
             if fields is not None:
-                subject = replace(subject, retrieved=await self._retrieve_for_reward(subject))
-            score = await self._rewards.score(subject)
+                try:
+                    retrieved = await self._retrieve_for_reward(subject, batch.ledger)
+                finally:
+                    retrieval_ends.append(self._clock())
+                subject = replace(subject, retrieved=retrieved)
+            score = await self._rewards.score(subject, batch.ledger)
         except SampleFailed as error:
-            _record_failure(sample, error, batch.ledger)
+            sample.failure = str(error)
             return
-        for name in score.parts:
-            batch.ledger.record_success(sample.name, source_of_reward(name))
         sample.reward, sample.parts = score.total, dict(score.parts)
         sample.exact_match = score.exact_match
         if debug.scoring:
             log.info("sample %s: reward %.4f from parts %s", sample.name, score.total, sample.parts)
 
-    async def _retrieve_for_reward(self, subject: RewardSample) -> dict[str, Any]:
+    async def _retrieve_for_reward(
+        self, subject: RewardSample, ledger: FailureLedger
+    ) -> dict[str, Any]:
         """Return passages by role; only the actor endpoint gets the actor's fields."""
         endpoints = [
             e for e in self._config.retrieval.endpoints if e.role is not EndpointRole.RETRIEVER
@@ -313,6 +329,7 @@ class Collector:
                     subject.fields if e.role is EndpointRole.ACTOR else None,
                     sample=subject.name,
                     columns=subject.columns,
+                    calls=ledger,
                 )
                 for e in endpoints
             )
@@ -336,12 +353,6 @@ def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
         groups.append([Sample(prompt, first + i, position) for i in range(n)])
         occurrences[prompt.index] += 1
     return groups
-
-
-def _record_failure(sample: Sample, error: SampleFailed, ledger: FailureLedger) -> Sample:
-    ledger.record_failure(sample.name, error)
-    sample.failure = str(error)
-    return sample
 
 
 def _columns(prompt: Prompt) -> dict[str, Any]:

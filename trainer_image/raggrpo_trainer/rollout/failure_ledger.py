@@ -21,28 +21,22 @@ class FailureLedger:
 
     def __init__(self) -> None:
         self._tallies: dict[str, _Tally] = {}
-        self._samples: set[Hashable] = set()
-        self._failed: set[Hashable] = set()
 
-    def record_success(self, sample: Hashable, source: str) -> None:
+    def record_success(self, source: str) -> None:
         """Count a successful call to `source`, named as in SampleFailed."""
-        self._samples.add(sample)
         self._tallies.setdefault(source, _Tally()).calls += 1
 
     def record_failure(self, sample: Hashable, failure: SampleFailed) -> None:
-        """Count a failed call and its sample."""
-        self._samples.add(sample)
-        self._failed.add(sample)
+        """Count a failed call, with its sample as example."""
         tally = self._tallies.setdefault(failure.source, _Tally())
         tally.calls += 1
         tally.is_user_code = isinstance(failure, RewardCodeFailed)
         tally.causes[failure.cause] += 1
         tally.examples.setdefault(failure.cause, f"sample {sample}: {failure.detail}")
 
-    @property
-    def ratio(self) -> float:
-        """Share of samples with a failed call; 0 without samples."""
-        return len(self._failed) / len(self._samples) if self._samples else 0.0
+    def exceeds(self, limit: float) -> bool:
+        """Return whether the share of failed calls to any source is above `limit`."""
+        return any(each.causes.total() > limit * each.calls for each in self._tallies.values())
 
     def causes(self, source: str) -> dict[FailureCause, int]:
         """Return the number of failed calls to `source` by cause."""

@@ -79,11 +79,20 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The finished samples of a step, and the durations of its stages in seconds."""
+    """The finished samples of a step, and when its stages ended."""
 
     samples: tuple[Sample, ...]
-    seconds: dict[str, float]
+    stage_ends: Sequence[tuple[str, float]]
+    """Stages in order with the time in seconds at which they ended."""
     ledger: FailureLedger
+
+    def seconds_since(self, time: float) -> dict[str, float]:
+        """Return the seconds of each stage after `time`; the end of a stage starts the next."""
+        seconds: dict[str, float] = {}
+        for stage, end in self.stage_ends:
+            seconds[stage] = seconds.get(stage, 0.0) + max(0.0, end - time)
+            time = max(time, end)
+        return seconds
 
     @property
     def scored(self) -> list[Sample]:

@@ -36,6 +36,8 @@ class EndpointCalls:
     answered: int
     failures: dict[str, int]
     """Number of failed calls by cause."""
+    retries: int
+    """Number of repeated requests."""
     p50: float | None
     """Median latency in seconds."""
     p95: float | None
@@ -104,7 +106,7 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
         ),
         start_up_seconds=_start_up(events),
         validations=_validations(events),
-        retrieval=_retrieval(history),
+        retrieval=_retrieval(history, events),
     )
 
 
@@ -168,9 +170,13 @@ def _validations(events: Sequence[Record]) -> tuple[Validation, ...]:
     )
 
 
-def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
-    """Return the calls of all attempts; each attempt counts its own calls from zero."""
-    by_attempt = {record["epoch"]: record["retrieval"] for record in history}
+def _retrieval(history: Sequence[Record], events: Sequence[Record]) -> tuple[EndpointCalls, ...]:
+    """Return the calls of all attempts; each attempt counts its own calls from zero.
+
+    A failed step is the last of its attempt and contains the calls that made it fail.
+    """
+    failed = (event for event in events if event["event"] == "failed_step")
+    by_attempt = {record["epoch"]: record["retrieval"] for record in (*history, *failed)}
     calls_by_name: dict[str, list[Record]] = defaultdict(list)
     for endpoints in by_attempt.values():
         for name, calls in endpoints.items():
@@ -180,6 +186,7 @@ def _retrieval(history: Sequence[Record]) -> tuple[EndpointCalls, ...]:
             name,
             answered=sum(each["answered"] for each in calls),
             failures=dict(sum((Counter(each["failures"]) for each in calls), Counter())),
+            retries=sum(each.get("retries", 0) for each in calls),
             p50=calls[-1]["p50"],
             p95=calls[-1]["p95"],
         )

@@ -145,14 +145,14 @@ def test_report_shows_newest_validation_after_target_is_raised(tmp_path: Path) -
 def test_report_has_retrieval_table_when_calls_exist(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, range(1, 3))
     assert "Retrieval" not in read(write_report(tmp_path, tmp_path, make_status())).texts
-    calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1})
+    calls = CallSummary(7, 0.1, 0.25, 0.3, {FailureCause.TIMEOUT: 2, FailureCause.BAD_JSON: 1}, 4)
     silent = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.DNS_FAILURE: 4})
     write_steps(tmp_path, 2, range(3, 5), {"retrieval": {"kb": calls, "other": silent}})
 
     texts = read(write_report(tmp_path, tmp_path, make_status())).texts
     place = texts.index("kb")
-    assert texts[place : place + 5] == ["kb", "7", "Timeout 2, BadJson 1", "0.1", "0.25"]
-    assert texts[place + 5 : place + 10] == ["other", "0", "DnsFailure 4", "–", "–"]
+    assert texts[place : place + 6] == ["kb", "7", "Timeout 2, BadJson 1", "4", "0.1", "0.25"]
+    assert texts[place + 6 : place + 12] == ["other", "0", "DnsFailure 4", "0", "–", "–"]
 
 
 def test_report_shows_changed_values_by_segment(tmp_path: Path) -> None:

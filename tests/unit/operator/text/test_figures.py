@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 
 from raggrpo_operator.core.text.figures import (
-    EndpointCalls,
     Pace,
     PeakMemory,
     checkpoint_seconds,
@@ -149,9 +148,26 @@ def test_endpoint_calls_are_summed_over_attempts() -> None:
         make_step(4, epoch=3, retrieval=calls(1, 0.2)),
     ]
 
-    assert figures(history, []).retrieval == (
-        EndpointCalls("kb", answered=15, failures={"Timeout": 3, "BadJson": 1}, p50=0.1, p95=0.2),
-    )
+    [total] = figures(history, []).retrieval
+    assert (total.answered, total.failures) == (15, {"Timeout": 3, "BadJson": 1})
+    assert (total.p50, total.p95) == (0.1, 0.2)
+
+
+def test_endpoint_calls_include_those_of_failed_step() -> None:
+    calls = {"answered": 4, "retries": 1, "p50": 0.1, "p95": 0.2, "failures": {}}
+    failed = {**calls, "retries": 3, "failures": {"HttpStatus": 17}}
+    event = {
+        "event": "failed_step",
+        "step": 2,
+        "epoch": 1,
+        "attempt": 1,
+        "retrieval": {"kb": failed},
+    }
+
+    [total] = figures([make_step(1, retrieval={"kb": calls})], [event]).retrieval
+    assert (total.answered, total.failures, total.retries) == (4, {"HttpStatus": 17}, 3)
+    [alone] = figures([], [event]).retrieval
+    assert alone == total
 
 
 def test_figures_are_empty_without_history() -> None:

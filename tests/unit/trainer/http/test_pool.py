@@ -76,7 +76,7 @@ async def test_malformed_response_is_reported_in_one_line_without_url(
     http = HttpPool()
     server, url, _ = await start_server(answer)
     with pytest.raises(CallFailed, match=detail) as failed:
-        await make_service(http, url).post_once(Request({}), 5)
+        await make_service(http, url).post_once(Request({}), lambda answer: answer, 5)
     await http.close()
     server.close()
 
@@ -89,7 +89,7 @@ async def test_connections_closed_by_server_are_replaced() -> None:
     http = HttpPool()
     server, url, heads = await start_server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     for _ in range(20):
-        assert await make_service(http, url).post_once(Request({}), 5) == {}
+        assert await make_service(http, url).post_once(Request({}), lambda answer: answer, 5) == {}
     await http.close()
     server.close()
 
@@ -103,7 +103,7 @@ async def test_cookies_are_ignored() -> None:
     )
     url = url.replace("127.0.0.1", "localhost")  # clients never send cookies to IP addresses
     for _ in range(2):
-        await make_service(http, url).post_once(Request({}), 5)
+        await make_service(http, url).post_once(Request({}), lambda answer: answer, 5)
     await http.close()
     server.close()
 

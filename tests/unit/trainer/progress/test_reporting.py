@@ -555,7 +555,10 @@ def test_all_metrics_are_reported_with_maximum_number_of_endpoints(tmp_path: Pat
 
 def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
     calls = CallSummary(0, math.nan, math.nan, math.nan, {FailureCause.TIMEOUT: 2})
-    assert make_step(1, retrieval={"kb": calls}).retrieval_scalars() == {"retrieval/kb/failures": 2}
+    assert make_step(1, retrieval={"kb": calls}).retrieval_scalars() == {
+        "retrieval/kb/failures": 2,
+        "retrieval/kb/retries": 0,
+    }
 
 
 @pytest.mark.row("A29")

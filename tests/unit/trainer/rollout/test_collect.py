@@ -15,6 +15,7 @@ from raggrpo_trainer.engines.generation import GenerationRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 from raggrpo_trainer.rollout.samples import Rollouts, Sample, Sampling
 from raggrpo_trainer.rollout.search_turn import NO_QUERY
 from support.builders.trainer.reports import make_config
@@ -182,7 +183,8 @@ async def test_attempt_fails_with_counts_and_example_when_failures_exceed_limit(
 
     assert raised.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
     message = str(raised.value)
-    assert "3 of 4 samples of a step failed (maxFailureRatio 0.7)" in message
+    assert "too many calls of a step failed (maxFailureRatio 0.7)" in message
+    assert "3 of 4 calls failed" in message
     assert "endpoint actor-8b" in message
     assert "HttpStatus 2, MissingField 1" in message
     assert "e.g. sample 7/1: " in message
@@ -192,6 +194,50 @@ async def test_attempt_fails_with_counts_and_example_when_failures_exceed_limit(
         FailureCause.HTTP_STATUS: 2,
         FailureCause.MISSING_FIELD: 1,
     }
+
+
+async def test_refused_calls_fail_attempt_when_most_samples_make_no_call(tmp_path: Path) -> None:
+    outputs = [make_fields("broken"), *["no fields at all"] * 9]
+    collector, rollouts, _, _ = await run_sales_step(tmp_path, *outputs)
+
+    with pytest.raises(TrainerError, match="actor-8b: 1 of 1 calls failed"):
+        collector.check_failures(rollouts)
+
+
+async def test_rag_calls_of_reward_count_as_retrieval_seconds(tmp_path: Path) -> None:
+    time = 0.0
+
+    async def respond_slowly(received: Received) -> Response:
+        nonlocal time
+        time += 5.0
+        return await find_query(received)
+
+    async with serving(respond_slowly) as actor, serving(REFERENCE) as reference:
+        config = make_sales_config(tmp_path, actor.url, reference.url)
+        pool = FakeEnginePool(in_turn(make_fields("rates")))
+        headers = endpoint_headers(config.retrieval, SECRETS)
+        async with (
+            RetrievalClient(config.retrieval, headers, retry=ONE_TRY) as retrieval,
+            Rewards(config.reward, config.retrieval) as rewards,
+        ):
+            composer = Composer(config, TOKENIZER)
+            collector = Collector(config, TOKENIZER, composer, cast(EnginePool, pool), retrieval,
+                                  rewards, clock=lambda: time)  # fmt: skip
+            prompts = [make_prompt(7, "write the fields", CONTEXT)]
+            batch = await collector.prepare(1, prompts, Sampling(1, temperature=1.0, top_p=1.0))
+            rollouts = await collector.collect(batch)
+            composer.close()
+
+    assert rollouts.seconds_since(0.0) == {"retrieve": 5.0, "generate": 0.0, "reward": 0.0}
+
+
+def test_stage_seconds_exclude_time_before_wait() -> None:
+    ends = [("retrieve", 1.0), ("generate", 4.0), ("retrieve", 6.0), ("reward", 6.5)]
+    rollouts = Rollouts((), ends, FailureLedger())
+
+    assert rollouts.seconds_since(0.0) == {"retrieve": 3.0, "generate": 3.0, "reward": 0.5}
+    assert rollouts.seconds_since(5.0) == {"retrieve": 1.0, "generate": 0.0, "reward": 0.5}
+    assert rollouts.seconds_since(9.0) == {"retrieve": 0.0, "generate": 0.0, "reward": 0.0}
 
 
 # --- mode Search: retrieval inside the completion

@@ -5,8 +5,8 @@ from raggrpo_trainer.sample_failures import RetrievalFailed, RewardFailed
 
 def test_ledger_message_has_counts_by_cause_and_example() -> None:
     ledger = FailureLedger()
-    for sample in range(28):
-        ledger.record_success(sample, "endpoint actor-8b")
+    for _ in range(28):
+        ledger.record_success("endpoint actor-8b")
     for sample in range(28, 36):
         failure = RetrievalFailed("actor-8b", FailureCause.TIMEOUT, "no response within 30 s")
         ledger.record_failure(sample, failure)
@@ -19,7 +19,6 @@ def test_ledger_message_has_counts_by_cause_and_example() -> None:
         "endpoint actor-8b: 12 of 40 calls failed (Timeout 8, HttpStatus 4), "
         "e.g. sample 28: no response within 30 s"
     )
-    assert ledger.ratio == 12 / 40
     assert ledger.causes("endpoint actor-8b") == {
         FailureCause.TIMEOUT: 8,
         FailureCause.HTTP_STATUS: 4,
@@ -42,7 +41,7 @@ def test_ledger_message_has_example_of_most_frequent_cause() -> None:
 
 def test_ledger_message_lists_each_failing_source() -> None:
     ledger = FailureLedger()
-    ledger.record_success("1/0", "endpoint healthy")
+    ledger.record_success("endpoint healthy")
     ledger.record_failure("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
     ledger.record_failure("1/1", RewardFailed("Python", FailureCause.RAISED, "KeyError: 'x'"))
 
@@ -52,11 +51,13 @@ def test_ledger_message_lists_each_failing_source() -> None:
     )
 
 
-def test_failure_ratio_counts_each_sample_once() -> None:
+def test_failure_share_counts_calls_of_each_source() -> None:
     ledger = FailureLedger()
-    assert ledger.ratio == 0.0
-    ledger.record_success("a", "endpoint kb")
-    for endpoint in ("kb", "actor-8b"):
-        ledger.record_failure("b", RetrievalFailed(endpoint, FailureCause.TIMEOUT, "no answer"))
+    assert not ledger.exceeds(0.0)
+    for _ in range(10):
+        ledger.record_success("endpoint healthy")
+    ledger.record_success("endpoint kb")
+    ledger.record_failure("1/0", RetrievalFailed("kb", FailureCause.TIMEOUT, "no answer"))
 
-    assert ledger.ratio == 0.5
+    assert ledger.exceeds(0.49)
+    assert not ledger.exceeds(0.5)
