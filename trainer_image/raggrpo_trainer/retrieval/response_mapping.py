@@ -202,12 +202,12 @@ def _passage(item: Any, mapping: ResponseMapping, needs_score: bool) -> Passage:
 def _default_id(item: Any) -> Any:
     """Return the id at a default path; a chunk's number is unique only within its document."""
     for paths in (OWN_ID_PATHS, CHUNK_ID_PATHS, DOCUMENT_ID_PATHS):
-        found = _first(item, "", paths)
-        if not isinstance(found, str | int | float):
+        id_ = _first(item, "", paths)
+        if not isinstance(id_, str | int | float):
             continue
         document = _first(item, "", DOCUMENT_ID_PATHS) if paths is CHUNK_ID_PATHS else None
-        is_number = not isinstance(found, str) or found.isdigit()
-        return f"{document}/{found}" if is_number and document is not None else found
+        is_number = not isinstance(id_, str) or id_.isdigit()
+        return f"{document}/{id_}" if is_number and document is not None else id_
     return None
 
 
