@@ -55,7 +55,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "data.validationFiles": [[], ["/mnt/runs/held_out.jsonl"]],
     "data.columns": [{}, {"answer": ""}, {"context": ""}, {"prompt": ""}, {"prompt": "q"}],
     "rollout.n": [1, 2, 3, 8],
-    "rollout.temperature": [0, 0.0, 0.01, 0.6, 5],
+    "rollout.temperature": [0, 0.0, 0.009, 0.01, 0.6, 2, 2.1, 5],
     "rollout.gpuMemoryUtilization": [0.1, 0.7, 0.71, 0.9, 0.91],
     "rollout.tensorParallelSize": [1, 2, 3, 8],
     "rollout.maxNumBatchedTokens": [0, 1023, 1024, 1112, 8192],

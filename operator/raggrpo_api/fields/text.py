@@ -9,6 +9,12 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)
 """Terminal escape sequences: control sequences, strings such as titles, and two-character ones."""
 
 
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Dead)\b")
+"""Pattern of the start of a line that names an exception, as at the end of a traceback."""
+MIN_CONTEXT = 40
+"""Minimum number of characters of a traceback that are worth showing after its error."""
+
+
 def printable(text: str) -> str:
     """Return the text without escape sequences, and with other non-printable characters as spaces.
 
@@ -30,6 +36,23 @@ def lines(text: str, limit: int) -> str:
 def one_line(text: str, limit: int) -> str:
     """Return a text as one printable line of at most `limit` characters."""
     return " ".join(printable(text[: 4 * limit]).split())[:limit]
+
+
+def error_first(text: str, limit: int) -> str:
+    """Return a traceback as one line that starts with the error, at most `limit` characters.
+
+    The error is the last line without indentation that names an exception, else the last line.
+    What precedes it follows in parentheses, cut at its start.
+    """
+    rows = [row.rstrip() for row in printable(text[-4 * limit :]).splitlines() if row.strip()]
+    starts = [number for number, row in enumerate(rows) if _EXCEPTION.match(row)]
+    start = starts[-1] if starts else len(rows) - 1
+    error = " ".join(" ".join(rows[max(0, start) :]).split())[:limit]
+    before = " ".join(" ".join(rows[: max(0, start)]).split())
+    remaining = limit - len(error) - len(" (after …)")
+    if not before or remaining < MIN_CONTEXT:
+        return error
+    return f"{error} (after {before if len(before) <= remaining else '…' + before[-remaining:]})"
 
 
 def _cleaned(limit: int) -> AfterValidator:

@@ -13,8 +13,8 @@ class RolloutSpec(ApiModel):
 
     n: Annotated[int, Field(ge=1, le=256), OPTIMIZATION] = 3
     """Completions per prompt; equals algorithm.groupSize."""
-    temperature: Annotated[float, Field(ge=0.0, le=5.0), OPTIMIZATION] = 0.6
-    """Sampling temperature, above 0."""
+    temperature: Annotated[float, Field(ge=0.0, le=100.0), OPTIMIZATION] = 0.6
+    """Sampling temperature, from 0.01 to 2."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1.0
     """Nucleus sampling probability; below 1, logprobs of trainer and engine differ."""
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95), OPERATIONAL] = 0.6

@@ -1,5 +1,6 @@
 """Convert the error that ended an attempt into Progress.failure."""
 
+from raggrpo_api.fields.text import error_first
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Failure
@@ -22,5 +23,5 @@ def to_failure(error: Exception) -> Failure:
         )
     if shortage is not None:
         return Failure(exit_code=ExitCode.CUDA_OUT_OF_MEMORY, message=shortage.line)
-    message = f"{type(error).__name__}: {error}"[:1000]
+    message = error_first(f"{type(error).__name__}: {error}", 1000)
     return Failure(exit_code=ExitCode.PROGRAM_ERROR, message=message)

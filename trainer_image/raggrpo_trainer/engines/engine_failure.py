@@ -4,16 +4,26 @@ vLLM's engine core is a separate process. When it exits, the caller's error only
 stack trace above". The reason is in the output files, which the core shares with the actor.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raggrpo_api.fields.text import error_first
 from raggrpo_trainer.host.out_of_memory import OutOfMemory, out_of_memory, out_of_memory_in_text
 
 MAX_OUTPUT_BYTES = 256 * 2**10
 """Maximum number of bytes read from the end of an output file."""
 MAX_REASON_CHARS = 600
+_REFERS_TO_OUTPUT = re.compile("See (?:root cause|stack trace)", re.IGNORECASE)
+"""Pattern of an error of vLLM whose cause is in the output."""
+_CORE_ERROR = re.compile(
+    r"^(?:\([^)\n]*\) *)?(?:ERROR [-:\d. ]+\[[^\]\n]*\] *)?"
+    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S.*)$",
+    re.MULTILINE,
+)
+"""Pattern of an error in the output of vLLM, after the prefix with process and time."""
 
 
 class EngineDead(Exception):
@@ -50,13 +60,24 @@ def own_outputs() -> list[Output]:
 
 
 def failure_reason(error: BaseException, outputs: list[Output]) -> str:
-    """Return the line that reports a lack of memory, or else the end of the error's message."""
+    """Return the line that reports a lack of memory, or else the error, with its cause."""
     shortage: OutOfMemory | None = out_of_memory(error)
     for output in outputs:
         shortage = shortage or out_of_memory_in_text(output.tail())
     if shortage is not None:
         return shortage.line
-    return f"{type(error).__name__}: {error}"[-MAX_REASON_CHARS:]
+    message = error_first(f"{type(error).__name__}: {error}", MAX_REASON_CHARS)
+    if _REFERS_TO_OUTPUT.search(message) is None:
+        return message
+    causes = (_last_error(output.tail()) for output in outputs)
+    return next(filter(None, causes), message)
+
+
+def _last_error(text: str) -> str:
+    """Return the last error in the output of an engine's core that states a cause, or ""."""
+    errors = [match[1] for match in _CORE_ERROR.finditer(text)]
+    stated = [each for each in errors if _REFERS_TO_OUTPUT.search(each) is None]
+    return stated[-1].strip()[:MAX_REASON_CHARS] if stated else ""
 
 
 @contextmanager

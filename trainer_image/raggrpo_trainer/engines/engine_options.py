@@ -109,7 +109,8 @@ def engine_options(config: TrainerConfig, precision: str) -> EngineOptions:
         precision=precision,
         max_model_len=length,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
-        max_num_seqs=concurrent,
+        # vLLM rejects more sequences than tokens per engine step.
+        max_num_seqs=min(concurrent, rollout.max_num_batched_tokens),
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         tensor_parallel_size=rollout.tensor_parallel_size,
         enable_prefix_caching=rollout.enable_prefix_caching,

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from raggrpo_api.fields.text import error_first
 from raggrpo_api.spec.resources import Placement as Colocation
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -22,7 +23,7 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import ChunkTransferFailed, RankLost, WeightTransfer
 
 from .engine_actor import EngineInfo, RolloutActor, options_digest
-from .engine_failure import EngineDead
+from .engine_failure import MAX_REASON_CHARS, EngineDead
 from .engine_options import EngineOptions, engine_environment
 from .engine_receiver import EngineReceiver
 from .generation import Generation, GenerationRequest
@@ -144,7 +145,7 @@ class EnginePool:
         except LOST as error:
             if (shortage := out_of_memory(error)) is not None:
                 raise self._memory_error(name, shortage) from error
-            message = f"{name} did not start: {_last_lines(str(error))}"
+            message = f"{_reason(error)}; {name} did not start"
             raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
 
     def _memory_error(self, name: str, shortage: OutOfMemory) -> TrainerError:
@@ -223,8 +224,9 @@ class EnginePool:
         except ChunkTransferFailed as error:
             if (shortage := out_of_memory(error.__cause__ or error)) is not None:
                 raise self._memory_error("an engine", shortage) from error
-            message = f"an engine was lost during the weight transfer of step {version}: "
-            message += _last_lines(str(error))
+            message = (
+                f"{_reason(error)}; an engine was lost during the weight transfer of step {version}"
+            )
             raise TrainerError(ExitCode.ROLLOUT_ENGINE_LOST, message) from error
 
     def _receiver(self, engine: Any, process: PodProcess) -> EngineReceiver:
@@ -256,7 +258,8 @@ class EnginePool:
             if len(self.replacements) >= MAX_REPLACEMENTS:
                 raise TrainerError(
                     ExitCode.ROLLOUT_ENGINE_LOST,
-                    f"{name} was lost again after {MAX_REPLACEMENTS} replacements: {error}",
+                    f"{_reason(error)}; {name} was lost again "
+                    f"after {MAX_REPLACEMENTS} replacements",
                 ) from error
             started = time.monotonic()
             log.warning("replacing %s in place: %s", name, error)
@@ -286,9 +289,10 @@ class EnginePool:
         return await asyncio.to_thread(self._was_killed, error, kills)
 
 
-def _last_lines(text: str) -> str:
-    """Return the end of an error message, which names the exception."""
-    return "\n".join(text.strip().splitlines()[-4:])[-600:]
+def _reason(error: Exception) -> str:
+    """Return the reason of a lost engine, first the error that its actor raised."""
+    text = str(error).strip().replace(f"{EngineDead.__module__}.{EngineDead.__name__}: ", "")
+    return error_first(text, MAX_REASON_CHARS)
 
 
 def _fail_rest(

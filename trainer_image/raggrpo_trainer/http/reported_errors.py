@@ -146,7 +146,8 @@ def _word(value: Any) -> str:
 def _partial_results(fields: Mapping[str, Any]) -> str:
     """Return why a search server's response misses results, or "" if it is complete."""
     shards = fields.get("shards")
-    failed = _number(shards.get("failed")) if isinstance(shards, dict) else 0
+    shards = shards if isinstance(shards, dict) else {}
+    failed = _number(shards.get("failed"))
     if failed > 0:
         reason = _message(shards.get("failures"), MAX_ERROR_DEPTH)
         total = shards.get("total", "all")

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from raggrpo_api.fields.text import error_first
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.spec.monitoring import LogLevel, MonitoringSpec
 from raggrpo_api.trainer.config import TrainerConfig
@@ -37,6 +38,7 @@ from .retained_state import RetainedState, TrainingPosition
 
 log = logging.getLogger(__name__)
 
+MAX_ERROR_CHARACTERS = 900
 LEAVE_SECONDS = 5.0
 """How long idle ranks may take to respond to a driver that is about to exit."""
 COMPLETED_SECONDS = 60.0
@@ -288,7 +290,7 @@ def task_error(error: RayTaskError) -> BaseException:
         return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message, term)
     if isinstance(cause, OSError):
         return cause
-    return TrainerError(ExitCode.PROGRAM_ERROR, str(error)[-900:])
+    return TrainerError(ExitCode.PROGRAM_ERROR, error_first(str(error), MAX_ERROR_CHARACTERS))
 
 
 def _environment(config: TrainerConfig) -> dict[str, str]:

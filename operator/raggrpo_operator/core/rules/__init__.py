@@ -149,6 +149,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     limits.texts_are_small,
     limits.configuration_fits,
     numerics.temperature_is_positive,
+    numerics.temperature_is_in_range_of_engine,
     numerics.top_p_keeps_logprobs_exact,
     numerics.learning_rate_is_usual,
     numerics.clip_range_is_ordered,

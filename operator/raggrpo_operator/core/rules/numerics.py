@@ -16,6 +16,8 @@ from .base.cel import ON_CPU, PADDED, is_one_of
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
+"""Bounds of vLLM's SamplingParams; lower temperatures are raised to the minimum."""
 LEARNING_RATE_RANGE = (1e-8, 1e-3)
 CONSTANT = LearningRateSchedule.CONSTANT
 _FLASH = is_one_of("model.attention", "Flash")
@@ -33,6 +35,22 @@ _FLASH = is_one_of("model.attention", "Flash")
 def temperature_is_positive(rollout: RolloutSpec) -> bool:
     """Reject greedy sampling: equal completions have no advantage."""
     return rollout.temperature > 0
+
+
+@spec_rule(
+    "spec.rollout",
+    field="temperature",
+    reason=Reason.TEMPERATURE_OUT_OF_RANGE,
+    message="vLLM accepts 0 < temperature ≤ 2 and raises values below 0.01 to 0.01",
+    values=lambda rollout: f"{rollout.temperature:g}",
+    remedy="set rollout.temperature: 0.6, or another value from 0.01 to 2",
+    if_specified=("temperature",),
+    cel="double(self.temperature) == 0.0 || "
+    "double(self.temperature) >= 0.01 && double(self.temperature) <= 2.0",
+)
+def temperature_is_in_range_of_engine(rollout: RolloutSpec) -> bool:
+    """Reject temperatures at which the engine would fail or sample from another distribution."""
+    return rollout.temperature == 0 or MIN_TEMPERATURE <= rollout.temperature <= MAX_TEMPERATURE
 
 
 def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:

@@ -130,6 +130,7 @@ class Reason(StrEnum):
 
     # Loss and optimizer (rules/numerics.py)
     TEMPERATURE_ZERO = "TemperatureZero"
+    TEMPERATURE_OUT_OF_RANGE = "TemperatureOutOfRange"
     LEARNING_RATE_UNUSUAL = "LearningRateUnusual"
     CLIP_RANGE = "ClipRange"
     TOP_P_BELOW_ONE = "TopPBelowOne"

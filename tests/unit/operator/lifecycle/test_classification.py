@@ -164,7 +164,7 @@ def test_reported_failure_is_used_when_exit_code_matches(code: int | None) -> No
 )
 def test_exit_code_message_contains_ray_message(code: int | None, cause: Cause, how: str) -> None:
     end = end_of(FAILED, progress=at(5), exit_code=code, message="Ray's words")
-    assert end == AttemptEnd(cause, f"the driver {how}: Ray's words")
+    assert end == AttemptEnd(cause, f"Ray's words; the driver {how}")
 
 
 def test_ray_out_of_memory_report_is_used_without_exit_code() -> None:

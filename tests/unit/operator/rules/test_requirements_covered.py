@@ -106,9 +106,9 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
             Reason.TWO_TARGETS),
     "C18": ("training.precision", Reason.ATTENTION_UNAVAILABLE, Reason.BF16_UNAVAILABLE,
             Elsewhere("compile always uses dynamic shapes; there is no other setting")),
-    "C19": (Reason.TEMPERATURE_ZERO, Reason.LEARNING_RATE_UNUSUAL, Reason.CLIP_RANGE,
-            Reason.OUT_OF_RANGE, Reason.NO_REWARD, Reason.WARMUP_EXCEEDS_RUN, Reason.DECAY_UNUSED,
-            Reason.TOP_P_BELOW_ONE),
+    "C19": (Reason.TEMPERATURE_ZERO, Reason.TEMPERATURE_OUT_OF_RANGE, Reason.LEARNING_RATE_UNUSUAL,
+            Reason.CLIP_RANGE, Reason.OUT_OF_RANGE, Reason.NO_REWARD, Reason.WARMUP_EXCEEDS_RUN,
+            Reason.DECAY_UNUSED, Reason.TOP_P_BELOW_ONE),
     "C20": (Reason.RETRIEVER_MEMORY_TOO_SMALL,),
 }  # fmt: skip
 

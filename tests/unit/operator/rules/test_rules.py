@@ -672,6 +672,12 @@ ROWS: tuple[Row, ...] = (
         in_mode("Prompt", KB | {"extraBody": {"tenant": "acme"}})),
     Row(numerics.temperature_is_positive, Reason.TEMPERATURE_ZERO, "spec.rollout.temperature",
         {"rollout": {"temperature": 0.0}}, {"rollout": {"temperature": 0.01}}),
+    *(
+        Row(numerics.temperature_is_in_range_of_engine, Reason.TEMPERATURE_OUT_OF_RANGE,
+            "spec.rollout.temperature",
+            {"rollout": {"temperature": rejected}}, {"rollout": {"temperature": accepted}})
+        for rejected, accepted in ((2.01, 2.0), (5.0, 2.0), (100.0, 2.0), (0.009, 0.01))
+    ),
     Row(numerics.top_p_keeps_logprobs_exact, Reason.TOP_P_BELOW_ONE, "spec.rollout.topP",
         {"rollout": {"topP": 0.9}}, {"rollout": {"topP": 1.0}}, severity=WARNING),
     Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,

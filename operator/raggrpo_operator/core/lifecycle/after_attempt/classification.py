@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from raggrpo_api.fields.text import error_first
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -11,6 +12,9 @@ from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     SubmissionStatus,
 )
+
+MAX_LOG_CHARACTERS = 1000
+"""Maximum length of the driver's log in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ def _from_exit_code(attempt: AttemptObserved, progress: Progress | None) -> Atte
     else:
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
     cause = CAUSE_OF_EXIT.get(code or 0, Cause.PROGRAM_ERROR)
-    return AttemptEnd(cause, f"the driver {how}: {attempt.message}")
+    log = error_first(attempt.message, MAX_LOG_CHARACTERS)
+    return AttemptEnd(cause, f"{log}; the driver {how}" if log else f"the driver {how}")
 
 
 def _shortage(reported: str) -> Shortage | None:
