@@ -10,8 +10,6 @@ from raggrpo_trainer.ranks.ranks import task_error
 from support.reported_cases.case import case
 
 FRAMES = "\n".join(f'  File "core_{i}.py", line {i}, in run\n    step()' for i in range(20))
-    f'  File "/opt/vllm/core_{i}.py", line {i}, in run\n    step()' for i in range(20)
-)
 LAST = "ValueError: the model needs 24.1 GiB of KV cache, but 3.2 GiB are available."
 OTHER_LAST = "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"
 TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}\n{LAST}"
@@ -42,8 +40,6 @@ def reason_in_the_output_of_the_engine_core_is_reported(folder: Path) -> None:
     prefix = "(EngineCore_DP0 pid=7) ERROR 11-27 18:00:01 [core.py:866] "
     rows = [*TRACEBACK.splitlines(), "RuntimeError: Worker failed. See stack trace above."]
     output = folder / "worker.err"
-    output.write_text(
-        "\n".join(prefix + row for row in rows)
-    )
+    output.write_text("\n".join(prefix + row for row in rows))
     error = RuntimeError("Engine core initialization failed. See root cause above.")
     assert failure_reason(error, [Output(output, 0)]) == LAST
