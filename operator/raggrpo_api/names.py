@@ -57,6 +57,8 @@ ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Id of a local run in the environment of its processes; a cleanup kills only these processes."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File to which preflight writes its result; in a pod, the termination log."""
+ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
+"""Path of the PEM file with the authorities of `spec.caBundle`."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 
 # --- Values that a job must not use
@@ -64,6 +66,7 @@ SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 RESERVED_ENV: Final = frozenset(
     {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
+        ENV_CA_BUNDLE,
         ENV_RUN_MARK,
         "CUDA_VISIBLE_DEVICES",
         "RAY_ADDRESS",
@@ -106,6 +109,8 @@ RETRIEVER_PORT: Final = 8000
 # --- Files and folders
 
 REWARD_CODE_DIR: Final = "/opt/raggrpo/reward-code"
+CA_BUNDLE_DIR: Final = "/opt/raggrpo/ca-bundle"
+CA_BUNDLE_FILE: Final = "ca.crt"
 ATTEMPTS_DIR: Final = "attempts"
 HEADS_DIR: Final = "heads"
 """Folder below the log folder with the persistent state of Ray heads, by job and cluster."""

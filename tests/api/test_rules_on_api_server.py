@@ -145,6 +145,10 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [{"name": "A", "value": "hf_" + "a" * 20}], [{"name": "TOKENIZERS_MODE", "value": "1"}],
         [{"name": f"A{i}", "value": "中" * 1024} for i in range(11)],
     ],
+    "caBundle": [
+        {}, {"secretKeyRef": REF}, {"configMapKeyRef": REF},
+        {"secretKeyRef": REF, "configMapKeyRef": REF},
+    ],
     "scheduling.priorityClassName": ["", "jobs", "system-node-critical", "systems"],
     "scheduling.tolerations": [
         [{"operator": "Equal"}], [{"operator": "Equal", "key": "k", "value": "v"}],

@@ -14,7 +14,7 @@ from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_api.spec.recovery import RecoverySpec
-from raggrpo_api.spec.resources import EnvVar, ResourcesSpec, SchedulingSpec, Volume
+from raggrpo_api.spec.resources import CaBundle, EnvVar, ResourcesSpec, SchedulingSpec, Volume
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.rollout import RolloutSpec
@@ -68,6 +68,8 @@ class JobSpec(ApiModel):
     """PersistentVolumeClaims mounted into the pods."""
     env: Annotated[list[EnvVar], Field(max_length=64), OPERATIONAL] = []
     """Environment variables of the trainer."""
+    ca_bundle: Annotated[CaBundle | None, OPERATIONAL] = None
+    """Authorities that signed the certificates of endpoints, judges and reward services."""
     scheduling: Annotated[SchedulingSpec, OPERATIONAL] = SchedulingSpec()
     """Queue, priority, node selector and tolerations."""
     suspend: Annotated[bool, OPERATIONAL] = False

@@ -5,7 +5,16 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.fields.base import AbsolutePath, ApiModel, Cpu, EnvName, Memory, Name, SecretKeyRef
+from raggrpo_api.fields.base import (
+    AbsolutePath,
+    ApiModel,
+    ConfigMapKeyRef,
+    Cpu,
+    EnvName,
+    Memory,
+    Name,
+    SecretKeyRef,
+)
 from raggrpo_api.fields.kubernetes_names import (
     LabelValue,
     ObjectName,
@@ -103,6 +112,18 @@ class Toleration(ApiModel):
         str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)?$", max_length=32)
     ] = ""
     """Taint effect; empty: all."""
+
+
+class CaBundle(ApiModel):
+    """Certificates (PEM) of private authorities, in addition to those of the image.
+
+    For a local run, export RAGGRPO_CA_BUNDLE with the path of the file.
+    """
+
+    secret_key_ref: SecretKeyRef | None = None
+    """Secret key that contains the certificates."""
+    config_map_key_ref: ConfigMapKeyRef | None = None
+    """ConfigMap key that contains the certificates."""
 
 
 class SchedulingSpec(ApiModel):

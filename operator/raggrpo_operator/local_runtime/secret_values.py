@@ -3,18 +3,21 @@
 from collections.abc import Iterator, Mapping
 
 from raggrpo_api.fields.base import SecretKeyRef
-from raggrpo_api.names import secret_env
+from raggrpo_api.names import ENV_CA_BUNDLE, secret_env
 from raggrpo_api.spec.job_spec import JobSpec
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return a line with a remedy for each Secret key whose environment variable is not set."""
-    return [
+    """Return a line with a remedy for each reference whose environment variable is not set."""
+    missing = [
         f"{user} refers to key {ref.key} of Secret {ref.name}: "
         f"export {secret_env(ref.name, ref.key)}=..."
         for user, ref in _references(spec)
         if secret_env(ref.name, ref.key) not in environment
     ]
+    if spec.ca_bundle is not None and ENV_CA_BUNDLE not in environment:
+        missing.append(f"spec.caBundle: export {ENV_CA_BUNDLE}=/path/to/ca.crt")
+    return missing
 
 
 def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:

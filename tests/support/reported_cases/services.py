@@ -8,24 +8,27 @@ from typing import Any
 
 import pytest
 
+from raggrpo_api import names
 from raggrpo_api.spec.retrieval import ActorOutput, RetrievalEndpoint, RetrievalSpec
+from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_operator.reporting.report import write_report
-from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.driver.loop import TrainState, train
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import ONE_TRY
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.retrieval.client import Passages, RetrievalClient
-from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rewards.rewards import Rewards, RewardSample
 from raggrpo_trainer.sample_failures import RetrievalFailed
 from support.builders.trainer.reports import Published, make_config
 from support.fakes.fake_engine_pool import in_turn
 from support.fakes.fake_training_loop import EndingStore, FakePool, make_components
 from support.reported_cases.case import case
 from support.servers.faulty_server import always, serving
+from support.servers.private_authority import Certificate, make_certificate
 
 HIT = {"id": "1", "text": "Tea", "score": 1.0}
 PARTIAL_RESULTS: list[tuple[Any, str]] = [
@@ -125,6 +128,50 @@ def chunks_of_a_document_have_different_ids(
     """The id of a chunk takes precedence over the id of its document."""
     answer, ids = given
     assert [each.id for each in retrieve(answer)] == ids
+
+
+@case("S5", fault="The certificate of a service is signed by a private authority")
+def private_authority_is_trusted_if_specified(folder: Path) -> None:
+    """Calls fail with the field as remedy, and succeed with the authority's certificate."""
+    asyncio.run(_call_with_private_authority(make_certificate(folder)))
+
+
+async def _call_with_private_authority(certificate: Certificate) -> None:
+    answer = {"results": [HIT], "score": 0.5, "choices": [{"message": {"content": "Grade: 5"}}]}
+    async with serving(always(answer), certificate) as server:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv(names.ENV_CA_BUNDLE, raising=False)
+            for failure in await _failures(server.url):
+                assert failure.cause is FailureCause.TLS_FAILURE
+                assert "spec.caBundle" in failure.detail
+                assert not failure.transient
+            assert server.requests == []
+            patch.setenv(names.ENV_CA_BUNDLE, str(certificate.authority))
+            assert await _failures(server.url) == []
+            assert len(server.requests) == 3
+            patch.setenv(names.ENV_CA_BUNDLE, str(certificate.key))
+            assert [each.cause for each in await _failures(server.url)] == ["TlsFailure"] * 3
+
+
+async def _failures(url: str) -> list[CallFailed]:
+    """Return the failures of an endpoint, a judge and a reward service at `url`."""
+    endpoint = RetrievalEndpoint.model_validate({"name": "kb", "protocol": "Http", "url": url})
+    spec = RetrievalSpec(endpoints=[endpoint])
+    judge = {"model": "grader", "prompt": "Grade {completion}", "retries": 0}
+    failures: list[CallFailed] = []
+    async with RetrievalClient(spec, {}, retry=ONE_TRY) as client:
+        try:
+            await client.retrieve("kb", "tea", sample="1")
+        except CallFailed as failure:
+            failures.append(failure)
+    for term in ({"name": "Judge", "judge": judge}, {"name": "Http"}):
+        reward = RewardSpec.model_validate({"functions": [{**term, "url": url}]})
+        async with Rewards(reward, spec, ONE_TRY) as rewards:
+            try:
+                await rewards.score(RewardSample("1", "tea?", "tea"))
+            except CallFailed as failure:
+                failures.append(failure)
+    return failures
 
 
 @case("S6", fault="Refused calls are counted as answered, or not counted at all")

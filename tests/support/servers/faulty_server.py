@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .private_authority import Certificate
+
 
 @dataclass(frozen=True)
 class Received:
@@ -41,10 +43,16 @@ class FaultyServer:
 
 
 @asynccontextmanager
-async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
-    """Serve GET and POST / with `respond` on a free port of 127.0.0.1 until the block ends."""
+async def serving(
+    respond: Respond, certificate: Certificate | None = None
+) -> AsyncIterator[FaultyServer]:
+    """Serve GET and POST / with `respond` on a free port of 127.0.0.1 until the block ends.
+
+    With `certificate`, the server uses TLS.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
-    faulty = FaultyServer(url=f"http://127.0.0.1:{listener.getsockname()[1]}/")
+    scheme = "https" if certificate else "http"
+    faulty = FaultyServer(url=f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/")
 
     async def endpoint(request: Request) -> Response:
         received = Received(
@@ -63,7 +71,10 @@ async def serving(respond: Respond) -> AsyncIterator[FaultyServer]:
             faulty.in_flight -= 1
 
     app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    if certificate:
+        config.ssl_certfile, config.ssl_keyfile = certificate.file, certificate.key
+    server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield faulty

@@ -17,6 +17,13 @@ from .pool import HttpResponse
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed."""
 
+UNKNOWN_AUTHORITY_CODES: Final = frozenset({18, 19, 20, 21})
+"""Results of OpenSSL's X509_verify_cert for certificates of unknown authorities."""
+CA_REMEDY: Final = (
+    "if a private authority signed the certificate, specify the authority's certificate in "
+    "spec.caBundle"
+)
+
 
 def is_transient_status(status: int) -> bool:
     """Return whether a retry after this status may succeed."""
@@ -75,6 +82,10 @@ def cause_and_detail(error: Exception) -> tuple[FailureCause, str]:
             detail = (
                 f"TLS handshake interrupted ({fault}); check that the load balancer has a backend"
             )
+        case aiohttp.ClientConnectorCertificateError(certificate_error=fault):
+            cause, detail = FailureCause.TLS_FAILURE, str(fault)
+            if getattr(fault, "verify_code", 0) in UNKNOWN_AUTHORITY_CODES:
+                detail += f"; {CA_REMEDY}"
         case aiohttp.ClientSSLError(os_error=fault):
             cause, detail = FailureCause.TLS_FAILURE, str(fault)
         case aiohttp.ClientConnectorError(os_error=fault):

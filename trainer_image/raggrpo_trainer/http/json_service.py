@@ -267,7 +267,7 @@ class JsonService:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             cause, detail = cause_and_detail(error)
             transient = cause not in (FailureCause.TLS_FAILURE, FailureCause.BAD_JSON)
-            detail = self._without_secrets(detail)
+            detail = self._without_secrets(detail, DETAIL_CHARACTERS)
             raise CallFailed(cause, detail, transient=transient) from None  # hides the URL
 
     def _excerpt(self, response: HttpResponse) -> str:

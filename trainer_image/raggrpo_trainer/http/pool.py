@@ -1,6 +1,8 @@
 """A pool of HTTP connections. Must not depend on services or retries."""
 
 import asyncio
+import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +10,9 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+from raggrpo_api import names
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .responses import MAX_RESPONSE_BYTES, ResponseTooLarge
 
@@ -51,7 +56,8 @@ class HttpPool:
     ) -> HttpResponse:
         """Send a request and return the response.
 
-        Raises ClientError, OSError, ResponseTooLarge, or ValueError for an invalid header.
+        Raises ClientError, OSError, ResponseTooLarge, ValueError for an invalid header, or
+        CallFailed if the file of `spec.caBundle` is invalid.
         """
         for _ in range(2):  # lets the event loop detect connections closed by servers
             await asyncio.sleep(0)
@@ -69,16 +75,38 @@ class HttpPool:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
+        if "_session" in self.__dict__:  # a call created it
+            await self._session.close()
 
     @cached_property
     def _session(self) -> ClientSession:
         """The session, created by the first call because it requires a running event loop."""
         return ClientSession(
-            connector=TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, use_dns_cache=False),
+            connector=TCPConnector(
+                limit=0,
+                keepalive_timeout=IDLE_SECONDS,
+                use_dns_cache=False,
+                ssl=tls_context(os.environ.get(names.ENV_CA_BUNDLE, "")),
+            ),
             cookie_jar=DummyCookieJar(),  # sticky-session cookies would defeat load balancing
             timeout=ClientTimeout(),
         )
+
+
+def tls_context(ca_file: str) -> ssl.SSLContext | bool:
+    """Return a context that trusts the authorities in `ca_file`, too, or True for the default.
+
+    Raises CallFailed (TlsFailure) if the file does not contain certificates.
+    """
+    if not ca_file:
+        return True
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ValueError) as error:
+        detail = f"spec.caBundle: {ca_file} contains no certificate in PEM format: {error}"
+        raise CallFailed(FailureCause.TLS_FAILURE, detail) from error
+    return context
 
 
 async def _read_bounded(response: ClientResponse) -> bytes:

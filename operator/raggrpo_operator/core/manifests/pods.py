@@ -9,7 +9,7 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.resources import Device, Toleration
+from raggrpo_api.spec.resources import CaBundle, Device, Toleration
 from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 
@@ -32,9 +32,12 @@ def pod_spec(
     container: Manifest,
     *,
     sizing: PodSizing,
-    with_reward_code: bool = False,
+    for_driver: bool = False,
 ) -> Manifest:
-    """Return the spec of a pod with one container."""
+    """Return the spec of a pod with one container.
+
+    `for_driver` adds what driver and preflight need: reward code and authorities of services.
+    """
     spec = plan.spec
     scheduling = spec.scheduling
     volumes = [
@@ -45,8 +48,10 @@ def pod_spec(
     if sizing.shm:  # KubeRay's default volume would be as large as the memory limit
         shm = {"medium": "Memory", "sizeLimit": sizing.shm}
         volumes.append({"name": "shared-mem", "emptyDir": shm})
-    if with_reward_code and (code := spec.reward.code_from.config_map):
+    if for_driver and (code := spec.reward.code_from.config_map):
         volumes.append({"name": "reward-code", "configMap": {"name": code}})
+    if for_driver and spec.ca_bundle:
+        volumes.append(_ca_bundle_volume(spec.ca_bundle))
     pod: Manifest = {
         "serviceAccountName": settings.service_account,
         "automountServiceAccountToken": False,
@@ -80,7 +85,7 @@ def container(
     *,
     sizing: PodSizing,
     env: Sequence[Manifest],
-    with_reward_code: bool = False,
+    for_driver: bool = False,
     read_only_claims: bool = False,
 ) -> Manifest:
     """Return a container whose memory and GPU requests equal its limits."""
@@ -99,8 +104,10 @@ def container(
     ]
     if sizing.shm:
         mounts.append({"name": "shared-mem", "mountPath": "/dev/shm"})
-    if with_reward_code and spec.reward.code_from.config_map:
+    if for_driver and spec.reward.code_from.config_map:
         mounts.append({"name": "reward-code", "mountPath": names.REWARD_CODE_DIR, "readOnly": True})
+    if for_driver and spec.ca_bundle:
+        mounts.append({"name": "ca-bundle", "mountPath": names.CA_BUNDLE_DIR, "readOnly": True})
     gpus = {spec.resources.gpu_resource_name: str(sizing.gpus)} if sizing.gpus else {}
     return {
         "name": name,
@@ -126,22 +133,26 @@ def container(
 
 
 def trainer_env(
-    spec: JobSpec, own: Mapping[str, str], *, with_headers: bool = False, with_code: bool = False
+    spec: JobSpec, own: Mapping[str, str], *, for_driver: bool = False
 ) -> list[Manifest]:
-    """Return the environment: the operator's variables `own`, job variables and header Secrets.
+    """Return the environment: the operator's variables `own` and the job's variables.
 
+    `for_driver` adds the Secrets of headers, and the paths of reward code and authorities.
     Variables of the job override `own`; the rules reject reserved names.
     """
     env = {variable["name"]: variable for variable in plain_env(own)}
-    if with_code and spec.reward.code_from.config_map:
+    if for_driver and spec.reward.code_from.config_map:
         env["PYTHONPATH"] = _plain("PYTHONPATH", names.REWARD_CODE_DIR)
+    if for_driver and spec.ca_bundle:
+        path = f"{names.CA_BUNDLE_DIR}/{names.CA_BUNDLE_FILE}"
+        env[names.ENV_CA_BUNDLE] = _plain(names.ENV_CA_BUNDLE, path)
     for variable in spec.env:
         ref = variable.secret_key_ref
         plain = _plain(variable.name, variable.value)
         env[variable.name] = _from_secret(variable.name, ref) if ref is not None else plain
     headers = [header for each in spec.retrieval.endpoints for header in each.headers]
     headers += [header for _, judge in spec.reward.judges for header in judge.headers]
-    for ref in (header.secret_key_ref for header in headers if with_headers):
+    for ref in (header.secret_key_ref for header in headers if for_driver):
         if ref is not None:
             name = names.secret_env(ref.name, ref.key)
             env[name] = _from_secret(name, ref)
@@ -174,6 +185,16 @@ def _from_secret(name: str, reference: SecretKeyRef) -> Manifest:
 def claim_volume(name: str) -> str:
     """Return the volume name of a claim; the prefix avoids collisions with other volumes."""
     return f"claim-{name}"
+
+
+def _ca_bundle_volume(bundle: CaBundle) -> Manifest:
+    if secret := bundle.secret_key_ref:
+        items = [{"key": secret.key, "path": names.CA_BUNDLE_FILE}]
+        return {"name": "ca-bundle", "secret": {"secretName": secret.name, "items": items}}
+    config_map = bundle.config_map_key_ref
+    assert config_map is not None  # guaranteed by a rule
+    items = [{"key": config_map.key, "path": names.CA_BUNDLE_FILE}]
+    return {"name": "ca-bundle", "configMap": {"name": config_map.name, "items": items}}
 
 
 def _claims(spec: JobSpec) -> list[Manifest]:

@@ -25,9 +25,9 @@ def render_preflight_pod(
     plan = action.plan
     sized = sizing_for(plan.sizing, PodRole.PREFLIGHT)
     own = seal(action.config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: TERMINATION_LOG}
-    env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
+    env = trainer_env(plan.spec, own, for_driver=True)
     preflight = container(
-        plan, settings, names.PREFLIGHT_CONTAINER, sizing=sized, env=env, with_reward_code=True
+        plan, settings, names.PREFLIGHT_CONTAINER, sizing=sized, env=env, for_driver=True
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
         "terminationMessagePath": TERMINATION_LOG,
@@ -37,6 +37,6 @@ def render_preflight_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": child_metadata(job, names.preflight_name(job.name, job.uid), labels=labels),
-        "spec": pod_spec(plan, settings, preflight, sizing=sized, with_reward_code=True)
+        "spec": pod_spec(plan, settings, preflight, sizing=sized, for_driver=True)
         | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
     }

@@ -68,9 +68,9 @@ def _head(
     sizing = sizing_for(plan.sizing, PodRole.HEAD)
     store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{job.uid}/{action.name}"
     own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
-    env = trainer_env(plan.spec, own, with_headers=True, with_code=True)
+    env = trainer_env(plan.spec, own, for_driver=True)
     ray_head = container(
-        plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, with_reward_code=True
+        plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, for_driver=True
     ) | {
         "ports": [
             {"name": "gcs-server", "containerPort": GCS_PORT},
@@ -96,7 +96,7 @@ def _head(
                 "labels": pod_labels(job, PodRole.HEAD) | labels,
                 "annotations": {OVERWRITE_COMMAND: "true"},
             },
-            "spec": pod_spec(plan, settings, ray_head, sizing=sizing, with_reward_code=True)
+            "spec": pod_spec(plan, settings, ray_head, sizing=sizing, for_driver=True)
             | _grace_and_affinity(action),
         },
     }

@@ -130,6 +130,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     names_and_secrets.mount_path_has_no_colon,
     names_and_secrets.variable_has_one_source,
     names_and_secrets.header_has_one_source,
+    names_and_secrets.ca_bundle_has_one_source,
     names_and_secrets.secret_names_have_no_value,
     names_and_secrets.values_contain_no_secret,
     names_and_secrets.urls_contain_no_secret,

@@ -8,7 +8,7 @@ from raggrpo_api.fields.addresses import url_problem
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.fields.json_values import iter_texts
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.resources import EnvVar, Volume
+from raggrpo_api.spec.resources import CaBundle, EnvVar, Volume
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction
 from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN, is_secret_name
@@ -172,6 +172,18 @@ def mount_path_has_no_colon(volume: Volume) -> bool:
 def variable_has_one_source(variable: EnvVar) -> bool:
     """Reject a variable with both a value and a Secret reference."""
     return not (variable.value and variable.secret_key_ref)
+
+
+@spec_rule(
+    "spec.caBundle",
+    reason=Reason.ONE_SOURCE_OF_VALUE,
+    message="exactly one of secretKeyRef and configMapKeyRef is required",
+    remedy="specify one of the two",
+    cel="has(self.secretKeyRef) != has(self.configMapKeyRef)",
+)
+def ca_bundle_has_one_source(bundle: CaBundle) -> bool:
+    """Require either a Secret or a ConfigMap."""
+    return (bundle.secret_key_ref is None) != (bundle.config_map_key_ref is None)
 
 
 @spec_rule(

@@ -33,3 +33,13 @@ def test_empty_secret_variable_is_not_reported_as_missing() -> None:
     spec = make_job({"env": ENV}).spec
 
     assert missing_secrets(spec, {"RAGGRPO_SECRET_WANDB_KEY": ""}) == []
+
+
+def test_ca_bundle_requires_variable_with_path_of_file() -> None:
+    reference = {"name": "authorities", "key": "ca.crt"}
+    spec = make_job({"caBundle": {"configMapKeyRef": reference}}).spec
+
+    [missing] = missing_secrets(spec, {})
+    assert missing == "spec.caBundle: export RAGGRPO_CA_BUNDLE=/path/to/ca.crt"
+    assert missing_secrets(spec, {"RAGGRPO_CA_BUNDLE": "/etc/ca.crt"}) == []
+    assert trainer_env(spec, {"RAGGRPO_CA_BUNDLE": "/c"})["RAGGRPO_CA_BUNDLE"] == "/c"

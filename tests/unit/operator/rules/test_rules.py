@@ -603,6 +603,11 @@ ROWS: tuple[Row, ...] = (
     Row(names_and_secrets.variable_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.env[0]",
         {"env": [{"name": "HOME", "value": "/x", "secretKeyRef": REF}]},
         {"env": [{"name": "HOME", "value": "/x"}]}),
+    *(
+        Row(names_and_secrets.ca_bundle_has_one_source, Reason.ONE_SOURCE_OF_VALUE,
+            "spec.caBundle", {"caBundle": sources}, {"caBundle": {"secretKeyRef": REF}})
+        for sources in ({}, {"secretKeyRef": REF, "configMapKeyRef": REF})
+    ),
     Row(names_and_secrets.header_has_one_source, Reason.ONE_SOURCE_OF_VALUE,
         "spec.retrieval.endpoints[0].headers[0]",
         in_mode("Prompt", KB | {"headers": [{"name": "X-Client"}]}),
