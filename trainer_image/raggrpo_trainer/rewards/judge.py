@@ -101,8 +101,8 @@ class JudgeReward:
             return await self._post(with_format)
         try:
             # A server may reject the format with any status, so a failure is not an outage yet.
-            reply = await self._service.post_once(Request(with_format), self._timeout_seconds)
-            grade = self._service.parse(reply, self._parse)
+            request = Request(with_format)
+            grade = await self._service.post_once(request, self._parse, self._timeout_seconds)
         except CallFailed as failure:
             if failure.cause in REJECTIONS:
                 grade = await self._post(body)

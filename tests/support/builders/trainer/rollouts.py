@@ -1,6 +1,7 @@
 """Rollouts of one step with a fake engine and real services and rewards."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -24,6 +25,7 @@ async def make_collector(
     pool: FakeEnginePool,
     env: Mapping[str, str] | None = None,
     outages: Outages | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Collector]:
     """Yield a collector that samples from `pool`."""
     headers = endpoint_headers(config.retrieval, env or {})
@@ -33,7 +35,7 @@ async def make_collector(
         Rewards(config.reward, config.retrieval, outages=outages) as rewards,
     ):
         engines = cast(EnginePool, pool)
-        yield Collector(config, TOKENIZER, composer, engines, retrieval, rewards)
+        yield Collector(config, TOKENIZER, composer, engines, retrieval, rewards, clock)
     composer.close()
 
 

@@ -215,18 +215,10 @@ async def test_rag_calls_of_reward_count_as_retrieval_seconds(tmp_path: Path) ->
     async with serving(respond_slowly) as actor, serving(REFERENCE) as reference:
         config = make_sales_config(tmp_path, actor.url, reference.url)
         pool = FakeEnginePool(in_turn(make_fields("rates")))
-        headers = endpoint_headers(config.retrieval, SECRETS)
-        async with (
-            RetrievalClient(config.retrieval, headers, retry=ONE_TRY) as retrieval,
-            Rewards(config.reward, config.retrieval) as rewards,
-        ):
-            composer = Composer(config, TOKENIZER)
-            collector = Collector(config, TOKENIZER, composer, cast(EnginePool, pool), retrieval,
-                                  rewards, clock=lambda: time)  # fmt: skip
+        async with make_collector(config, pool, SECRETS, clock=lambda: time) as collector:
             prompts = [make_prompt(7, "write the fields", CONTEXT)]
             batch = await collector.prepare(1, prompts, Sampling(1, temperature=1.0, top_p=1.0))
             rollouts = await collector.collect(batch)
-            composer.close()
 
     assert rollouts.seconds_since(0.0) == {"retrieve": 5.0, "generate": 0.0, "reward": 0.0}
 
