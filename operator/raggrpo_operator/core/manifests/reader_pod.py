@@ -42,9 +42,9 @@ def render_trainer_pod(job: RagGrpoJob, name: str, image: str, config: TrainerCo
     settings = _settings(image)
     sizing = sizing_for(plan.sizing, PodRole.PREFLIGHT)
     own = seal(config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: PREFLIGHT_OUTPUT}
-    env = trainer_env(resolved, own, with_headers=True, with_code=True)
-    tools = container(plan, settings, READER, sizing=sizing, env=env, with_reward_code=True)
-    return _sleeping_pod(job, name, plan, settings, tools, sizing, with_reward_code=True)
+    env = trainer_env(resolved, own, for_driver=True)
+    tools = container(plan, settings, READER, sizing=sizing, env=env, for_driver=True)
+    return _sleeping_pod(job, name, plan, settings, tools, sizing, for_driver=True)
 
 
 def _settings(image: str) -> ClusterSettings:
@@ -59,7 +59,7 @@ def _sleeping_pod(
     main: Manifest,
     sizing: PodSizing,
     *,
-    with_reward_code: bool = False,
+    for_driver: bool = False,
 ) -> Manifest:
     """Return a pod in which commands can be run for MAX_SECONDS."""
     metadata = child_metadata(job.metadata, name)
@@ -77,7 +77,7 @@ def _sleeping_pod(
             settings,
             main | {"command": ["sleep", str(MAX_SECONDS)]},
             sizing=sizing,
-            with_reward_code=with_reward_code,
+            for_driver=for_driver,
         )
         | {
             "restartPolicy": "Never",
