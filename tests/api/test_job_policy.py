@@ -81,6 +81,10 @@ def make_secret(name: str) -> dict[str, Any]:
     return {"name": "WANDB_API_KEY", "secretKeyRef": {"name": name, "key": "key"}}
 
 
+def make_authorities(secret: str) -> dict[str, Any]:
+    return {"secretKeyRef": {"name": secret, "key": "ca.crt"}}
+
+
 def make_claim(name: str) -> dict[str, Any]:
     work = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
     return {"spec.volumes": [work, {"name": "more", "claimName": name, "mountPath": "/mnt/more"}]}
@@ -98,6 +102,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "claim": make_claim("results"),
     "secret": {"spec.env": [make_secret("wandb"), {"name": "A", "value": "b"}]},
     "pull secret": {"spec.imagePullSecrets": ["wandb"]},
+    "secret of authorities": {"spec.caBundle": make_authorities("wandb")},
     "endpoint": make_endpoint(),
     "managed endpoint": make_endpoint(url="", managed={"corpus": "/mnt/runs/corpus.jsonl"}),
     "endpoint that is its prefix": make_endpoint(url="https://rag.example.com"),
@@ -129,6 +134,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "claim": (make_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
     "secret": ({"spec.env": [make_secret("theirs")]}, "every Secret must be one of wandb"),
     "pull secret": ({"spec.imagePullSecrets": ["theirs"]}, "every Secret must be one of wandb"),
+    "secret of authorities": (
+        {"spec.caBundle": make_authorities("theirs")}, "every Secret must be one of wandb",
+    ),
     "secret of a header": (
         make_endpoint(headers=[make_secret("theirs") | {"name": "Authorization"}]),
         "every header's secretKeyRef.name must be one of wandb",
@@ -181,6 +189,8 @@ def test_job_policy_applies_to_existing_job_on_spec_change(limited: Limited) -> 
         ({"volumes": [make_claim("theirs")["spec.volumes"][1]]}, "jobPolicy.allowedClaims"),
         ({"env": [make_secret("theirs")]}, "jobPolicy.allowedSecrets"),
         ({"imagePullSecrets": ["theirs"]}, "jobPolicy.allowedSecrets"),
+        ({"caBundle": make_authorities("theirs")}, "jobPolicy.allowedSecrets"),
+        ({"image": "ours/trainer:0.1.0", "caBundle": make_authorities("wandb")}, ""),
         ({"scheduling.priorityClassName": "other"}, "jobPolicy.allowedPriorityClasses"),
         (
             {"scheduling.tolerations": [{"key": "node-role.kubernetes.io/control-plane"}]},
