@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from raggrpo_api import names
@@ -40,6 +41,7 @@ def has_reason(reason: str) -> Callable[[Manifest], bool]:
     return lambda status: bool(condition(status, "Reconciling")["reason"] == reason)
 
 
+@pytest.mark.row("B34")
 async def test_deleted_and_changed_network_policies_of_running_job_are_restored(
     environment: OperatorEnvironment,
 ) -> None:
@@ -78,6 +80,7 @@ async def test_network_policy_of_running_job_follows_settings(
     await environment.until_true(admits_scraper)
 
 
+@pytest.mark.row("B34")
 async def test_replaced_installation_key_is_reported_and_restored_without_restart(
     environment: OperatorEnvironment, tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ async def test_operator_without_installation_key_starts_and_recovers(
     assert "restarts" not in status
 
 
+@pytest.mark.row("B34")
 async def test_second_operator_backs_off_and_takes_over_after_uninstallation(
     environment: OperatorEnvironment, operator_account: Account, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def run(server: ApiServer, *arguments: str) -> "subprocess.CompletedProcess[str]
     return kubectl_raggrpo(*arguments, kubeconfig=server.kubeconfig)
 
 
+@pytest.mark.row("B35")
 def test_suspend_and_resume_edit_the_spec(api_server: ApiServer, job: str) -> None:
     refused = run(api_server, "resume", "small", "-n", job)
     assert "job small is not suspended" in refused.stderr

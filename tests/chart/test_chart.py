@@ -471,6 +471,37 @@ def test_alerts_and_dashboard_panels_use_existing_metrics(chart: Chart) -> None:
     assert names - series() == set()
 
 
+def test_alerts_link_to_sections_of_the_runbook_page(chart: Chart) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "respond-to-alerts.md").read_text()
+    anchors = {heading.lower() for heading in re.findall(r"^## (\w+)$", page, re.MULTILINE)}
+    values = {"metrics": {"prometheusRule": {"enabled": True, "runbooks": "https://runbooks"}}}
+
+    groups = one(chart.render(values), "PrometheusRule")["spec"]["groups"]
+
+    urls = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert {url.partition("#")[0] for url in urls} == {"https://runbooks"}
+    assert sorted(url.partition("#")[2] for url in urls) == sorted(anchors)
+    assert {"raggrpojobfailed", "raggrpojobstranded"} <= anchors
+
+
+def test_panels_of_jobs_filter_by_namespace(chart: Chart) -> None:
+    board = yaml.safe_load(one(chart.render(EVERYTHING), "ConfigMap")["data"]["raggrpo.json"])
+
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    of_jobs = [query for query in queries if "raggrpo_operator_" not in query]
+    assert [query for query in of_jobs if 'namespace=~"$namespace"' not in query] == []
+
+
+def test_monitors_are_omitted_without_kinds_of_prometheus(chart: Chart) -> None:
+    monitoring = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    served = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in monitoring]
+    without = chart.render(EVERYTHING, "--api-versions=v1/Pod")
+    with_prometheus = chart.render(EVERYTHING, "--api-versions=v1/Pod", *served)
+
+    assert not monitoring & {each["kind"] for each in without}
+    assert monitoring <= {each["kind"] for each in with_prometheus}
+
+
 def test_service_and_pod_monitors_select_existing_targets(chart: Chart) -> None:
     manifests = chart.render(EVERYTHING)
     service = one(manifests, "Service")

@@ -75,7 +75,7 @@ def pods_of(job: TrainingJob) -> set[str]:
 
 
 def steps_done(status: Status) -> int:
-    return int(status["progress"]["step"])
+    return int(status["progress"].get("step", 0))
 
 
 @pytest.mark.row("D10")

@@ -78,7 +78,7 @@ def test_running_job_survives_operator_upgrade_and_leader_loss(
         assert status["pinned"]["image"].endswith(replaceable_operator.trainer)
 
         install(cluster, later, next_sources)
-        job.wait_for_steps(job.status()["attempts"][0]["toStep"] + 2, attempt=1)
+        job.wait_for_steps(job.status()["attempts"][0].get("toStep", 0) + 2, attempt=1)
         job.kill_driver()
         status = job.wait_for_steps(5, attempt=2)
         assert status["attempts"][0]["tier"] == "WarmCluster"

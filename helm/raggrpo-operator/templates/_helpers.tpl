@@ -103,3 +103,10 @@ seccompProfile: {type: RuntimeDefault}
   resourceNames: [raggrpo-jobs]
   verbs: [get, patch]
 {{- end -}}
+
+{{/* Whether the API server serves a kind of the Prometheus operator; (dict "root" $ "kind" "PodMonitor").
+     Without access to a cluster, API versions are unknown. */}}
+{{- define "raggrpo.hasMonitoring" -}}
+{{- $kinds := .root.Capabilities.APIVersions -}}
+{{- if or ($kinds.Has (printf "monitoring.coreos.com/v1/%s" .kind)) (not ($kinds.Has "v1/Pod")) -}}true{{- end -}}
+{{- end -}}

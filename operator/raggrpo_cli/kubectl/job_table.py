@@ -35,7 +35,7 @@ def columns(
 
 
 def cells_of_job(job: RagGrpoJob, cells: Iterable[str], *, all_namespaces: bool) -> list[str]:
-    """Return the cells of a job's row, which begins with its name."""
+    """Return the cells of a job's row, starting with its name."""
     about = job.metadata
     return [*([about.namespace] if all_namespaces else []), about.name, *cells]
 

@@ -115,7 +115,7 @@ class TrainingJob:
         def has_steps(status: Status) -> bool:
             newest = (status.get("attempts") or [{}])[0]
             has_started = newest.get("number") == attempt and newest.get("fromStep") is not None
-            return has_started and newest["toStep"] >= newest["fromStep"] + steps
+            return has_started and newest.get("toStep", 0) >= newest["fromStep"] + steps
 
         return self.wait_until(has_steps, f"{steps} steps of attempt {attempt}")
 

@@ -23,6 +23,7 @@ GAUGES = {
     "effective_training_time_ratio": "Share of time spent on retained steps.",
     "waiting_time_ratio": "Share of time spent waiting for unavailable services.",
     "waiting_for_endpoint": "1 if the job is waiting for an unavailable service.",
+    "reconcile_failing": "1 if the operator cannot reconcile the job; see condition Reconciling.",
     "not_learning": "1 if recent steps show that the job learns nothing.",
     "stalls": "Attempts that ended with cause Stalled.",
     "gpus": "GPUs requested by the job.",
@@ -48,8 +49,8 @@ class JobSeries(Collector):
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
 
-    def update(self, key: JobKey, job: RagGrpoJob) -> None:
-        """Update the series of a job."""
+    def update(self, key: JobKey, job: RagGrpoJob, *, is_failing: bool = False) -> None:
+        """Update the series of a job; `is_failing` is whether its last reconcile failed."""
         status = job.status
         values = {
             "progress_ratio": status.progress.progress_percentage / 100,
@@ -59,6 +60,7 @@ class JobSeries(Collector):
             "lost_steps": status.restarts.lost_steps,
             "waiting_time_ratio": float(status.waiting_time_ratio or 0),
             "waiting_for_endpoint": is_true(status, ConditionType.WAITING_FOR_ENDPOINT),
+            "reconcile_failing": is_failing,
             "not_learning": is_true(status, ConditionType.NOT_LEARNING),
             "stalls": status.restarts.by_cause.get("Stalled", 0),
             "gpus": status.sizing.gpus,

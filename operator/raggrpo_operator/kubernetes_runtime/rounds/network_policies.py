@@ -1,6 +1,6 @@
 """`NetworkPolicies`: restore and update the NetworkPolicies of jobs that have pods.
 
-A policy is missing if somebody deleted it. It is outdated if somebody changed it, or if the
+A deleted policy is missing. A policy is outdated if it was changed, or if the
 settings or the release of the operator have changed since the job started.
 """
 

@@ -115,6 +115,7 @@ class Reconciler:
         except OperatorError as error:
             self._lateness.record_failure(key)
             await self._report(key, runtime.body, error)
+            self._metrics.jobs.update(key, job, is_failing=True)
             raise
         if runtime.error is not None:
             await self._report(key, runtime.body, runtime.error)
@@ -123,7 +124,7 @@ class Reconciler:
             await self._context.writer.report_error(
                 runtime.body, decision.status, ConditionReason.RECONCILED
             )
-        self._metrics.jobs.update(key, after)
+        self._metrics.jobs.update(key, after, is_failing=runtime.error is not None)
         delay = decision.requeue_after
         self._lateness.record_success(key, delay)
         self._pace.set_busy(key, is_busy=delay is not None)
