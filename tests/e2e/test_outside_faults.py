@@ -142,10 +142,10 @@ def test_second_operator_backs_off(job: TrainingJob, operator: Images) -> None:
     run([*helm, "install", "second", chart, *where, "--set", ",".join(values)])
     try:
         deadline = time.monotonic() + SYNC_SECONDS
-        while not (found := other_operator_events(job)):
+        while not (events := other_operator_events(job)):
             assert time.monotonic() < deadline
             time.sleep(1)
-        assert f"{SYSTEM}/{RELEASE}" in found[0]["note"]
+        assert f"{SYSTEM}/{RELEASE}" in events[0]["note"]
         step = job.status()["progress"]["step"]
         status = job.wait_until(lambda now: now["progress"]["step"] > step, "progress")
     finally:
