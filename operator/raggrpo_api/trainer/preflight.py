@@ -16,6 +16,7 @@ class CheckId(StrEnum):
     PATHS = "Paths"
     MODEL_READABLE = "ModelReadable"
     MODEL_FAMILY = "ModelFamily"
+    TOKENIZER = "Tokenizer"
     DATA_READABLE = "DataReadable"
     DATA_COLUMNS = "DataColumns"
     SAMPLE_LENGTHS = "SampleLengths"
@@ -70,6 +71,8 @@ class Facts(ApiModel):
     context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     row_layout: RowLayout | None = None
     """Row layout in which the model trains exactly; null if unknown."""
+    prompt_start: Annotated[ShortText, Field(max_length=64)] = ""
+    """Special tokens that the tokenizer puts before prompts, such as <bos>."""
     rows: Annotated[int, Field(ge=0, le=1_000_000_000_000)] = 0
     """Rows of the training files, at most data.maxSamples."""
     corpus_bytes: Annotated[int, Field(ge=0, le=1_000_000_000_000_000)] = 0

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from raggrpo_quickstart import model, records
-from raggrpo_trainer.data.prompts import load_tokenizer
+from raggrpo_trainer.data.tokenizer import load_tokenizer
 
 SAMPLE = Path(__file__).parents[3] / "crds/samples/quickstart.yaml"
 

@@ -1,5 +1,6 @@
 """Find values in a row by path, such as `reward_model.ground_truth` for nested columns. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
@@ -14,16 +15,20 @@ MISSING = Missing.MISSING
 
 
 def value_at(row: Mapping[str, object], path: str) -> object:
-    """Return the value at a path, or MISSING. A column whose name is the path has priority."""
+    """Return the value at a path, or MISSING. A column whose name is the path has priority.
+
+    A column may be nested, or contain a JSON object as text, as CSV exports do.
+    """
     if path in row:
         return row[path]
     value: object = row
     for name in path.split("."):
         if value is None:
             return None
-        if not isinstance(value, Mapping) or name not in value:
+        fields = _fields(value)
+        if name not in fields:
             return MISSING
-        value = value[name]
+        value = fields[name]
     return value
 
 
@@ -39,3 +44,13 @@ def leaf_paths(value: object, prefix: str = "") -> Iterator[str]:
         return
     for name, item in value.items():
         yield from leaf_paths(item, f"{prefix}.{name}" if prefix else str(name))
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    """Return the fields of a mapping, or of a JSON object as text; {} for other values."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, Mapping) else {}

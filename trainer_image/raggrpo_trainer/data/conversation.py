@@ -1,7 +1,8 @@
 """Parse the conversation of a row and render it with a chat template. Reads no files.
 
-A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JSONL. It ends with
-the user's message, which is the question. A string is a conversation of one user message.
+A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JSONL, or of
+`{from, value}`, as in ShareGPT. It ends with the user's message, which is the question. A string is
+a conversation of one user message.
 """
 
 import json
@@ -13,7 +14,22 @@ from typing import Any, Protocol
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-_MESSAGES_PATTERN = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
+_OPENING = re.compile(r"\s*(?:[\w.]+\(\s*)?[\[({]")
+"""Start of a list or object, as JSON or as printed by Python and numpy."""
+_MESSAGE_KEYS = tuple(
+    (re.compile(rf"""['"]{kind}['"]\s*:"""), re.compile(rf"""['"]{content}['"]\s*:"""))
+    for kind, content in (("role", "content"), ("from", "value"))
+)
+"""Keys of a message in the formats of verl and ShareGPT, as JSON or printed by Python."""
+SHARE_GPT_ROLES = {
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "gpt": "assistant",
+    "human": "user",
+    "system": "system",
+    "user": "user",
+}
+"""Roles by the names that ShareGPT's format uses for them."""
 Message = Mapping[str, Any]
 """`role` and `content`, both text, and fields that templates may read, such as `tool_calls`."""
 
@@ -59,7 +75,7 @@ def read_conversation(value: object) -> Conversation:
     Raises InvalidValue.
     """
     if isinstance(value, str):
-        value = _messages_in(value)
+        value = parse_messages(value)
     if isinstance(value, str):
         return Conversation(value)
     if not isinstance(value, list):
@@ -78,18 +94,35 @@ def read_conversation(value: object) -> Conversation:
 
 def is_conversation(value: object) -> bool:
     """Return whether a value is a list of messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, Mapping) and "role" in item for item in value)
-    )
+    return isinstance(value, list) and bool(value) and all(_is_message(item) for item in value)
 
 
-def last_content(value: object) -> str:
+def last_content(value: Sequence[object]) -> str:
     """Return the content of the last message, such as TRL's `completion`. Raises InvalidValue."""
-    assert isinstance(value, list)
     content: str = _message(value[-1], len(value))["content"]
     return content
+
+
+def parse_messages(text: str) -> object:
+    """Return the messages if `text` is a JSON list of messages, as in CSV exports, else `text`.
+
+    Raises InvalidValue if `text` is a list of messages in another notation.
+    """
+    if not _OPENING.match(text) or not any(
+        k.search(text) and c.search(text) for k, c in _MESSAGE_KEYS
+    ):
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(
+            f"looks like a list of messages but is not JSON ({error})",
+            "store it as a list of {role, content}, or as valid JSON; if it is the question, put "
+            "it into the content of a message",
+        ) from error
+    if _is_message(value):
+        return [value]
+    return value if _starts_with_message(value) else text
 
 
 def read_tools(value: object) -> tuple[Any, ...]:
@@ -151,18 +184,15 @@ def invalid_value_error(place: str, error: InvalidValue, default_remedy: str = "
     return TrainerError(ExitCode.DATA_ERROR, message)
 
 
-def _messages_in(text: str) -> object:
-    """Return the messages if `text` is a JSON list of messages, as in CSV exports, else `text`."""
-    if not _MESSAGES_PATTERN.match(text):
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidValue(
-            f"looks like a list of messages but is not JSON ({error})",
-            "store it as a list of {role, content}, or as valid JSON",
-        ) from error
-    return value if is_conversation(value) else text
+def _is_message(value: object) -> bool:
+    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"from", "value"})
+
+
+def _starts_with_message(value: object) -> bool:
+    """Return whether a value is a list of messages, perhaps an invalid or a nested one."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return _is_message(value)
 
 
 def _message(item: object, number: int) -> dict[str, Any]:
@@ -171,12 +201,23 @@ def _message(item: object, number: int) -> dict[str, Any]:
             f"is a list whose item {number} is {_shown(item)} instead of a string or a message",
             "use a string for the whole prompt, or {role, content} for each message",
         )
+    if "role" not in item and "from" in item:
+        item = _from_share_gpt(item, number)
     role = item.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidValue(
             f"has no role in message {number}", "write each message as {role, content}"
         )
     return {**_without_nulls(item), "content": _content(item, number)}
+
+
+def _from_share_gpt(item: Mapping[str, Any], number: int) -> dict[str, Any]:
+    sender = item["from"]
+    if sender not in SHARE_GPT_ROLES:
+        known = ", ".join(SHARE_GPT_ROLES)
+        raise InvalidValue(f"is from {_shown(sender)} in message {number}", f"use one of {known}")
+    others = {key: value for key, value in item.items() if key not in ("from", "value")}
+    return {**others, "role": SHARE_GPT_ROLES[sender], "content": item.get("value")}
 
 
 def _content(item: Mapping[str, Any], number: int) -> str:

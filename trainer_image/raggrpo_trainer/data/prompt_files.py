@@ -23,9 +23,11 @@ from .conversation import (
     invalid_value_error,
     is_conversation,
     last_content,
+    parse_messages,
     read_conversation,
     read_tools,
 )
+from .media import MEDIA_REMEDY, placeholder
 from .rows import Row, data_error, read_rows
 
 MAX_SHOWN_ROWS = 3
@@ -162,6 +164,10 @@ def _prompt(
     text, earlier = conversation.question, conversation.earlier
     if not text.strip():
         raise data_error(row.place, f"column {column!r} is blank", "drop the row")
+    for content in (text, *(message["content"] for message in earlier)):
+        if name := placeholder(content, row.columns):
+            problem = f"column {column!r} has {name}, but image data is not supported"
+            raise data_error(row.place, problem, MEDIA_REMEDY)
     if data.system_prompt:
         system = {"role": "system", "content": data.system_prompt}
         earlier = (system, *(each for each in earlier if each["role"] != "system"))
@@ -230,13 +236,13 @@ def _answers(row: Row, data: DataSpec, needed: set[str]) -> tuple[str, ...]:
     value = _value(row, data, "answer", needed)
     if value is None:
         return ()
-    if is_conversation(value):
-        try:
+    try:
+        if isinstance(value, str):
+            value = parse_messages(value)
+        if isinstance(value, list) and is_conversation(value):
             return (last_content(value),)
-        except InvalidValue as error:
-            raise invalid_value_error(
-                f"{row.place}: column {data.columns.answer!r}", error
-            ) from error
+    except InvalidValue as error:
+        raise invalid_value_error(f"{row.place}: column {data.columns.answer!r}", error) from error
     values: list[object] = value if isinstance(value, list) else [value]
     answers = [answer for answer in values if isinstance(answer, str)]
     if not answers or len(answers) < len(values):
@@ -268,11 +274,17 @@ def _value(row: Row, data: DataSpec, field: str, needed: set[str]) -> object:
         raise data_error(
             row.place, f"column {column!r} is null", "fill in the column, or drop the row"
         )
-    raise data_error(
-        row.place,
-        f"there is no column {column!r}",
-        f"set data.columns.{field} to one of: {_available_columns(row)}",
-    )
+    remedy = f"set data.columns.{field} to one of: {_available_columns(row)}"
+    raise data_error(row.place, _missing_column(row, column), remedy)
+
+
+def _missing_column(row: Row, path: str) -> str:
+    """Return the problem of a row that has no value at a path."""
+    name = path.partition(".")[0]
+    value = row.values.get(name)
+    if name == path or value is None or isinstance(value, Mapping):
+        return f"there is no column {path!r}"
+    return f"there is no column {path!r}: column {name!r} is {type(value).__name__} {value!r:.60}"
 
 
 def _available_columns(row: Row) -> str:

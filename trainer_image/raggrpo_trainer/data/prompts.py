@@ -10,38 +10,32 @@ Prefetching does not move the cursor: a saved cursor covers only batches that we
 
 import asyncio
 import bisect
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
 
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
 from raggrpo_api.trainer.config import TrainerConfig
 
-from .conversation import ChatTokenizer, InvalidValue, invalid_value_error, render
+from .conversation import InvalidValue, invalid_value_error, render
 from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
-
-
-class Tokenizer(ChatTokenizer, Protocol):
-    """The part of a Hugging Face tokenizer's interface that the trainer uses."""
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
-        """Return {"input_ids": [...]}."""
-        ...
+from .tokenizer import Tokenizer, prompt_ids, token_ids
 
 
 class PromptTooLong(Exception):
     """A prompt exceeds maxPromptLength and cannot or must not be truncated."""
 
-    def __init__(self, prompt: Prompt, tokens: int, limit: int, num_passages: int) -> None:
+    def __init__(
+        self, prompt: Prompt, tokens: int, limit: int, num_passages: int, *, allow_truncation: bool
+    ) -> None:
+        remedy = "decrease retrieval.maxPassageTokens or topK, or set data.allowTruncation: true"
+        if allow_truncation:
+            remedy = "or shorten its template, system message and earlier turns"
         super().__init__(
             f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages "
-            f"(data.maxPromptLength {limit}); increase data.maxPromptLength, decrease "
-            "retrieval.maxPassageTokens or topK, or set data.allowTruncation: true"
+            f"(data.maxPromptLength {limit}); increase data.maxPromptLength, {remedy}"
         )
         self.tokens, self.limit = tokens, limit
 
@@ -56,29 +50,6 @@ class ComposedPrompt:
     """The passages as they appear in `text`: cut to length, in the order of the text."""
     truncated: bool
     """Whether passages or the end of the question were dropped."""
-
-
-GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-
-
-def load_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a model folder.
-
-    AutoTokenizer silently replaces a generic tokenizer by the class of the model's type, which may
-    split text differently from `tokenizer.json`.
-    """
-    config = Path(path) / "tokenizer_config.json"
-    name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
-    tokenizer: Tokenizer
-    if name in GENERIC_TOKENIZERS:
-        from transformers import PreTrainedTokenizerFast
-
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-    else:
-        from transformers import AutoTokenizer  # imports torch, which takes seconds
-
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    return tokenizer
 
 
 def compose(
@@ -107,8 +78,9 @@ def compose(
         if spec.shuffle_passages:
             shown = [shown[i] for i in permutation(num_passages, seed)]
         text = render_prompt(prompt, _filled(question, shown, spec), tokenizer, chat_template)
+        ids = prompt_ids(text, tokenizer, chat_template)
         truncated = num_passages < len(cut_passages) or question != prompt.text
-        return ComposedPrompt(_token_ids(text, tokenizer), text, tuple(shown), truncated)
+        return ComposedPrompt(ids, text, tuple(shown), truncated)
 
     def fits(composed: ComposedPrompt) -> bool:
         return len(composed.token_ids) <= max_prompt_length
@@ -127,7 +99,13 @@ def compose(
         )
         if length > 0:
             return attempt(0, prompt.text[:length])
-    raise PromptTooLong(prompt, len(whole.token_ids), max_prompt_length, len(cut_passages))
+    raise PromptTooLong(
+        prompt,
+        len(whole.token_ids),
+        max_prompt_length,
+        len(cut_passages),
+        allow_truncation=allow_truncation,
+    )
 
 
 def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:
@@ -143,9 +121,9 @@ def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
     """Return the longest prefix of `text` with at most `limit` tokens."""
-    if len(_token_ids(text, tokenizer)) <= limit:
+    if len(token_ids(text, tokenizer)) <= limit:
         return text
-    return text[: _longest(len(text), lambda end: len(_token_ids(text[:end], tokenizer)), limit)]
+    return text[: _longest(len(text), lambda end: len(token_ids(text[:end], tokenizer)), limit)]
 
 
 class Composer:
@@ -237,10 +215,6 @@ def _filled(question: str, passages: Sequence[str], spec: RetrievalSpec) -> str:
         for index, text in enumerate(passages, 1)
     ]
     return spec.prompt_template.format(passages="".join(texts), prompt=question)
-
-
-def _token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _longest(count: int, tokens: Callable[[int], int], limit: int) -> int:

@@ -1,9 +1,11 @@
-"""Iterate over the rows of data files, `.parquet` and `.jsonl`."""
+"""Iterate over the rows of data files, `.parquet` and JSON lines."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,9 +14,13 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from .columns import candidate_columns
+from .file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer, likely_encoding, wide_encoding
+from .media import MEDIA_REMEDY, first_media, media_columns, media_problem
 
 _SURROGATE_ESCAPE = b"\\ud"
 """Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
+_MEDIA_BATCH = 16
+"""Rows read at a time from columns with media, whose values may have megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,10 @@ class Row:
     """All columns of the file, including those that are not read."""
 
 
+class _DuplicateKey(ValueError):
+    """A JSON object contains a key twice."""
+
+
 def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     """Return an iterator over the rows of a file, with at least the columns that `paths` refer to.
 
@@ -39,11 +49,13 @@ def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
         raise data_error(str(path), "no such file", "mount its volume, or correct the path")
     if not path.is_file():
         raise data_error(str(path), "is a folder", "list its files in data.trainFiles")
+    if is_lfs_pointer(path):
+        raise data_error(str(path), LFS_POINTER, LFS_REMEDY)
     match path.suffix:
         case ".parquet":
             return _parquet_rows(path, paths)
-        case ".jsonl":
-            return _jsonl_rows(path)
+        case ".jsonl" | ".json":
+            return _json_rows(path)
     raise data_error(str(path), "unsupported file type", "use .parquet or .jsonl")
 
 
@@ -54,39 +66,109 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             present = [name for name in names if paths is None or name in candidates]
+            _reject_duplicates(path, present)
+            _reject_media(path, file)
             for batch in file.iter_batches(columns=present):
-                for values in batch.to_pylist():
+                for values in batch.to_pylist(maps_as_pydicts="strict"):
                     number += 1
                     yield Row(f"{path}, row {number}", values, names)
     except (OSError, pa.ArrowException) as error:
         problem = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise data_error(str(path), problem, "write the file again") from error
+    except UnicodeDecodeError as error:
+        place = f"{path}, after row {number}"
+        raise _not_utf8_error(place, likely_encoding(error.object)) from error
+    except KeyError as error:  # of a map
+        place = f"{path}, after row {number}"
+        raise data_error(place, f"a map has {error} twice", "remove one") from error
 
 
-def _jsonl_rows(path: Path) -> Iterator[Row]:
+def _reject_duplicates(path: Path, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            problem = f"duplicate column: {count} columns have the name {name!r}"
+            raise data_error(str(path), problem, "rename or remove all but one")
+
+
+def _reject_media(path: Path, file: pq.ParquetFile) -> None:
+    """Raise TrainerError for the first row with media."""
+    columns = media_columns(file.schema_arrow)
+    if not columns:
+        return
+    number = 0
+    for batch in file.iter_batches(columns=columns, batch_size=_MEDIA_BATCH):
+        for values in batch.to_pylist(maps_as_pydicts="lossy"):
+            number += 1
+            if name := first_media(values):
+                raise _media_error(f"{path}, row {number}", name)
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
     with path.open("rb") as lines:
+        number = num_rows = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
+            values = _json_object(path, number, line, is_first=num_rows == 0)
+            num_rows += 1
             place = f"{path}, line {number}"
-            try:
-                values = json.loads(line)
-                if _SURROGATE_ESCAPE in line.lower():
-                    json.dumps(values, ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                problem = "contains a lone surrogate (\\ud…)"
-                raise data_error(
-                    place, problem, "write the text as UTF-8, or drop the row"
-                ) from error
-            except ValueError as error:
-                raise data_error(
-                    place, f"not JSON ({error})", "write one object per line"
-                ) from error
-            except RecursionError as error:
-                raise data_error(place, "nested too deeply", "flatten the object") from error
-            if not isinstance(values, dict):
-                raise data_error(place, "not a JSON object", "write one object per line")
+            if name := first_media(values):
+                raise _media_error(place, name)
             yield Row(place, values, values)
+
+
+def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dict[str, Any]:
+    """Return the object in a line. Raises TrainerError DATA_ERROR."""
+    place = f"{path}, line {number}"
+    if number == 1 and (encoding := wide_encoding(line)):
+        raise _not_utf8_error(str(path), encoding)
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8_error(place, likely_encoding(line)) from error
+    if is_first and text.lstrip().startswith("["):
+        raise data_error(
+            str(path),
+            "holds one JSON array",
+            "expected one object per line: convert it, for example with `jq -c '.[]'`",
+        )
+    try:
+        values = json.loads(text, object_pairs_hook=_without_duplicates)
+        if _SURROGATE_ESCAPE in line.lower():
+            json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        problem = "contains a lone surrogate (\\ud…)"
+        raise data_error(place, problem, "write the text as UTF-8, or drop the row") from error
+    except _DuplicateKey as error:
+        raise data_error(place, str(error), "rename or remove one") from error
+    except ValueError as error:
+        raise data_error(place, f"not JSON ({error})", "write one object per line") from error
+    except RecursionError as error:
+        raise data_error(place, "nested too deeply", "flatten the object") from error
+    if not isinstance(values, dict):
+        raise data_error(place, "not a JSON object", "write one object per line")
+    return values
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        [(name, _), *_] = Counter(name for name, _ in pairs).most_common(1)
+        raise _DuplicateKey(f"duplicate column: key {name!r} occurs twice")
+    return values
+
+
+def _not_utf8_error(place: str, encoding: str) -> TrainerError:
+    source = encoding or "ENCODING"
+    return data_error(
+        place,
+        f"not UTF-8, likely {encoding}" if encoding else "not UTF-8",
+        f"convert the file, for example with `iconv -f {source} -t UTF-8`",
+    )
+
+
+def _media_error(place: str, column: str) -> TrainerError:
+    return data_error(place, media_problem(column), MEDIA_REMEDY)
 
 
 def data_error(place: str, problem: str, remedy: str) -> TrainerError:

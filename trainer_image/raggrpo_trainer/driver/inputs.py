@@ -8,7 +8,7 @@ from typing import NamedTuple
 from raggrpo_api import names
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts, stage_files
-from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
+from raggrpo_trainer.data.tokenizer import Tokenizer, load_tokenizer
 
 
 class Inputs(NamedTuple):

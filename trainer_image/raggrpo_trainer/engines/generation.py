@@ -47,6 +47,7 @@ def sampling_params(request: GenerationRequest) -> Any:
         stop=list(request.stop) or None,
         include_stop_str_in_output=bool(request.stop),
         detokenize=bool(request.stop),
+        skip_special_tokens=False,  # a stop string may be a special token
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

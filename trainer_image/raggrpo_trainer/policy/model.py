@@ -95,8 +95,8 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     Each rank reads the whole model; until it is sharded, a parameter takes 4 bytes of host memory.
     Dropout is off. A frozen model has no gradients and is not compiled.
 
-    Raises TrainerError PREFLIGHT_FAILED if tensors are missing in the folder, and ValueError if the
-    attention does not support the row layout.
+    Raises TrainerError PREFLIGHT_FAILED if tensors are missing or not finite in the folder, and
+    ValueError if the attention does not support the row layout.
     """
     training = config.training
     attention = attention_implementation(config.model.attention, training.row_layout)
@@ -121,8 +121,9 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
 
 
 def load_model(path: str, attention: str | None) -> PreTrainedModel:
-    """Return a folder's model in fp32. Raises TrainerError PREFLIGHT_FAILED if tensors are missing.
+    """Return a folder's model in fp32.
 
+    Raises TrainerError PREFLIGHT_FAILED if tensors are missing or have values that are not finite.
     Transformers would initialize missing tensors randomly, which the self-check could not detect.
     """
     model, loaded = AutoModelForCausalLM.from_pretrained(
@@ -135,7 +136,18 @@ def load_model(path: str, attention: str | None) -> PreTrainedModel:
             f"{path} lacks {len(missing)} of the model's tensors, such as {missing[0]}; save the "
             "whole model with save_pretrained(), without a wrapper's prefix in tensor names",
         )
+    _reject_non_finite(causal_lm, path)
     return causal_lm
+
+
+def _reject_non_finite(model: nn.Module, path: str) -> None:
+    for name, tensor in model.named_parameters():
+        if not tensor.isfinite().all():
+            kind = "NaN" if tensor.isnan().any() else "infinity"
+            raise TrainerError(
+                ExitCode.PREFLIGHT_FAILED,
+                f"weights contain {kind}: tensor {name} in {path}; use an intact copy of the model",
+            )
 
 
 def forward_dtype(precision: Precision) -> torch.dtype:

@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
+from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
+from raggrpo_trainer.data.tokenizer import load_tokenizer
 
 from .finding import Finding, finding_for, not_evaluated
-from .model import load_folder_tokenizer
+from .model import tokenizer_problem
 from .weights import Unreadable, count_parameters, read_json, weight_shapes
 
 POOLING_FILE = "1_Pooling/config.json"
@@ -84,6 +86,8 @@ def count_passages(corpus: Path) -> int:
     if not corpus.is_file():
         return 0
     try:
+        if is_lfs_pointer(corpus):
+            raise Unreadable(f"{corpus} {LFS_POINTER}; {LFS_REMEDY}")
         if corpus.suffix == ".parquet":
             with pq.ParquetFile(corpus) as file:
                 return int(file.metadata.num_rows)
@@ -113,12 +117,9 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
     except Unreadable as error:
         yield f"{place}.path: {error}"
     try:
-        load_folder_tokenizer(path)
+        load_tokenizer(embedding.path)
     except Exception as error:  # tokenizers raise exceptions of any type
-        yield (
-            f"{place}.path: the tokenizer in {path} cannot be loaded ({error}): save it with "
-            "save_pretrained()"
-        )
+        yield f"{place}.path: {tokenizer_problem(path, error)}"
     try:
         if (path / POOLING_FILE).is_file():
             yield from _pooling_problems(embedding, read_json(path / POOLING_FILE), place)
@@ -173,6 +174,9 @@ def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
     if not file.is_file():  # not specified, or missing, which check Paths reports
         return
     try:
+        if is_lfs_pointer(file):
+            yield f"{place}.vectors: {file} {LFS_POINTER}; {LFS_REMEDY}"
+            return
         shape = np.load(file, mmap_mode="r", allow_pickle=False).shape
     except (OSError, ValueError, EOFError) as error:
         yield f"{place}.vectors: {file} is not a .npy file ({error}): write it with numpy.save"

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.trainer.preflight import CheckId, Facts
-from raggrpo_trainer.data.prompts import Tokenizer, load_tokenizer
+from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
+from raggrpo_trainer.data.tokenizer import Tokenizer, load_tokenizer
 
 from .finding import Finding, finding_for
 from .weights import (
     Shapes,
     Unreadable,
     count_parameters,
+    embedding_rows,
     missing_tensors,
     read_json,
     weight_shapes,
@@ -27,24 +29,38 @@ SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 Requests specify temperature and top_p, and vLLM reads only the end tokens from the file.
 """
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+"""Files of tokenizers, which may be Git LFS pointers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The finding, the facts about the model, and its tokenizer."""
+    """The finding, the facts about the model, its tokenizer and embedding."""
 
     finding: Finding
     facts: Facts
     tokenizer: Tokenizer | None
     """The tokenizer; None if it cannot be loaded."""
+    embedding_rows: int
+    """Number of rows of the embedding; 0 if unknown."""
 
 
 def check_model(path: Path) -> ModelCheck:
     """Check the whole folder, so that all problems are reported at once."""
     if not path.is_dir():
         problem = f"{path} is not a folder: set model.path to the folder of a Hugging Face model"
-        return ModelCheck(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None)
+        return ModelCheck(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None, 0)
     problems = []
     facts = Facts()
+    shapes: Shapes = {}
     config: dict[str, Any] = {}
     try:
         config = read_json(path / "config.json")
@@ -61,13 +77,9 @@ def check_model(path: Path) -> ModelCheck:
             problems += _weight_problems(path, config, shapes)
     tokenizer = None
     try:
-        tokenizer = load_folder_tokenizer(path)
+        tokenizer = load_tokenizer(str(path))
     except Exception as error:  # tokenizers raise exceptions of any type
-        problems.append(
-            f"the tokenizer in {path} cannot be loaded ({error}): save it with save_pretrained()"
-        )
-    else:
-        problems += _tokenizer_problems(tokenizer, facts)
+        problems.append(tokenizer_problem(path, error))
     note = ""
     try:
         note = _ignored_sampling(path / "generation_config.json")
@@ -77,7 +89,18 @@ def check_model(path: Path) -> ModelCheck:
         f"{facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
         f"context {facts.context_length}, tokenizer loaded{note}"
     )
-    return ModelCheck(finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer)
+    rows = embedding_rows(shapes) or facts.vocabulary
+    return ModelCheck(
+        finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer, rows
+    )
+
+
+def tokenizer_problem(path: Path, error: Exception) -> str:
+    """Return the problem of a folder whose tokenizer cannot be loaded."""
+    files = (path / name for name in TOKENIZER_FILES)
+    if pointers := [file for file in files if file.is_file() and is_lfs_pointer(file)]:
+        return f"{pointers[0]} {LFS_POINTER}; {LFS_REMEDY}"
+    return f"the tokenizer in {path} cannot be loaded ({error}): save it with save_pretrained()"
 
 
 def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
@@ -95,15 +118,6 @@ def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> I
         yield (
             f"{path} lacks {names}, which config.json requires: save the whole model with "
             "save_pretrained(), without a wrapper's prefix in tensor names"
-        )
-
-
-def _tokenizer_problems(tokenizer: Tokenizer, facts: Facts) -> Iterator[str]:
-    size = getattr(tokenizer, "vocab_size", 0)  # without added tokens, such as image tokens
-    if 0 < facts.vocabulary < size:
-        yield (
-            f"the tokenizer has {size:,} tokens, but the model has only {facts.vocabulary:,}: use "
-            "the tokenizer of the model"
         )
 
 
@@ -168,14 +182,3 @@ def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:
     shared = shared or units("shared_expert_intermediate_size", "shared_intermediate_size")
     mixture = routed * (expert + hidden // 2) + shared
     return max(mixture, units("intermediate_size_mlp"))
-
-
-def load_folder_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of a model folder. Raises exceptions of any type."""
-    if not (path / "tokenizer.json").exists():
-        return load_tokenizer(str(path))
-    # AutoTokenizer would import torch, which takes half of the time of preflight.
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer: Tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-    return tokenizer

@@ -13,14 +13,16 @@ from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 
-from .data import DataCheck, check_data, check_lengths
+from .data import DataCheck, check_data
 from .embedding import check_embeddings, corpus_facts
 from .family import FamilyCheck, check_family
 from .finding import Finding, finding_for, not_evaluated
 from .model import ModelCheck, check_model
+from .prompts import check_lengths
 from .services import check_retrieval, check_rewards
 from .start import check_start
 from .storage import check_free, check_paths, check_space, check_writable, corpus_bytes
+from .tokenizer import TokenizerCheck, check_tokenizer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,25 +81,30 @@ def to_bytes(result: PreflightResult) -> bytes:
 def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
     model = _guarded(
         lambda: check_model(Path(config.model.path)),
-        lambda error: ModelCheck(_unexpected(CheckId.MODEL_READABLE, error), Facts(), None),
+        lambda error: ModelCheck(_unexpected(CheckId.MODEL_READABLE, error), Facts(), None, 0),
     )
     data = _guarded(
         lambda: check_data(config),
-        lambda error: DataCheck((_unexpected(CheckId.DATA_READABLE, error),), []),
+        lambda error: DataCheck((_unexpected(CheckId.DATA_READABLE, error),), [], []),
     )
     family = _guarded(
         lambda: check_family(config),
         lambda error: FamilyCheck(_unexpected(CheckId.MODEL_FAMILY, error), None),
     )
+    tokenizer = _guarded(
+        lambda: check_tokenizer(config, model.tokenizer, model.embedding_rows),
+        lambda error: TokenizerCheck(_unexpected(CheckId.TOKENIZER, error), ""),
+    )
     lengths = _guarded(
-        lambda: check_lengths(config, data.prompts, model.tokenizer),
+        lambda: check_lengths(config, data.train, data.validation, model.tokenizer),
         lambda error: _unexpected(CheckId.SAMPLE_LENGTHS, error),
     )
     embeddings = check_embeddings(config)
     facts = model.facts.model_copy(
         update={
             "row_layout": family.row_layout,
-            "rows": len(data.prompts),
+            "prompt_start": tokenizer.prompt_start,
+            "rows": len(data.train),
             "corpus_bytes": corpus_bytes(config),
             **corpus_facts(embeddings),
             "ray_version": importlib.metadata.version("ray"),
@@ -108,6 +115,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
         check_paths(config),
         model.finding,
         family.finding,
+        tokenizer.finding,
         embeddings.finding,
         *data.findings,
         lengths,

@@ -2,15 +2,23 @@
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
+from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
+MAX_LISTED_FILES = 3
 MAX_HEADER_BYTES = 100_000_000
 """Maximum size of a header in the safetensors format."""
+
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+"""Ends of the names of input embeddings."""
+SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
+"""Name of a shard: its number and the number of shards."""
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of tensors by name."""
@@ -31,6 +39,11 @@ def weight_shapes(path: Path) -> Shapes:
 def count_parameters(shapes: Shapes) -> int:
     """Return the number of parameters."""
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def embedding_rows(shapes: Shapes) -> int:
+    """Return the number of rows of the input embedding, or 0 if no tensor has its name."""
+    return next((shape[0] for name, shape in shapes.items() if name.endswith(EMBEDDINGS)), 0)
 
 
 def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:
@@ -77,16 +90,42 @@ def _weight_files(path: Path) -> list[Path]:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
             raise Unreadable(f"{index} has no valid weight_map: copy the file again")
-        return [path / name for name in sorted(set(names.values()))]
+        return _existing(sorted({path / name for name in names.values()}), index.name)
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise Unreadable(f"{path} has no .safetensors files: save the model with save_pretrained()")
-    return files
+    return _existing(_all_shards(files), "another shard's name")
+
+
+def _existing(files: list[Path], source: str) -> list[Path]:
+    """Return the files. Raises Unreadable if some do not exist, although `source` names them."""
+    missing = [file for file in files if not file.exists()]
+    if not missing:
+        return files
+    names = ", ".join(file.name for file in missing[:MAX_LISTED_FILES])
+    others = f" and {len(missing) - MAX_LISTED_FILES} more" if missing[MAX_LISTED_FILES:] else ""
+    raise Unreadable(
+        f"{missing[0].parent} lacks {names}{others}, of {len(files)} files that {source} requires: "
+        "copy or download the model again"
+    )
+
+
+def _all_shards(files: Sequence[Path]) -> list[Path]:
+    """Return the files and all shards that their names require, such as 1 to 3 of 3."""
+    expected = set(files)
+    for file in files:
+        if match := SHARD.fullmatch(file.name):
+            stem, number, count = match.groups()
+            numbers = (str(n).zfill(len(number)) for n in range(1, int(count) + 1))
+            expected |= {file.with_name(f"{stem}-{n}-of-{count}.safetensors") for n in numbers}
+    return sorted(expected)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     """Yield (name, shape) from the header, after comparing its last offset with the file size."""
     try:
+        if is_lfs_pointer(path):
+            raise Unreadable(f"{path} {LFS_POINTER}; {LFS_REMEDY}")
         with path.open("rb") as file:
             [size] = struct.unpack("<Q", file.read(8))
             raw = file.read(min(size, MAX_HEADER_BYTES))
@@ -108,6 +147,8 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raises Unreadable."""
     try:
+        if is_lfs_pointer(path):
+            raise Unreadable(f"{path} {LFS_POINTER}; {LFS_REMEDY}")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error

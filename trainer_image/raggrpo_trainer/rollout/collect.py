@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from raggrpo_api.spec.retrieval import EndpointRole, FailurePolicy, RetrievalMode
@@ -22,6 +23,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import Composer, PromptTooLong, cut_to_tokens
 from raggrpo_trainer.data.sampler import sample_seed
+from raggrpo_trainer.data.tokenizer import Tokenizer, completion_text, end_token_ids, token_ids
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.errors import TrainerError
@@ -48,7 +50,7 @@ class Collector:
     def __init__(
         self,
         config: TrainerConfig,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         composer: Composer,
         pool: EnginePool,
         retrieval: RetrievalClient,
@@ -59,7 +61,7 @@ class Collector:
         self._config, self._tokenizer, self._pool = config, tokenizer, pool
         self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
         self._clock = clock
-        self._eos = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
+        self._end_ids = end_token_ids(tokenizer, Path(config.model.path))
 
     async def prepare(
         self,
@@ -209,7 +211,7 @@ class Collector:
             temperature=batch.sampling.temperature,
             top_p=batch.sampling.top_p,
             seed=sample_seed(config.training.seed, batch.step, sample.prompt.index, key),
-            stop_token_ids=self._eos,
+            stop_token_ids=tuple(sorted(self._end_ids)),
             stop=(SEARCH_END,) if is_search and turn < config.retrieval.max_turns else (),
         )
 
@@ -264,8 +266,7 @@ class Collector:
         return self._tokens(f"<information>{text}</information>")
 
     def _tokens(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return tokens
+        return list(token_ids(text, self._tokenizer))
 
     async def _score(
         self,
@@ -336,9 +337,8 @@ class Collector:
         )
         return {str(e.role): each for e, each in zip(endpoints, passages, strict=True)}
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return text
+    def _decode(self, ids: Sequence[int]) -> str:
+        return completion_text(ids, self._tokenizer, self._end_ids)
 
 
 def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:

@@ -24,7 +24,12 @@ SAVING_CAUSES = frozenset({Cause.PREEMPTED, Cause.SUSPENDED, Cause.DEGRADED, Cau
 """Causes of attempts whose driver saves before it exits, so that no steps are lost."""
 MAX_LENGTH = 512
 """Maximum characters of a warning's message."""
-FIELD_OF_CHECK = {CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints"}
+FIELD_OF_CHECK = {
+    CheckId.DATA_COLUMNS: "spec.data.columns",
+    CheckId.RETRIEVAL_REACHABLE: "spec.retrieval.endpoints",
+    CheckId.SAMPLE_LENGTHS: "spec.data",
+    CheckId.TOKENIZER: "spec.model.path",
+}
 INTERVAL_TOLERANCE = 2.0
 """Factor by which the checkpoint interval may differ from the optimum without a warning."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Check, CheckId, PreflightResult
@@ -44,7 +44,11 @@ def make_model_folder(folder: Path, **config: Any) -> Path:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
+    # Without a class, transformers would load the tokenizer of the model's type.
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": letters[-1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 

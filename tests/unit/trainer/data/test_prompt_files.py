@@ -120,8 +120,9 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
     ("name", "content", "expected", "changes"),
     [
         case("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
-        case("a.jsonl", GOOD + b"\xff\n", ", line 2: not JSON ('utf-8' codec can't decode"),
-        case("a.jsonl", b"[1]\n", ", line 1: not a JSON object; write one object per line"),
+        case("a.jsonl", GOOD + b"\xff\n", ", line 2: not UTF-8, likely Windows-1252; convert"),
+        case("a.jsonl", b"[1]\n", ": holds one JSON array; expected one object per line"),
+        case("a.jsonl", b"1\n", ", line 1: not a JSON object; write one object per line"),
         case("a.jsonl", b"\n", ": no rows; add one row per prompt"),
         case("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
             "data.columns.prompt to one of: id, text"),

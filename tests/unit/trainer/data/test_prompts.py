@@ -16,11 +16,11 @@ from raggrpo_trainer.data.prompts import (
     Composer,
     PromptSource,
     PromptTooLong,
-    Tokenizer,
     compose,
     cut_to_tokens,
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
+from raggrpo_trainer.data.tokenizer import Tokenizer, leading_tokens
 from raggrpo_trainer.errors import TrainerError
 from support.builders.operator.jobs import make_trainer_config
 
@@ -248,7 +248,11 @@ PROMPTS = [make_prompt(f"text {i}", i) for i in range(10)]
 
 @pytest.fixture
 def tokenizer() -> CountingTokenizer:
-    return CountingTokenizer()
+    counting = CountingTokenizer()
+    leading_tokens(counting)  # cached, so that only prompts are counted
+    counting.texts.clear()
+    counting.calls = threading.Semaphore(0)
+    return counting
 
 
 @pytest.fixture

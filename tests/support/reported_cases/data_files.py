@@ -1,0 +1,297 @@
+"""Reported cases about data files."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
+from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
+from raggrpo_trainer.preflight.run import run_checks
+from support.builders.data.rows import write_rows
+from support.builders.trainer.preflight import check_of, make_fit_config
+from support.reported_cases.case import case
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+ROW = {"prompt": "q", "answer": "a"}
+QUESTION = "请问中国的首都是哪里？"
+
+
+def preflight(folder: Path, changes: Mapping[str, Any] | None = None) -> PreflightResult:
+    return asyncio.run(run_checks(make_fit_config(folder, changes), {}))
+
+
+def expect_failure(
+    folder: Path, check: CheckId, *words: str, changes: Mapping[str, Any] | None = None
+) -> None:
+    """Assert that preflight fails a check with evidence that contains all words."""
+    result = check_of(preflight(folder, changes), check)
+    assert result.state is CheckState.FAILED, result.evidence
+    assert [word for word in words if word not in result.evidence] == [], result.evidence
+
+
+def expect_warning(folder: Path, check: CheckId, changes: Mapping[str, Any], *words: str) -> None:
+    result = check_of(preflight(folder, changes), check)
+    assert result.state is CheckState.WARNED, result.evidence
+    assert [word for word in words if word not in result.evidence] == [], result.evidence
+
+
+def train_on(file: Path, **data: Any) -> dict[str, Any]:
+    return {"data.trainFiles": [str(file)], **{f"data.{key}": each for key, each in data.items()}}
+
+
+def prompts_of(folder: Path, changes: Mapping[str, Any]) -> list[Prompt]:
+    config = make_fit_config(folder, changes)
+    return read_prompts(config.data.train_files, config.data, config.retrieval, config.reward)
+
+
+def write_table(path: Path, columns: Mapping[str, pa.Array]) -> Path:
+    pq.write_table(pa.table(dict(columns)), path)
+    return path
+
+
+@case("D1", fault="A file is a pointer of Git LFS", inputs=["t.parquet", "t.jsonl", "t.json"])
+def pointer_as_data_is_refused(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(LFS_POINTER)
+    words = (f"{name}: is a Git LFS pointer, not the file; run `git lfs pull`",)
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / name))
+
+
+@case(
+    "D1-model",
+    fault="A file is a pointer of Git LFS",
+    inputs=["a.safetensors", "config.json", "tokenizer.json", "model.safetensors.index.json"],
+)
+def pointer_in_model_folder_is_refused(folder: Path, name: str) -> None:
+    make_fit_config(folder)
+    (folder / "model" / name).write_bytes(LFS_POINTER)
+    words = (f"model/{name}", "is a Git LFS pointer, not the file; run `git lfs pull`")
+    expect_failure(folder, CheckId.MODEL_READABLE, *words)
+
+
+IMAGES = [{"bytes": b"x", "path": "x.png"}]
+IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@dataclass(frozen=True)
+class Images:
+    """A row with image data, and words of the message that refuses it."""
+
+    row: dict[str, Any]
+    word: str
+
+
+@case(
+    "D2",
+    fault="Image data is dropped silently",
+    inputs=[
+        Images({"prompt": "<image>q", "images": ["x.png"]}, "'images'"),
+        Images({"prompt": "q", "images": [{"bytes": "eA==", "path": None}]}, "'images'"),
+        Images({"prompt": "q", "photo": {"bytes": None, "path": "x.png"}}, "'photo'"),
+        Images({"prompt": "<image>q", "image": "x.png"}, "<image>"),
+        Images({"prompt": "<image>q"}, "<image>"),
+        Images({"prompt": "<video>q", "videos": "x.mp4"}, "<video>"),
+    ],
+)
+def image_data_is_refused(folder: Path, given: Images) -> None:
+    file = write_rows(folder / "t.jsonl", [ROW | {"images": []}, ROW | given.row])
+    words = ("line 2", given.word, "not supported")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
+
+
+@case(
+    "D2-parquet",
+    fault="Image data is dropped silently",
+    inputs=[
+        pa.array([[], IMAGES], pa.list_(IMAGE_TYPE)),
+        pa.array([None, IMAGES[0]], IMAGE_TYPE),
+        pa.array([[], ["x.png"]], pa.list_(pa.string())),
+        pa.array([None, b"x"], pa.binary()),
+    ],
+)
+def parquet_image_column_is_refused(folder: Path, images: pa.Array) -> None:
+    texts = {"prompt": pa.array(["q", "q"]), "answer": pa.array(["a", "a"])}
+    file = write_table(folder / "t.parquet", {**texts, "images": images})
+    words = ("row 2: column 'images' has image data, which is not supported",)
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
+
+
+@case(
+    "D3",
+    fault="A list of messages is trained as text",
+    inputs=[
+        json.dumps([{"from": "human", "value": "q"}]),
+        json.dumps([{"id": 0, "role": "user", "content": "q"}]),
+        json.dumps([{"name": "u", "role": "user", "content": "q"}]),
+        json.dumps({"role": "user", "content": "q"}),
+        json.dumps([{"content": "q", "role": "user"}], indent=1),
+        [{"from": "human", "value": "q"}],
+        [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}],
+    ],
+)
+def messages_are_parsed(folder: Path, prompt: object) -> None:
+    file = write_rows(folder / "t.jsonl", [ROW | {"prompt": prompt}])
+    [parsed] = prompts_of(folder, train_on(file))
+    assert parsed.text == "q"
+    assert [each["role"] for each in parsed.earlier] in ([], ["system"])
+
+
+@case(
+    "D3-printed",
+    fault="A list of messages is trained as text",
+    inputs=[
+        "array([{'content': 'q', 'role': 'user'}], dtype=object)",
+        "[{'content': 'q', 'role': 'user'}]",
+        "[{'content': 's', 'role': 'system'}\n {'content': 'q', 'role': 'user'}]",
+        "np.array([{'from': 'human', 'value': 'q'}], dtype=object)",
+        "({'role': 'user', 'content': 'q'},)",
+        "[[{'role': 'user', 'content': 'q'}]]",
+        json.dumps([[{"role": "user", "content": "q"}]]),
+        [{"from": "narrator", "value": "q"}],
+        json.dumps([{"from": "gpt", "value": "a"}]),
+    ],
+)
+def printed_messages_are_refused_by_row(folder: Path, prompt: object) -> None:
+    file = write_rows(folder / "t.jsonl", [ROW, ROW | {"prompt": prompt}])
+    expect_failure(folder, CheckId.DATA_READABLE, "line 2: column 'prompt'", changes=train_on(file))
+
+
+@case("D4", fault="One JSON array instead of lines", inputs=["t.json", "t.jsonl"])
+def json_array_is_refused(folder: Path, name: str) -> None:
+    for number, indent in enumerate((None, 1)):
+        file = folder / f"{number}{name}"
+        file.write_text(json.dumps([ROW, ROW], indent=indent))
+        words = ("holds one JSON array", "expected one object per line")
+        expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An encoding, and the word that names it in the message."""
+
+    encoding: str
+    word: str
+
+
+@case(
+    "D5",
+    fault="Text is not in UTF-8",
+    inputs=[
+        Encoded("gbk", "GBK"),
+        Encoded("gb18030", "GBK"),
+        Encoded("utf-16", "UTF-16"),
+        Encoded("utf-16-le", "UTF-16"),
+        Encoded("utf-16-be", "UTF-16"),
+        Encoded("utf-32", "UTF-32"),
+        Encoded("utf-32-le", "UTF-32"),
+    ],
+)
+def other_encoding_is_named(folder: Path, given: Encoded) -> None:
+    text = json.dumps(ROW | {"prompt": QUESTION}, ensure_ascii=False) + "\n"
+    (folder / "t.jsonl").write_bytes(text.encode(given.encoding))
+    words = (f"not UTF-8, likely {given.word}; convert the file", f"iconv -f {given.word}")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.jsonl"))
+
+
+@case("D5-mark", fault="Text is not in UTF-8")
+def byte_order_mark_of_utf8_is_read(folder: Path) -> None:
+    text = json.dumps(ROW | {"prompt": QUESTION}, ensure_ascii=False) + "\n"
+    (folder / "t.jsonl").write_bytes((text + text).encode("utf-8-sig"))
+    assert [p.text for p in prompts_of(folder, train_on(folder / "t.jsonl"))] == [QUESTION] * 2
+
+
+@case("D6", fault="Two columns have the same name")
+def duplicate_parquet_column_is_refused(folder: Path) -> None:
+    columns = [pa.array([text]) for text in ("q", "other", "a")]
+    pq.write_table(pa.table(columns, names=["prompt", "prompt", "answer"]), folder / "t.parquet")
+    words = ("t.parquet: duplicate column", "'prompt'")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.parquet"))
+
+
+@case("D6-key", fault="Two columns have the same name")
+def duplicate_json_key_is_refused(folder: Path) -> None:
+    (folder / "t.jsonl").write_text('{"prompt": "q", "answer": "a", "prompt": "other"}\n')
+    words = ("line 1: duplicate column", "'prompt'")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.jsonl"))
+
+
+MAP = pa.map_(pa.string(), pa.string())
+ANSWER_PATH = "reward_model.ground_truth"
+
+
+@case(
+    "D7",
+    fault="A nested column is a map or JSON text",
+    inputs=[
+        pa.array([[("style", "rule"), ("ground_truth", "72")]], MAP),
+        pa.array(['{"style": "rule", "ground_truth": "72"}']),
+        pa.array([{"ground_truth": "72"}]),
+    ],
+)
+def nested_column_is_read(folder: Path, column: pa.Array) -> None:
+    file = write_table(folder / "t.parquet", {"prompt": pa.array(["q"]), "reward_model": column})
+    changes = train_on(file, **{"columns.answer": ANSWER_PATH})
+    [prompt] = prompts_of(folder, changes)
+    assert prompt.answer == ("72",)
+    result = preflight(folder, changes)
+    assert check_of(result, CheckId.DATA_COLUMNS).state is CheckState.PASSED
+    assert check_of(result, CheckId.DATA_READABLE).state is CheckState.PASSED
+
+
+@case(
+    "D7-type",
+    fault="A nested column is a map or JSON text",
+    inputs=["{'ground_truth': '72'}", "72", ["72"], 72],
+)
+def other_type_of_nested_column_is_named(folder: Path, value: object) -> None:
+    file = write_table(
+        folder / "t.parquet", {"prompt": pa.array(["q"]), "reward_model": pa.array([value])}
+    )
+    words = ("row 1", f"column 'reward_model' is {type(value).__name__}")
+    changes = train_on(file, **{"columns.answer": ANSWER_PATH})
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=changes)
+
+
+CHAT = "{% for m in messages %}{{ m.content }} {% endfor %}"
+WITHOUT_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def conversation(system: str, question: str, *, role: str = "system") -> dict[str, Any]:
+    turns = [{"role": role, "content": system}, {"role": "user", "content": question}]
+    return ROW | {"prompt": turns}
+
+
+@case("D8", fault="Truncation cannot help", inputs=["system", "assistant"])
+def row_that_cannot_be_truncated_is_named(folder: Path, role: str) -> None:
+    rows = [conversation("s", "q"), conversation("s" * 99, "q", role=role)]
+    file = write_rows(folder / "t.jsonl", rows)
+    changes = {"allowTruncation": True, "maxPromptLength": 64, "chatTemplate": CHAT}
+    words = ("row 1 ", "cannot be truncated", "data.maxPromptLength")
+    expect_failure(folder, CheckId.SAMPLE_LENGTHS, *words, changes=train_on(file, **changes))
+
+
+@case("D9", fault="The chat template drops a message")
+def dropped_system_message_is_shown(folder: Path) -> None:
+    file = write_rows(folder / "t.jsonl", [ROW, conversation("Be brief.", "Who?")])
+    changes = train_on(file, chatTemplate=WITHOUT_SYSTEM)
+    words = ("chat template omits", "system", "row 1", "'Who?'")
+    expect_warning(folder, CheckId.SAMPLE_LENGTHS, changes, *words)
+
+
+@case("D10", fault="A column that belongs to the prompt is not used")
+def unused_input_column_is_named(folder: Path) -> None:
+    rows = [
+        {"instruction": "Translate.", "input": "", "output": "a"},
+        {"instruction": "Translate.", "input": "Bonjour", "output": "Hello"},
+    ]
+    file = write_rows(folder / "t.jsonl", rows)
+    changes = {"columns.prompt": "instruction", "columns.answer": "output"}
+    words = ("column 'input' is not used", "line 2")
+    expect_warning(folder, CheckId.DATA_COLUMNS, train_on(file, **changes), *words)

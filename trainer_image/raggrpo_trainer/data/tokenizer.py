@@ -1,0 +1,114 @@
+"""The model's tokenizer: load it, tokenize prompts, and decode completions as text for rewards."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from .conversation import ChatTokenizer
+
+GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+
+
+class Tokenizer(ChatTokenizer, Protocol):
+    """The part of a Hugging Face tokenizer's interface that the trainer uses."""
+
+    eos_token_id: int | None
+    bos_token_id: int | None
+    pad_token_id: int | None
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
+        """Return {"input_ids": [...]}."""
+        ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of token ids."""
+        ...
+
+
+def load_tokenizer(path: str) -> Tokenizer:
+    """Return the tokenizer of a model folder. Raises exceptions of any type.
+
+    AutoTokenizer silently replaces a generic tokenizer by the class of the model's type, which may
+    split text differently from `tokenizer.json`.
+    """
+    config = Path(path) / "tokenizer_config.json"
+    name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
+    tokenizer: Tokenizer
+    if name in GENERIC_TOKENIZERS:
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    else:
+        from transformers import AutoTokenizer  # imports torch, which takes seconds
+
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    return tokenizer
+
+
+def token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens of a text, without tokens that the tokenizer adds around texts."""
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@lru_cache(maxsize=4)
+def leading_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that the tokenizer puts before plain text by default, such as <bos>."""
+    plain = token_ids("a", tokenizer)
+    whole = tuple(tokenizer("a", add_special_tokens=True)["input_ids"])
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start]
+    return ()
+
+
+def prompt_ids(text: str, tokenizer: Tokenizer, chat_template: str) -> tuple[int, ...]:
+    """Return the tokens of a rendered prompt.
+
+    The text of the tokenizer's own template is complete, as in transformers and vLLM. Other text,
+    plain or from the job's template, starts with `leading_tokens`, unless it contains them already.
+    """
+    ids = token_ids(text, tokenizer)
+    if tokenizer.chat_template and not chat_template:
+        return ids
+    leading = leading_tokens(tokenizer)
+    return ids if ids[: len(leading)] == leading else (*leading, *ids)
+
+
+def end_token_ids(tokenizer: Tokenizer, model: Path) -> frozenset[int]:
+    """Return the tokens that end a completion: the tokenizer's, and those of the model folder.
+
+    vLLM reads them from generation_config.json or, if there is none, from config.json. Files that
+    cannot be read count as empty.
+    """
+    own = tokenizer.eos_token_id
+    return frozenset([*([] if own is None else [own]), *_end_tokens_of_folder(model)])
+
+
+def completion_text(ids: Sequence[int], tokenizer: Tokenizer, end_ids: frozenset[int]) -> str:
+    """Return the text of sampled tokens, without tokens that start, end or pad sequences.
+
+    Other special tokens remain: models may have tags such as <answer> as special tokens.
+    """
+    omitted = {*end_ids, tokenizer.bos_token_id, tokenizer.pad_token_id}
+    kept = [token for token in ids if token not in omitted]
+    return tokenizer.decode(kept, skip_special_tokens=False)
+
+
+def _end_tokens_of_folder(model: Path) -> Iterator[int]:
+    for name in ("generation_config.json", "config.json"):
+        if (model / name).is_file():
+            value = _read_object(model / name).get("eos_token_id")
+            yield from (
+                each for each in (value if isinstance(value, list) else [value]) if each is not None
+            )
+            return
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
