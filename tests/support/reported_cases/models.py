@@ -1,13 +1,19 @@
 """Reported cases about models and tokenizers."""
 
+import ast
 import asyncio
 import json
 import math
+import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
@@ -21,14 +27,21 @@ from raggrpo_trainer.data.tokenizer import load_tokenizer
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.policy.model import load_model
 from raggrpo_trainer.preflight.run import run_checks
+from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
+from raggrpo_trainer.rollout.search_turn import SEARCH_END, search_query
+from support.builders.data.rows import write_rows
+from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.policies import write_model
 from support.builders.trainer.preflight import check_of, make_fit_config
+from support.builders.trainer.word_model import END, write_word_model
 from support.reported_cases.case import case
+from support.servers.faulty_server import search_r1, serving
 
 BOS = "Ā"
 """A token of the byte tokenizer that no text contains."""
 PLAIN = "{{ messages[-1].content }}"
-TAGS = ("<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>")
+MARKER = "####"
+TAGS = (MARKER, "<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>")
 
 
 def preflight(folder: Path, changes: dict[str, Any] | None = None) -> PreflightResult:
@@ -85,6 +98,99 @@ def prompts_start_with_bos_once(folder: Path, template: str) -> None:
     result = preflight(folder, changes)
     expect(result, CheckId.TOKENIZER, CheckState.PASSED, f"prompts start with {BOS}")
     assert result.facts.prompt_start == BOS
+
+
+WORDS = tuple(f"w{number}" for number in range(6))
+OUTPUT = re.compile(r"sample (\d+/\d+): output '(.*)'")
+PARTS = re.compile(r"sample (\d+/\d+): reward \S+ from parts (\{.*\})")
+
+
+def write_tagged_job(folder: Path, url: str) -> Path:
+    """Write a model whose tags are special tokens, data, and a job in mode Search."""
+    write_word_model(folder / "model", ["ask", *WORDS, *TAGS], context=256, special=TAGS)
+    write_rows(
+        folder / "t.jsonl", [{"prompt": f"ask {word}", "answer": list(WORDS)} for word in WORDS]
+    )
+    job = make_manifest(
+        "tags",
+        {
+            "model": {"path": str(folder / "model")},
+            "data": data_of(folder / "t.jsonl", batch=4, prompt=16, response=96),
+            "rollout": {"n": 4, "temperature": 1.0},
+            "training": {"totalSteps": 2, "learningRate": 1e-5, "precision": "FP32"},
+            "retrieval": {
+                "mode": "Search",
+                "maxTurns": 16,
+                "passageTemplate": "{text} ",
+                "endpoints": [{"name": "kb", "protocol": "SearchR1", "url": url, "cache": False}],
+            },
+            "reward": {
+                "functions": [{"name": "Format"}, {"name": "Contains"}],
+                "answerMarker": MARKER,
+            },
+            "checkpoint": {"path": str(folder / "checkpoints")},
+            "monitoring": {"debug": {"modelOutput": True, "scoring": True}},
+            "resources": {"device": "CPU"},
+        },
+    )
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+async def run_with_search(folder: Path) -> tuple[str, list[str]]:
+    """Run the job; return the driver's log and the queries of samples."""
+    async with serving(search_r1()) as server:
+        job = write_tagged_job(folder, server.url)
+        command = (sys.executable, "-m", "raggrpo_cli.main", "run", job, "--dir", folder / "job")
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = (folder / "checkpoints" / "logs" / "attempts" / "1" / "driver.log").read_text()
+    queries = [query for request in server.requests for query in request.body["queries"]]
+    others = {WARM_UP_TEXT, *(f"ask {word}" for word in WORDS)}
+    return log, [query for query in queries if query not in others]
+
+
+def by_sample(pattern: re.Pattern[str], log: str) -> dict[str, list[str]]:
+    """Return the matches of a pattern by sample, in order of steps."""
+    texts: dict[str, list[str]] = {}
+    for sample, text in pattern.findall(log):
+        texts.setdefault(sample, []).append(text)
+    return texts
+
+
+def queries_of(output: str) -> list[str]:
+    """Return the queries of a completion if each of its turns ended at the stop string."""
+    queries = []
+    for turn in output.split(SEARCH_END)[:-1]:
+        query = search_query(turn + SEARCH_END)
+        if query is None:
+            break
+        queries += [query] if query else []
+    return queries
+
+
+@case("M2", fault="Special tokens decode to nothing")
+def tags_that_are_special_tokens_work_in_a_run(folder: Path) -> None:
+    log, queries = asyncio.run(run_with_search(folder))
+    outputs, parts = by_sample(OUTPUT, log), by_sample(PARTS, log)
+    texts = [text for each in outputs.values() for text in each]
+    assert [tag for tag in TAGS if not any(tag in text for text in texts)] == []
+    assert not any(END in text for text in texts)
+    # A completion that ends with its turn may have no token left for a search.
+    continued = [text.removesuffix(SEARCH_END) for text in texts]
+    assert Counter(q for text in continued for q in queries_of(text)) <= Counter(queries)
+    assert Counter(queries) <= Counter(q for text in texts for q in queries_of(text))
+    formats, contained = set(), set()
+    for sample, samples_parts in parts.items():
+        for text, shown in zip(outputs[sample], samples_parts, strict=True):
+            scores = ast.literal_eval(shown)
+            answers = re.findall(r"<answer>(.*?)</answer>", text)
+            assert scores["Format"] == float(any(answer.strip() for answer in answers)), text
+            assert scores["Contains"] == float("w" in text.rpartition(MARKER)[2] and MARKER in text)
+            formats.add(scores["Format"])
+            contained.add(scores["Contains"])
+    assert formats == contained == {0.0, 1.0}
 
 
 @case("M3", fault="A token has no row in the embedding", inputs=[["<search>"], ["<a>", "<b>"]])

@@ -14,8 +14,11 @@ def write_word_model(
     context: int = 128,
     tied: bool = False,
     experts: int = 0,
+    special: Sequence[str] = (),
 ) -> Path:
     """Write model and tokenizer; return the folder. Unknown words become `?`.
+
+    `special` are the words that are special tokens.
 
     A tied, untrained model repeats its last token. With experts it is a Qwen3-MoE that uses two
     experts per token, else a Qwen2.
@@ -33,6 +36,7 @@ def write_word_model(
     vocabulary = [END, "?", *words]
     table = Tokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="?"))
     table.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    table.add_special_tokens(list(special))
     torch.manual_seed(0)
     size: dict[str, Any] = {
         "vocab_size": len(vocabulary),
