@@ -15,7 +15,7 @@ class Columns(ApiModel):
     """Column names of the data files; `reward_model.ground_truth` is a nested column."""
 
     prompt: Column = "prompt"
-    """Prompt: a text, or a list of {role, content} messages that ends with a user message."""
+    """Prompt: a text, or a list of {role, content} or {from, value} that ends with the user's."""
     answer: Column = "answer"
     """Reference answer: a text, a list of accepted texts, or a list of messages."""
     context: Column = "context"
@@ -30,7 +30,7 @@ class DataSpec(ApiModel):
     """Data set, sequence lengths and batch size."""
 
     train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64), MODEL]
-    """Parquet or JSONL files with one prompt per row."""
+    """Parquet files, or JSON files with one object per line; one prompt per row."""
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64), OPERATIONAL] = []
     """Held-out files for validation."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536), OPTIMIZATION] = 128
