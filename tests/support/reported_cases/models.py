@@ -71,7 +71,10 @@ def prepend_bos(table: RustTokenizer) -> None:
 
 
 def add(*tokens: str) -> Callable[[RustTokenizer], None]:
-    return lambda table: table.add_special_tokens([AddedToken(each) for each in tokens]) and None
+    def change(table: RustTokenizer) -> None:
+        table.add_special_tokens([AddedToken(each) for each in tokens])
+
+    return change
 
 
 @case("M1", fault="The tokenizer's <bos> is lost", inputs=["", PLAIN, BOS + PLAIN])

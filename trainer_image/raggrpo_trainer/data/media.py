@@ -46,16 +46,15 @@ def _is_media_type(name: str, kind: pa.DataType) -> bool:
     is_list = _is_list(kind)
     while _is_list(kind):
         kind = kind.value_type
-    if pa.types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} >= (
-        MEDIA_FIELDS
-    ):
+    is_struct = pa.types.is_struct(kind)
+    if is_struct and {kind.field(i).name for i in range(kind.num_fields)} >= MEDIA_FIELDS:
         return True
-    is_content = is_list or pa.types.is_struct(kind) or pa.types.is_binary(kind)
-    return is_content and name.lower() in MEDIA_NAMES
+    is_content = is_list or is_struct or pa.types.is_binary(kind)
+    return bool(is_content) and name.lower() in MEDIA_NAMES
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_media(name: str, value: object) -> bool:

@@ -18,6 +18,8 @@ class Tokenizer(ChatTokenizer, Protocol):
     bos_token_id: int | None
     pad_token_id: int | None
 
+    def __hash__(self) -> int: ...
+
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
         """Return {"input_ids": [...]}."""
         ...

@@ -27,8 +27,9 @@ from .tokenizer import TokenizerCheck, check_tokenizer
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 96))
-"""Byte limits of evidence, (passed checks, failed checks); the first pair that fits is used."""
+EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 80))
+"""Byte limits of evidence, (other checks, failed or warned checks); the first that fits is used."""
+_IMPORTANT = (CheckState.FAILED, CheckState.WARNED)
 ELLIPSIS = "…"
 
 
@@ -48,8 +49,8 @@ def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
     order = list(CheckId)
     ordered = sorted(findings, key=lambda finding: order.index(finding.id))
     texts = [_one_line(finding.evidence) for finding in ordered]
-    for passed_limit, failed_limit in EVIDENCE_BYTES:
-        limits = [failed_limit if f.state is CheckState.FAILED else passed_limit for f in ordered]
+    for other_limit, important_limit in EVIDENCE_BYTES:
+        limits = [important_limit if f.state in _IMPORTANT else other_limit for f in ordered]
         short = [_truncated(text, limit) for text, limit in zip(texts, limits, strict=True)]
         shown = zip(ordered, short, strict=True)
         checks = [Check(id=each.id, state=each.state, evidence=text) for each, text in shown]
