@@ -1,72 +1,90 @@
 """A real run is stopped, its job file is changed, and it continues: Ray, vLLM, FSDP2, retrieval."""
 
 import json
-import signal
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from local.drills.drill import Outcome, Run
+from local.drills.drill import Run
+from raggrpo_api.names import ENV_FAULT
 from raggrpo_api.trainer.history import read_events, read_history
 from raggrpo_api.trainer.progress import Segment
 
+SCRIPT = Path(__file__).parents[3] / "crds" / "samples" / "change-a-run.sh"
 STOPPED_AFTER, STEPS = 2, 6
-BEFORE = {"n": 5, "temperature": 0.7}
-AFTER = {"n": 3, "temperature": 0.6}
-BATCH_BEFORE, BATCH_AFTER = 8, 4
+BEFORE = "rollout.n=5 rollout.temperature=0.7 data.trainBatchSize=8"
+AFTER = "rollout.n=3 rollout.temperature=0.6 data.trainBatchSize=4"
+SAMPLES_BEFORE, SAMPLES_AFTER = 5 * 8, 3 * 4
 
 
-def change(run: Run, rollout: dict[str, Any], batch: int) -> None:
-    """Change the job file as a user does."""
-    job = yaml.safe_load(run.job.read_text())
-    job["spec"]["rollout"] = rollout
-    job["spec"]["data"]["trainBatchSize"] = batch
-    job["spec"]["training"] |= {"totalSteps": STEPS, "learningRateSchedule": "Constant"}
-    for name in ("decaySteps", "minLearningRateRatio"):
-        job["spec"]["training"].pop(name, None)
-    run.job.write_text(yaml.safe_dump(job))
+@dataclass(frozen=True)
+class Changed:
+    """A finished run that the script stopped, changed and continued."""
+
+    run: Run
+    output: str
+    saved: int
+    """Step after which the run was stopped."""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.run.dir / "summary.json").read_text())
+        return summary
+
+    @property
+    def log_dir(self) -> Path:
+        return self.run.dir.parent / "checkpoints" / "logs"
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Outcome, int]:
-    """Return a finished run that was stopped and changed, and the step of the change."""
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     run = Run(tmp_path_factory.mktemp("changed") / "run")
-    change(run, BEFORE, BATCH_BEFORE)
-    process = run.start("slow-step@step=3:3")
-    run.wait_for(
-        lambda status: status.get("progress", {}).get("step", 0) >= STOPPED_AFTER,
-        f"step {STOPPED_AFTER}",
+    job = yaml.safe_load(run.job.read_text())
+    job["spec"]["training"] |= {"totalSteps": STEPS, "decaySteps": STEPS}
+    run.job.write_text(yaml.safe_dump(job))
+    programs = Path(sys.executable).parent
+    done = subprocess.run(
+        [SCRIPT, run.job, run.dir, str(STOPPED_AFTER), BEFORE, AFTER],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ
+        | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            ENV_FAULT: "slow-step@step=3:6",
+            "A_SECRET": "hunter2",
+        },
     )
-    process.send_signal(signal.SIGINT)
-    assert process.wait(200) == 130, run.log()[-3000:]
-    saved = run.status()["checkpoint"]["step"]
-    change(run, AFTER, BATCH_AFTER)
-    return run, run.finish(run.start()), saved
+    assert done.returncode == 0, done.stdout + done.stderr
+    attempts = run.status()["attempts"]
+    assert [attempt["cause"] for attempt in attempts] == ["Succeeded", "Suspended"]
+    return Changed(run, done.stdout, attempts[0]["fromStep"])
 
 
 @pytest.mark.row("A17", "A27")
 @pytest.mark.timeout(900)
 def test_run_with_changed_values_continues_after_last_step(
-    changed: tuple[Run, Outcome, int],
+    changed: Changed,
 ) -> None:
-    run, outcome, saved = changed
-    history = read_history(log_dir_of(run))
+    history = read_history(changed.log_dir)
 
-    assert outcome.summary["phase"] == "Succeeded"
-    assert [attempt["lostSteps"] for attempt in outcome.summary["attempts"]] == [0, 0]
+    assert STOPPED_AFTER <= changed.saved < STEPS
+    assert changed.summary["phase"] == "Succeeded"
+    assert [attempt["lostSteps"] for attempt in changed.summary["attempts"]] == [0, 0]
     assert [record["step"] for record in history] == list(range(1, STEPS + 1))
     assert [record["num_samples"] for record in history] == [
-        BATCH_BEFORE * BEFORE["n"] if record["step"] <= saved else BATCH_AFTER * AFTER["n"]
-        for record in history
+        SAMPLES_BEFORE if record["step"] <= changed.saved else SAMPLES_AFTER for record in history
     ]
 
 
-def test_changed_values_are_recorded_as_segment(changed: tuple[Run, Outcome, int]) -> None:
-    run, _, saved = changed
+def test_changed_values_are_recorded_as_segment(changed: Changed) -> None:
+    run, saved = changed.run, changed.saved
     segment = Segment(
         first_step=saved + 1,
         changes=[
@@ -78,20 +96,19 @@ def test_changed_values_are_recorded_as_segment(changed: tuple[Run, Outcome, int
     text = f"from step {saved + 1}: {'; '.join(segment.changes)}"
 
     assert run.status()["segments"] == [segment.model_dump(by_alias=True)]
-    [event] = [e for e in read_events(log_dir_of(run)) if e["event"] == "segment"]
+    [event] = [e for e in read_events(changed.log_dir) if e["event"] == "segment"]
     assert (event["first_step"], event["changes"]) == (saved + 1, segment.changes)
-    assert f"New segment {text}" in run.log()
+    assert f"New segment {text}" in changed.output
     report = (run.dir / "report.html").read_text()
     assert "rollout.n: 5 → 3" in report
 
 
 @pytest.mark.timeout(300)
 def test_changed_model_values_are_rejected_before_start(
-    changed: tuple[Run, Outcome, int],
+    changed: Changed,
 ) -> None:
-    run, _, _ = changed
 
-    output = run.rejection(run.dir, "training.seed=7", "training.totalSteps=9")
+    output = changed.run.rejection(changed.run.dir, "training.seed=7", "training.totalSteps=9")
 
     assert "spec.training.seed: 0 → 7" in output
     assert "start a new job with another --dir and spec.checkpoint.path" in output
@@ -99,11 +116,11 @@ def test_changed_model_values_are_rejected_before_start(
 
 @pytest.mark.timeout(600)
 def test_new_job_starts_from_best_checkpoint_of_other_job(
-    changed: tuple[Run, Outcome, int],
+    changed: Changed,
 ) -> None:
-    run, outcome, _ = changed
+    run = changed.run
     folder = run.dir.parent
-    best = outcome.summary["bestStep"]
+    best = changed.summary["bestStep"]
     start = {"checkpoint": {"jobRef": "job"}, "step": "Best", "optimizer": "Reset"}
     job = yaml.safe_load(run.job.read_text())
     job["metadata"]["name"] = "next"
@@ -132,7 +149,3 @@ def test_new_job_starts_from_best_checkpoint_of_other_job(
     assert "reward.functions[0].weight: 1.0 → 2.0" in first["changes"]
     assert "optimizer state: reset" in first["changes"]
     assert status["attempts"][0]["fromStep"] == best
-
-
-def log_dir_of(run: Run) -> Path:
-    return run.dir.parent / "checkpoints" / "logs"
