@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -101,6 +102,31 @@ def test_changed_values_are_recorded_as_segment(changed: Changed) -> None:
     assert f"New segment {text}" in changed.output
     report = (run.dir / "report.html").read_text()
     assert "rollout.n: 5 → 3" in report
+
+
+@pytest.mark.row("A35")
+def test_compare_shows_rows_before_and_after_change(changed: Changed) -> None:
+    table = changed.output[changed.output.index("B vs. A") :]
+    rows = {line[:36].strip(): line[36:].split() for line in table.splitlines()}
+
+    assert rows["steps"][:2] == [str(changed.saved), str(STEPS - changed.saved)]
+    assert rows["samples per step"] == [str(SAMPLES_BEFORE), str(SAMPLES_AFTER), "-70", "%"]
+    assert rows["rollout.n"] == ["5", "3"]
+    for name in (
+        "until the first step is done",
+        "LoadingModel",
+        "seconds per sample",
+        "tokens per second",
+        "kb p50",
+        "kb p95",
+        "rank",
+    ):
+        before, after, percent, unit = rows[name]
+        assert float(before) > 0, name
+        assert float(after) > 0, name
+        assert re.fullmatch(r"[+-]\d+", percent), name
+        assert unit == "%", name
+    assert "reward, last 10 steps" in rows
 
 
 @pytest.mark.timeout(300)
