@@ -4,6 +4,7 @@ The operator has the service account, the permissions and the admission policies
 """
 
 import asyncio
+import json
 import signal
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -363,6 +365,60 @@ async def test_suspended_job_saves_checkpoint_deletes_pods_and_resumes(
     assert first["cause"] == "Suspended"
     assert second["fromStep"] == 7
     assert status.get("restarts", {}).get("total", 0) == 0
+
+
+async def configs_of(environment: OperatorEnvironment, job: str) -> list[dict[str, Any]]:
+    """Return the recorded configurations of a job's attempts, oldest first."""
+    configs = [
+        json.loads(each["data"]["config.json"])
+        for each in await environment.all_of("v1", "configmaps")
+        if "config.json" in each.get("data", {})
+    ]
+    own = [config for config in configs if config["attempt"]["jobName"] == job]
+    return sorted(own, key=lambda config: int(config["attempt"]["number"]))
+
+
+@pytest.mark.row("A17")
+async def test_values_change_only_while_job_is_suspended(environment: OperatorEnvironment) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    await environment.apply({"spec.rollout": {"n": 5}})
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
+
+    with pytest.raises(Exception, match="cannot change while the job is running"):
+        await environment.change({"spec": {"rollout": {"n": 3}}})
+    await environment.change({"spec": {"suspend": True}})
+    await environment.until(is_phase("Suspended"))
+    await environment.change({"spec": {"suspend": False, "rollout": {"n": 3}}})
+    status = await environment.until(is_phase("Succeeded"))
+
+    assert status["attempts"][0]["fromStep"] == 7
+    configs = await configs_of(environment, "small")
+    assert [config["rollout"]["n"] for config in configs] == [5, 3]
+
+
+async def test_new_job_starts_from_checkpoints_of_job_that_it_names(
+    environment: OperatorEnvironment,
+) -> None:
+    start = {"checkpoint": {"jobRef": "small"}, "step": 5}
+    changes = {
+        "spec.training.startFrom": start,
+        "spec.training.totalSteps": 30,
+        "spec.checkpoint.path": "/mnt/runs/checkpoints/next",
+    }
+    await environment.apply(changes, "next")
+
+    def is_waiting(status: Manifest) -> bool:
+        return bool(condition(status, "Progressing").get("reason") == "WaitingForStartJob")
+
+    await environment.until(is_waiting, "next")
+    await environment.apply()
+    status = await environment.until(is_phase("Succeeded"), "next")
+
+    assert status["pinned"]["startPath"] == "/mnt/runs/checkpoints"
+    [config] = await configs_of(environment, "next")
+    source = {"path": "/mnt/runs/checkpoints", "jobRef": None}
+    assert config["training"]["startFrom"]["checkpoint"] == source
+    assert config["training"]["startFrom"]["step"] == "5"
 
 
 @pytest.mark.row("B2")
