@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -260,6 +261,24 @@ def test_logs_follow_exits_when_attempt_has_ended(tmp_path: Path) -> None:
     log.write_text("one\n")
 
     assert raggrpo("logs", "--dir", folder, "--follow").output == "one\n"
+
+
+def test_logs_follow_prints_lines_of_running_attempt(tmp_path: Path) -> None:
+    running = JobStatus(attempt=1, attempts=[AttemptRecord(number=1)])
+    folder = make_recorded_job(tmp_path, running)
+    log = tmp_path / "checkpoints" / "logs" / "attempts" / "1" / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\n")
+    run = JobFolder(folder)
+    run.acquire()
+
+    with ThreadPoolExecutor(1) as thread:
+        followed = thread.submit(raggrpo, "logs", "--dir", folder, "--follow", "--tail", 1)
+        with log.open("a") as writer:
+            writer.write("three\n")
+        run.release()
+
+    assert followed.result(timeout=60).output.splitlines()[-1] == "three"
 
 
 def test_logs_are_read_from_live_driver_log_while_running(tmp_path: Path) -> None:
