@@ -134,8 +134,9 @@ def _outcome(status: JobStatus) -> str:
         case Phase.INVALID:
             return f"invalid: {get_condition(status, ConditionType.ACCEPTED).message}"
         case _:
-            saved = status.checkpoint.step if status.checkpoint else 0
-            return f"suspended, checkpoint at step {saved}; run the same command to resume"
+            newest = status.checkpoint
+            saved = f"checkpoint at step {newest.step}" if newest else "no checkpoint"
+            return f"suspended, {saved}; run the same command to resume"
 
 
 def _complete(status: JobStatus) -> str:

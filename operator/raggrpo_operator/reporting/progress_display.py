@@ -20,7 +20,7 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.segments import segment_text
-from raggrpo_operator.core.text.status_text import phase_text
+from raggrpo_operator.core.text.status_text import is_attempt_running, phase_text
 
 PLAIN_SECONDS = 5.0
 """Minimum seconds between two progress lines if there is no terminal."""
@@ -76,6 +76,9 @@ class ProgressDisplay:
         """Display a new status, and print a line for each change."""
         old = self._status
         self._status = status
+        is_resumed = not self._has_status and status.progress.step > 0
+        if is_resumed and not is_attempt_running(status) and status.phase is not Phase.SUCCEEDED:
+            self._print(f"{progress_line(status, datetime.now(UTC))} (last run)")
         if self._has_status:
             for line in status_changes(old, status):
                 self._print(line)
@@ -85,7 +88,7 @@ class ProgressDisplay:
             self._label, self._label_since = label, self._clock()
             if self._live is None and label not in QUIET:
                 self._print(label)
-        has_new_step = status.progress.step != old.progress.step
+        has_new_step = is_attempt_running(status) and status.progress.step != old.progress.step
         if self._live is None and has_new_step and self._is_due(status):
             self._print(progress_line(status, datetime.now(UTC)))
 
@@ -132,12 +135,13 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
         clauses.append(f"{duration(_elapsed(status.attempts[0], now))} elapsed")
     if progress.seconds_per_step:
         clauses.append(f"{progress.seconds_per_step:.2g} s/step")
-    if progress.estimated_remaining_seconds is not None:
+    is_running = is_attempt_running(status)
+    if is_running and progress.estimated_remaining_seconds is not None:
         clauses.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
     reward = {metric.name: metric.value for metric in progress.metrics}.get("reward_mean")
     if reward:
         clauses.append(f"reward {_rounded(reward)}")
-    if with_stage and progress.stage:
+    if with_stage and is_running and progress.stage:
         clauses.append(f"stage {progress.stage}")
     return ", ".join(clauses)
 
@@ -213,6 +217,5 @@ def duration(seconds: float) -> str:
 
 
 def _label(status: JobStatus) -> str:
-    running = status.phase in (Phase.STARTING, Phase.RUNNING)
     stage = status.progress.stage
-    return f"Stage {stage}" if running and stage else str(status.phase)
+    return f"Stage {stage}" if is_attempt_running(status) and stage else str(status.phase)

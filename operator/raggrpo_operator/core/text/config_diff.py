@@ -10,8 +10,8 @@ from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
 """Fields that differ between any two attempts and do not affect training."""
-DERIVED_BLOCK = "world."
-"""Prefix of the process counts, which follow from `resources`."""
+DERIVED_PLACES = ("world.", "facts.schemaDigest", "facts.rayVersion")
+"""Process counts, which follow from `resources`, and facts about the image."""
 AUTO = "Auto"
 """Value that an attempt replaces by its choice."""
 ABSENT = "–"
@@ -66,7 +66,7 @@ class AttemptConfig:
 
     def is_derived(self, path: str) -> bool:
         """Return whether a value follows from specified values or from the machine."""
-        if path.startswith(DERIVED_BLOCK):
+        if path.startswith(DERIVED_PLACES):
             return True
         if path not in self.resolved.origins:
             return False

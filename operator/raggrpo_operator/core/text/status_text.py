@@ -32,6 +32,11 @@ def render_status(status: JobStatus, width: int = 100, *, with_sizing: bool = Fa
     return "\n".join(lines) + "\n"
 
 
+def is_attempt_running(status: JobStatus) -> bool:
+    """Return whether stage and remaining time in the status are those of a running attempt."""
+    return status.phase in (Phase.STARTING, Phase.RUNNING)
+
+
 def phase_text(status: JobStatus) -> str:
     """Return the phase, with the reason if the job does not learn: even success is then none."""
     condition = get_condition(status, ConditionType.NOT_LEARNING)
@@ -102,12 +107,14 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
 
 def _progress(status: JobStatus) -> str:
     progress = status.progress
+    is_running = is_attempt_running(status)
     parts = [
         f"step {progress.step}/{progress.total_steps} ({progress.progress_percentage} %)",
         f"{progress.seconds_per_step:g} s/step",
-        f"stage {progress.stage or '-'}",
     ]
-    if progress.estimated_remaining_seconds is not None:
+    if is_running:
+        parts.append(f"stage {progress.stage or '-'}")
+    if is_running and progress.estimated_remaining_seconds is not None:
         parts.append(f"{progress.estimated_remaining_seconds} s remaining")
     if reward(status):
         parts.append(f"reward {reward(status)}")

@@ -58,6 +58,21 @@ def test_progress_line_omits_unknown_values() -> None:
     assert progress_line(JobStatus(), NOW) == "Step 0/0"
 
 
+def test_resumed_run_shows_its_last_step_without_stage_and_eta() -> None:
+    ended = AttemptRecord(number=1, started=STARTED, seconds=11, cause=Cause.SUSPENDED)
+    waiting = make_status(12, phase=Phase.PREFLIGHT, attempts=[ended])
+    lines = plain(waiting, replace(waiting, phase=Phase.PROVISIONING))
+    assert lines == [
+        "Step 12/60, 11 s elapsed, 1.2 s/step, reward 0.531 (last run)",
+        "Preflight",
+        "Provisioning",
+    ]
+
+
+def test_completed_run_shows_no_last_step() -> None:
+    assert plain(make_status(60, phase=Phase.SUCCEEDED)) == ["Succeeded"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (3540, "59 min"), (7500, "2 h 5 min")],

@@ -68,6 +68,7 @@ def test_values_that_follow_from_others_are_omitted() -> None:
             "model": {"attention": "Eager"},
             "training": {"precision": "BF16"},
             "world": {"numRanks": 2},
+            "facts": {"schemaDigest": "new", "rayVersion": "2.60.0"},
         },
         {"rollout.n": 3, "training.precision": "Auto", "data.maxPromptLength": LONG_PROMPT},
     )

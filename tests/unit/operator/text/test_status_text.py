@@ -109,7 +109,7 @@ def test_best_checkpoint_is_shown_with_score() -> None:
 
 def test_status_of_unstarted_job_omits_reward_and_sizing() -> None:
     text = render_status(JobStatus())
-    assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step, stage -\n"
+    assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step\n"
     assert reward(JobStatus()) == ""
 
 
@@ -164,6 +164,12 @@ def test_optional_status_lines_are_hidden_when_unset() -> None:
     assert "condition Progressing=True Training" in lines
     assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, stage -, reward 0.61"
     assert sum(line.startswith("warning") for line in lines) == 1
+
+
+def test_status_omits_stage_and_remaining_time_of_ended_attempt() -> None:
+    status = replace(make_status(), phase=Phase.PREFLIGHT)
+    lines = render_status(status).splitlines()
+    assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, reward 0.61"
 
 
 def test_sizing_shows_pods_and_terms_in_columns() -> None:
