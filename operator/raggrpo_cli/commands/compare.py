@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.trainer.history import read_events, read_history
-from raggrpo_cli.job_file import fail
+from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
-from raggrpo_cli.terminal import show
-from raggrpo_operator.core.text.comparison import Run, comparison, last_segments
+from raggrpo_operator.core.text.comparison import Run
 
 
 def compare(
@@ -20,15 +19,8 @@ def compare(
     ] = None,
 ) -> None:
     """Compare two runs: rewards, start-up, pace, retrieval, memory and specified values."""
-    run = _run(load_recorded_job(first))
-    if second is not None:
-        a, b = run, _run(load_recorded_job(second))
-    else:
-        try:
-            a, b = last_segments(run)
-        except ValueError as error:
-            fail(str(error))
-    show("\n".join(comparison(a, b)))
+    folders = [first] if second is None else [first, second]
+    show_comparison([_run(load_recorded_job(folder)) for folder in folders])
 
 
 def _run(recorded: RecordedJob) -> Run:

@@ -9,10 +9,11 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.history import history_file, read_events, read_history
+from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.text.comparison import Run, comparison
+from raggrpo_operator.core.text.comparison import Run
 from raggrpo_operator.kube.user_client import UserClient
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 from raggrpo_operator.reporting.report import render_report
@@ -52,7 +53,9 @@ def report(
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Name of a job.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Name of a job.")],
+    second: Annotated[
+        str, typer.Argument(metavar="[B]", help="Default: compare the last two segments of A.")
+    ] = "",
     image: Image = "",
     namespace: Namespace = "",
     context: Context = "",
@@ -61,11 +64,10 @@ def compare(
     """Compare two jobs: rewards, start-up, pace, retrieval, memory and specified values."""
 
     async def read(client: UserClient) -> list[Run]:
-        jobs = [await get_job(client, namespace, name) for name in (first, second)]
+        jobs = [await get_job(client, namespace, name) for name in (first, second) if name]
         return [await _run(client, job, image) for job in jobs]
 
-    a, b = run_in_cluster(kubeconfig, context, read)
-    show("\n".join(comparison(a, b)))
+    show_comparison(run_in_cluster(kubeconfig, context, read))
 
 
 async def _run(client: UserClient, job: RagGrpoJob, image: str) -> Run:

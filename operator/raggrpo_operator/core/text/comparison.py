@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from raggrpo_api.memory.arithmetic import GIB
@@ -26,7 +26,7 @@ class Run:
     """A run, or a segment of a run, with its records."""
 
     name: str
-    """Job folder, or name of the job in a cluster; for a segment with its steps."""
+    """Job folder, name of the job in a cluster, or steps of a segment."""
     job: str
     resolved: Resolved
     status: JobStatus
@@ -37,12 +37,14 @@ class Run:
 
 
 def last_segments(run: Run) -> tuple[Run, Run]:
-    """Return the last two segments of a run. Raises ValueError if the run has only one."""
-    starts = [1, *(segment.first_step for segment in run.status.segments)]
-    if len(starts) < 2 or not any(record["step"] < starts[-1] for record in run.history):
-        raise ValueError(f"{run.name} has no earlier segment: specify two jobs")
-    before, after, end = starts[-2], starts[-1], run.history[-1]["step"] + 1
-    return _part(run, before, after), _part(run, after, end)
+    """Return the last two segments that have steps. Raises ValueError if there is only one."""
+    end = run.history[-1]["step"] + 1 if run.history else 1
+    starts = [1, *(segment.first_step for segment in run.status.segments), end]
+    parts = [_part(run, first, last) for first, last in pairwise(starts)]
+    with_steps = [part for part in parts if part.history]
+    if len(with_steps) < 2:
+        raise ValueError(f"{run.name} has steps of one segment only: specify two jobs")
+    return with_steps[-2], with_steps[-1]
 
 
 def _part(run: Run, first: int, end: int) -> Run:
@@ -52,7 +54,7 @@ def _part(run: Run, first: int, end: int) -> Run:
     attempts = [attempt for attempt in run.status.attempts if attempt.number in numbers]
     return replace(
         run,
-        name=f"{run.name}, steps {first} to {end - 1}",
+        name=f"steps {first} to {end - 1}",
         status=replace(run.status, attempts=attempts),
         history=history,
         events=[event for event in run.events if event["attempt"] in numbers],
@@ -180,6 +182,8 @@ def _differences(a: Resolved, b: Resolved) -> Iterator[str]:
 
 
 def _changes(segment: Segment) -> Iterator[str]:
+    if not segment.changes:
+        yield "none"
     for change in segment.changes:
         path, _, values = change.partition(": ")
         yield _line(path, *values.split(" → "))

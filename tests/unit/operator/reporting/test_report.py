@@ -314,3 +314,16 @@ def test_exact_match_is_not_charted_twice_if_it_is_the_reward(tmp_path: Path) ->
     write_steps(tmp_path, 2, range(12, 14), {"reward_mean": 0.75, "exact_match": 0.5})
     texts = read(write_report(tmp_path, tmp_path, make_status())).texts
     assert any(text.startswith("exact match, mean") for text in texts)
+
+
+def test_compare_of_one_job_requires_segments(tmp_path: Path) -> None:
+    folder = make_job_folder(tmp_path / "job", make_status(segments=[Segment(first_step=11)]))
+    write_steps(log_dir_of(folder), 1, range(1, 11))
+    early = CliRunner().invoke(app, ["compare", str(folder)])
+    write_steps(log_dir_of(folder), 2, range(11, 21))
+    compared = CliRunner().invoke(app, ["compare", str(folder)])
+
+    assert early.exit_code == 2
+    assert "has steps of one segment only: specify two jobs" in early.stderr
+    assert compared.exit_code == 0
+    assert "steps 11 to" in compared.stdout

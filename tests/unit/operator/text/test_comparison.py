@@ -141,5 +141,5 @@ def test_run_without_earlier_segment_is_rejected() -> None:
         make_run(history=[make_step(41)]), status=JobStatus(segments=[Segment(first_step=41)])
     )
     for run in (make_run(history=[make_step(1)]), make_run(), started):
-        with pytest.raises(ValueError, match="has no earlier segment: specify two jobs"):
+        with pytest.raises(ValueError, match="has steps of one segment only: specify two jobs"):
             last_segments(run)
