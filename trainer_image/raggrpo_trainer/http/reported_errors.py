@@ -3,6 +3,7 @@
 Field names are compared without case and underscores: `errCode` and `err_code` are `errcode`.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -10,24 +11,34 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .diagnosis import is_transient_status
 
-CODE_FIELDS: Final = ("code", "errcode", "errno", "errorcode", "retcode")
+CODE_FIELDS: Final = ("code", "errcode", "errno", "errorcode", "retcode", "ret")
 """Fields whose number is 0 or 2xx after a success."""
 STATUS_FIELDS: Final = ("status", "statuscode")
 """Fields whose number is an error from 400; other numbers have different meanings."""
 SUCCESS_FLAGS: Final = ("success", "ok", "succeeded", "issuccess")
+FAILURE_FLAGS: Final = ("iserror", "haserror", "failed")
 ERROR_FIELDS: Final = ("error", "errors")
 PARTIAL_FLAGS: Final = {"timedout": "the search timed out", "partialresults": "partial results",
     "ispartial": "partial results", "searchcutoff": "the search was cut off"}  # fmt: skip
 """Flags of search servers whose response misses results."""
 MESSAGE_FIELDS: Final = (
     "message", "msg", "errmsg", "errormessage", "statusmsg", "detail", "error", "errors", "reason",
-    "description", "title", "type",
+    "description", "title", "content", "text", "type",
 )  # fmt: skip
 """Fields in which services describe an error, most specific first."""
-HEADER_FIELDS: Final = ("status", "header", "responseheader", "meta", "baseresp", "responses")
+HEADER_FIELDS: Final = (
+    "status", "header", "responseheader", "meta", "baseresp",
+    "response", "rawresponse", "responses",
+)  # fmt: skip
 """Fields whose objects may contain code, message and flags of the whole response."""
-FAILURE_WORDS: Final = frozenset({"error", "fail", "failed", "failure", "exception"})
-SUCCESS_WORDS: Final = frozenset({"ok", "success", "successful", "succeeded", "成功"})
+FAILURE_WORDS: Final = frozenset(
+    {"error", "fail", "failed", "failure", "exception", "timeout", "unavailable", "unauthorized"}
+    | {"forbidden", "denied", "rejected", "aborted", "invalid"}
+)
+SUCCESS: Final = re.compile(
+    r"(?i)^(?!.*\b(not|no|un\w+|fail\w*|error\w*)\b).*(\bok\b|\bsucce|成功)"
+)
+"""Pattern of messages and codes that state a success."""
 MAX_ERROR_DEPTH: Final = 3
 
 
@@ -118,7 +129,8 @@ def _number(value: Any) -> int:
 def _has_failure_word(fields: Mapping[str, Any]) -> bool:
     flags = [fields[name] for name in SUCCESS_FLAGS if name in fields]
     words = [_word(fields.get(name)) for name in ("status", "state", "result", "code")]
-    return any(_is_false(flag) for flag in flags) or not FAILURE_WORDS.isdisjoint(words)
+    is_failed = any(fields.get(name) is True for name in FAILURE_FLAGS)
+    return is_failed or any(map(_is_false, flags)) or not FAILURE_WORDS.isdisjoint(words)
 
 
 def _has_text_code(value: Any) -> bool:
@@ -136,7 +148,7 @@ def _is_false(value: Any) -> bool:
 
 
 def _is_success(text: str) -> bool:
-    return _word(text) in SUCCESS_WORDS or text.endswith("成功")
+    return SUCCESS.search(text) is not None
 
 
 def _word(value: Any) -> str:

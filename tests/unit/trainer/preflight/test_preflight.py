@@ -716,6 +716,19 @@ async def test_empty_result_for_first_row_is_reported_as_warning(
     assert "no passages for the first row of the data" in check.evidence
 
 
+async def test_surplus_passages_are_reported_as_warning(tmp_path: Path) -> None:
+    results = [{"id": str(i), "text": "tea"} for i in range(8)]
+    async with serving(always({"results": results})) as server:
+        kb = {"name": "kb", "url": server.url, "protocol": "Http", "body": {"q": "{question}"}}
+        check = check_of(
+            await check_config(make_fit_config(tmp_path, make_retrieval(kb | {"topK": 2}))),
+            CheckId.RETRIEVAL_REACHABLE,
+        )
+    assert check.state is CheckState.WARNED
+    assert "kb: 2 passages" in check.evidence
+    assert "it returned 8 passages for a query (topK 2); the first 2 are used" in check.evidence
+
+
 async def test_endpoint_error_with_status_200_fails_check(
     tmp_path: Path,
 ) -> None:
