@@ -76,7 +76,18 @@ class Components:
 
 
 async def train(components: Components, state: TrainState) -> None:
-    """Train from `state` to the target step, then validate and export."""
+    """Train from `state` to the target step, then validate and export.
+
+    Reports the calls of the attempt if an error ends it.
+    """
+    try:
+        await _train(components, state)
+    except TrainerError:
+        components.reporter.report_failed_step(state.step + 1, components.retrieval.summaries())
+        raise
+
+
+async def _train(components: Components, state: TrainState) -> None:
     config = components.config
     reporter = components.reporter
     await _send_weights(components, state.step)
@@ -100,11 +111,7 @@ async def train(components: Components, state: TrainState) -> None:
             config, components.prompts, components.collector, state.step, state.cursor
         )
         with closing(batches):
-            try:
-                await _run_steps(components, state, batches)
-            except TrainerError:
-                reporter.report_failed_step(state.step + 1, components.retrieval.summaries())
-                raise
+            await _run_steps(components, state, batches)
     await _finish(components, state)
 
 

@@ -26,7 +26,10 @@ class Validator:
         self._with_control = config.validation.shuffled_control and is_prompt_mode
 
     async def measure(self, step: int) -> ValidationResult:
-        """Sample and score all held-out prompts; repeat with swapped passages if configured."""
+        """Sample and score all held-out prompts; repeat with swapped passages if configured.
+
+        Raises TrainerError if more calls failed than `maxFailureRatio` allows.
+        """
         rollouts = await self._rollouts(step, swap_passages=False)
         control = None
         if self._with_control:
@@ -45,7 +48,9 @@ class Validator:
         batch = await self._collector.prepare(
             step, self._prompts, GREEDY, swap_passages=swap_passages
         )
-        return await self._collector.collect(batch)
+        rollouts = await self._collector.collect(batch)
+        self._collector.check_failures(rollouts)
+        return rollouts
 
 
 def _mean_exact_match(rollouts: Rollouts) -> float | None:

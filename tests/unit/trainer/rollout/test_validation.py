@@ -4,9 +4,13 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.rollout.collect import Collector
 from raggrpo_trainer.rollout.validation import Validator
 from support.builders.trainer.reports import make_config
+from support.builders.trainer.rollouts import make_collector, make_prompt
+from support.fakes.fake_engine_pool import FakeEnginePool
+from support.servers.faulty_server import always, serving
 
 
 async def test_validation_uses_first_max_samples_prompts(tmp_path: Path) -> None:
@@ -34,3 +38,13 @@ async def test_validation_exact_match_covers_prompts_with_answers(
     result = await Validator(make_config(tmp_path), [], collector).measure(step=1)
 
     assert result.exact_match == mean
+
+
+async def test_validation_fails_attempt_when_service_refuses_calls(tmp_path: Path) -> None:
+    async with serving(always({"detail": "topk"}, 422)) as kb:
+        retrieval = {"mode": "Prompt", "endpoints": [{"name": "kb", "url": kb.url}]}
+        config = make_config(tmp_path, {"retrieval": retrieval})
+        async with make_collector(config, FakeEnginePool(lambda _: "right")) as collector:
+            validator = Validator(config, [make_prompt(0, "tea")], collector)
+            with pytest.raises(TrainerError, match="endpoint kb: 1 of 1 calls failed"):
+                await validator.measure(step=1)
