@@ -6,6 +6,7 @@ that others can write to, so only the classes that checkpoints of the trainer co
 
 import io
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,20 @@ class _MetadataUnpickler(pickle.Unpickler):
         is_data_type = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_data_type or (module, name) in ALLOWED_CLASSES:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         raise pickle.UnpicklingError(
             f"{METADATA_FILE} refers to {module}.{name}, which no checkpoint of a job contains"
         )
+
+
+def _enum_member(owner: object, name: str) -> Enum:
+    """Return a member of an allowed enumeration, which older Python 3.11 pickles by `getattr`."""
+    if isinstance(owner, type) and issubclass(owner, Enum) and name in owner.__members__:
+        return owner[name]
+    raise pickle.UnpicklingError(
+        f"{METADATA_FILE} refers to attribute {name} of {owner!r}, which is no enumeration"
+    )
 
 
 class _SafePlanner(DefaultLoadPlanner):

@@ -1,7 +1,7 @@
 """`NetworkPolicies`: restore and update the NetworkPolicies of jobs that have pods.
 
-A policy is outdated if it was edited, or if the settings or the release of the operator have changed
-since the job started.
+A policy is outdated if it was edited, or if the settings or the release of the operator have
+changed since the job started.
 """
 
 import logging

@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import os
 import pickle
 from collections.abc import Iterator
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from raggrpo_trainer.checkpoint import safe_load
 from raggrpo_trainer.checkpoint.safe_load import SafeReader, load_into, saved_keys
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer.policies import (
@@ -124,3 +126,29 @@ def test_shard_outside_folder_is_not_read(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(CheckpointException, match=r"is not the name of|is a link|not a regular"):
         load_into(make_state(), folder)
+
+
+class ByGetattr:
+    """Pickles as `getattr(owner, name)`, as Python before 3.11.4 does for members of an Enum."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._owner, self._name)
+
+
+def test_enum_members_of_older_python_are_loaded() -> None:
+    member = _MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT
+    pickled = pickle.dumps(ByGetattr(_MEM_FORMAT_ENCODING, member.name))
+    assert b"getattr" in pickled
+
+    assert safe_load._MetadataUnpickler(io.BytesIO(pickled)).load() is member
+
+
+@pytest.mark.parametrize("name", ["__subclasses__", "mro", "from_size"])
+def test_other_attributes_of_allowed_classes_are_rejected(name: str) -> None:
+    pickled = pickle.dumps(ByGetattr(_MEM_FORMAT_ENCODING, name))
+
+    with pytest.raises(pickle.UnpicklingError, match=name):
+        safe_load._MetadataUnpickler(io.BytesIO(pickled)).load()
