@@ -11,7 +11,8 @@ import yaml
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
 from raggrpo_operator.core.manifests.metadata import child_metadata
-from support.builders.operator.jobs import make_raw_job
+from raggrpo_operator.core.spec.resolve import resolve, trainer_config
+from support.builders.operator.jobs import make_job, make_raw_job
 from support.kubernetes.kubectl_plugin import kubectl_raggrpo
 from support.processes.waiting import wait_for
 from tools.kind.api_server import ApiServer
@@ -141,6 +142,28 @@ def test_plan_of_cluster_job_uses_preflight_facts_and_operator_image(
     about, pod = manifests["RayCluster"]["metadata"], manifests["Pod"]["spec"]
     assert (about["namespace"], pod["containers"][0]["image"]) == (namespace, IMAGE)
     assert about["ownerReferences"][0]["uid"]
+
+
+@pytest.mark.row("A17")
+def test_plan_of_suspended_job_lists_values_changed_since_last_attempt(
+    api_server: ApiServer, namespace: str
+) -> None:
+    job = make_job({"rollout.n": 5})
+    raw = make_cluster_job()
+    raw["spec"]["rollout"] = {"n": 3}
+    api_server.apply(raw, namespace=namespace)
+    metadata = Metadata.model_validate(api_server.read("rgj", "small", "-n", namespace)["metadata"])
+    record = make_record(metadata, 1, {})
+    record["data"]["config.json"] = trainer_config(job, resolve(job)).record()
+    api_server.apply(record, namespace=namespace)
+    attempts = [{"number": 1, "cause": "Suspended", "fromStep": 0, "toStep": 7}]
+    checkpoint = {"step": 7, "path": "/mnt/runs/checkpoints/step_00000007.e1"}
+    status = {"phase": "Suspended", "attempt": 1, "attempts": attempts, "checkpoint": checkpoint}
+    api_server.write_status("rgj", "small", status, namespace)
+
+    shown = kubectl_raggrpo("plan", "small", "-n", namespace, kubeconfig=api_server.kubeconfig)
+
+    assert "next attempt, from step 8: rollout.n: 5 → 3" in shown.stdout, shown.stderr
 
 
 @pytest.mark.row("A16")

@@ -1,21 +1,18 @@
 """`kubectl raggrpo diff A[@N] [B[@M]]`: show differences between two attempts' configurations."""
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.config_diff import AttemptConfig, AttemptName, attempt_name
-from raggrpo_operator.kube.client import CONFIG_MAPS
-from raggrpo_operator.kube.cluster_objects import owned_by
 from raggrpo_operator.kube.user_client import UserClient
 
+from .attempt_records import record_labels, recorded_config
 from .cluster_job import Context, Kubeconfig, Namespace, get_job, run_in_cluster
 
 
@@ -43,12 +40,10 @@ def diff(
 
 
 async def _config(client: UserClient, job: RagGrpoJob, name: AttemptName) -> AttemptConfig:
-    metadata = job.metadata
-    labels = f"{names.LABEL_JOB}={metadata.name},{names.LABEL_ATTEMPT}={name.number}"
-    records = await client.find(CONFIG_MAPS, metadata.namespace, labels=labels)
-    for record in owned_by(metadata.uid, records):
-        config: dict[str, Any] = json.loads(record["data"][names.CONFIG_FILE])
+    config = await recorded_config(client, job.metadata, name.number)
+    if config is not None:
         return AttemptConfig(config, resolve(job, job.status.preflight.known_facts))
+    labels = record_labels(job.metadata, name.number)
     fail(
         f"the ConfigMap of {name} (labels {labels}) does not exist; the operator deletes the "
         "ConfigMaps of old attempts",
