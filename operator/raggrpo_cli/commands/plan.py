@@ -1,6 +1,7 @@
 """`raggrpo plan JOB.yaml`: show resolved values with their origins, sizing and violations."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.core.text.plan import render_plan
+from raggrpo_operator.core.text.step_work import step_work
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import STATE, JobFolder
 from raggrpo_operator.local_runtime.spec_changes import changes_since_last_run
@@ -50,6 +52,7 @@ def plan(
         output = {
             "config": config.model_dump(mode="json", by_alias=True),
             "origins": dict(resolved.origins),
+            "work": asdict(step_work(resolved.spec, resolved.spec.rollout.n)),
             "sizing": to_jsonable_python(sizing, by_alias=True),
             "problems": [v.line() for v in all_violations],
         }

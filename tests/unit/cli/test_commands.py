@@ -127,6 +127,7 @@ def test_plan_json_has_trainer_config(tmp_path: Path) -> None:
     output = json.loads(raggrpo("plan", make_job_file(tmp_path), "--json").output)
     assert output["config"]["rollout"]["n"] == 3
     assert output["origins"]["rollout.n"] == "preset"
+    assert output["work"]["completions"] == 3 * output["config"]["data"]["trainBatchSize"]
     assert output["problems"] == []
 
 

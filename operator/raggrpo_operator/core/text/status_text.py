@@ -18,6 +18,9 @@ from .sizing_text import INDENT, sizing_lines
 LABEL_WIDTH = 10
 SHOWN_ATTEMPTS = 3
 """Number of newest attempts in the text."""
+SHOWN_SEGMENTS = 3
+"""Number of newest segments in the text."""
+SHOWN_WARNINGS = 2
 REWARD = "reward_mean"
 
 
@@ -90,11 +93,13 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         yield from labeled("attempts", f"{earlier} earlier; the report lists all", width)
     for attempt in reversed(status.attempts[:SHOWN_ATTEMPTS]):
         yield from labeled("attempt", _attempt(attempt), width)
-    for segment in status.segments:
+    if earlier := len(status.segments[:-SHOWN_SEGMENTS]):
+        yield from labeled("segments", f"{earlier} earlier; the report lists all", width)
+    for segment in status.segments[-SHOWN_SEGMENTS:]:
         yield from labeled("segment", segment_text(segment), width)
-    for warning in status.warnings:
+    for warning in status.warnings[:SHOWN_WARNINGS]:
         yield from labeled("warning", f"{warning.path}: {warning.message}", width)
-    if more := status.unlisted_warnings:
+    if more := status.unlisted_warnings + len(status.warnings[SHOWN_WARNINGS:]):
         text = f"{more} more; `raggrpo plan` lists those of the spec"
         yield from labeled("warning", text, width)
     explaining = [*explanations(status)]

@@ -90,11 +90,22 @@ def test_status_text_fits_screen() -> None:
         for each in ConditionType
     ]
     attempts = [AttemptRecord(number=n, cause=Cause.WORKER_LOST) for n in range(10, 0, -1)]
-    status = replace(make_status(), conditions=quiet, attempts=attempts)
+    warnings = [JobWarning(path=f"spec.f{n}", reason="Low", message="low") for n in range(20)]
+    status = replace(
+        make_status(),
+        conditions=quiet,
+        attempts=attempts,
+        warnings=warnings,
+        warning_count=22,
+        segments=[Segment(first_step=n) for n in range(2, 8)],
+    )
 
     lines = render_status(status).splitlines()
 
-    assert len(lines) < 24
+    assert len(lines) <= 24
+    assert "segments  3 earlier; the report lists all" in lines
+    assert "segment   from step 7: no changed values" in lines
+    assert "warning   20 more; `raggrpo plan` lists those of the spec" in lines
     assert "attempts  7 earlier; the report lists all" in lines
     assert next(line for line in lines if line.startswith("attempt ")).startswith("attempt   8 ")
     assert "Accepted=Unknown" in " ".join(lines)
