@@ -130,7 +130,9 @@ def parquet_image_column_is_refused(folder: Path, images: pa.Array) -> None:
         json.dumps([{"name": "u", "role": "user", "content": "q"}]),
         json.dumps({"role": "user", "content": "q"}),
         json.dumps([{"content": "q", "role": "user"}], indent=1),
+        json.dumps(json.dumps([{"role": "user", "content": "q"}])),
         [{"from": "human", "value": "q"}],
+        [{"from": "human", "value": "q", "role": None, "content": None}],
         [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}],
     ],
 )
@@ -196,6 +198,14 @@ def other_encoding_is_named(folder: Path, given: Encoded) -> None:
     (folder / "t.jsonl").write_bytes(text.encode(given.encoding))
     words = (f"not UTF-8, likely {given.word}; convert the file", f"iconv -f {given.word}")
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.jsonl"))
+
+
+@case("D5-parquet", fault="Text is not in UTF-8")
+def other_encoding_in_parquet_is_named(folder: Path) -> None:
+    texts = pa.array([QUESTION.encode("gbk")], pa.binary()).view(pa.string())
+    file = write_table(folder / "t.parquet", {"prompt": texts, "answer": pa.array(["a"])})
+    words = ("t.parquet", "not UTF-8, likely GBK")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
 
 
 @case("D5-mark", fault="Text is not in UTF-8")
@@ -283,6 +293,13 @@ def dropped_system_message_is_shown(folder: Path) -> None:
     changes = train_on(file, chatTemplate=WITHOUT_SYSTEM)
     words = ("chat template omits", "system", "row 1", "'Who?'")
     expect_warning(folder, CheckId.SAMPLE_LENGTHS, changes, *words)
+
+
+@case("D10-choices", fault="A column that belongs to the prompt is not used")
+def unused_choices_are_named(folder: Path) -> None:
+    file = write_rows(folder / "t.jsonl", [{"question": "q", "choices": ["a", "b"], "answer": "a"}])
+    changes = train_on(file, **{"columns.prompt": "question"})
+    expect_warning(folder, CheckId.DATA_COLUMNS, changes, "column 'choices' is not used", "line 1")
 
 
 @case("D10", fault="A column that belongs to the prompt is not used")

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-_OPENING = re.compile(r"\s*(?:[\w.]+\(\s*)?[\[({]")
+_OPENING = re.compile(r"""\s*['"]?\s*(?:[\w.]+\(\s*)?[\[({]""")
 """Start of a list or object, as JSON or as printed by Python and numpy."""
 _MESSAGE_KEYS = tuple(
-    (re.compile(rf"""['"]{kind}['"]\s*:"""), re.compile(rf"""['"]{content}['"]\s*:"""))
+    tuple(re.compile(rf"""['"]{key}\\?['"]\s*:""") for key in (kind, content))
     for kind, content in (("role", "content"), ("from", "value"))
 )
 """Keys of a message in the formats of verl and ShareGPT, as JSON or printed by Python."""
@@ -120,6 +120,8 @@ def parse_messages(text: str) -> object:
             "store it as a list of {role, content}, or as valid JSON; if it is the question, put "
             "it into the content of a message",
         ) from error
+    if isinstance(value, str):  # encoded twice
+        return parse_messages(value)
     if _is_message(value):
         return [value]
     return value if _starts_with_message(value) else text
@@ -201,7 +203,7 @@ def _message(item: object, number: int) -> dict[str, Any]:
             f"is a list whose item {number} is {_shown(item)} instead of a string or a message",
             "use a string for the whole prompt, or {role, content} for each message",
         )
-    if "role" not in item and "from" in item:
+    if item.get("role") is None and item.get("from") is not None:
         item = _from_share_gpt(item, number)
     role = item.get("role")
     if not isinstance(role, str) or not role:

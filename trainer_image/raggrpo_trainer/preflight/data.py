@@ -22,8 +22,12 @@ from .finding import Finding, finding_for, not_evaluated
 
 FIRST_ROWS = 100
 """Number of rows from which columns and the median length are derived."""
-COMPANIONS = {"input": ("instruction",), "instruction": ("input", "system", "history")}
-"""Columns that belong to a prompt column of this name in Alpaca's format."""
+COMPANIONS = {
+    "input": ("instruction",),
+    "instruction": ("input", "system", "history"),
+    "question": ("choices", "options"),
+}
+"""Columns that belong to a prompt column in Alpaca's format and in multiple-choice data sets."""
 
 
 @dataclass(frozen=True, slots=True)

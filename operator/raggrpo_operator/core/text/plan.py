@@ -69,11 +69,12 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
     ]
     if facts is None:
         return [*lines, "Model and data: not read yet (raggrpo check reads them)"]
-    start = f"; prompts start with {facts.prompt_start}" if facts.prompt_start else ""
+    start = f"Prompts start with {facts.prompt_start}, which the tokenizer adds"
     return [
         *lines,
         f"Model: {facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
-        f"{facts.heads} heads, context {facts.context_length}; data: {facts.rows:,} rows{start}",
+        f"{facts.heads} heads, context {facts.context_length}; data: {facts.rows:,} rows",
+        *([start] if facts.prompt_start else []),
     ]
 
 

@@ -129,6 +129,13 @@ def test_plan_starts_with_preset_placement_and_facts(
     )
 
 
+def test_plan_names_tokens_that_start_prompts() -> None:
+    facts = KNOWN_TINY.model_copy(update={"prompt_start": "<bos>"})
+    assert plan_of(make_job(), facts).splitlines()[3] == (
+        "Prompts start with <bos>, which the tokenizer adds"
+    )
+
+
 def test_unprintable_texts_are_shown_as_json() -> None:
     template = "{passages}\n{prompt}"
     kb = {"name": "kb", "url": "http://kb:8000/r"}
