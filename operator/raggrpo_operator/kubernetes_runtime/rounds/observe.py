@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.fields.base import ClusterNumber
-from raggrpo_api.fields.text import one_line
+from raggrpo_api.fields.text import error_first, one_line
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus
@@ -269,7 +269,7 @@ def _exited_preflight(spec_hash: str, pod: Manifest, terminated: Manifest) -> Pr
         result = PreflightResult.model_validate_json(message)
     except ValidationError:
         code, reason = terminated.get("exitCode"), terminated.get("reason", "")
-        tail = one_line(message[-500:], 500)
+        tail = error_first(message, 500)
         problem = (
             f"pod {_name(pod)} exited with exit code {code} ({reason}) without a result: {tail}"
         )

@@ -191,9 +191,13 @@ def test_preflight_pod_status_is_converted_to_observation(case: str) -> None:
     ("status", "words"),
     [
         (done("Traceback: no module", 1), "exit code 1 (Completed) without a result: Traceback"),
+        (
+            done("Traceback\n  File x\nModuleNotFoundError: torch", 1),
+            "without a result: ModuleNotFoundError: torch (after Traceback File x)",
+        ),
         ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "Evicted: low on"),
     ],
-    ids=["crashed", "evicted"],
+    ids=["crashed", "traceback", "evicted"],
 )
 def test_preflight_without_result_is_observed_with_problem(status: Manifest, words: str) -> None:
     result = observed_preflight([preflight(status)], None, False)
