@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.resources import CaBundle
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.training import TrainingSpec
@@ -35,6 +36,8 @@ def validate(example: Any) -> None:
             assert set(policy) <= set(VALUES["jobPolicy"])
         case {"endpoints": endpoints} | [*endpoints]:
             assert [RetrievalEndpoint.model_validate(each) for each in endpoints]
+        case {"caBundle": bundle}:
+            CaBundle.model_validate(bundle)
         case {"training": training}:
             TrainingSpec.model_validate(training)
         case {"segments": segments}:
