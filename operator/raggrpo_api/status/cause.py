@@ -46,7 +46,7 @@ class Cause(StrEnum):
     RETRIEVAL_UNAVAILABLE = "RetrievalUnavailable"
     """Too many calls failed although their services answered other calls.
 
-    The message names endpoint, counts and an example.
+    The message names endpoint, counts and an example. Fix the request or the service, then retry.
     """
     ENDPOINT_DOWN = "EndpointDown"
     """A service was down for longer than `recovery.deadlines.outageSeconds`.
@@ -54,11 +54,14 @@ class Cause(StrEnum):
     Fix the service, then retry.
     """
     CHECKPOINT_WRITE_FAILED = "CheckpointWriteFailed"
-    """A checkpoint could not be written. The message has the volume's error."""
+    """A checkpoint could not be written. Fix the volume's error in the message, then retry."""
     VOLUME_FULL = "VolumeFull"
     """The checkpoint volume is full. Free space as the message says, then retry."""
     CHECKPOINT_INCOMPATIBLE = "CheckpointIncompatible"
-    """The checkpoint was written with other settings. The message lists the values that differ."""
+    """The checkpoint was written with other settings, which the message lists.
+
+    Restore them, or specify another `checkpoint.path`.
+    """
     CHECKPOINT_PATH_IN_USE = "CheckpointPathInUse"
     """Another job writes to `checkpoint.path`. Give each job its own path."""
     STALLED = "Stalled"
@@ -78,7 +81,10 @@ class Cause(StrEnum):
     SUPERSEDED = "Superseded"
     """A newer attempt holds the fencing epoch. The job continues automatically."""
     SUSPENDED = "Suspended"
-    """`spec.suspend` is true. Set it to false to resume."""
+    """`spec.suspend` is true, or a signal interrupted a local run.
+
+    Set `spec.suspend` to false, or run the command again, to resume.
+    """
     DEGRADED = "Degraded"
     """The attempt became slow or its memory grew, and `recovery.restartWhenDegraded` is true."""
     NOT_LEARNING = "NotLearning"
@@ -104,7 +110,7 @@ class Cause(StrEnum):
     START_FAILED = "StartFailed"
     """A container cannot start: its image, Secret or command is wrong.
 
-    The message has the pod's reason.
+    Fix the pod's reason in the message, then retry.
     """
     UNSCHEDULABLE = "Unschedulable"
     """Pods were not ready, or a queue did not admit the job, within the deadline.
@@ -121,7 +127,7 @@ class Cause(StrEnum):
     RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
     """`recovery.maxRestarts` attempts ended without a new checkpoint.
 
-    The message has the last cause.
+    Fix the last cause in the message, then retry.
     """
     PROGRAM_ERROR = "ProgramError"
     """The driver exited with an unexpected code or signal. The message has its last log lines."""
