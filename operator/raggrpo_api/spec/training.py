@@ -57,7 +57,7 @@ class TrainingSpec(ApiModel):
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6
     """Peak learning rate of AdamW."""
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000), OPTIMIZATION] = 0
-    """Steps of linear warm-up."""
+    """Steps of linear warm-up; step i has i / warmupSteps of the learning rate."""
     learning_rate_schedule: Annotated[LearningRateSchedule, OPTIMIZATION] = (
         LearningRateSchedule.CONSTANT
     )
@@ -67,7 +67,7 @@ class TrainingSpec(ApiModel):
     min_learning_rate_ratio: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.0
     """Minimum of Linear and Cosine, as a share of learningRate."""
     weight_decay: Annotated[float, Field(ge=0.0, le=1.0), OPTIMIZATION] = 0.0
-    """Decoupled weight decay of AdamW."""
+    """Decoupled weight decay of AdamW; norms and biases do not decay."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6), OPTIMIZATION] = 1.0
     """Maximum global norm of the gradients, which are clipped to it."""
     mini_batch_prompts: Annotated[int, Field(ge=0, le=65536), OPTIMIZATION] = 0

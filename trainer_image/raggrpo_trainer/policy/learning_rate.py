@@ -13,6 +13,9 @@ def learning_rate(training: TrainingSpec, step: int) -> float:
     peak. Then it is constant, or decays to `min_learning_rate_ratio` times the peak one step after
     `decay_steps`, so that the last step still trains. Cosine: Loshchilov and Hutter, "SGDR:
     Stochastic Gradient Descent with Warm Restarts" (2017), equation 5, without restarts.
+
+    In transformers, step i + 1 of a warm-up has this rate of step i; its first step has rate 0 and
+    trains nothing.
     """
     peak_step = max(1, training.warmup_steps)
     if step < peak_step:

@@ -2,7 +2,7 @@
 
 The smallest positive FP16 number is 6e-8. Smaller gradients vanish, so the loss is multiplied by a
 scale before the backward pass, and the gradients are divided by the scale afterwards. If gradients
-exceed FP16's range, the update is skipped and the scale is halved.
+or loss exceed FP16's range, the update is skipped and the scale is halved.
 """
 
 import math
@@ -43,10 +43,20 @@ class LossScale:
         is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
         return self._scaler.is_enabled() and not is_finite and self.value > MIN_SCALE
 
-    def update(self) -> None:
-        """Halve the scale after an overflow; double it after 2000 updates without an overflow."""
-        if self._scaler.is_enabled():
-            self._scaler.update()
+    def update(self, *, is_overflow: bool) -> None:
+        """Halve the scale after an overflow; double it after 2000 updates without an overflow.
+
+        torch lowers the scale only for gradients that are not finite, but the loss may overflow
+        while all gradients are finite or absent.
+        """
+        if not self._scaler.is_enabled():
+            return
+        before = self.value
+        self._scaler.update()
+        if is_overflow and self.value >= before:
+            lower = before * self._scaler.get_backoff_factor()
+            state = self._scaler.state_dict()
+            self._scaler.load_state_dict(state | {"scale": lower, "_growth_tracker": 0})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale and the number of updates since its last change; {} without scaling."""

@@ -8,7 +8,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from raggrpo_api.spec.model import Attention
@@ -117,7 +117,20 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
         fully_shard(layer, mesh=mesh, mp_policy=precision)
     model = TokenLogprobs(causal_lm, config.temperature, compiled=compiled)
     fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
+    _sum_gradients(model)
     return model.requires_grad_(not frozen)
+
+
+def _sum_gradients(model: nn.Module) -> None:
+    """Let FSDP sum gradients over ranks instead of averaging them.
+
+    To undo an average, the loss would have to be multiplied by the number of ranks, which makes
+    FP16 gradients overflow at a lower loss scale.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(enable=True)
 
 
 def load_model(path: str, attention: str | None) -> PreTrainedModel:

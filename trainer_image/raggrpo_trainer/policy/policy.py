@@ -46,6 +46,7 @@ from .checksum import checksum
 from .loss import grpo_loss
 from .loss_scale import LossScale
 from .model import TokenLogprobs, build_model, forward_dtype
+from .optimizer import make_optimizer
 from .packing import (
     Item,
     MicroBatch,
@@ -82,13 +83,7 @@ class Policy:
                     self._reference = build_model(config, mesh, frozen=True)
             if turns > 1:
                 dist.barrier()
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            self._training.learning_rate,
-            weight_decay=self._training.weight_decay,
-            fused=True,
-        )
-        self._allocate_moments()
+        self._optimizer = make_optimizer(self._model.parameters(), self._training)
         self._loss_scale = LossScale(self._training.precision, self._device)
 
     @property
@@ -130,13 +125,14 @@ class Policy:
         for update_work, old_logprobs in zip(work, old, strict=True):
             if update_work.num_micro_batches and all(update.is_finite for update in updates):
                 update = self._accumulate_gradients(update_work, old_logprobs)
-                if self._loss_scale.is_overflow(update.totals.loss, update.grad_norm):
+                is_overflow = self._loss_scale.is_overflow(update.totals.loss, update.grad_norm)
+                if is_overflow:
                     num_skipped += 1
                 else:
                     updates.append(update)
                     if update.is_finite:
                         self._optimizer.step()
-                self._loss_scale.update()
+                self._loss_scale.update(is_overflow=is_overflow)
                 self._optimizer.zero_grad()
         every = self._config.weight_update_every_steps
         is_measured = (
@@ -234,9 +230,10 @@ class Policy:
         model = self._model.causal_lm
         set_model_state_dict(model, state["model"])
         if "optimizer" in state:
-            set_optimizer_state_dict(model, self._optimizer, state["optimizer"])
-        for group in self._optimizer.param_groups:  # the job may have changed it
-            group["weight_decay"] = self._training.weight_decay
+            # The groups follow from the configuration, which may have changed.
+            groups = get_optimizer_state_dict(model, self._optimizer)["param_groups"]
+            optimizer = {**state["optimizer"], "param_groups": groups}
+            set_optimizer_state_dict(model, self._optimizer, optimizer)
         self._loss_scale.load_state_dict(state.get(LOSS_SCALE, {}))
 
     def checksum(self) -> int:
@@ -249,19 +246,6 @@ class Policy:
             for name in ("exp_avg", "exp_avg_sq")
         )
         return checksum([*parameters, *moments], self._device)
-
-    def _allocate_moments(self) -> None:
-        """Create AdamW's state before the first step, so that saving does not change the run.
-
-        If the state is missing, `get_optimizer_state_dict` creates it with an empty optimizer step,
-        which increments the step count.
-        """
-        for parameter in self._model.parameters():
-            self._optimizer.state[parameter] = {
-                "step": torch.zeros((), device=self._device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
 
     def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
         lengths = [each.num_sampled for group in groups for each in group.completions]
@@ -298,8 +282,8 @@ class Policy:
                 ref_logprobs=ref_logprobs,
             )
             totals.add(batch, metrics)
-            # Undo FSDP's average over ranks: the weights include the global denominator.
-            self._loss_scale.scale(metrics.loss * self._world_size).backward()  # type: ignore[no-untyped-call]
+            # FSDP sums over ranks: the weights include the global denominator.
+            self._loss_scale.scale(metrics.loss).backward()  # type: ignore[no-untyped-call]
         self._loss_scale.unscale(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), self._training.max_grad_norm

@@ -322,5 +322,17 @@ def fp16_overflow_run(rank: int, world_size: int, model: str, folder: str) -> di
     }
 
 
+def fp16_skipped_updates(
+    rank: int, world_size: int, model: str, advantages: Sequence[float]
+) -> list[int]:
+    """Return the number of skipped updates for one completion with each of `advantages`."""
+    skipped = []
+    for advantage in advantages:
+        policy = make_fp16_policy(model, rank, world_size)
+        metrics = policy.step([make_group((5,), prompt=4, advantages=(advantage,))], step=1)
+        skipped.append(metrics.num_skipped_updates)
+    return skipped
+
+
 def make_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
     return make_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)

@@ -60,6 +60,41 @@ def test_resumed_fp16_run_restores_loss_scale_exactly(rank_results: list[Any]) -
         assert all(torch.equal(went_on[name], resumed_on[name]) for name in went_on)
 
 
+@pytest.mark.row("D13")
+def test_fp16_overflows_at_same_advantage_with_any_number_of_ranks(model: Path) -> None:
+    advantages = [2.0**power for power in range(-8, 1)]
+    with one_rank():
+        alone = policy_support.fp16_skipped_updates(0, 1, str(model), advantages)
+    with rank_processes(2) as ranks:
+        together = ranks.run(policy_support.fp16_skipped_updates, str(model), advantages)
+    assert set(alone) == {0, 1}
+    assert together == [alone, alone]
+
+
+def test_infinite_loss_with_finite_gradients_halves_loss_scale() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    scale = LossScale(Precision.FP16, torch.device("cpu"))
+    values = []
+    for loss in (1.0, float("inf"), float("inf"), 1.0):
+        scale.scale(parameter.sum()).backward()
+        scale.unscale(optimizer)
+        scale.update(is_overflow=scale.is_overflow(loss, grad_norm=1.0))
+        values.append(scale.value)
+    assert values == [INITIAL_SCALE, INITIAL_SCALE / 2, INITIAL_SCALE / 4, INITIAL_SCALE / 4]
+    assert scale.state_dict()["_growth_tracker"] == 1
+
+
+def test_overflowing_gradients_halve_loss_scale_once() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter])
+    scale = LossScale(Precision.FP16, torch.device("cpu"))
+    scale.scale(parameter.sum() * float("inf")).backward()
+    scale.unscale(optimizer)
+    scale.update(is_overflow=True)
+    assert scale.value == INITIAL_SCALE / 2
+
+
 def test_exported_weights_have_forward_dtype(rank_results: list[Any]) -> None:
     assert {tensor.dtype for tensor in rank_results[0]["parameters"][0].values()} == {torch.float16}
 

@@ -321,9 +321,20 @@ def test_changed_weight_decay_and_learning_rate_apply_after_resume(
     resume(second, folder)
     run_steps(second, steps=range(3, 4))
 
-    [group] = second._optimizer.param_groups
-    assert group["weight_decay"] == 0.5
-    assert group["lr"] == 1e-3
+    groups = second._optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert [group["lr"] for group in groups] == [1e-3, 1e-3]
+
+
+def test_weight_decay_skips_norms_and_biases(model: Path) -> None:
+    plain, decayed = make_policy(model), make_policy(model, weight_decay=0.5)
+    for policy in (plain, decayed):
+        policy.step(uneven_groups(), step=1)
+    expected, actual = parameters(plain), parameters(decayed)
+
+    unchanged = {name for name in expected if torch.equal(actual[name], expected[name])}
+    assert unchanged == {name for name, tensor in expected.items() if tensor.ndim == 1}
+    assert any("norm" in name for name in unchanged)
 
 
 def test_checkpoint_before_first_step_does_not_change_training(model: Path, tmp_path: Path) -> None:
