@@ -74,6 +74,16 @@ def pointer_in_model_folder_is_refused(folder: Path, name: str) -> None:
     expect_failure(folder, CheckId.MODEL_READABLE, *words)
 
 
+@case("D1-corpus", fault="A file is a pointer of Git LFS", inputs=["c.jsonl", "c.parquet"])
+def pointer_as_corpus_is_refused(folder: Path, name: str) -> None:
+    corpus = folder / name
+    corpus.write_bytes(LFS_POINTER)
+    endpoint = {"name": "kb", "managed": {"corpus": str(corpus)}}
+    changes = {"retrieval.mode": "Prompt", "retrieval.endpoints": [endpoint]}
+    words = ("managed.corpus", f"{name} is a Git LFS pointer, not the file; run `git lfs pull`")
+    expect_failure(folder, CheckId.EMBEDDING_READABLE, *words, changes=changes)
+
+
 IMAGES = [{"bytes": b"x", "path": "x.png"}]
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

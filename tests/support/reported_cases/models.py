@@ -204,6 +204,15 @@ def token_beyond_the_embedding_is_refused(folder: Path, tokens: Sequence[str]) -
     expect(preflight(folder), CheckId.TOKENIZER, CheckState.FAILED, *words)
 
 
+@case("M3-end", fault="A token has no row in the embedding", inputs=[256, [7, 300]])
+def end_token_beyond_the_embedding_is_refused(folder: Path, number: object) -> None:
+    make_fit_config(folder)
+    file = folder / "model" / "generation_config.json"
+    file.write_text(json.dumps({"eos_token_id": number}))
+    words = ("eos_token_id", "embedding of 256 rows", "generation_config.json")
+    expect(preflight(folder), CheckId.TOKENIZER, CheckState.FAILED, *words)
+
+
 @case("M4", fault="Nothing ends a completion")
 def missing_end_token_is_reported(folder: Path) -> None:
     make_fit_config(folder)

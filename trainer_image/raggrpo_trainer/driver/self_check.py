@@ -6,6 +6,7 @@ After every step, `check_mismatch` checks the mean difference between trainer an
 """
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -93,6 +94,12 @@ async def run_self_check(
 def check_gap(gap: LogprobGap, precision: str, other: str) -> None:
     """Raise TrainerError POLICY_MISMATCH if a gap exceeds the limits of the precision."""
     limit = LIMITS[precision]
+    if not math.isfinite(gap.mean):
+        raise TrainerError(
+            ExitCode.POLICY_MISMATCH,
+            f"logprobs of the trainer or {other} are not finite in {precision}: check the "
+            "model, or set a training.precision with a larger range (BF16, FP32)",
+        )
     text = (
         f"logprobs of the trainer and {other} differ by up to {gap.largest:.3g} nats, "
         f"{gap.mean:.3g} on average"

@@ -44,6 +44,7 @@ def check_tokenizer(
     end_ids = end_token_ids(tokenizer, Path(config.model.path))
     problems = [
         *_problems_of_ids(tokenizer, embedding_rows),
+        *_problems_of_ends(end_ids, embedding_rows),
         *_problems_of_texts(config, tokenizer, end_ids),
     ]
     start = prompt_start(config, tokenizer)
@@ -105,6 +106,15 @@ def _problems_of_ids(tokenizer: Any, rows: int) -> Iterator[str]:
     )
 
 
+def _problems_of_ends(end_ids: frozenset[int], rows: int) -> Iterator[str]:
+    """Yield a problem if a model folder names an end token without a row in the embedding."""
+    if beyond := [str(number) for number in sorted(end_ids) if 0 < rows <= number]:
+        yield (
+            f"eos_token_id {', '.join(beyond)} is beyond the embedding of {rows:,} rows: correct "
+            "generation_config.json and config.json"
+        )
+
+
 def _problems_of_texts(
     config: TrainerConfig, tokenizer: Tokenizer, end_ids: frozenset[int]
 ) -> Iterator[str]:
@@ -127,4 +137,7 @@ def _is_in_a_token(text: str, tokenizer: Any) -> bool:
 
 
 def _shown(ids: Iterable[int], tokenizer: Any) -> str:
-    return " ".join(tokenizer.convert_ids_to_tokens(list(ids)))
+    """Return tokens as text; an id that the tokenizer does not have is shown as a number."""
+    numbers = list(ids)
+    tokens = tokenizer.convert_ids_to_tokens(numbers)
+    return " ".join(token or str(number) for number, token in zip(numbers, tokens, strict=True))

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,7 +101,6 @@ async def test_self_check_uses_group_of_two_completions_for_each_rank(tmp_path: 
             LogprobGap(0.45, 0.06),
         ),  # wrong scale of the head: all tokens differ slightly
         ("BF16", LogprobGap(0.6, 0.01)),
-        ("FP32", LogprobGap(float("nan"), float("nan"))),
     ],
 )
 def test_self_check_fails_when_gap_exceeds_limit_of_precision(
@@ -108,6 +108,13 @@ def test_self_check_fails_when_gap_exceeds_limit_of_precision(
 ) -> None:
     with pytest.raises(TrainerError, match=r"plain model differ by up to .* nats") as raised:
         check_gap(gap, precision, "the plain model")
+    assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_self_check_reports_logprobs_that_are_not_finite(value: float) -> None:
+    with pytest.raises(TrainerError, match="the plain model are not finite in FP16") as raised:
+        check_gap(logprob_gap([[1.0, value]], [[1.0, 2.0]]), "FP16", "the plain model")
     assert raised.value.exit_code is ExitCode.POLICY_MISMATCH
 
 
