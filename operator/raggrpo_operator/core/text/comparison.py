@@ -162,7 +162,7 @@ def _percent(a: float | None, b: float | None) -> str:
     """Return the difference of `b` in percent of `a`, or "" if it is not defined."""
     if not a or b is None:
         return ""
-    return f"{100 * (b - a) / abs(a):+.0f} %"
+    return f"{round(100 * (b - a) / abs(a)):+d} %"
 
 
 def _differences(a: Resolved, b: Resolved) -> Iterator[str]:

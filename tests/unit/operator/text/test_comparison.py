@@ -107,6 +107,8 @@ def test_comparison_percentage_is_relative_to_size_of_first_value() -> None:
     a = make_run(history=[make_step(1, reward_mean=-0.5)])
     b = make_run(history=[make_step(1, reward_mean=0.5)])
     assert rows_of(a, b)["reward, last 10 steps"] == ["-0.5", "0.5", "+200", "%"]
+    almost = make_run(history=[make_step(1, reward_mean=0.499)])
+    assert rows_of(b, almost)["reward, last 10 steps"] == ["0.5", "0.499", "+0", "%"]
     zero = make_run(history=[make_step(1, reward_mean=0.0)])
     assert rows_of(zero, b)["reward, last 10 steps"] == ["0", "0.5"]
 
