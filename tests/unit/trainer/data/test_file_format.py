@@ -13,6 +13,7 @@ def test_utf8_is_not_a_wide_encoding(start: bytes) -> None:
     assert wide_encoding(start) == ""
 
 
+@pytest.mark.row("D16")
 @pytest.mark.parametrize(
     ("text", "encoding", "expected"),
     [

@@ -8,6 +8,7 @@ from raggrpo_trainer.data.media import first_media, media_columns, media_problem
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
+@pytest.mark.row("D16")
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

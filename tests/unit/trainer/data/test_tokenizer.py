@@ -45,6 +45,7 @@ def test_leading_tokens_exclude_tokens_after_text(around: str, expected: str) ->
     assert leading_tokens(tokenizer) == token_ids(expected, tokenizer)
 
 
+@pytest.mark.row("D17")
 @pytest.mark.parametrize(
     ("own", "job", "text", "expected"),
     [
@@ -62,6 +63,7 @@ def test_prompt_starts_with_bos_once_unless_own_template_writes_it(
     assert prompt_ids(text, tokenizer, job) == token_ids(expected, tokenizer)
 
 
+@pytest.mark.row("D17")
 def test_completion_text_omits_only_start_end_and_padding() -> None:
     tokenizer = make_tokenizer()
     ids = token_ids(f"{BOS}{TAG}a{EOS}{PAD}", tokenizer)

@@ -48,6 +48,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(str(folder))
 
 
+@pytest.mark.row("D17")
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -1,0 +1,80 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.trainer.preflight import CheckState
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.data.tokenizer import load_tokenizer
+from raggrpo_trainer.preflight.finding import Finding
+from raggrpo_trainer.preflight.prompts import check_lengths
+from support.builders.trainer.preflight import make_fit_config
+
+CHAT = "{% for m in messages %}{{ m.content }} {% endfor %}"
+ONLY = (
+    "{{% for m in messages %}}{{% if m.role in {roles} %}}{{{{ m.content }}}}"
+    "{{% endif %}}{{% endfor %}}"
+)
+SYSTEM = {"role": "system", "content": "Be brief."}
+TURN = {"role": "assistant", "content": "Hello."}
+
+
+def make_prompt(text: str = "Who?", index: int = 0, **values: Any) -> Prompt:
+    return Prompt(index, text, text, (), "", **values)
+
+
+def check(
+    folder: Path, prompts: list[Prompt], validation: list[Prompt] | None = None, **data: Any
+) -> Finding:
+    """Return the finding about prompts with a limit of 64 tokens, one per byte."""
+    changes = {"maxPromptLength": 64, "chatTemplate": CHAT, **data}
+    config = make_fit_config(folder, {f"data.{name}": value for name, value in changes.items()})
+    return check_lengths(config, prompts, validation or [], load_tokenizer(config.model.path))
+
+
+@pytest.mark.row("D16")
+@pytest.mark.parametrize(
+    ("roles", "omitted"),
+    [
+        (["user"], "messages with role assistant, messages with role system:"),
+        (["user", "system"], "messages with role assistant:"),
+        (["user", "system", "assistant"], ""),
+    ],
+)
+def test_messages_that_template_omits_are_a_warning(
+    tmp_path: Path, roles: list[str], omitted: str
+) -> None:
+    prompts = [make_prompt(), make_prompt(index=1, earlier=(SYSTEM, TURN))]
+    finding = check(tmp_path, prompts, chatTemplate=ONLY.format(roles=roles))
+    assert finding.state is (CheckState.WARNED if omitted else CheckState.PASSED)
+    assert finding.evidence.startswith(f"the chat template omits {omitted} row 1" * bool(omitted))
+
+
+def test_tools_that_template_ignores_are_a_warning(tmp_path: Path) -> None:
+    prompts = [make_prompt(tools=({"name": "search"},))]
+    assert "omits the tools" in check(tmp_path, prompts).evidence
+    with_tools = "{{ tools[0].name if tools }}" + CHAT
+    assert check(tmp_path, prompts, chatTemplate=with_tools).state is CheckState.PASSED
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_truncatable"),
+    [
+        (make_prompt("x" * 100), True),
+        (make_prompt("x" * 100, earlier=({"role": "system", "content": "s" * 59},)), True),
+        (make_prompt("x" * 100, earlier=({"role": "system", "content": "s" * 70},)), False),
+        (make_prompt("x", earlier=({"role": "assistant", "content": "s" * 70},)), False),
+    ],
+)
+def test_prompt_is_truncatable_if_rest_fits(
+    tmp_path: Path, prompt: Prompt, is_truncatable: bool
+) -> None:
+    finding = check(tmp_path, [prompt], allowTruncation=True)
+    assert (finding.state is CheckState.PASSED) == is_truncatable, finding.evidence
+    assert ("row 0 has" in finding.evidence) != is_truncatable
+
+
+def test_validation_prompt_that_is_too_long_is_named(tmp_path: Path) -> None:
+    finding = check(tmp_path, [make_prompt()], [make_prompt("x" * 100, index=7)])
+    assert finding.state is CheckState.FAILED
+    assert "at most 101 (validation row 7)" in finding.evidence
