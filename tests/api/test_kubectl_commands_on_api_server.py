@@ -17,7 +17,10 @@ RUNNING: dict[str, Any] = {
     "progress": {
         "stage": "Training",
         "secondsPerStep": 14.6,
-        "metrics": [{"name": "tokens_per_second", "value": "812"}],
+        "metrics": [
+            {"name": "tokens_per_second", "value": "812"},
+            {"name": "rank_memory_bytes", "value": "3.22123e+09"},
+        ],
     },
     "sizing": {"gpus": 8, "cpu": "34", "memory": "412Gi"},
 }
@@ -68,8 +71,9 @@ def test_top_shows_resources_and_throughput_of_running_jobs(
 
     heading, row = run(api_server, "top", "-n", job).stdout.splitlines()
 
-    assert heading.split()[:7] == ["NAME", "STAGE", "GPUS", "CPU", "MEMORY", "S/STEP", "TOKENS/S"]
-    assert row.split()[:7] == ["small", "Training", "8", "34", "412Gi", "14.6", "812"]
+    cells = ["small", "Training", "8", "34", "412Gi", "3.0", "GiB", "14.6", "812", "-"]
+    assert heading.split()[4:] == ["MEMORY", "RANK-MEM", "S/STEP", "TOKENS/S", "TFLOPS"]
+    assert row.split() == cells
     api_server.write_status("rgj", "small", {"phase": "Succeeded"}, job)
     assert run(api_server, "top", "-n", job).stdout == "no jobs with pods\n"
 

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import Phase
 from raggrpo_cli.terminal import show
+from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import AllNamespaces, Context, Kubeconfig, Namespace, run_in_cluster
 from .job_table import cells_of_job, columns, list_jobs, table
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID, Phase.SUSPENDED})
-COLUMNS = ("NAME", "STAGE", "GPUS", "CPU", "MEMORY", "S/STEP", "TOKENS/S", "GPU-UTIL", "GPU-MEM")
-WIDTHS = (44, 17, 4, 6, 8, 8, 8, 8, 8)
-METRICS = ("tokens_per_second", "gpu_utilization", "gpu_memory_gib")
+COLUMNS = ("NAME", "STAGE", "GPUS", "CPU", "MEMORY", "RANK-MEM", "S/STEP", "TOKENS/S", "TFLOPS")
+WIDTHS = (44, 17, 4, 6, 8, 9, 8, 8, 8)
 
 
 def top(
@@ -41,5 +41,7 @@ def _cells(job: RagGrpoJob) -> Iterator[str]:
     yield str(status.sizing.gpus)
     yield status.sizing.cpu or "-"
     yield status.sizing.memory or "-"
+    used = metrics.get("rank_memory_bytes")
+    yield format_size(int(float(used))) if used else "-"
     yield f"{status.progress.seconds_per_step:g}" if status.progress.seconds_per_step else "-"
-    yield from (metrics.get(name, "-") for name in METRICS)
+    yield from (metrics.get(name, "-") for name in ("tokens_per_second", "train_tflops"))
