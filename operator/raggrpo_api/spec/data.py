@@ -29,8 +29,9 @@ class Columns(ApiModel):
 class DataSpec(ApiModel):
     """Data set, sequence lengths and batch size."""
 
-    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64), MODEL]
-    """Parquet files, or JSON files with one object per line; one prompt per row."""
+    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64), OPERATIONAL]
+    """Parquet files, or JSON files with one object per line; one prompt per row. They may move, but
+    checkpoints depend on their content."""
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64), OPERATIONAL] = []
     """Held-out files for validation."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536), OPTIMIZATION] = 128

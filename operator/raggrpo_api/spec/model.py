@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from raggrpo_api.fields.base import AbsolutePath, ApiModel
-from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
+from raggrpo_api.fields.change_class import OPERATIONAL
 
 
 class Attention(StrEnum):
@@ -19,7 +19,8 @@ class Attention(StrEnum):
 class ModelSpec(ApiModel):
     """Initial model of the policy."""
 
-    path: Annotated[AbsolutePath, MODEL]
-    """Folder of a Hugging Face model: config.json, safetensors and tokenizer."""
+    path: Annotated[AbsolutePath, OPERATIONAL]
+    """Folder of a Hugging Face model: config.json, safetensors and tokenizer. It may move, but
+    checkpoints depend on its content."""
     attention: Annotated[Attention, OPERATIONAL] = Attention.AUTO
     """Attention implementation of the trainer; the choice of Auto is stored in status.pinned."""

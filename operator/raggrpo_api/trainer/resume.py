@@ -1,8 +1,9 @@
 """`resume_values`: the fields that a checkpoint depends on, and their changes.
 
 These are all fields of class Model or Optimization. Fields of class Operational do not change
-results: targets, intervals, logging, recovery, memory mitigations, row layout, precision, and
-addresses, headers and limits of services.
+results: targets, intervals, logging, recovery, memory mitigations, row layout, precision, paths,
+and addresses, headers and limits of services. The trainer compares the content of files instead of
+their paths.
 """
 
 import json
@@ -21,7 +22,6 @@ from raggrpo_api.fields.change_class import (
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.redaction import redacted
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardFunction, RewardSpec
@@ -31,7 +31,6 @@ from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.config import TrainerConfig
 
 BLOCKS: Final[Mapping[str, type[ApiModel]]] = {
-    "model": ModelSpec,
     "data": DataSpec,
     "algorithm": AlgorithmSpec,
     "rollout": RolloutSpec,
@@ -67,7 +66,12 @@ EQUAL_VALUES: Final = {
     "training.miniBatchPrompts": "data.trainBatchSize",
 }
 """Field → field whose value it has unless both are specified."""
-DATA_ORDER: Final = ("data.trainFiles", "data.maxSamples", "training.seed", "data rows")
+DATA_ORDER: Final = (
+    "rows of data.trainFiles",
+    "data.maxSamples",
+    "training.seed",
+    "data rows",
+)
 """Values that determine the order of the rows, to which a data position belongs."""
 _UNSET: Final = object()
 _SHOWN: Final = 120

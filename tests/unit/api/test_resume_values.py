@@ -15,8 +15,7 @@ from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from support.builders.operator.jobs import make_job
 
 DEPENDS_ON = """
-model.path
-data.trainFiles data.trainBatchSize data.maxPromptLength data.maxResponseLength
+data.trainBatchSize data.maxPromptLength data.maxResponseLength
 data.maxSamples data.allowTruncation data.columns
 algorithm.groupSize algorithm.clipRatioLow algorithm.clipRatioHigh algorithm.klCoefficient
 algorithm.normalizeByStd algorithm.lossAggregation algorithm.importanceCap
@@ -39,7 +38,7 @@ def test_resume_values_contain_fields_that_affect_results() -> None:
     values = resume_values(make_spec())
 
     assert sorted(values) == sorted(DEPENDS_ON.split())
-    assert values["data.trainFiles"] == ["/mnt/runs/train.jsonl"]
+    assert values["data.trainBatchSize"] == 128
     assert values["retrieval.endpoints"] == [
         {"name": "kb", "role": "Retriever", "protocol": "SearchR1", "topK": 5}
         | {"scoreThreshold": 0.95}
@@ -249,8 +248,6 @@ def test_changed_optimization_values_are_compatible() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        {"model.path": "/mnt/runs/another"},
-        {"data.trainFiles": ["/mnt/runs/more.jsonl"]},
         {"data.chatTemplate": "{{ messages }}"},
         {"training.seed": 7},
         {"retrieval.endpoints": []},
@@ -269,3 +266,10 @@ def test_mini_batch_that_was_specified_is_listed_with_batch_size() -> None:
     differences = changes_after({"data.trainBatchSize": 64, "training.miniBatchPrompts": 32})
     paths = [change.path for change in without_derived(differences)]
     assert paths == ["data.trainBatchSize", "training.miniBatchPrompts"]
+
+
+@pytest.mark.parametrize(
+    "edit", [{"model.path": "/mnt/moved/model"}, {"data.trainFiles": ["/mnt/moved/train.jsonl"]}]
+)
+def test_moved_files_are_no_change(edit: dict[str, Any]) -> None:
+    assert changes_after(edit) == []

@@ -1,12 +1,14 @@
 """Compatibility of a checkpoint with the job's configuration. Must not load tensors.
 
 `identity` contains the inputs other than settings on which a checkpoint depends, by the names that
-messages use: digests of the model's configuration and tokenizer, and the number of prompts.
+messages use: digests of files (`identity`) and the number of prompts.
 """
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from raggrpo_api.fields.change_class import OPERATIONAL, change_class
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.start_from import DataStart, StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -51,8 +53,17 @@ def meta_of(
 def changed_values(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> list[Change]:
-    """Return the values that differ from those of the checkpoint."""
-    return changes(meta.resume_values, resume_values(config) | dict(identity))
+    """Return the values that differ from those of the checkpoint.
+
+    Inputs that either side lacks are not compared: an older release or an unreadable file.
+    """
+    old, new = meta.resume_values, resume_values(config) | dict(identity)
+    one_sided = {name for name in old.keys() ^ new.keys() if change_class(JobSpec, name) is None}
+    return [
+        change
+        for change in changes(old, new)
+        if change.path not in one_sided and change.change_class is not OPERATIONAL
+    ]
 
 
 def check_compatible(
@@ -69,13 +80,14 @@ def check_compatible(
     """
     differences = changed_values(meta, config, identity=identity)
     refused = incompatible(differences, start)
-    is_unexplained = not differences and meta.resume_hash != config.attempt.resume_hash
+    has_equal_values = meta.resume_values == resume_values(config) | dict(identity)
+    is_unexplained = has_equal_values and meta.resume_hash != config.attempt.resume_hash
     if refused or is_unexplained:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(
             ExitCode.CHECKPOINT_INCOMPATIBLE,
-            f"the checkpoint of step {meta.step} was saved with other settings (old → new): "
-            f"{'; '.join(map(str, refused)) or hashes}; {_remedy(start)}",
+            f"the checkpoint of step {meta.step} was saved with other settings or files (old → "
+            f"new): {'; '.join(map(str, refused)) or hashes}; {_remedy(start)}",
         )
     ranks = config.world.num_ranks
     if meta.world_size != ranks:
@@ -85,7 +97,7 @@ def check_compatible(
 
 def _remedy(start: StartFrom | None) -> str:
     if start is None:
-        return "restore the settings, or set checkpoint.path to an empty folder"
+        return "restore them, or set checkpoint.path to an empty folder"
     if start.data is DataStart.CONTINUE:
         return "use the settings of that job, or set training.startFrom.data: Restart for new data"
     return "use the settings of that job"

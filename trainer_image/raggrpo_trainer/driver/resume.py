@@ -1,7 +1,6 @@
 """Resume an attempt from the state that surviving ranks retain, or from a checkpoint."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,13 +147,3 @@ def state_key(config: TrainerConfig, info: RankInfo, identity: Mapping[str, obje
             "resources": config.resources.model_dump(mode="json"),
         }
     )
-
-
-def checkpoint_identity(config: TrainerConfig, num_rows: int) -> dict[str, object]:
-    """Return the inputs that a checkpoint depends on: model and tokenizer digests, row count."""
-    identity: dict[str, object] = {"data rows": num_rows}
-    for name in ("config.json", "tokenizer.json"):
-        path = Path(config.model.path) / name
-        if path.is_file():
-            identity[f"model {name}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return identity

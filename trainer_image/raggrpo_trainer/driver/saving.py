@@ -80,7 +80,7 @@ class Saver:
     reporter: Reporter
     backups: BackupThread
     identity: Mapping[str, object]
-    """Result of `checkpoint_identity`; a checkpoint is compatible only if its identity is equal."""
+    """`Inputs.identity`; a checkpoint is compatible only if its identity is equal."""
 
     async def save(self, state: TrainState, reward: float | None = None) -> None:
         """Save the state, which the ranks must have; `reward` is a possible score."""

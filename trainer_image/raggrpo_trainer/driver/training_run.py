@@ -41,7 +41,7 @@ from .hooks import Hooks
 from .inputs import Inputs, attempt_folder, read_inputs
 from .loop import Components, train
 from .memory_check import check_memory
-from .resume import checkpoint_identity, resume, state_key
+from .resume import resume, state_key
 from .saving import Saver, TrainState
 from .stop_signal import Stopped, wait_or_stop
 
@@ -96,7 +96,7 @@ class TrainingRun:
         if retained is None:
             await self._build_model(ranks, precision)
         inputs = await reading
-        identity = checkpoint_identity(config, len(inputs.train_prompts))
+        identity = inputs.identity
         reporter.add_probe(ranks.flops_probe(config.monitoring))
         reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
         state = await self._resume(store, ranks, retained, identity)
@@ -164,8 +164,7 @@ class TrainingRun:
         surviving = SurvivingRanks.find(self._fence.epoch)
         adopted = None
         if self._hooks.resumes() and surviving.is_complete(config.world.num_ranks):
-            inputs = await reading
-            identity = checkpoint_identity(config, len(inputs.train_prompts))
+            identity = (await reading).identity
             # The ranks may still be finishing the step during which the previous driver was killed.
             seconds = self._previous.seconds_by_stage.values() if self._previous is not None else ()
             adopted = await surviving.adopt(

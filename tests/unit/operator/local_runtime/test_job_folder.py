@@ -14,6 +14,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.restart_state import RestartState, SpentTime, WatchState
+from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JobFolder, State, write_atomically
 from raggrpo_operator.local_runtime.runtime import save_driver_log
@@ -86,6 +87,18 @@ def test_retry_annotation_is_unchanged_when_job_did_not_fail(tmp_path: Path) -> 
     job, _ = prepare(make_folder(tmp_path, status=STARTED, retry=2), make_job())
 
     assert job.metadata.annotations[ANNOTATION_RETRY] == "2"
+
+
+def test_checkpoint_folder_may_move_with_its_newest_checkpoint(tmp_path: Path) -> None:
+    newest = CheckpointRef(step=4, path="/mnt/runs/checkpoints/step_00000004.e1")
+    folder = make_folder(tmp_path, status=replace(STARTED, checkpoint=newest))
+    moved = make_job({"checkpoint.path": str(tmp_path / "moved")})
+    with pytest.raises(OperatorError, match=r"spec\.checkpoint\.path: "):
+        prepare(folder, moved)
+
+    (tmp_path / "moved" / "step_00000004.e1").mkdir(parents=True)
+    job, _ = prepare(folder, moved)
+    assert job.status.checkpoint == newest
 
 
 def test_spec_changes_incompatible_with_checkpoints_are_all_reported(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_prompts_are_read_from_staged_copies(
     config = make_fit_config(tmp_path, {"data.stageToLocalDisk": True})
     source = Path(config.data.train_files[0])
 
-    _, prompts, _ = read_inputs(config)
+    _, prompts, _, _ = read_inputs(config)
     [copy] = [each for each in (tmp_path / "local/raggrpo-data").rglob("*") if each.is_file()]
 
     assert len(prompts) == 20
