@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from raggrpo_api.spec.start_from import StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, meta_of, segments_after
 from raggrpo_trainer.checkpoint.identity import DIGESTS, FileDigests, content_identity
@@ -106,6 +108,31 @@ def test_moved_files_are_compatible_and_start_no_segment(tmp_path: Path) -> None
     config, identity = make_config(new), identity_of(new)
     assert check_compatible(meta, config, identity=identity) == []
     assert segments_after(meta, config, identity=identity) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_refused"),
+    [
+        ("model weights", "Restart", True),
+        ("model tokenizer", "Restart", True),
+        ("rows of data.trainFiles", "Continue", True),
+        ("rows of data.trainFiles", "Restart", False),
+        ("chat template", "Continue", False),
+        ("corpus of endpoint kb", "Continue", False),
+        ("code of reward rewards:reward", "Continue", False),
+    ],
+)
+def test_job_that_starts_from_another_needs_its_model_and_rows(
+    tmp_path: Path, name: str, data: str, *, is_refused: bool
+) -> None:
+    write_files(tmp_path)
+    config = make_config(tmp_path)
+    meta = meta_of(config, 2, Cursor(), {}, identity=identity_of(tmp_path))
+    CHANGES[name](tmp_path)
+    start = StartFrom.model_validate({"checkpoint": {"path": "/other"}, "data": data})
+
+    with pytest.raises(TrainerError, match=name) if is_refused else nullcontext():
+        check_compatible(meta, config, identity=identity_of(tmp_path), start=start)
 
 
 def test_file_that_reward_does_not_import_is_not_compared(tmp_path: Path) -> None:

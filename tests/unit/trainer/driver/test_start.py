@@ -136,7 +136,6 @@ async def test_best_checkpoint_with_new_optimizer_and_data_position(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model.path": "/mnt/runs/another"}, 'model.path: "/mnt/runs/model" → '),
         ({"training.seed": 7}, "training.seed: 0 → 7; use the settings of that job, or set "
          "training.startFrom.data: Restart for new data"),
         ({"start": {"step": "5"}}, "step 5 does not exist; complete checkpoints: 6, 4, 2"),
