@@ -14,6 +14,7 @@ from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.progress import Progress
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.driver.loop import TrainState, train
@@ -177,21 +178,21 @@ async def _failures(url: str) -> list[CallFailed]:
 @case("S6", fault="Refused calls are counted as answered, or not counted at all")
 def refused_calls_end_the_run_and_are_reported(folder: Path) -> None:
     """The run ends, and its history and report show the calls of the step that failed."""
-    asyncio.run(_train_with_refused_calls(folder))
+    progress = asyncio.run(_train_with_refused_calls(folder))
     logs = folder / "logs"
     assert read_history(logs) == []
     [failed] = [event for event in read_events(logs) if event["event"] == "failed_step"]
     calls = failed["retrieval"]["actor"]
     assert (failed["step"], calls["answered"], [*calls["failures"]]) == (1, 0, ["HttpStatus"])
-    assert calls["failures"]["HttpStatus"] >= 8
+    refused = calls["failures"]["HttpStatus"]
+    assert refused >= 8
     report = write_report(folder, logs, JobStatus()).read_text()
-    assert (
-        f'<td>actor</td><td class="n">0</td><td>HttpStatus {calls["failures"]["HttpStatus"]}'
-        in report
-    )
+    assert f'<td>actor</td><td class="n">0</td><td>HttpStatus {refused}</td>' in report
+    shown = {metric.name: metric.value for metric in progress.metrics}
+    assert shown["retrieval/actor/failures"] == str(refused)
 
 
-async def _train_with_refused_calls(folder: Path) -> None:
+async def _train_with_refused_calls(folder: Path) -> Progress:
     output = json.dumps(dict.fromkeys(ActorOutput().fields, "tea"))
     async with serving(always({"detail": "top_k: not allowed"}, 422)) as server:
         common = {"protocol": "RagChat", "url": server.url, "cache": False}
@@ -211,7 +212,8 @@ async def _train_with_refused_calls(folder: Path) -> None:
                 "algorithm.groupSize": 2,
             },
         )
-        reporter = Reporter(config, 1, publish=Published())
+        published = Published()
+        reporter = Reporter(config, 1, publish=published)
         pool = FakePool(in_turn(*[output] * 64))
         async with (
             RetrievalClient(config.retrieval, {}, retry=ONE_TRY) as retrieval,
@@ -226,6 +228,7 @@ async def _train_with_refused_calls(folder: Path) -> None:
                 await train(components, TrainState())
         assert caught.value.exit_code is ExitCode.RETRIEVAL_UNAVAILABLE
         reporter.close()
+    return published.progresses[-1]
 
 
 def retrieve(answer: Any, *queries: str, **fields: Any) -> Passages:

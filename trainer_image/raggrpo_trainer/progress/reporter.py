@@ -38,7 +38,7 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 
 from .reporting_thread import Publish, ReportingThread, utc_now
 from .step_probes import Probe
-from .step_record import StepRecord
+from .step_record import FailedStep, StepRecord
 
 if TYPE_CHECKING:
     from raggrpo_trainer.checkpoint.backup_thread import BackupOutcome
@@ -154,8 +154,7 @@ class Reporter:
 
     def report_failed_step(self, step: int, retrieval: Mapping[str, CallSummary]) -> None:
         """Report the step that ended the attempt, with all calls of the attempt by endpoint."""
-        calls = {name: asdict(summary) for name, summary in retrieval.items()}
-        self._event("failed_step", **{"step": step, "retrieval": calls})
+        self._thread.enqueue(FailedStep(step, retrieval))
 
     def report_save(
         self, checkpoint: CheckpointRef, seconds: float, best: "Checkpoint | None"

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from raggrpo_api.spec.monitoring import MonitoringMode
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.history import history_file
 from raggrpo_api.trainer.progress import Metric, Progress
+from raggrpo_trainer.http.call_statistics import CallSummary
 
 from .metric_sinks import MAX_BOARD_STEPS, JsonLines, PrometheusText, TensorBoard, is_logged
 from .step_probes import (
@@ -25,7 +27,7 @@ from .step_probes import (
     host_memory_probe,
     weight_update_probe,
 )
-from .step_record import StepRecord
+from .step_record import FailedStep, StepRecord, retrieval_scalars
 from .wandb_run import WandbRun
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ CLOSE_SECONDS = 30.0
 MAX_QUEUED_RECORDS = 1024
 MAX_METRICS = 64
 
-Record = StepRecord | dict[str, Any]
+Record = StepRecord | FailedStep | dict[str, Any]
 """A step, or an event as written to the history."""
 Publish = Callable[[bytes, bytes], None]
 """Function that receives Progress as JSON and the Prometheus text in the reporting thread."""
@@ -65,6 +67,7 @@ class ReportingThread(threading.Thread):
         self._board_steps = 0
         self._prometheus = PrometheusText(config.attempt.job_name)
         self._newest: StepRecord | None = None
+        self._calls: Mapping[str, CallSummary] = {}
         self._probed: dict[str, float] = {}
         self._dropped = 0
         self._failed_writes: Counter[str] = Counter()
@@ -134,11 +137,20 @@ class ReportingThread(threading.Thread):
     def _write(self, time: str, record: Record) -> None:
         if isinstance(record, StepRecord):
             self._newest = record
+            self._calls = record.retrieval
             self._write_step(time, record)
+        elif isinstance(record, FailedStep):
+            self._calls = record.retrieval
+            if self._newest is not None:
+                self._newest = replace(self._newest, retrieval=record.retrieval)
+            self._write_event(time, record.event())
         else:
-            self._guarded(lambda: self._history.write_event(time, record), str(self._log_dir))
-            if record["event"] == "validation" and self._boards:
-                self._plot_validation(record)
+            self._write_event(time, record)
+
+    def _write_event(self, time: str, event: dict[str, Any]) -> None:
+        self._guarded(lambda: self._history.write_event(time, event), str(self._log_dir))
+        if event["event"] == "validation" and self._boards:
+            self._plot_validation(event)
 
     def _write_step(self, time: str, record: StepRecord) -> None:
         monitoring = self._config.monitoring
@@ -204,7 +216,7 @@ class ReportingThread(threading.Thread):
         lost = self._dropped + self._failed_writes.total()
         values = {**record.scalars(), **self._probed} if record else {}
         values |= {"lost_log_records": lost} if lost else {}
-        values |= record.retrieval_scalars() if record else {}
+        values |= retrieval_scalars(self._calls)
         metrics = [Metric(name=name, value=f"{value:.6g}") for name, value in values.items()]
         progress = progress.model_copy(update={"metrics": metrics[:MAX_METRICS]})
         text = self._prometheus.render(progress, record, self._probed, lost)

@@ -1,7 +1,8 @@
-"""`StepRecord`: one completed training step as plain numbers."""
+"""`StepRecord` and `FailedStep`: one training step as plain numbers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from raggrpo_trainer.exchange.sample_metrics import SampleMetrics
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
@@ -38,14 +39,8 @@ class StepRecord:
         return {name: value for name, value in values.items() if value is not None}
 
     def retrieval_scalars(self) -> dict[str, float]:
-        """Return the 95th percentile latency (seconds), failures and retries of each endpoint."""
-        values: dict[str, float] = {}
-        for name, calls in self.retrieval.items():
-            if calls.answered:
-                values[f"retrieval/{name}/p95"] = calls.p95
-            values[f"retrieval/{name}/failures"] = sum(calls.failures.values())
-            values[f"retrieval/{name}/retries"] = calls.retries
-        return values
+        """Return the result of `retrieval_scalars` for the calls up to this step."""
+        return retrieval_scalars(self.retrieval)
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds by stage; the rest of the step is `other`."""
@@ -58,3 +53,28 @@ class StepRecord:
             "generate": self.trained.num_sampled_tokens,
             "train": self.trained.num_trained_tokens,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """The step in which an error ended the attempt."""
+
+    step: int
+    retrieval: Mapping[str, CallSummary]
+    """Calls by endpoint since the attempt started."""
+
+    def event(self) -> dict[str, Any]:
+        """Return the event in the history."""
+        calls = {name: asdict(summary) for name, summary in self.retrieval.items()}
+        return {"event": "failed_step", "step": self.step, "retrieval": calls}
+
+
+def retrieval_scalars(retrieval: Mapping[str, CallSummary]) -> dict[str, float]:
+    """Return the 95th percentile latency (seconds), failures and retries of each endpoint."""
+    values: dict[str, float] = {}
+    for name, calls in retrieval.items():
+        if calls.answered:
+            values[f"retrieval/{name}/p95"] = calls.p95
+        values[f"retrieval/{name}/failures"] = sum(calls.failures.values())
+        values[f"retrieval/{name}/retries"] = calls.retries
+    return values
