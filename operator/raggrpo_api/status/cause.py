@@ -16,7 +16,7 @@ class Cause(StrEnum):
     See `status.preflight.checks`.
     """
     REWARD_CODE_ERROR = "RewardCodeError"
-    """The job's reward function raised an error. Try it with `raggrpo check`."""
+    """A Python reward failed or returned no number. Try it with `raggrpo check`."""
     CUDA_OUT_OF_MEMORY = "CudaOutOfMemory"
     """A rank or an engine ran out of GPU memory. The next attempt applies a mitigation."""
     HOST_OUT_OF_MEMORY = "HostOutOfMemory"

@@ -76,6 +76,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
         since = format_time(status.restart_state.watch.still_since)
         stage = Stage(status.progress.stage)
         yield from labeled("stage", f"{stage} since {since}: {advice(stage)}", width)
+    if status.pinned.attention:
+        text = f"{status.pinned.attention}, precision {status.pinned.precision}"
+        yield from labeled("attention", text, width)
     if status.checkpoint is not None:
         yield from labeled("newest", status.checkpoint.path, width)
     if status.best_step is not None:

@@ -6,7 +6,7 @@ import pytest
 from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning, Phase
-from raggrpo_api.status.job_status import JobStatus, ProgressStatus
+from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, WatchState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric, Segment
 from raggrpo_operator.core.sizing.size import size
@@ -109,6 +109,12 @@ def test_status_text_fits_screen() -> None:
     assert "attempts  7 earlier; the report lists all" in lines
     assert next(line for line in lines if line.startswith("attempt ")).startswith("attempt   8 ")
     assert "Accepted=Unknown" in " ".join(lines)
+
+
+def test_attention_in_use_is_shown_once_known() -> None:
+    status = replace(make_status(), pinned=Pinned(attention="Flash", precision="BF16"))
+    assert "attention Flash, precision BF16" in render_status(status).splitlines()
+    assert "attention" not in render_status(make_status())
 
 
 def test_best_checkpoint_is_shown_with_score() -> None:
