@@ -176,8 +176,6 @@ def test_applied_job_does_not_get_finalizer_or_defaults(
 
 FROZEN: Mapping[str, Mapping[str, Any]] = {
     "spec.preset": {"spec.preset": "MemoryLimited"},
-    "spec.model.path": {"spec.model.path": "/mnt/runs/another"},
-    "spec.data.trainFiles": {"spec.data.trainFiles": ["/mnt/runs/more.jsonl"]},
     "spec.data.columns": {"spec.data.columns": {"prompt": "question"}},
     "spec.training.seed": {"spec.training.seed": 7},
     "spec.reward.functions": {"spec.reward.functions": [{"name": "F1"}]},
@@ -341,6 +339,10 @@ ALLOWED: Mapping[str, Mapping[str, Any]] = {
     "another image": {"spec.image": "registry.example.com/trainer:2"},
     "more logging": {"spec.monitoring.mode": "Full"},
     "more checkpoints": {"spec.checkpoint.everySteps": 10},
+    "moved files": {
+        "spec.model.path": "/mnt/runs/moved",
+        "spec.data.trainFiles": ["/mnt/runs/moved.jsonl"],
+    },
 }
 
 
