@@ -22,6 +22,7 @@ from raggrpo_cli.recorded_job import (
 )
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.text.status_text import not_learning_reason
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 
@@ -140,9 +141,8 @@ def _outcome(status: JobStatus) -> str:
 
 
 def _complete(status: JobStatus) -> str:
-    learning = get_condition(status, ConditionType.NOT_LEARNING)
-    problem = f", but its last steps learned nothing ({learning.reason})"
-    return "complete" + (problem if learning.status == "True" else "")
+    reason = not_learning_reason(status)
+    return f"complete, but its last steps learned nothing ({reason})" if reason else "complete"
 
 
 def _problem(status: JobStatus) -> Iterator[str]:

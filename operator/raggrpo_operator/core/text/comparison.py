@@ -13,6 +13,7 @@ from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
 from .figures import Figures, Record, figures
+from .status_text import not_learning_reason
 
 WIDTHS = (36, 25, 25, 8)
 """Widths of the columns name, A, B and difference in characters."""
@@ -70,6 +71,9 @@ def comparison(a: Run, b: Run) -> Iterator[str]:
     yield _line("", a.name, b.name, "B vs. A")
     yield _line("job", a.job, b.job)
     yield _line("phase", a.status.phase, b.status.phase)
+    reasons = [not_learning_reason(each.status) for each in (a, b)]
+    if any(reasons):
+        yield _line("not learning", *(reason or "-" for reason in reasons))
     yield from _numbers(_outcome(a, figures_a), _outcome(b, figures_b))
     for title, rows in _SECTIONS.items():
         lines = [*_numbers(rows(figures_a), rows(figures_b))]

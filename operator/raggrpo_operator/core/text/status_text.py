@@ -40,11 +40,16 @@ def is_attempt_running(status: JobStatus) -> bool:
     return status.phase in (Phase.STARTING, Phase.RUNNING)
 
 
+def not_learning_reason(status: JobStatus) -> str:
+    """Return why the latest steps learned nothing, or "" if they may have."""
+    condition = get_condition(status, ConditionType.NOT_LEARNING)
+    return condition.reason if condition.status == "True" else ""
+
+
 def phase_text(status: JobStatus) -> str:
     """Return the phase, with the reason if the job does not learn: even success is then none."""
-    condition = get_condition(status, ConditionType.NOT_LEARNING)
-    is_learning = condition.status != "True"
-    return status.phase if is_learning else f"{status.phase}, NotLearning ({condition.reason})"
+    reason = not_learning_reason(status)
+    return f"{status.phase}, NotLearning ({reason})" if reason else status.phase
 
 
 def reward(status: JobStatus) -> str:

@@ -5,6 +5,7 @@ import pytest
 
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.attempts import AttemptRecord
+from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import resolve
@@ -145,3 +146,12 @@ def test_run_without_earlier_segment_is_rejected() -> None:
     for run in (make_run(history=[make_step(1)]), make_run(), started):
         with pytest.raises(ValueError, match="has steps of one segment only: specify two jobs"):
             last_segments(run)
+
+
+def test_comparison_names_run_that_learned_nothing() -> None:
+    condition = Condition(type=ConditionType.NOT_LEARNING, status="True", reason="ZeroVariance")
+    a = make_run()
+    b = replace(a, status=JobStatus(conditions=[condition]))
+
+    assert rows_of(a, b)["not learning"] == ["-", "ZeroVariance"]
+    assert "not learning" not in rows_of(a, a)
