@@ -13,7 +13,7 @@ from raggrpo_api.limits import MAX_PROGRESS_BYTES
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_api.trainer.history import read_events, read_history
-from raggrpo_api.trainer.learning import NotLearningReason
+from raggrpo_api.trainer.learning import NotLearningReason, Streak
 from raggrpo_api.trainer.progress import (
     CheckpointRef,
     EndpointOutage,
@@ -165,6 +165,17 @@ def test_not_learning_is_logged_and_recorded_until_it_no_longer_holds(
     assert events[0]["message"].endswith("example: sample 0/0 has reward 0: 'on and on'")
     assert "the run is not learning (AllTruncated): 100 % of completions" in caplog.text
     assert "the run is learning again" in caplog.text
+
+
+def test_resumed_attempt_records_only_change_of_learning(tmp_path: Path) -> None:
+    reporter = Reporter(make_config(tmp_path), 3, publish=Published())
+    reporter.report_resume(30, streaks=[Streak(reason="AllTruncated", since=2, share=1.0)])
+    reporter.report_step(make_step(31, truncated=1.0))
+    reporter.report_step(make_step(32, truncated=0.5))
+    reporter.close()
+
+    events = [each for each in read_events(tmp_path / "logs") if each["event"] == "learning"]
+    assert [(each["step"], each["reason"]) for each in events] == [(32, "")]
 
 
 def test_shares_are_in_history_and_metrics(tmp_path: Path) -> None:
