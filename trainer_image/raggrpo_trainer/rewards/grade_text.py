@@ -102,13 +102,15 @@ def _plain(text: str, lowest: float, highest: float) -> str:
     text = fold_width(text.replace("，", ", "))
     top = rf"{regex.escape(f'{highest:g}')}(?:\.0+)?(?![.,]?\d)"
     bottom = "|".join(regex.escape(f"{each:g}") for each in sorted({lowest, 0.0, 1.0}))
-    scale = r"(?:(?:on )?(?:an? |the )?scale (?:of |from |between )?)?"
+    scale = r"(?:\b(?:on )?(?:an? |the )?(?:scale (?:of |from |between )?)?)?"
     per = r"\s?(?:/|\b(?:out )?of)\s?(?:(?:an? )?(?:possible |(?:maximum |total )(?:of )?))?"
     for pattern, replacement in (
         (r"\s*\n\s*", "\n"),
         (r"[^\S\n]+", " "),
         (r"(?<=\d)\s?分", ""),
-        (rf"{scale}(?<![a-z\d.,])(?:{bottom})\s?(?:to|and|[-–~/到至])\s?{top}", ""),
+        (rf"{scale}(?<![a-z\d.,])(?:{bottom})\s?(?:to|and|[-–~到至])\s?{top}(?: scale)?", ""),
+        (rf"{scale}{top}[- ]point scale", ""),
+        (rf"\bnot (?:an? )?{_NUMBER}", ""),
         (rf"(?<=\d){per}{top}", _SCALED),
         (rf"\bout of {top}", ""),
         (rf"{_NUMBER}{per}\d+(?:\.\d+)?", ""),

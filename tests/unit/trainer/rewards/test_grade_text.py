@@ -42,6 +42,10 @@ from raggrpo_trainer.rewards.grade_text import grades_in
         ("Score (0-10): 8", 8),
         ("Score (1–10): 8", 8),
         ("On a scale of 0 to 10 I give 7", 7),
+        ("On a 0-10 scale: 7", 7),
+        ("on a 10-point scale I give 7", 7),
+        ("0/10", 0),
+        ("Not 3 but 7", 7),
         ("The grade is 8 (scale 0-10).", 8),
         ("The minimum is 0, maximum 10; grade 4", 4),
         ("I am 90% sure. 7", 7),
@@ -77,7 +81,16 @@ def test_several_possible_grades_are_returned(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "No idea.", "gpt4 says fine", "Score: eight", "Score: 4/5", "The maximum is 10."]
+    "text",
+    [
+        "",
+        "No idea.",
+        "gpt4 says fine",
+        "Score: eight",
+        "Score: 4/5",
+        "The score is not 10.",
+        "The maximum is 10.",
+    ],
 )
 def test_text_without_grade_has_no_grade(text: str) -> None:
     assert grades_in(text, 0.0, 10.0) == []
