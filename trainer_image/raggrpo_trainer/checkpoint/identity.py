@@ -165,21 +165,22 @@ def reward_files(target: str, reward: RewardSpec) -> list[Path]:
 
     Must not execute the code. Raises OSError if the module is not found.
     """
-    module = Path(*target.partition(":")[0].split("."))
+    module = target.partition(":")[0]
+    path = Path(*module.split("."))
     own = [each for each in (reward.code_from.path, names.REWARD_CODE_DIR) if each]
     for root in map(Path, dict.fromkeys([*own, *sys.path])):
-        for file in (root / module.with_suffix(".py"), root / module / "__init__.py"):
+        for file in (root / path.with_suffix(".py"), root / path / "__init__.py"):
             if file.is_file():
-                return sorted({file, *(_imported(file, root) if str(root) in own else ())})
-    raise OSError(f"module {target} is not found")
+                return sorted({file, *(_imported(module, root) if str(root) in own else ())})
+    raise OSError(f"module {module} is not found")
 
 
-def _imported(file: Path, root: Path) -> set[Path]:
+def _imported(module: str, root: Path) -> set[Path]:
     """Return the files below `root` that a module imports, also indirectly."""
     finder = ModuleFinder([str(root)])
     try:
-        finder.run_script(str(file))
-    except SyntaxError:  # the import of the reward reports it
-        return set()
+        finder.import_hook(module)
+    except Exception as error:  # a user's module may have any error; its import reports it
+        log.info("the imports of reward module %s are not compared: %r", module, error)
     files = (getattr(each, "__file__", None) for each in finder.modules.values())
     return {Path(each) for each in files if each}

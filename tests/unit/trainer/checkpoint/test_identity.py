@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.start_from import StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, meta_of, segments_after
-from raggrpo_trainer.checkpoint.identity import DIGESTS, FileDigests, content_identity
+from raggrpo_trainer.checkpoint.identity import (
+    DIGESTS,
+    FileDigests,
+    content_identity,
+    reward_files,
+)
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 from support.builders.operator.jobs import make_trainer_config
@@ -140,6 +146,37 @@ def test_file_that_reward_does_not_import_is_not_compared(tmp_path: Path) -> Non
     before = identity_of(tmp_path)
     append("code/notes.py")(tmp_path)
     assert identity_of(tmp_path) == before
+
+
+PACKAGE = {
+    "__init__.py": "",
+    "score.py": "from .helper import score\nfrom . import limits\nimport other\n",
+    "helper.py": "def score(sample): return 1.0\n",
+    "limits.py": "",
+    "unused.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "is_compared"),
+    [("score.py", True), ("helper.py", True), ("limits.py", True), ("unused.py", False)],
+)
+def test_modules_that_package_imports_are_compared(
+    tmp_path: Path, file: str, *, is_compared: bool
+) -> None:
+    (tmp_path / "grading").mkdir()
+    for name, text in PACKAGE.items():
+        (tmp_path / "grading" / name).write_text(text)
+    reward = RewardSpec.model_validate({"codeFrom": {"path": str(tmp_path)}})
+    files = reward_files("grading.score:score", reward)
+    assert (tmp_path / "grading" / file in files) is is_compared
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "\0", "import nothing_like_this\n"])
+def test_reward_code_that_cannot_be_parsed_is_compared_as_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rewards.py").write_text(text)
+    reward = RewardSpec.model_validate({"codeFrom": {"path": str(tmp_path)}})
+    assert reward_files("rewards:score", reward) == [tmp_path / "rewards.py"]
 
 
 def test_chat_template_of_job_replaces_that_of_model(tmp_path: Path) -> None:
