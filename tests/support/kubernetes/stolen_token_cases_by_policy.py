@@ -53,6 +53,9 @@ BAD_PODS: Mapping[str, Callable[[Manifest], None]] = {
     "unconfined": in_context(seccompProfile={"type": "Unconfined"}),
     "host path": with_claim(**HOST),
     "a Secret's volume": with_claim(secret={"secretName": "theirs"}),
+    "all keys of a Secret as authorities": with_claim(
+        name="ca-bundle", secret={"secretName": "theirs"}
+    ),
     "a projected token": with_claim(
         projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}
     ),
