@@ -27,6 +27,7 @@ _NUMBER_PUNCTUATION = re.compile(
     r"(?<=\d)[^\w\s]+(?=\d)"  # 3.14, 3:4, 10^-3, 2024-05-01
     rf"|{_BEFORE_NUMBER}-(?=\p{{Sc}}?\d)"  # -5, -$5
     r"|(?<=\de)-(?=\d)"  # 1e-3
+    r"|(?<!</?\w{1,20})[<>]=?(?=-?\d)"  # <5, but not the tag in <b>5</b>
 )
 """Punctuation of numbers, which is not removed: 3.14 is not 314, and -5 is not 5."""
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -90,4 +91,4 @@ def _ungrouped(number: re.Match[str]) -> str:
 
 def _ordinary(character: str) -> str:
     kind, _, code = unicodedata.decomposition(character).partition(" ")
-    return chr(int(code, 16)) if kind in ("<wide>", "<narrow>") else character
+    return chr(int(code, 16)) if kind in ("<wide>", "<narrow>", "<small>") else character

@@ -39,6 +39,8 @@ def test_tokens_are_normalized_words_and_cjk_characters(text: str, expected: lis
         ("0,875", ["0,875"]),
         ("\uff11\uff0c\uff10\uff10\uff10", ["1000"]),
         ("\uff27\uff24\uff30 \uff76\uff9e", ["gdp", "ガ"]),
+        ("<5, >=-5, x>.5; <b>5</b>", ["<5", ">=-5", "x>0.5", "b5b"]),
+        ("\ufe635 3\ufe5214", ["-5", "3.14"]),
         ("x\u00b2 \u00bd", ["x\u00b2", "\u00bd"]),
         ("**5** [covid-19]", ["5", "covid19"]),
     ],
