@@ -80,7 +80,7 @@ RESERVED_HEADERS: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "expect", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
-"""HTTP headers that belong to the connection, in lower case."""
+"""HTTP headers that the HTTP client sets and a job must not set, in lower case."""
 HOME_DIR: Final = "/home/ray"
 RESERVED_MOUNTS: Final = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt/raggrpo"}

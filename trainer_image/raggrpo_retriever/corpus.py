@@ -42,7 +42,7 @@ def load_corpus(path: Path) -> list[Passage]:
     passages = list(_unique_passages(path, records))
     if not passages:
         raise CorpusError(
-            f"{path}: contains no passages; add one line such as {EXAMPLE} per passage"
+            f"{path} contains no passages; add one record such as {EXAMPLE} per passage"
         )
     return passages
 

@@ -139,7 +139,7 @@ class ConditionReason(StrEnum):
 
     # Ready
     READY = "Ready"
-    """The job is complete."""
+    """For kstatus: the job is complete."""
     NOT_READY = "NotReady"
     """The job is not complete."""
 

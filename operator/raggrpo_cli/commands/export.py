@@ -22,7 +22,9 @@ def export(
         typer.Argument(help="Checkpoint folder of a job, or the folder of one checkpoint."),
     ] = None,
     dir: DirOption = None,  # noqa: A002
-    step: Annotated[str, typer.Option("--step", help="Step number, best or newest.")] = "newest",
+    step: Annotated[
+        str, typer.Option("--step", help="Step number, 'best' or 'newest'.")
+    ] = "newest",
     model: Annotated[
         str, typer.Option("--model", help="Folder of the initial model (default: the job's).")
     ] = "",

@@ -70,7 +70,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
 
 @pytest.mark.row("A17", "A27")
 @pytest.mark.timeout(900)
-def test_run_with_changed_values_continues_after_last_step(
+def test_run_with_changed_values_continues_after_last_saved_step(
     changed: Changed,
 ) -> None:
     history = read_history(changed.log_dir)
@@ -105,7 +105,7 @@ def test_changed_values_are_recorded_as_segment(changed: Changed) -> None:
 
 
 @pytest.mark.row("A35")
-def test_compare_shows_rows_before_and_after_change(changed: Changed) -> None:
+def test_compare_shows_values_before_and_after_change(changed: Changed) -> None:
     table = changed.output[changed.output.index("B vs. A") :]
     rows = {line[:36].strip(): line[36:].split() for line in table.splitlines()}
 

@@ -71,7 +71,7 @@ async def until_stopped(environment: ReconcilerEnvironment, *, late: float = 0.0
 @pytest.mark.parametrize(
     ("jobs", "poll"), [(100, 5.0), (3000, 150.0), (10_000, 500.0), (100_000, 5000.0)]
 )
-async def test_stall_is_detected_within_deadline_and_two_polls(
+async def test_stall_is_detected_within_two_polls_after_deadline(
     jobs: int, poll: float, tmp_path: Path
 ) -> None:
     async with make_environment(tmp_path, jobs) as environment:

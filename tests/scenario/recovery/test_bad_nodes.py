@@ -42,7 +42,8 @@ async def test_node_with_two_failures_is_avoided_and_reported() -> None:
     assert "avoided" not in scenario.attempts[0].message
     messages = [c.message for status in scenario.runtime.statuses for c in status.conditions]
     assert any(
-        "node gpu-7 failed 2 times and is avoided if other nodes fit" in text for text in messages
+        "2 failures are attributed to node gpu-7, which is avoided while other nodes fit" in text
+        for text in messages
     )
 
 

@@ -74,7 +74,7 @@ async def test_slowing_down_condition_is_cleared_at_end_of_attempt() -> None:
 
 
 @pytest.mark.row("A25")
-async def test_longer_completions_and_more_trained_groups_are_not_slow() -> None:
+async def test_longer_completions_and_more_trained_groups_do_not_count_as_slowdown() -> None:
     scenario = make_scenario(changes={"recovery.restartWhenDegraded": True})
     runtime = scenario.runtime
     runtime.seconds_by_stage = {"generate": 0.5, "train": 0.4}

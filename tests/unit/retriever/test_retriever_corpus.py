@@ -62,7 +62,7 @@ GOOD = b'{"id": "1", "contents": "x"}\n'
         ),
         ("c.jsonl", b'{"id": 1, "text": "x", "title": 3}\n', 'line 1: "title" is not a string'),
         ("c.jsonl", GOOD + GOOD, "line 2: duplicate id '1', first used in line 1; make ids unique"),
-        ("c.jsonl", b"\n", ": contains no passages; add one line such as {"),
+        ("c.jsonl", b"\n", " contains no passages; add one record such as {"),
         ("c.parquet", b"PAR1 and no more", ": cannot be read as Parquet ("),
         ("c.csv", GOOD, ": unsupported file type; use .jsonl or .parquet"),
     ],

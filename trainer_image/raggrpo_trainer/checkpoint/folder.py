@@ -65,7 +65,7 @@ class Meta:
     resume_hash: str
     """Hash of the settings a checkpoint depends on; compared before loading."""
     resume_values: Mapping[str, Any]
-    """The settings covered by `resume_hash`, by field path, to report differences."""
+    """Settings that `resume_hash` covers, by field path; used to report differences."""
     metrics: Mapping[str, float]
     segments: tuple[Segment, ...] = ()
     """Segments up to this step, oldest first."""

@@ -27,7 +27,7 @@ def first_media(values: Mapping[str, object]) -> str:
 
 
 def media_problem(column: str) -> str:
-    """Return the problem of a column that contains media."""
+    """Return the problem to report for a column that contains media."""
     kind = next((each for each in ("audio", "video") if each in column.lower()), "image")
     return f"column {column!r} has {kind} data, which is not supported"
 

@@ -57,7 +57,7 @@ class FamilyResult:
 
     architecture: str
     problem: str = ""
-    """Reason why no layout can be trained, such as "not causal"; "" if `layouts` is set."""
+    """Why the model cannot be trained in any layout, such as "not causal"; "" if `layouts` is set."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 

@@ -10,12 +10,13 @@ def learning_rate(training: TrainingSpec, step: int) -> float:
     """Return the learning rate of a step; steps count from 1.
 
     The rate rises linearly to its peak at step `warmup_steps`; without warm-up it starts at its
-    peak. Then it is constant, or decays to `min_learning_rate_ratio` times the peak one step after
-    `decay_steps`, so that the last step still trains. Cosine: Loshchilov and Hutter, "SGDR:
-    Stochastic Gradient Descent with Warm Restarts" (2017), equation 5, without restarts.
+    peak. Then it is constant, or decays to its minimum, `min_learning_rate_ratio` times the peak.
+    It reaches the minimum one step after `decay_steps`, so that the last step still trains. Cosine:
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2017),
+    equation 5, without restarts.
 
-    In transformers, step i + 1 of a warm-up has this rate of step i; its first step has rate 0 and
-    trains nothing.
+    The schedules of transformers lag by one step: their warm-up step i + 1 has the rate that is
+    returned here for step i, so their first step has rate 0 and trains nothing.
     """
     peak_step = max(1, training.warmup_steps)
     if step < peak_step:

@@ -106,7 +106,7 @@ class _SegmentAttention(torch.autograd.Function):
 def flash(
     scaling: float, segments: Segments, is_causal: bool, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:  # [T, heads, D], [heads, T] in fp32
-    """Return output and log-sum-exp of the segments' attention; takes [T, heads, D]."""
+    """Return the attention output and log-sum-exp of the segments, from [T, heads, D] each."""
     output, lse, *_ = torch.ops.aten._flash_attention_forward(
         *(query, key, value, segments.queries, segments.keys),
         *(segments.longest_query, segments.longest_key, 0.0, is_causal, False),

@@ -32,7 +32,7 @@ COMPANIONS = {
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """The findings, and the prompts."""
+    """Findings of the data checks, and the prompts that they read."""
 
     findings: tuple[Finding, ...]
     train: list[Prompt]

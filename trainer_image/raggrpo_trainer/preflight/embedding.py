@@ -153,9 +153,7 @@ def _other_modules(file: Path) -> str:
     try:
         kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(file.read_bytes())]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unreadable(
-            f"{file} is not in the format of sentence-transformers: {error}"
-        ) from error
+        raise Unreadable(f"{file} is not in sentence-transformers format: {error}") from error
     return ", ".join(sorted(set(kinds) - KNOWN_MODULES))
 
 

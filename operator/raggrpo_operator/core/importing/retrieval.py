@@ -19,7 +19,7 @@ def read_tool_file(this: Translation, read: Read) -> None:
     this.translated.add(TOOLS)
     text = read(str(path))
     if text is None:
-        this.lines["missing"].append(f"{path}, the value of {TOOLS}: specify retrieval.endpoints")
+        this.lines["missing"].append(f"{path} (from {TOOLS}): specify retrieval.endpoints instead")
         return
     try:
         this.tools = read_tools(text)

@@ -111,7 +111,7 @@ def protocol_fits_role(endpoint: RetrievalEndpoint) -> bool:
     field="protocol",
     reason=Reason.PROTOCOL_MISMATCH,
     message="protocol Http requires url",
-    remedy="set url: http://host:8000/search, or protocol: SearchR1 or RagChat for a managed "
+    remedy="set url: http://host:8000/search; for a managed retriever, set protocol: SearchR1 or "
     "retriever",
     cel=f"{_PROTOCOL} != 'Http' || (has(self.url) && size(self.url) > 0)",
 )

@@ -36,7 +36,7 @@ def uses_rag_score(spec: JobSpec) -> bool:
     "spec.reward.functions[]",
     field="python",
     reason=Reason.REWARD_INCOMPLETE,
-    message="reward Python needs a function",
+    message="the Python reward needs a function",
     remedy="set python: package.module:function",
     cel="self.name != 'Python' || (has(self.python) && size(self.python) > 0)",
 )
@@ -49,7 +49,7 @@ def python_reward_has_function(term: RewardFunction) -> bool:
     "spec.reward.functions[]",
     field="url",
     reason=Reason.REWARD_INCOMPLETE,
-    message="rewards Http and Judge need a URL",
+    message="Http and Judge rewards need a URL",
     remedy="set url: http://judge:8000/score for Http, http://judge:8000/v1/chat/completions for "
     "Judge",
     cel="!(self.name in ['Http', 'Judge']) || (has(self.url) && size(self.url) > 0)",

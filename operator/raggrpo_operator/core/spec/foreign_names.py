@@ -72,7 +72,9 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_ACTOR}.optim.lr_scheduler_type": ForeignField("training.learningRateSchedule"),
     f"{_ACTOR}.optim.warmup_style": ForeignField("training.learningRateSchedule"),
     f"{_ACTOR}.optim.min_lr_ratio": ForeignField("training.minLearningRateRatio"),
-    f"{_ACTOR}.optim.num_cycles": ForeignField(note="Cosine is half a period, as with 0.5 in verl"),
+    f"{_ACTOR}.optim.num_cycles": ForeignField(
+        note="Cosine always decays over half a period, which is num_cycles=0.5 in verl"
+    ),
     f"{_ACTOR}.optim.total_training_steps": ForeignField("training.decaySteps"),
     f"{_ACTOR}.ppo_mini_batch_size": ForeignField("training.miniBatchPrompts"),
     f"{_ACTOR}.ppo_max_token_len_per_gpu": ForeignField("training.tokensPerMicroBatch"),

@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of violations, grouped by the module that uses them."""
+    """Reasons for violations, grouped by the module that uses them."""
 
     # File (yaml_text.py, parse.py)
     INVALID_YAML = "InvalidYaml"

@@ -159,7 +159,7 @@ async def test_error_response_is_passed_to_kopf(
 
 
 @pytest.mark.parametrize(("kind", "is_ours"), [("ConfigMapList", True), ("TheirList", False)])
-async def test_watch_events_fill_caches_and_reach_kopf_as_bookmarks(
+async def test_watch_events_of_cached_kinds_fill_caches_and_reach_kopf_as_bookmarks(
     kind: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (

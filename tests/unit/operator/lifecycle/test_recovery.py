@@ -457,7 +457,9 @@ def test_newly_avoided_node_is_reported_and_requires_new_cluster(
     decision = end_attempt(Cause.WORKER_LOST, status, cluster=cluster)
 
     message = "WorkerLost: on purpose" + (
-        "; node gpu-7 failed 2 times and is avoided if other nodes fit" if is_avoided else ""
+        "; 2 failures are attributed to node gpu-7, which is avoided while other nodes fit"
+        if is_avoided
+        else ""
     )
     assert condition(decision.status, ConditionType.PROGRESSING)[2] == message
     assert decision.status.restart_state.remedies.failures_by_node == {"gpu-7": earlier + 1}

@@ -69,7 +69,7 @@ def test_resumed_run_shows_its_last_step_without_stage_and_eta() -> None:
     ]
 
 
-def test_completed_run_shows_no_last_step() -> None:
+def test_completed_run_omits_step_line() -> None:
     assert plain(make_status(60, phase=Phase.SUCCEEDED)) == ["Succeeded"]
 
 

@@ -34,7 +34,7 @@ def applied_until_nothing_is_left(
 
 
 @pytest.mark.row("A31")
-def test_gpu_shortage_applies_mitigations_in_order() -> None:
+def test_cuda_out_of_memory_applies_mitigations_in_order() -> None:
     applied = applied_until_nothing_is_left(OOM, make_spec())
 
     assert applied == [

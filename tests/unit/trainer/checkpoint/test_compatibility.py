@@ -23,7 +23,7 @@ def test_checkpoint_is_compatible_with_unchanged_configuration() -> None:
     assert check_compatible(make_meta_of(make_trainer_config()), make_trainer_config()) == []
 
 
-def test_target_logging_memory_and_interval_changes_are_compatible() -> None:
+def test_changes_of_operational_fields_are_compatible() -> None:
     changed = make_trainer_config(
         {
             "training.totalSteps": 5000,

@@ -53,7 +53,7 @@ def metrics_of(*rewards_by_group: Sequence[float | None]) -> SampleMetrics:
         ([(0.001, 0.0)], 0.5, 0.0),
     ],
 )
-def test_shares_of_zero_rewards_and_of_groups_without_variance(
+def test_metrics_count_zero_rewards_and_groups_without_variance(
     rewards: list[Sequence[float | None]], zero_reward: float, zero_variance: float
 ) -> None:
     metrics = metrics_of(*rewards)

@@ -242,8 +242,8 @@ def _count_node_failure(this: Round, cause: Cause) -> str:
     this.store(remedies)
     avoided = set(avoided_nodes(remedies, recovery)) - set(avoided_nodes(before, recovery))
     return "".join(
-        f"; node {node} failed {remedies.failures_by_node[node]} times and is avoided if other "
-        "nodes fit"
+        f"; {remedies.failures_by_node[node]} failures are attributed to node {node}, which is "
+        "avoided while other nodes fit"
         for node in sorted(avoided)
     )
 

@@ -31,9 +31,9 @@ def _alias(name: str, block: str = "") -> str:
 
 
 def _item_fields(model: type[ApiModel], kind: ChangeClass, block: str = "") -> Iterator[str]:
-    """Yield the paths of an item's fields of a class; free JSON, which CEL cannot read, excluded.
+    """Yield the paths of an item's fields with change class `kind`, except free-form JSON.
 
-    The trainer compares free JSON on resume.
+    CEL cannot read free-form JSON; the trainer compares it on resume.
     """
     for name in fields_of_class(model, kind):
         if name == "response":
