@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from raggrpo_api import names
 from support.fakes.fake_kuberay import path_of
 from support.kubernetes.stolen_token_cases import (
     Attempt,
@@ -20,6 +21,7 @@ from support.kubernetes.stolen_token_cases import (
     with_claim,
 )
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
 OPERATOR_OBJECTS = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
 """Objects that the operator creates, by their names in `objects_of`."""
@@ -138,12 +140,17 @@ OWNERS = [
     create("a pod in kube-system", POD, in_metadata(namespace="kube-system")),
     create("a pod with a finalizer", POD, in_metadata(finalizers=["theirs.io/forever"])),
 ]
+EXTERNAL_NAME = {
+    "type": "ExternalName",
+    "externalName": "theirs.example.com",
+    "ipFamilyPolicy": None,  # the API server rejects it for this type before policies are evaluated
+}
 SERVICES = [
     create(f"a Service that {what}", SERVICE, in_spec(**spec))
     for what, spec in {
         "has a load balancer": {"type": "LoadBalancer"},
         "opens a port on every node": {"type": "NodePort"},
-        "is an ExternalName": {"type": "ExternalName", "externalName": "theirs.example.com"},
+        "is an ExternalName": EXTERNAL_NAME,
         "has an external IP": {"externalIPs": ["203.0.113.7"]},
         "selects foreign pods": {"selector": {"app": "theirs"}},
     }.items()
@@ -160,6 +167,18 @@ SHAPES = [
         "a NetworkPolicy for foreign pods",
         "networkpolicy",
         in_spec(podSelector={"matchLabels": {"app": "theirs"}}),
+    ),
+    *(
+        request(
+            f"a Lease {name} in {namespace}",
+            "POST",
+            f"{LEASES}/{namespace}/leases",
+            {
+                "metadata": {"name": name},
+                "spec": {"holderIdentity": "theirs"},
+            },
+        )
+        for name, namespace in (("theirs", "default"), (names.NAMESPACE_LEASE, "kube-system"))
     ),
     request(
         "an Event about a pod", "POST", "/apis/events.k8s.io/v1/namespaces/default/events", EVENT
