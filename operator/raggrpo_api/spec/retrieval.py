@@ -254,7 +254,7 @@ class RetrievalSpec(ApiModel):
     on_failure: Annotated[FailurePolicy, OPTIMIZATION] = FailurePolicy.DROP_SAMPLE
     """Effect of a failed call on its sample."""
     max_failure_ratio: Annotated[Ratio, OPERATIONAL] = 0.2
-    """Maximum share of failed calls to an endpoint or reward in a step; beyond it, the attempt fails."""
+    """Maximum share of failed calls to a service in one step; above it, the attempt fails."""
     warm_up_timeout_seconds: Annotated[Seconds, OPERATIONAL] = 60
     """Timeout of the first call of each endpoint in seconds."""
 

@@ -57,7 +57,7 @@ class FamilyResult:
 
     architecture: str
     problem: str = ""
-    """Why the model cannot be trained in any layout, such as "not causal"; "" if `layouts` is set."""
+    """Why no layout works for the model, such as "not causal"; "" if `layouts` is set."""
     layouts: dict[RowLayout, LayoutResult] | None = None
 
 

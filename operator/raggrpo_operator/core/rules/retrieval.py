@@ -112,7 +112,7 @@ def protocol_fits_role(endpoint: RetrievalEndpoint) -> bool:
     reason=Reason.PROTOCOL_MISMATCH,
     message="protocol Http requires url",
     remedy="set url: http://host:8000/search; for a managed retriever, set protocol: SearchR1 or "
-    "retriever",
+    "RagChat",
     cel=f"{_PROTOCOL} != 'Http' || (has(self.url) && size(self.url) > 0)",
 )
 def http_endpoint_has_url(endpoint: RetrievalEndpoint) -> bool:
