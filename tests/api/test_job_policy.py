@@ -82,7 +82,7 @@ def make_secret(name: str) -> dict[str, Any]:
 
 
 def make_authorities(secret: str) -> dict[str, Any]:
-    return {"secretKeyRef": {"name": secret, "key": "ca.crt"}}
+    return {"secret": secret}
 
 
 def make_claim(name: str) -> dict[str, Any]:

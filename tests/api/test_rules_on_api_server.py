@@ -146,8 +146,8 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [{"name": f"A{i}", "value": "中" * 1024} for i in range(11)],
     ],
     "caBundle": [
-        {}, {"secretKeyRef": REF}, {"configMapKeyRef": REF},
-        {"secretKeyRef": REF, "configMapKeyRef": REF},
+        {}, {"secret": ""}, {"secret": "a"}, {"secret": "", "configMap": "a", "key": "k"},
+        {"secret": "a", "configMap": "a"},
     ],
     "scheduling.priorityClassName": ["", "jobs", "system-node-critical", "systems"],
     "scheduling.tolerations": [

@@ -156,15 +156,6 @@ Seconds = Annotated[int, Field(ge=1, le=30 * 24 * 3600)]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class ConfigMapKeyRef(ApiModel):
-    """A key of a ConfigMap in the job's namespace."""
-
-    name: ObjectName
-    """Name of the ConfigMap."""
-    key: DataKey
-    """Key within the ConfigMap."""
-
-
 class SecretKeyRef(ApiModel):
     """A key of a Secret in the job's namespace; its value is never stored in the job."""
 

@@ -5,17 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.fields.base import (
-    AbsolutePath,
-    ApiModel,
-    ConfigMapKeyRef,
-    Cpu,
-    EnvName,
-    Memory,
-    Name,
-    SecretKeyRef,
-)
+from raggrpo_api.fields.base import AbsolutePath, ApiModel, Cpu, EnvName, Memory, Name, SecretKeyRef
 from raggrpo_api.fields.kubernetes_names import (
+    DataKey,
     LabelValue,
     ObjectName,
     OptionalObjectName,
@@ -120,10 +112,12 @@ class CaBundle(ApiModel):
     For a local run, export RAGGRPO_CA_BUNDLE with the path of the file.
     """
 
-    secret_key_ref: SecretKeyRef | None = None
-    """Secret key that contains the certificates."""
-    config_map_key_ref: ConfigMapKeyRef | None = None
-    """ConfigMap key that contains the certificates."""
+    secret: OptionalObjectName = ""
+    """Secret that contains the certificates; alternative to configMap."""
+    config_map: OptionalObjectName = ""
+    """ConfigMap that contains the certificates; alternative to secret."""
+    key: DataKey = "ca.crt"
+    """Key within the Secret or ConfigMap."""
 
 
 class SchedulingSpec(ApiModel):

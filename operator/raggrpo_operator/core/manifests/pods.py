@@ -188,13 +188,10 @@ def claim_volume(name: str) -> str:
 
 
 def _ca_bundle_volume(bundle: CaBundle) -> Manifest:
-    if secret := bundle.secret_key_ref:
-        items = [{"key": secret.key, "path": names.CA_BUNDLE_FILE}]
-        return {"name": "ca-bundle", "secret": {"secretName": secret.name, "items": items}}
-    config_map = bundle.config_map_key_ref
-    assert config_map is not None  # guaranteed by a rule
-    items = [{"key": config_map.key, "path": names.CA_BUNDLE_FILE}]
-    return {"name": "ca-bundle", "configMap": {"name": config_map.name, "items": items}}
+    items = [{"key": bundle.key, "path": names.CA_BUNDLE_FILE}]
+    if bundle.secret:
+        return {"name": "ca-bundle", "secret": {"secretName": bundle.secret, "items": items}}
+    return {"name": "ca-bundle", "configMap": {"name": bundle.config_map, "items": items}}
 
 
 def _claims(spec: JobSpec) -> list[Manifest]:

@@ -177,13 +177,14 @@ def variable_has_one_source(variable: EnvVar) -> bool:
 @spec_rule(
     "spec.caBundle",
     reason=Reason.ONE_SOURCE_OF_VALUE,
-    message="exactly one of secretKeyRef and configMapKeyRef is required",
+    message="exactly one of secret and configMap is required",
     remedy="specify one of the two",
-    cel="has(self.secretKeyRef) != has(self.configMapKeyRef)",
+    cel="(has(self.secret) && size(self.secret) > 0) != "
+    "(has(self.configMap) && size(self.configMap) > 0)",
 )
 def ca_bundle_has_one_source(bundle: CaBundle) -> bool:
     """Require either a Secret or a ConfigMap."""
-    return (bundle.secret_key_ref is None) != (bundle.config_map_key_ref is None)
+    return bool(bundle.secret) != bool(bundle.config_map)
 
 
 @spec_rule(

@@ -36,8 +36,7 @@ def test_empty_secret_variable_is_not_reported_as_missing() -> None:
 
 
 def test_ca_bundle_requires_variable_with_path_of_file() -> None:
-    reference = {"name": "authorities", "key": "ca.crt"}
-    spec = make_job({"caBundle": {"configMapKeyRef": reference}}).spec
+    spec = make_job({"caBundle": {"configMap": "authorities"}}).spec
 
     [missing] = missing_secrets(spec, {})
     assert missing == "spec.caBundle: export RAGGRPO_CA_BUNDLE=/path/to/ca.crt"

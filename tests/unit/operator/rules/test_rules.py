@@ -605,8 +605,8 @@ ROWS: tuple[Row, ...] = (
         {"env": [{"name": "HOME", "value": "/x"}]}),
     *(
         Row(names_and_secrets.ca_bundle_has_one_source, Reason.ONE_SOURCE_OF_VALUE,
-            "spec.caBundle", {"caBundle": sources}, {"caBundle": {"secretKeyRef": REF}})
-        for sources in ({}, {"secretKeyRef": REF, "configMapKeyRef": REF})
+            "spec.caBundle", {"caBundle": sources}, {"caBundle": {"secret": "a"}})
+        for sources in ({}, {"secret": "a", "configMap": "b"})
     ),
     Row(names_and_secrets.header_has_one_source, Reason.ONE_SOURCE_OF_VALUE,
         "spec.retrieval.endpoints[0].headers[0]",
