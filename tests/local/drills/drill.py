@@ -135,6 +135,14 @@ class Run:
         self._started = time.monotonic()
         self._marks: set[str] = set()
 
+    def move(self, folder: Path) -> None:
+        """Move all files of the job to another folder, and change the paths in the job file."""
+        shutil.copytree(self._folder, folder)
+        shutil.rmtree(self._folder)
+        job = folder / self.job.name
+        job.write_text(job.read_text().replace(str(self._folder), str(folder)))
+        self._folder, self.dir, self.job = folder, folder / "job", job
+
     def use_retriever(self, url: str) -> None:
         """Retrieve from the service at `url`, uncached so that its outages are noticed."""
         job = yaml.safe_load(self.job.read_text())
