@@ -260,8 +260,8 @@ class RetrievalSpec(ApiModel):
 
     @property
     def external(self) -> list[RetrievalEndpoint]:
-        """Endpoints that are not managed."""
-        return [endpoint for endpoint in self.endpoints if endpoint.managed is None]
+        """Endpoints with a URL: services, and managed retrievers that are running."""
+        return [endpoint for endpoint in self.endpoints if endpoint.managed is None or endpoint.url]
 
     @property
     def managed(self) -> dict[str, ManagedRetriever]:

@@ -229,13 +229,16 @@ def _with_pins(spec: JobSpec, pinned: Pinned) -> JobSpec:
 
 
 def _with_retriever_urls(spec: JobSpec, addresses: Mapping[str, str]) -> JobSpec:
-    """Return the spec with managed endpoints replaced by the URLs of their running retrievers."""
+    """Return the spec with the URLs of running managed retrievers.
+
+    `managed` stays, because checkpoints depend on the content of its corpus.
+    """
 
     def resolved(endpoint: RetrievalEndpoint) -> RetrievalEndpoint:
         if endpoint.managed is None or endpoint.name not in addresses:
             return endpoint
         url = addresses[endpoint.name] + SERVED_PATHS[endpoint.protocol]
-        return endpoint.model_copy(update={"url": url, "managed": None})
+        return endpoint.model_copy(update={"url": url})
 
     endpoints = [resolved(each) for each in spec.retrieval.endpoints]
     retrieval = spec.retrieval.model_copy(update={"endpoints": endpoints})

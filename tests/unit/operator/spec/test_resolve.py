@@ -379,8 +379,6 @@ SAME_RESUME: list[dict[str, Any]] = [
     {"resources": {"gpusPerNode": 4}},
 ]
 OTHER_RESUME: list[dict[str, Any]] = [
-    {"model": {"path": "/mnt/runs/other"}},
-    {"data.trainFiles": ["/mnt/runs/other.jsonl"]},
     {"data.trainBatchSize": 64},
     {"data.maxSamples": 500},
     {"data.columns": {"answer": "code"}},
@@ -456,7 +454,7 @@ def test_managed_endpoint_urls_are_resolved_before_hashing() -> None:
         "http://chat:8000/chat",
         "http://own/retrieve",
     ]
-    assert not config.retrieval.managed
+    assert config.retrieval.managed["kb"].corpus == "/mnt/runs/corpus.jsonl"
     unresolved = config_of(job).attempt
     assert config.attempt.config_hash != unresolved.config_hash
     assert config.attempt.resume_hash == unresolved.resume_hash
