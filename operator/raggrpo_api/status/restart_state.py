@@ -84,7 +84,7 @@ class SpentTime:
     """Time between attempts, excluding suspension and queues."""
     waiting_seconds: WholeSeconds = 0
     """Time that ended attempts waited for unavailable services."""
-    kept_seconds: FractionalSeconds = 0.0
+    kept_seconds: float = 0.0
     """Time that ended attempts spent on retained steps."""
     counted_since: Time = None
     """Start of the current period that counts toward activeDeadlineSeconds; null while suspended or

@@ -377,6 +377,8 @@ SAME_RESUME: list[dict[str, Any]] = [
     {"data.numWorkers": 2},
     {"validation": {"everySteps": 5}, "data.validationFiles": ["/mnt/runs/held_out.jsonl"]},
     {"resources": {"gpusPerNode": 4}},
+    {"model": {"path": "/mnt/runs/moved"}},  # the content of the files is compared instead
+    {"data.trainFiles": ["/mnt/runs/moved.jsonl"]},
 ]
 OTHER_RESUME: list[dict[str, Any]] = [
     {"data.trainBatchSize": 64},
