@@ -33,7 +33,7 @@ class Deadlines(ApiModel):
     queue_seconds: Annotated[int, Field(ge=0, le=365 * 86_400)] = 0
     """Seconds of each wait in a queue (scheduling.queueName); 0: no limit."""
     loading_model_seconds: Seconds = 1800
-    """Seconds to load the model into the trainer ranks."""
+    """Seconds to load the model into the trainer ranks, and to read the data."""
     starting_rollout_seconds: Seconds = 1800
     """Seconds to start the vLLM engines."""
     warming_retrieval_seconds: Seconds = 1800

@@ -24,6 +24,8 @@ class Stage(StrEnum):
 
     CONNECTING = "Connecting"
     LOADING_MODEL = "LoadingModel"
+    READING_DATA = "ReadingData"
+    """The attempt waits for prompts and digests of files, which it reads as the model loads."""
     STARTING_ROLLOUT = "StartingRollout"
     WARMING_RETRIEVAL = "WarmingRetrieval"
     FIRST_STEP = "FirstStep"

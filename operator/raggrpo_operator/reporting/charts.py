@@ -1,4 +1,4 @@
-"""Line and stacked charts as inline SVG, colored by the CSS classes s1…s7 of the page.
+"""Line and stacked charts as inline SVG, colored by the CSS classes s1…s8 of the page.
 
 A value of None leaves a gap in its line.
 """

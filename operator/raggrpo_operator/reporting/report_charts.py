@@ -7,13 +7,13 @@ from itertools import accumulate, pairwise
 
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.trainer.history import Record
-from raggrpo_operator.core.text.figures import checkpoint_seconds
+from raggrpo_operator.core.text.figures import PHASES, checkpoint_seconds
 
 from .charts import EMPTY, Series, Values, line_chart, number, stacked_chart
 
 MIN_WINDOW = 10
 """Minimum window of the moving mean in steps; long runs use a tenth of their steps."""
-STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other")
+STAGES = ("generate", "train", "retrieve", "reward", "sync", "checkpoint", "other", "data")
 """Stages in the order of layers and colors, lowest layer first."""
 
 
@@ -49,13 +49,29 @@ _LEARNING_CHARTS = (
 )
 _PACE_CHARTS = (
     _Chart("Step time", (("step_seconds", "seconds"),)),
+    _Chart(
+        "Training by phase (slowest rank)",
+        tuple((f"{phase}_seconds", f"{phase}, seconds") for phase in PHASES),
+    ),
+    _Chart(
+        "Data loading and training, share of the step",
+        tuple((f"share/{name}", f"{name}, %") for name in ("data", *PHASES)),
+        0.01,
+    ),
     _Chart("Tokens per second", (("tokens_per_second", "sampled"),)),
     _Chart(
         "Host memory",
         (("host_memory_bytes", "driver, GiB"), ("rank_memory_bytes", "rank, GiB")),
         GIB,
     ),
-    _Chart("Device memory", (("device_memory_bytes", "GiB"),), GIB),
+    _Chart(
+        "Device memory",
+        (
+            ("device_memory_bytes", "allocated, GiB"),
+            ("device_memory_reserved_bytes", "reserved, GiB"),
+        ),
+        GIB,
+    ),
     _Chart("Training throughput", (("train_tflops", "TFLOP/s"),)),
     _Chart("Model FLOPs utilization", (("mfu", "share"),)),
 )
@@ -68,10 +84,11 @@ def charts(history: Sequence[Record], events: Sequence[Record]) -> str:
     if not history:
         return f"<h2>Learning</h2>{EMPTY}"
     marks = [b["step"] for a, b in pairwise(history) if a["epoch"] != b["epoch"]]
+    with_shares = [{**record, **_share_values(record)} for record in history]
     learning = [_reward(history, marks), _terms(history, marks)]
     learning += [_lines(chart, history, marks) for chart in _LEARNING_CHARTS]
     pace = [_stages(history, events, marks)]
-    pace += [_lines(chart, history, marks) for chart in _PACE_CHARTS]
+    pace += [_lines(chart, with_shares, marks) for chart in _PACE_CHARTS]
     note = "Hover over a chart to see its values." + (
         " Dashed line: first step of a new attempt." if marks else ""
     )
@@ -139,6 +156,10 @@ def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence
     layers = [layer for layer in layers if any(layer.values)]
     drawing = stacked_chart(_steps(history), layers, marks=marks)
     return _figure("Seconds by stage", layers, drawing)
+
+
+def _share_values(record: Record) -> dict[str, float]:
+    return {f"share/{name}": share for name, share in record.get("shares", {}).items()}
 
 
 def _lines(chart: _Chart, history: Sequence[Record], marks: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ def steps(first: int, seconds: list[float]) -> list[Segment]:
 STARTED: list[Segment] = [
     (Stage.CONNECTING, 0, 5),
     (Stage.LOADING_MODEL, 0, 60),
+    (Stage.READING_DATA, 0, 40),
     (Stage.STARTING_ROLLOUT, 0, 90),
     (Stage.WARMING_RETRIEVAL, 0, 10),
     (Stage.FIRST_STEP, 0, 30),
@@ -35,6 +36,7 @@ STARTED: list[Segment] = [
 SLOW_START: list[Segment] = [
     (Stage.CONNECTING, 0, 30),
     (Stage.LOADING_MODEL, 0, 1700),
+    (Stage.READING_DATA, 0, 1700),
     (Stage.STARTING_ROLLOUT, 0, 1700),
     (Stage.WARMING_RETRIEVAL, 0, 1700),
     (Stage.FIRST_STEP, 0, 1100),
@@ -143,9 +145,10 @@ def hang_cases() -> Iterator[tuple[str, list[Segment], float]]:
     yield "a step", [*trained, (Stage.TRAINING, 11, 1e6)], 150.0
     yield "a short step", [*STARTED, *steps(1, [1.0] * 10), (Stage.TRAINING, 11, 1e6)], 60.0
     yield "loading", [(Stage.CONNECTING, 0, 5), (Stage.LOADING_MODEL, 0, 1e6)], 1800.0
-    yield "starting rollout", [*STARTED[:2], (Stage.STARTING_ROLLOUT, 0, 1e6)], 1800.0
-    yield "warming retrieval", [*STARTED[:3], (Stage.WARMING_RETRIEVAL, 0, 1e6)], 1800.0
-    yield "first step", [*STARTED[:4], (Stage.FIRST_STEP, 0, 1e6)], 1200.0
+    yield "reading data", [*STARTED[:2], (Stage.READING_DATA, 0, 1e6)], 1800.0
+    yield "starting rollout", [*STARTED[:3], (Stage.STARTING_ROLLOUT, 0, 1e6)], 1800.0
+    yield "warming retrieval", [*STARTED[:4], (Stage.WARMING_RETRIEVAL, 0, 1e6)], 1800.0
+    yield "first step", [*STARTED[:5], (Stage.FIRST_STEP, 0, 1e6)], 1200.0
     yield "a save", [*trained, (Stage.CHECKPOINTING, 11, 1e6)], 1800.0
     yield "a validation", [*trained, (Stage.VALIDATING, 11, 1e6)], 3600.0
     yield "the export", [*trained, (Stage.EXPORTING, 11, 1e6)], 1800.0

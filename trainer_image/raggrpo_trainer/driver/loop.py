@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -26,7 +26,7 @@ from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
-from raggrpo_trainer.exchange.step_metrics import StepMetrics
+from raggrpo_trainer.exchange.step_metrics import StepMetrics, merge_ranks
 from raggrpo_trainer.progress.outages import Needs, Outages, every_service
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_record import StepRecord
@@ -176,7 +176,7 @@ async def _train_step(
     """Train one step on the ranks. Raises TrainerError NON_FINITE or POLICY_MISMATCH."""
     await components.pool.sleep()
     rank_metrics = await components.ranks.step(groups, after)
-    metrics = rank_metrics[0]
+    metrics = merge_ranks(rank_metrics)
     step = after.step
     if metrics.non_finite:
         raise TrainerError(
@@ -186,11 +186,7 @@ async def _train_step(
             "training.learningRate",
         )
     check_mismatch(metrics, step)
-    host_memory = max(each.rank_memory_bytes for each in rank_metrics)
-    device_memory = max(each.device_memory_bytes or 0 for each in rank_metrics)
-    return replace(
-        metrics, rank_memory_bytes=host_memory, device_memory_bytes=device_memory or None
-    )
+    return metrics
 
 
 async def _send_weights(components: Components, version: int) -> None:

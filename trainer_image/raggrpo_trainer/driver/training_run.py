@@ -95,7 +95,7 @@ class TrainingRun:
         starting = asyncio.create_task(pool.start())
         if retained is None:
             await self._build_model(ranks, precision)
-        inputs = await reading
+        inputs = await self._inputs(reading)
         identity = inputs.identity
         reporter.add_probe(ranks.flops_probe(config.monitoring))
         reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
@@ -164,7 +164,7 @@ class TrainingRun:
         surviving = SurvivingRanks.find(self._fence.epoch)
         adopted = None
         if self._hooks.resumes() and surviving.is_complete(config.world.num_ranks):
-            identity = (await reading).identity
+            identity = (await self._inputs(reading)).identity
             # The ranks may still be finishing the step during which the previous driver was killed.
             seconds = self._previous.seconds_by_stage.values() if self._previous is not None else ()
             adopted = await surviving.adopt(
@@ -176,6 +176,13 @@ class TrainingRun:
             )
         await surviving.kill()
         return adopted
+
+    async def _inputs(self, reading: "asyncio.Future[Inputs]") -> Inputs:
+        """Wait for the inputs in a stage of their own; they are read while the model is loaded."""
+        self._reporter.report_stage(Stage.READING_DATA)
+        inputs = await reading
+        self._reporter.report_stage(Stage.LOADING_MODEL)
+        return inputs
 
     def _open_store(self) -> CheckpointStore:
         config = self._config

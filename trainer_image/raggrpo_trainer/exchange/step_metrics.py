@@ -6,9 +6,9 @@ has the same name in the history, TensorBoard, W&B, Progress and /metrics.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Annotated, Generic, TypeVar, assert_never, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, assert_never, get_type_hints
 
 from .groups import Group
 
@@ -67,7 +67,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics(LossMetrics[float]):
-    """Metrics of a step over all ranks, except that memory is measured on this rank only."""
+    """Metrics of a step over all ranks; memory and durations (RANK_MAXIMA) are this rank's."""
 
     entropy: float
     """Entropy of the policy that sampled, in nats per token: mean -logprob, as reported by the
@@ -93,6 +93,42 @@ class StepMetrics(LossMetrics[float]):
     """Memory usage of the rank's pod after the step, in bytes."""
     device_memory_bytes: int | None
     """Peak memory of tensors on the device during the step, in bytes; None on a CPU."""
+    device_memory_reserved_bytes: int | None
+    """Peak memory reserved by torch's allocator on the device, in bytes; None on a CPU."""
+    forward_seconds: float = field(compare=False)
+    """Seconds of forward passes, of the reference model too, and the loss."""
+    backward_seconds: float = field(compare=False)
+    """Seconds of backward passes, including the reduction of gradients over the ranks."""
+    optimizer_seconds: float = field(compare=False)
+    """Seconds of gradient clipping and the update of the parameters."""
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Return the seconds by phase of the training stage."""
+        return {
+            "forward": self.forward_seconds,
+            "backward": self.backward_seconds,
+            "optimizer": self.optimizer_seconds,
+        }
+
+
+RANK_MAXIMA = (
+    "rank_memory_bytes",
+    "device_memory_bytes",
+    "device_memory_reserved_bytes",
+    "forward_seconds",
+    "backward_seconds",
+    "optimizer_seconds",
+)
+"""Fields of StepMetrics that each rank measures; their maximum over the ranks is reported."""
+
+
+def merge_ranks(metrics: Sequence[StepMetrics]) -> StepMetrics:
+    """Return the metrics of a step from those of its ranks, of which there is at least one."""
+    maxima: dict[str, Any] = {}
+    for name in RANK_MAXIMA:
+        values = [getattr(each, name) for each in metrics]
+        maxima[name] = max((value for value in values if value is not None), default=None)
+    return replace(metrics[0], **maxima)
 
 
 def reduce_updates(updates: Sequence[Update]) -> dict[str, float]:

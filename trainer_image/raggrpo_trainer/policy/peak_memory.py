@@ -1,4 +1,4 @@
-"""Peak device memory of tensors."""
+"""Peak device memory of tensors and of torch's allocator."""
 
 import torch
 
@@ -16,3 +16,9 @@ class PeakMemory:
         if self._device.type != "cuda":
             return None
         return torch.cuda.max_memory_allocated(self._device)
+
+    def reserved_bytes(self) -> int | None:
+        """Return the maximum of the bytes reserved by torch's allocator, or None on a CPU."""
+        if self._device.type != "cuda":
+            return None
+        return torch.cuda.max_memory_reserved(self._device)

@@ -33,6 +33,7 @@ from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import (
+    LossMetrics,
     StepMetrics,
     Update,
     reduce_updates,
@@ -56,6 +57,7 @@ from .packing import (
     plan_micro_batches,
 )
 from .peak_memory import PeakMemory
+from .phase_timer import Phase, PhaseTimer
 from .update_totals import UpdateTotals
 from .weight_update_ratio import weight_update_ratio
 
@@ -110,6 +112,7 @@ class Policy:
         unless there is a KL penalty.
         """
         memory = PeakMemory(self._device)
+        timer = PhaseTimer(self._device)
         rate = learning_rate(self._training, step)
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
@@ -119,19 +122,21 @@ class Policy:
             for first in range(0, max(1, len(groups)), size)
         ]
         # The first update starts at the old policy; later ones need the old policy's logprobs.
-        old = [None, *(self._token_logprobs(each) for each in work[1:])]
+        with timer.measure(Phase.FORWARD):
+            old = [None, *(self._token_logprobs(each) for each in work[1:])]
         updates: list[Update] = []
         num_skipped = 0
         for update_work, old_logprobs in zip(work, old, strict=True):
             if update_work.num_micro_batches and all(update.is_finite for update in updates):
-                update = self._accumulate_gradients(update_work, old_logprobs)
+                update = self._accumulate_gradients(update_work, old_logprobs, timer)
                 is_overflow = self._loss_scale.is_overflow(update.totals.loss, update.grad_norm)
                 if is_overflow:
                     num_skipped += 1
                 else:
                     updates.append(update)
                     if update.is_finite:
-                        self._optimizer.step()
+                        with timer.measure(Phase.OPTIMIZER):
+                            self._optimizer.step()
                 self._loss_scale.update(is_overflow=is_overflow)
                 self._optimizer.zero_grad()
         every = self._config.weight_update_every_steps
@@ -143,6 +148,7 @@ class Policy:
             torch.cuda.synchronize(self._device)  # step time includes the optimizer step
         return StepMetrics(
             **reduce_updates(updates),
+            **timer.metrics(),
             entropy=sampled_entropy(groups),
             num_sampled_tokens=sum(each.num_sampled_tokens for each in work),
             num_trained_tokens=sum(update.num_tokens for update in updates),
@@ -155,6 +161,7 @@ class Policy:
             non_finite=not all(update.is_finite for update in updates),
             rank_memory_bytes=host_memory_bytes(),
             device_memory_bytes=memory.peak_bytes(),
+            device_memory_reserved_bytes=memory.reserved_bytes(),
         )
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:
@@ -265,32 +272,40 @@ class Policy:
             items = work.micro_batches[number] if number < len(work.micro_batches) else []
             yield build_micro_batch(items, self._training.row_layout).to(self._device)
 
-    def _accumulate_gradients(self, work: "_Work", old_logprobs: Tensor | None) -> Update:
+    def _accumulate_gradients(
+        self, work: "_Work", old_logprobs: Tensor | None, timer: PhaseTimer
+    ) -> Update:
         totals = UpdateTotals(self._device)
         for batch in self._micro_batches(work):
-            ref_logprobs = None
-            if self._reference is not None:
-                with torch.no_grad():
-                    ref_logprobs = self._reference(batch)
-            metrics = grpo_loss(
-                self._model(batch),
-                rollout_logprobs=batch.rollout_logprobs,
-                advantages=batch.advantages,
-                weights=batch.weights,
-                objective=self._config.objective,
-                old_logprobs=None if old_logprobs is None else old_logprobs[batch.tokens],
-                ref_logprobs=ref_logprobs,
-            )
+            with timer.measure(Phase.FORWARD):
+                metrics = self._loss(batch, old_logprobs)
             totals.add(batch, metrics)
-            # FSDP sums over ranks: the weights include the global denominator.
-            self._loss_scale.scale(metrics.loss).backward()  # type: ignore[no-untyped-call]
-        self._loss_scale.unscale(self._optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self._model.parameters(), self._training.max_grad_norm
-        )
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
+            with timer.measure(Phase.BACKWARD):
+                # FSDP sums over ranks: the weights include the global denominator.
+                self._loss_scale.scale(metrics.loss).backward()  # type: ignore[no-untyped-call]
+        with timer.measure(Phase.OPTIMIZER):
+            self._loss_scale.unscale(self._optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(
+                self._model.parameters(), self._training.max_grad_norm
+            )
+            if isinstance(norm, DTensor):
+                norm = norm.full_tensor()
         return totals.all_reduce(norm.item())
+
+    def _loss(self, batch: MicroBatch, old_logprobs: Tensor | None) -> LossMetrics[Tensor]:
+        ref_logprobs = None
+        if self._reference is not None:
+            with torch.no_grad():
+                ref_logprobs = self._reference(batch)
+        return grpo_loss(
+            self._model(batch),
+            rollout_logprobs=batch.rollout_logprobs,
+            advantages=batch.advantages,
+            weights=batch.weights,
+            objective=self._config.objective,
+            old_logprobs=None if old_logprobs is None else old_logprobs[batch.tokens],
+            ref_logprobs=ref_logprobs,
+        )
 
     @torch.no_grad()
     def _token_logprobs(self, work: "_Work") -> Tensor:

@@ -49,6 +49,7 @@ class JsonLines:
                 {"time": time, "step": record.step}
                 | record.scalars()
                 | {"step_seconds": record.step_seconds, "seconds": record.stage_seconds()}
+                | {"shares": record.shares()}
                 | {"reward_parts": parts, "retrieval": calls, **probed}
             )
 
@@ -129,7 +130,7 @@ class PrometheusText(Collector):
         """Return the current metrics in the text format of Prometheus."""
         self._families = [*self._gauges(progress, record, probed)]
         if record is not None:
-            self._families += [self._stages(record), *self._retrieval(record)]
+            self._families += [*self._stages(record), *self._retrieval(record)]
         self._families.append(self._lost_records(lost_records))
         return generate_latest(self._registry)
 
@@ -151,11 +152,13 @@ class PrometheusText(Collector):
             family.add_metric([self._job], value)
             yield family
 
-    def _stages(self, record: StepRecord) -> Metric:
-        family = _labeled_family("step_seconds")
-        for stage, seconds in record.stage_seconds().items():
-            family.add_metric([self._job, stage], seconds)
-        return family
+    def _stages(self, record: StepRecord) -> Iterator[Metric]:
+        by_metric = {"step_seconds": record.stage_seconds(), "step_share": record.shares()}
+        for name, by_stage in by_metric.items():
+            family = _labeled_family(name)
+            for stage, value in by_stage.items():
+                family.add_metric([self._job, stage], value)
+            yield family
 
     def _retrieval(self, record: StepRecord) -> Iterator[Metric]:
         calls = _labeled_family("retrieval_calls")

@@ -32,6 +32,9 @@ STEP_METRICS: Final[Mapping[str, str]] = {
     "learning_rate": "Learning rate of the step.",
     "num_skipped_updates": "Number of updates skipped because of FP16 overflow.",
     "loss_scale": "FP16 loss scale after the step.",
+    "forward_seconds": "Duration of forward passes and loss on the slowest rank in seconds.",
+    "backward_seconds": "Duration of backward passes on the slowest rank in seconds.",
+    "optimizer_seconds": "Duration of clipping and optimizer on the slowest rank in seconds.",
     "samples_per_second": "Samples per second over the whole step.",
     "tokens_per_second": "Sampled tokens per second over the whole step.",
 }
@@ -41,6 +44,7 @@ PROBE_METRICS: Final[Mapping[str, str]] = {
     "host_memory_bytes": "Memory used by the driver's pod in bytes.",
     "rank_memory_bytes": "Highest memory usage among the pods of ranks in bytes.",
     "device_memory_bytes": "Highest peak GPU memory of tensors among the ranks in bytes.",
+    "device_memory_reserved_bytes": "Highest peak GPU memory reserved by torch in bytes.",
     "weight_update_ratio": "Norm of the last update relative to the norm of the weights.",
     "train_tflops": "Training throughput of all ranks in TFLOP/s.",
     "mfu": "Training throughput relative to the peak throughput of the GPUs (MFU).",
@@ -73,6 +77,9 @@ class LabeledMetric(NamedTuple):
 LABELED_METRICS: Final[Mapping[str, LabeledMetric]] = {
     "step_seconds": LabeledMetric(
         "gauge", ("stage",), "Duration of each stage of the last step in seconds."
+    ),
+    "step_share": LabeledMetric(
+        "gauge", ("stage",), "Share of the last step's duration by stage and phase of training."
     ),
     "retrieval_calls": LabeledMetric(
         "counter",

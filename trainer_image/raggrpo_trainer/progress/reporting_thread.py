@@ -167,6 +167,7 @@ class ReportingThread(threading.Thread):
             log.info("%s", _log_line(record, self._config.training.total_steps))
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
+            points |= {f"share/{name}": value for name, value in record.shares().items()}
             points |= record.retrieval_scalars()
         if points:
             self._plot(step, points)

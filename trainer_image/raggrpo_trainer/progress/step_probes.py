@@ -34,11 +34,14 @@ def host_memory_probe(monitoring: MonitoringSpec) -> Probe:
 
 
 def device_memory_probe(monitoring: MonitoringSpec) -> Probe:
-    """Report `device_memory_bytes`, the peak over all ranks; absent on CPUs."""
+    """Report the peaks over all ranks of allocated and reserved memory; absent on CPUs."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        memory = record.trained.device_memory_bytes
-        return {} if memory is None else {"device_memory_bytes": memory}
+        peaks = {
+            "device_memory_bytes": record.trained.device_memory_bytes,
+            "device_memory_reserved_bytes": record.trained.device_memory_reserved_bytes,
+        }
+        return {name: memory for name, memory in peaks.items() if memory is not None}
 
     return Probe(monitoring.gpu_every_steps, read)
 

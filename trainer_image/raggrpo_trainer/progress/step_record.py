@@ -18,9 +18,9 @@ class StepRecord:
     step: int
     samples: SampleMetrics
     trained: StepMetrics
-    """Metrics of the ranks; the memory fields are maxima over all ranks."""
+    """Metrics of the ranks; memory and durations are maxima over all ranks."""
     seconds: Mapping[str, float]
-    """Seconds by stage (retrieve, generate, reward, train, sync), without overlapped time."""
+    """Seconds by stage (data, retrieve, generate, reward, train, sync), without overlapped time."""
     step_seconds: float
     retrieval: Mapping[str, CallSummary]
     """Calls by endpoint since the attempt started."""
@@ -46,6 +46,12 @@ class StepRecord:
         """Return the seconds by stage; the rest of the step is `other`."""
         other = max(0.0, self.step_seconds - sum(self.seconds.values()))
         return {**self.seconds, "other": other}
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the step of each stage and of each phase of training."""
+        step_seconds = max(self.step_seconds, 1e-9)
+        seconds = {**self.stage_seconds(), **self.trained.phase_seconds()}
+        return {name: each / step_seconds for name, each in seconds.items()}
 
     def stage_tokens(self) -> dict[str, int]:
         """Return the tokens of the stages whose duration grows with them."""

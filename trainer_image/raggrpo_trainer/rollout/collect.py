@@ -77,7 +77,9 @@ class Collector:
         whether the policy uses passages.
         """
         ledger = FailureLedger()
+        prompts_read = self._clock()
         passages = await asyncio.gather(*(self._passages(prompt, ledger) for prompt in prompts))
+        retrieved = self._clock()
         if swap_passages:
             half = len(passages) // 2
             passages = passages[half:] + passages[:half]
@@ -88,11 +90,11 @@ class Collector:
             )
         )
         samples = tuple(sample for group in composed for sample in group)
-        return Batch(step, samples, sampling, ledger)
+        stage_ends = [("data", prompts_read), ("retrieve", retrieved), ("data", self._clock())]
+        return Batch(step, samples, sampling, ledger, stage_ends)
 
     async def collect(self, batch: Batch) -> Rollouts:
         """Generate and score a prepared batch."""
-        started = self._clock()
         alive = [s for s in batch.samples if not s.failure]
         if self._config.retrieval.mode is RetrievalMode.SEARCH:
             generated = [asyncio.ensure_future(self._generate_with_search(batch, s)) for s in alive]
@@ -115,7 +117,7 @@ class Collector:
             for task in (*generated, *scored):
                 task.cancel()
         stage_ends = [
-            ("retrieve", started),  # of the prompts
+            *batch.stage_ends,
             ("generate", generation_end),
             ("retrieve", max(retrieval_ends, default=generation_end)),  # for the reward
             ("reward", self._clock()),

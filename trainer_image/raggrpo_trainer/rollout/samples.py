@@ -75,6 +75,8 @@ class Batch:
     sampling: Sampling
     ledger: FailureLedger
     """Calls and failures of this step."""
+    stage_ends: Sequence[tuple[str, float]]
+    """Stages of the preparation in order with the time in seconds at which they ended."""
 
 
 @dataclass(frozen=True, slots=True)

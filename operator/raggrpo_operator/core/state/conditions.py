@@ -87,7 +87,7 @@ def put_condition(
 
 
 STARTING_STAGES = frozenset(
-    {Stage.CONNECTING, Stage.LOADING_MODEL, Stage.STARTING_ROLLOUT}
+    {Stage.CONNECTING, Stage.LOADING_MODEL, Stage.READING_DATA, Stage.STARTING_ROLLOUT}
     | {Stage.WARMING_RETRIEVAL, Stage.FIRST_STEP}
 )
 

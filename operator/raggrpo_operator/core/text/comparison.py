@@ -12,7 +12,7 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
-from .figures import Figures, Record, figures
+from .figures import PHASES, Figures, Record, figures
 from .status_text import not_learning_reason
 
 WIDTHS = (36, 25, 25, 8)
@@ -120,6 +120,14 @@ def _pace(run: Figures) -> Numbers:
         "seconds per sample": pace.sample_seconds,
         "tokens per second": pace.tokens_per_second,
         **{f"stage {stage}": seconds for stage, seconds in pace.stage_seconds.items()},
+        **{f"train: {phase}": seconds for phase, seconds in pace.phase_seconds.items()},
+    }
+
+
+def _shares(run: Figures) -> Numbers:
+    names = {phase: f"train: {phase}" for phase in PHASES}
+    return {
+        f"share {names.get(name, name)}": 100 * share for name, share in run.pace.shares.items()
     }
 
 
@@ -141,6 +149,7 @@ def _memory(run: Figures) -> Numbers:
         "driver's pod": run.memory.driver,
         "rank": run.memory.rank,
         "GPU, tensors": run.memory.device,
+        "GPU, reserved": run.memory.device_reserved,
     }
     return {name: None if value is None else value / GIB for name, value in values.items()}
 
@@ -149,6 +158,7 @@ _SECTIONS = {
     "Rewards (means)": _rewards,
     "Start-up of the first attempt (seconds)": _start_up,
     "Pace (medians over steps; step and stages in seconds)": _pace,
+    "Shares of a step (medians, %)": _shares,
     "Work (means)": _work,
     "Retrieval (latency in seconds)": _retrieval,
     "Memory (maximum, GiB)": _memory,

@@ -10,6 +10,8 @@ Record = Mapping[str, Any]
 
 END_STEPS = 10
 """Number of first and of last steps over which rewards are averaged."""
+PHASES = ("forward", "backward", "optimizer")
+"""Phases of the stage `train`; the history has their durations as `<phase>_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class Pace:
     """Sampled tokens of a step divided by its duration."""
     stage_seconds: dict[str, float]
     """Seconds in each stage of a step, and of a checkpoint."""
+    phase_seconds: dict[str, float]
+    """Seconds in each phase of the stage `train`."""
+    shares: dict[str, float]
+    """Shares of a step's duration by stage and phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class PeakMemory:
     driver: float | None
     rank: float | None
     device: float | None
+    device_reserved: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,7 @@ def figures(history: Sequence[Record], events: Sequence[Record]) -> Figures:
             driver=_max_of(history, "host_memory_bytes"),
             rank=_max_of(history, "rank_memory_bytes"),
             device=_max_of(history, "device_memory_bytes"),
+            device_reserved=_max_of(history, "device_memory_reserved_bytes"),
         ),
         start_up_seconds=_start_up(events),
         validations=_validations(events),
@@ -122,19 +130,31 @@ def mean_of(records: Iterable[Record], name: str) -> float | None:
 
 
 def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
-    by_stage: dict[str, list[float]] = defaultdict(list)
-    for record in history:
-        for stage, seconds in record["seconds"].items():
-            by_stage[stage].append(seconds)
-    by_stage["checkpoint"] = list(checkpoint_seconds(events).values())
+    saved = [{"checkpoint": seconds} for seconds in checkpoint_seconds(events).values()]
     return Pace(
         step_seconds=_median(r["step_seconds"] for r in history),
         sample_seconds=_median(r["step_seconds"] / max(1, r["num_samples"]) for r in history),
         tokens_per_second=_median(
             r["num_sampled_tokens"] / max(1e-9, r["step_seconds"]) for r in history
         ),
-        stage_seconds={stage: median(seconds) for stage, seconds in by_stage.items() if seconds},
+        stage_seconds=_medians([*(record["seconds"] for record in history), *saved]),
+        phase_seconds=_medians(_phase_seconds(record) for record in history),
+        shares=_medians(record.get("shares", {}) for record in history),
     )
+
+
+def _phase_seconds(record: Record) -> dict[str, float]:
+    seconds = {phase: record.get(f"{phase}_seconds") for phase in PHASES}
+    return {phase: value for phase, value in seconds.items() if value is not None}
+
+
+def _medians(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each value over the records that have it."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        for name, value in record.items():
+            values[name].append(value)
+    return {name: median(each) for name, each in values.items()}
 
 
 def _median(values: Iterable[float]) -> float | None:

@@ -41,6 +41,10 @@ def make_step(step: int, **changes: Any) -> StepRecord:
         non_finite=False,
         rank_memory_bytes=2**30,
         device_memory_bytes=None,
+        device_memory_reserved_bytes=None,
+        forward_seconds=0.8,
+        backward_seconds=1.0,
+        optimizer_seconds=0.1,
     )
     of_samples = {name: changes.pop(name) for name in _SAMPLES_FIELDS & changes.keys()}
     samples = SampleMetrics(
@@ -60,7 +64,14 @@ def make_step(step: int, **changes: Any) -> StepRecord:
         step=step,
         samples=replace(samples, **of_samples),
         trained=replace(trained, **of_ranks),
-        seconds={"retrieve": 0.5, "generate": 1.0, "reward": 0.0, "train": 2.0, "sync": 0.25},
+        seconds={
+            "data": 0.0,
+            "retrieve": 0.5,
+            "generate": 1.0,
+            "reward": 0.0,
+            "train": 2.0,
+            "sync": 0.25,
+        },
         step_seconds=4.0,
         retrieval={},
     )

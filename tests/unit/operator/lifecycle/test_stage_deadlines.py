@@ -64,6 +64,7 @@ def test_stage_deadline_follows_spec(stage: Stage) -> None:
     [
         (Stage.CONNECTING, "all pods are ready", "loadingModelSeconds"),
         (Stage.LOADING_MODEL, "model.path and the checkpoint", "loadingModelSeconds"),
+        (Stage.READING_DATA, "data.trainFiles", "loadingModelSeconds"),
         (Stage.STARTING_ROLLOUT, "vLLM starts", "startingRolloutSeconds"),
         (Stage.WARMING_RETRIEVAL, "raggrpo check", "warmingRetrievalSeconds"),
         (Stage.FIRST_STEP, "data.maxResponseLength", "firstStepSeconds"),

@@ -108,6 +108,7 @@ def test_phase_is_provisioning_without_attempt(attempt: int, phase: Phase) -> No
 STARTS = [
     Stage.CONNECTING,
     Stage.LOADING_MODEL,
+    Stage.READING_DATA,
     Stage.STARTING_ROLLOUT,
     Stage.WARMING_RETRIEVAL,
     Stage.FIRST_STEP,

@@ -25,6 +25,8 @@ def make_step(step: int, **changes: Any) -> dict[str, Any]:
         "response_tokens": 5.0,
         "step_seconds": 4.0,
         "seconds": {"train": 3.0, "other": 1.0},
+        "forward_seconds": 1.0,
+        "shares": {"train": 0.75, "other": 0.25, "forward": 0.25},
         "retrieval": {"kb": kb},
         "host_memory_bytes": GIB,
         **changes,
@@ -57,12 +59,23 @@ def test_comparison_has_rows_with_percentages() -> None:
         [make_step(n) for n in range(1, 4)],
         [make_stage("LoadingModel", 10.0), make_stage("FirstStep", 10.0)],
     )
-    faster = {"step_seconds": 3.0, "seconds": {"train": 1.5, "other": 1.5}, "num_samples": 12}
+    faster = {
+        "step_seconds": 3.0,
+        "seconds": {"train": 1.5, "other": 1.5},
+        "forward_seconds": 0.6,
+        "shares": {"train": 0.5, "other": 0.5, "forward": 0.2},
+        "num_samples": 12,
+    }
     calls = {"answered": 4, "failures": {}, "p50": 0.1, "p95": 0.25}
     b = make_run(
         {"rollout.n": 3},
         [
-            make_step(n, **faster, retrieval={"kb": calls}, host_memory_bytes=GIB / 2)
+            make_step(
+                n,
+                **faster,
+                retrieval={"kb": calls},
+                host_memory_bytes=GIB / 2,
+            )
             for n in range(1, 4)
         ],
         [make_stage("LoadingModel", 10.0), make_stage("FirstStep", 5.0)],
@@ -77,6 +90,9 @@ def test_comparison_has_rows_with_percentages() -> None:
     assert rows["seconds per sample"] == ["0.2", "0.25", "+25", "%"]
     assert rows["tokens per second"] == ["25", "33.33", "+33", "%"]
     assert rows["stage train"] == ["3", "1.5", "-50", "%"]
+    assert rows["train: forward"] == ["1", "0.6", "-40", "%"]
+    assert rows["share train"] == ["75", "50", "-33", "%"]
+    assert rows["share train: forward"] == ["25", "20", "-20", "%"]
     assert rows["samples per step"] == ["20", "12", "-40", "%"]
     assert rows["kb p50"] == ["0.2", "0.1", "-50", "%"]
     assert rows["kb p95"] == ["0.5", "0.25", "-50", "%"]

@@ -2,10 +2,11 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.driver.training_run import TrainingRun, warm_up
 from raggrpo_trainer.progress.outages import Outages
@@ -44,3 +45,18 @@ async def test_warm_up_of_endpoints_uses_configured_timeout(tmp_path: Path) -> N
     await warm_up(make_config(tmp_path, changes), retrieval, {"context": "c"})
 
     retrieval.warm_up.assert_awaited_once_with("wiki", 17, {"context": "c"})
+
+
+async def test_wait_for_data_is_a_stage_of_its_own(tmp_path: Path) -> None:
+    reporter = Mock()
+    run = TrainingRun(
+        make_config(tmp_path), {}, Hooks(), asyncio.Event(), Mock(), reporter, Mock(), previous=None
+    )
+    reading = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(run._inputs(reading))
+    await asyncio.sleep(0)
+    assert reporter.report_stage.call_args_list == [call(Stage.READING_DATA)]
+
+    reading.set_result("inputs")
+    assert await waiting == "inputs"
+    assert reporter.report_stage.call_args == call(Stage.LOADING_MODEL)

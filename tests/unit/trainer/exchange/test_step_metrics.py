@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from raggrpo_trainer.exchange.step_metrics import (
     REDUCTIONS,
     LossMetrics,
     Update,
+    merge_ranks,
     reduce_updates,
     sampled_entropy,
 )
@@ -60,3 +62,16 @@ def test_declared_metrics_are_reported_by_name() -> None:
     text = PrometheusText("demo").render(Progress(attempt=1, stage=Stage.TRAINING), record, {}, 0)
     assert record.scalars().keys() >= REDUCTIONS.keys()
     assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)
+
+
+def test_memory_and_durations_are_maxima_over_ranks() -> None:
+    first = make_step(1, forward_seconds=1.0, backward_seconds=4.0, rank_memory_bytes=7).trained
+    second = make_step(1, forward_seconds=3.0, backward_seconds=2.0, rank_memory_bytes=5).trained
+
+    merged = merge_ranks([first, second])
+
+    assert (merged.forward_seconds, merged.backward_seconds) == (3.0, 4.0)
+    assert merged.rank_memory_bytes == 7
+    assert merged.device_memory_bytes is merged.device_memory_reserved_bytes is None
+    on_gpus = [replace(first, device_memory_reserved_bytes=size) for size in (2, 9)]
+    assert merge_ranks(on_gpus).device_memory_reserved_bytes == 9

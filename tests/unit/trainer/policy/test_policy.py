@@ -22,6 +22,7 @@ from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.policy.loss import grpo_loss
 from raggrpo_trainer.policy.model import TokenLogprobs, attention_implementation
 from raggrpo_trainer.policy.packing import build_items, build_micro_batch, plan_micro_batches
+from raggrpo_trainer.policy.phase_timer import Phase
 from raggrpo_trainer.policy.policy import Policy
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer import policies as policy_support
@@ -455,8 +456,19 @@ def test_parameters_are_counted_over_whole_model(model: Path, two_ranks: Ranks) 
 
 def test_device_memory_and_name_are_empty_on_cpu(model: Path) -> None:
     policy = make_policy(model)
-    assert policy.step([make_group()], step=1).device_memory_bytes is None
+    metrics = policy.step([make_group()], step=1)
+    assert metrics.device_memory_bytes is metrics.device_memory_reserved_bytes is None
     assert policy.device_name == ""
+
+
+def test_step_reports_seconds_of_phases(model: Path) -> None:
+    policy = make_policy(model, objective=make_objective(kl_coefficient=0.1))
+    trained = policy.step([make_group()], step=1).phase_seconds()
+    idle = policy.step([], step=2).phase_seconds()
+
+    assert [*trained] == [*Phase]
+    assert all(seconds > 0.0 for seconds in trained.values())
+    assert idle["backward"] == idle["optimizer"] == 0.0
 
 
 def test_learning_rate_warms_up_linearly_then_stays_constant(model: Path) -> None:

@@ -407,7 +407,11 @@ def test_device_memory_is_reported_at_interval_on_gpus(tmp_path: Path) -> None:
     reporter = Reporter(config, 1, publish=published)
 
     for step in range(1, 5):
-        reporter.report_step(make_step(step, device_memory_bytes=step * 1000))
+        memory = {
+            "device_memory_bytes": step * 1000,
+            "device_memory_reserved_bytes": step * 1500,
+        }
+        reporter.report_step(make_step(step, **memory))
     for step in range(5, 7):
         reporter.report_step(make_step(step))
     reporter.close()
@@ -415,7 +419,26 @@ def test_device_memory_is_reported_at_interval_on_gpus(tmp_path: Path) -> None:
     shown = [(r["step"], r.get("device_memory_bytes")) for r in read_history(log_dir)]
     assert shown == [(1, 1000), (2, 2000), (3, None), (4, 4000), (5, None), (6, None)]
     assert steps_of(log_dir, "device_memory_bytes") == [2, 4]
+    assert read_history(log_dir)[1]["device_memory_reserved_bytes"] == 3000
+    assert steps_of(log_dir, "device_memory_reserved_bytes") == [2, 4]
     assert "raggrpo_device_memory_bytes" in published.metrics[-1]
+
+
+@pytest.mark.row("A17")
+def test_phases_and_shares_are_in_history_and_tensorboard(tmp_path: Path) -> None:
+    config = make_config(tmp_path, {"monitoring.mode": "Full"})
+    log_dir = Path(config.monitoring.log_dir)
+    reporter = Reporter(config, 1, publish=Published())
+    reporter.report_step(make_step(1, forward_seconds=1.0, step_seconds=5.0))
+    reporter.close()
+
+    (record,) = read_history(log_dir)
+    assert record["forward_seconds"] == 1.0
+    assert record["shares"]["forward"] == 0.2
+    assert record["shares"]["train"] == 0.4
+    assert sum(record["shares"][stage] for stage in record["seconds"]) == pytest.approx(1.0)
+    for name in ("forward_seconds", "share/forward", "seconds/data", "share/data"):
+        assert steps_of(log_dir, name) == [1]
 
 
 @pytest.mark.row("A26")
@@ -539,6 +562,11 @@ def test_prometheus_text_contains_stages_calls_and_metrics() -> None:
     assert 'raggrpo_reward_mean{job="demo"} 0.25' in lines
     assert 'raggrpo_step_seconds{job="demo",stage="train"} 2.0' in lines
     assert 'raggrpo_step_seconds{job="demo",stage="other"} 0.25' in lines
+    assert 'raggrpo_step_seconds{job="demo",stage="data"} 0.0' in lines
+    assert 'raggrpo_forward_seconds{job="demo"} 0.8' in lines
+    assert 'raggrpo_step_share{job="demo",stage="train"} 0.5' in lines
+    assert 'raggrpo_step_share{job="demo",stage="forward"} 0.2' in lines
+    assert 'raggrpo_step_share{job="demo",stage="backward"} 0.25' in lines
     assert 'raggrpo_retrieval_calls_total{endpoint="kb",job="demo",outcome="Timeout"} 2.0' in lines
     assert 'raggrpo_retrieval_seconds{endpoint="kb",job="demo",quantile="0.95"} 0.2' in lines
 

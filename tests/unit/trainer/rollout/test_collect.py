@@ -220,7 +220,28 @@ async def test_rag_calls_of_reward_count_as_retrieval_seconds(tmp_path: Path) ->
             batch = await collector.prepare(1, prompts, Sampling(1, temperature=1.0, top_p=1.0))
             rollouts = await collector.collect(batch)
 
-    assert rollouts.seconds_since(0.0) == {"retrieve": 5.0, "generate": 0.0, "reward": 0.0}
+    assert rollouts.seconds_since(0.0) == {
+        "data": 0.0,
+        "retrieve": 5.0,
+        "generate": 0.0,
+        "reward": 0.0,
+    }
+
+
+async def test_reading_and_composing_prompts_count_as_data_seconds(tmp_path: Path) -> None:
+    times = iter([2.0, 7.0, 10.0, *[11.0] * 9])  # prompts read, passages, prompts composed, rest
+    async with serving(REFERENCE) as actor, serving(REFERENCE) as reference:
+        config = make_sales_config(tmp_path, actor.url, reference.url)
+        pool = FakeEnginePool(in_turn(make_fields("rates")))
+        async with make_collector(config, pool, SECRETS, clock=lambda: next(times)) as collector:
+            prompts = [make_prompt(7, "write the fields", CONTEXT)]
+            batch = await collector.prepare(1, prompts, Sampling(1, temperature=1.0, top_p=1.0))
+            rollouts = await collector.collect(batch)
+
+    seconds = rollouts.seconds_since(1.5)
+    assert seconds["data"] == 0.5 + 3.0
+    assert seconds["retrieve"] == 5.0
+    assert rollouts.seconds_since(9.0)["data"] == 1.0
 
 
 def test_stage_seconds_exclude_time_before_wait() -> None:

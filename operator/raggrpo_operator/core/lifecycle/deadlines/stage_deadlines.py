@@ -32,6 +32,11 @@ GUIDES: Mapping[Stage, StageGuide] = {
         "loading_model_seconds",
         "the ranks read model.path and the checkpoint; check the volume's throughput",
     ),
+    Stage.READING_DATA: StageGuide(
+        "loading_model_seconds",
+        "the driver reads data.trainFiles and data.validationFiles and hashes files that have "
+        "changed; check the volume's throughput, or copy the files with data.stageToLocalDisk",
+    ),
     Stage.STARTING_ROLLOUT: StageGuide(
         "starting_rollout_seconds",
         "vLLM starts, reads the model and compiles; check the driver's log, or skip the "
