@@ -178,7 +178,7 @@ class TrainingRun:
         return adopted
 
     async def _inputs(self, reading: "asyncio.Future[Inputs]") -> Inputs:
-        """Wait for the inputs in a stage of their own; they are read while the model is loaded."""
+        """Wait for the inputs in a separate stage; they are read while the model is loaded."""
         self._reporter.report_stage(Stage.READING_DATA)
         inputs = await reading
         self._reporter.report_stage(Stage.LOADING_MODEL)

@@ -51,6 +51,6 @@ class PhaseTimer:
 
 
 def _recorded_event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
