@@ -72,6 +72,7 @@ _PACE_CHARTS = (
         ),
         GIB,
     ),
+    _Chart("GPU utilization (lowest of the ranks)", (("device_utilization", "%"),), 0.01),
     _Chart("Training throughput", (("train_tflops", "TFLOP/s"),)),
     _Chart("Model FLOPs utilization", (("mfu", "share"),)),
 )

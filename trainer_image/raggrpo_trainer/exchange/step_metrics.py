@@ -67,7 +67,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics(LossMetrics[float]):
-    """Metrics of a step over all ranks; memory and durations (RANK_MAXIMA) are this rank's."""
+    """Metrics of a step over all ranks; those of memory, durations and device are this rank's."""
 
     entropy: float
     """Entropy of the policy that sampled, in nats per token: mean -logprob, as reported by the
@@ -95,6 +95,8 @@ class StepMetrics(LossMetrics[float]):
     """Peak memory of tensors on the device during the step, in bytes; None on a CPU."""
     device_memory_reserved_bytes: int | None
     """Peak memory reserved by torch's allocator on the device, in bytes; None on a CPU."""
+    device_utilization: float | None = field(compare=False)
+    """Share of the last second of the step in which the device ran a kernel; None if unknown."""
     forward_seconds: float = field(compare=False)
     """Seconds of forward passes, of the reference model too, and the loss."""
     backward_seconds: float = field(compare=False)
@@ -124,11 +126,14 @@ RANK_MAXIMA = (
 
 def merge_ranks(metrics: Sequence[StepMetrics]) -> StepMetrics:
     """Return the metrics of a step from those of its ranks, of which there is at least one."""
-    maxima: dict[str, Any] = {}
-    for name in RANK_MAXIMA:
+
+    def known(name: str) -> list[float]:
         values = [getattr(each, name) for each in metrics]
-        maxima[name] = max((value for value in values if value is not None), default=None)
-    return replace(metrics[0], **maxima)
+        return [value for value in values if value is not None]
+
+    merged: dict[str, Any] = {name: max(known(name), default=None) for name in RANK_MAXIMA}
+    lowest = min(known("device_utilization"), default=None)
+    return replace(metrics[0], **merged, device_utilization=lowest)
 
 
 def reduce_updates(updates: Sequence[Update]) -> dict[str, float]:

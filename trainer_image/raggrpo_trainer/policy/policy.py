@@ -44,6 +44,7 @@ from raggrpo_trainer.policy.learning_rate import learning_rate
 from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
 
 from .checksum import checksum
+from .device_utilization import device_utilization
 from .loss import grpo_loss
 from .loss_scale import LossScale
 from .model import TokenLogprobs, build_model, forward_dtype
@@ -162,6 +163,7 @@ class Policy:
             rank_memory_bytes=host_memory_bytes(),
             device_memory_bytes=memory.peak_bytes(),
             device_memory_reserved_bytes=memory.reserved_bytes(),
+            device_utilization=device_utilization(self._device),
         )
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[float]]:

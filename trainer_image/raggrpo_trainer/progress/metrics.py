@@ -45,6 +45,7 @@ PROBE_METRICS: Final[Mapping[str, str]] = {
     "rank_memory_bytes": "Highest memory usage among the pods of ranks in bytes.",
     "device_memory_bytes": "Highest peak GPU memory of tensors among the ranks in bytes.",
     "device_memory_reserved_bytes": "Highest peak GPU memory reserved by torch in bytes.",
+    "device_utilization": "Lowest share of time with a running kernel among the ranks' GPUs.",
     "weight_update_ratio": "Norm of the last update relative to the norm of the weights.",
     "train_tflops": "Training throughput of all ranks in TFLOP/s.",
     "mfu": "Training throughput relative to the peak throughput of the GPUs (MFU).",

@@ -23,7 +23,7 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 from .metric_sinks import MAX_BOARD_STEPS, JsonLines, PrometheusText, TensorBoard, is_logged
 from .step_probes import (
     Probe,
-    device_memory_probe,
+    device_probe,
     host_memory_probe,
     weight_update_probe,
 )
@@ -56,7 +56,7 @@ class ReportingThread(threading.Thread):
         self._publish, self._progress = publish, progress
         self._probes = [
             host_memory_probe(config.monitoring),
-            device_memory_probe(config.monitoring),
+            device_probe(config.monitoring),
             weight_update_probe(config.monitoring),
         ]
         self._queue: queue.Queue[tuple[str, Record] | None] = queue.Queue(MAX_QUEUED_RECORDS)

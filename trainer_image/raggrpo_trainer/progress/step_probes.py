@@ -13,6 +13,8 @@ FLOPS_PER_PARAMETER = 6
 
 Kaplan et al. 2020, section 2.1.
 """
+DEVICE_METRICS = ("device_memory_bytes", "device_memory_reserved_bytes", "device_utilization")
+"""Fields of StepMetrics that describe the ranks' devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,12 @@ def host_memory_probe(monitoring: MonitoringSpec) -> Probe:
     return Probe(monitoring.performance_every_steps, read)
 
 
-def device_memory_probe(monitoring: MonitoringSpec) -> Probe:
-    """Report the peaks over all ranks of allocated and reserved memory; absent on CPUs."""
+def device_probe(monitoring: MonitoringSpec) -> Probe:
+    """Report peak memory and utilization of the ranks' devices; absent on CPUs."""
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        peaks = {
-            "device_memory_bytes": record.trained.device_memory_bytes,
-            "device_memory_reserved_bytes": record.trained.device_memory_reserved_bytes,
-        }
-        return {name: memory for name, memory in peaks.items() if memory is not None}
+        values = {name: getattr(record.trained, name) for name in DEVICE_METRICS}
+        return {name: value for name, value in values.items() if value is not None}
 
     return Probe(monitoring.gpu_every_steps, read)
 

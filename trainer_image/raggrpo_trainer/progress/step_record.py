@@ -18,7 +18,7 @@ class StepRecord:
     step: int
     samples: SampleMetrics
     trained: StepMetrics
-    """Metrics of the ranks; memory and durations are maxima over all ranks."""
+    """Metrics of the ranks; memory and durations are maxima over all of them."""
     seconds: Mapping[str, float]
     """Seconds by stage (data, retrieve, generate, reward, train, sync), without overlapped time."""
     step_seconds: float

@@ -126,8 +126,11 @@ def _pace(run: Figures) -> Numbers:
 
 def _shares(run: Figures) -> Numbers:
     names = {phase: f"train: {phase}" for phase in PHASES}
+    shares = run.pace.shares
+    busy = run.pace.device_utilization
     return {
-        f"share {names.get(name, name)}": 100 * share for name, share in run.pace.shares.items()
+        **{f"share {names.get(name, name)}": 100 * share for name, share in shares.items()},
+        "GPU utilization": None if busy is None else 100 * busy,
     }
 
 
@@ -158,7 +161,7 @@ _SECTIONS = {
     "Rewards (means)": _rewards,
     "Start-up of the first attempt (seconds)": _start_up,
     "Pace (medians over steps; step and stages in seconds)": _pace,
-    "Shares of a step (medians, %)": _shares,
+    "Shares of a step and GPU utilization (medians, %)": _shares,
     "Work (means)": _work,
     "Retrieval (latency in seconds)": _retrieval,
     "Memory (maximum, GiB)": _memory,

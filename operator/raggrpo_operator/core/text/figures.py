@@ -61,6 +61,8 @@ class Pace:
     """Seconds in each phase of the stage `train`."""
     shares: dict[str, float]
     """Shares of a step's duration by stage and phase."""
+    device_utilization: float | None
+    """Share of time in which a GPU ran a kernel; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,11 @@ def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
         stage_seconds=_medians([*(record["seconds"] for record in history), *saved]),
         phase_seconds=_medians(_phase_seconds(record) for record in history),
         shares=_medians(record.get("shares", {}) for record in history),
+        device_utilization=_median(
+            record["device_utilization"]
+            for record in history
+            if record.get("device_utilization") is not None
+        ),
     )
 
 

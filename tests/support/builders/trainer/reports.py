@@ -42,6 +42,7 @@ def make_step(step: int, **changes: Any) -> StepRecord:
         rank_memory_bytes=2**30,
         device_memory_bytes=None,
         device_memory_reserved_bytes=None,
+        device_utilization=None,
         forward_seconds=0.8,
         backward_seconds=1.0,
         optimizer_seconds=0.1,

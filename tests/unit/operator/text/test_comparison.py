@@ -63,6 +63,7 @@ def test_comparison_has_rows_with_percentages() -> None:
         "step_seconds": 3.0,
         "seconds": {"train": 1.5, "other": 1.5},
         "forward_seconds": 0.6,
+        "device_utilization": 0.75,
         "shares": {"train": 0.5, "other": 0.5, "forward": 0.2},
         "num_samples": 12,
     }
@@ -91,6 +92,7 @@ def test_comparison_has_rows_with_percentages() -> None:
     assert rows["tokens per second"] == ["25", "33.33", "+33", "%"]
     assert rows["stage train"] == ["3", "1.5", "-50", "%"]
     assert rows["train: forward"] == ["1", "0.6", "-40", "%"]
+    assert rows["GPU utilization"] == ["-", "75"]
     assert rows["share train"] == ["75", "50", "-33", "%"]
     assert rows["share train: forward"] == ["25", "20", "-20", "%"]
     assert rows["samples per step"] == ["20", "12", "-40", "%"]

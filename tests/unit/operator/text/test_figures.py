@@ -73,7 +73,7 @@ def test_pace_has_medians_over_steps() -> None:
 
 
 def test_pace_is_unknown_without_steps() -> None:
-    assert figures([], []).pace == Pace(None, None, None, {}, {}, {})
+    assert figures([], []).pace == Pace(None, None, None, {}, {}, {}, None)
 
 
 def test_pace_counts_each_checkpoint_once() -> None:
@@ -102,12 +102,15 @@ def test_peak_memory_is_maximum_of_measured_steps() -> None:
 def test_phases_and_shares_are_medians_over_steps_that_have_them() -> None:
     history = [
         make_step(1),
-        make_step(2, forward_seconds=1.0, shares={"train": 0.5, "forward": 0.25}),
+        make_step(
+            2, forward_seconds=1.0, device_utilization=0.5, shares={"train": 0.5, "forward": 0.25}
+        ),
         make_step(3, forward_seconds=2.0, shares={"train": 0.75, "forward": 0.5}),
     ]
     pace = figures(history, []).pace
 
     assert pace.phase_seconds == {"forward": 1.5}
+    assert pace.device_utilization == 0.5
     assert pace.shares == {"train": 0.625, "forward": 0.375}
 
 

@@ -64,6 +64,12 @@ def test_declared_metrics_are_reported_by_name() -> None:
     assert all(f"\nraggrpo_{name}{{" in text.decode() for name in REDUCTIONS)
 
 
+def test_utilization_is_that_of_least_used_device() -> None:
+    ranks = [make_step(1, device_utilization=share).trained for share in (0.9, None, 0.4)]
+    assert merge_ranks(ranks).device_utilization == 0.4
+    assert merge_ranks([ranks[1]]).device_utilization is None
+
+
 def test_memory_and_durations_are_maxima_over_ranks() -> None:
     first = make_step(1, forward_seconds=1.0, backward_seconds=4.0, rank_memory_bytes=7).trained
     second = make_step(1, forward_seconds=3.0, backward_seconds=2.0, rank_memory_bytes=5).trained

@@ -31,8 +31,9 @@ from raggrpo_trainer.http.call_statistics import CallSummary
 from raggrpo_trainer.progress.metric_sinks import JsonLines, PrometheusText, is_logged
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.progress.step_probes import (
+    DEVICE_METRICS,
     Probe,
-    device_memory_probe,
+    device_probe,
     flops_probe,
     host_memory_probe,
     weight_update_probe,
@@ -580,12 +581,13 @@ def test_all_metrics_are_reported_with_maximum_number_of_endpoints(tmp_path: Pat
         flops_probe(MonitoringSpec(flops_every_steps=1), parameters=10, peaks=[60.0])
     )
 
-    record = make_step(1, device_memory_bytes=1, retrieval=dict.fromkeys(names, calls))
+    device = {name: 1 for name in DEVICE_METRICS}
+    record = make_step(1, **device, retrieval=dict.fromkeys(names, calls))
     reporter.report_step(record)
     reporter.close()
 
     shown = {metric.name: metric.value for metric in published.progresses[-1].metrics}
-    measured = {"host_memory_bytes", "rank_memory_bytes", "device_memory_bytes", "mfu"}
+    measured = {"host_memory_bytes", "rank_memory_bytes", *DEVICE_METRICS, "mfu"}
     assert record.scalars().keys() | measured <= shown.keys()
     assert {shown[f"retrieval/{name}/p95"] for name in names} == {"0.2"}
     assert {shown[f"retrieval/{name}/failures"] for name in names} == {"3"}
@@ -650,7 +652,7 @@ def test_probes_run_at_their_own_intervals() -> None:
     )
     probes = [
         host_memory_probe(monitoring),
-        device_memory_probe(monitoring),
+        device_probe(monitoring),
         weight_update_probe(monitoring),
         flops_probe(monitoring, parameters=10, peaks=[]),
     ]
