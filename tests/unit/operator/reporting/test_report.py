@@ -11,6 +11,7 @@ from raggrpo_api.status.attempts import AttemptRecord, Tier
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, PreflightStatus, ProgressStatus
+from raggrpo_api.trainer.history import history_file
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_cli.main import app
@@ -19,8 +20,10 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_trainer.call_failures import FailureCause
 from raggrpo_trainer.http.call_statistics import CallSummary
+from raggrpo_trainer.progress.metric_sinks import JsonLines
 from support.builders.operator.jobs import KNOWN_7B, make_job
 from support.builders.operator.runs import log_dir_of, make_job_folder, write_steps
+from support.builders.trainer.reports import make_step
 
 VOID = {"meta", "br"}
 
@@ -327,3 +330,24 @@ def test_compare_of_one_job_requires_segments(tmp_path: Path) -> None:
     assert "has steps of one segment only: specify two jobs" in early.stderr
     assert compared.exit_code == 0
     assert "steps 11 to" in compared.stdout
+
+
+@pytest.mark.row("A17")
+def test_report_shows_phases_shares_and_memory_of_gpu(tmp_path: Path) -> None:
+    seconds = {"data": 1.0, "train": 2.0}
+    device = {
+        "device_memory_bytes": 2**30,
+        "device_memory_reserved_bytes": 2**31,
+        "device_utilization": 0.75,
+    }
+    lines = JsonLines(history_file(tmp_path, 1), {"epoch": 1, "attempt": 1})
+    for step in (1, 2):
+        lines.write_step("2026-01-01T00:00:00+00:00", make_step(step, seconds=seconds), device)
+
+    texts = set(read(write_report(tmp_path, tmp_path, make_status())).texts)
+
+    assert "Training by phase (slowest rank)" in texts
+    assert "Data loading and training, share of the step" in texts
+    assert "GPU utilization (lowest of the ranks)" in texts
+    assert {"data 1", "data, % 25", "forward, % 20"} <= texts
+    assert {"allocated, GiB 1", "reserved, GiB 2", "% 75"} <= texts
