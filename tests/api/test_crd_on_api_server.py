@@ -119,8 +119,8 @@ def test_printer_columns_show_running_job(api_server: ApiServer, namespace: str)
     assert row.split()[:-1] == [
         "small", "Running", "120/400", "30", "0.61", "100", "2", "Fast", "8",
     ]  # fmt: skip
-    assert wide_header.split()[-7:] == [
-        "ETA", "S/STEP", "TOKENS/S", "STAGE", "WARNINGS", "CLUSTER", "REASON",
+    assert wide_header.split()[-8:] == [
+        "ETA", "S/STEP", "TOKENS/S", "STAGE", "LOST", "WARNINGS", "CLUSTER", "REASON",
     ]  # fmt: skip
     assert wide.split()[-7:] == ["4100", "14.6", "519", "Training", "1", "small-c1", "Training"]
 
@@ -278,7 +278,7 @@ def test_endpoint_request_is_frozen_after_first_attempt_but_url_may_change(
         return edited(api_server, namespace, places)
 
     refused = to(JUDGED | {"judge": JUDGE | {"prompt": "Be strict: {completion}"}}, SEARCHED)
-    assert "spec.reward.functions (name, python, judge.model, judge.prompt" in refused
+    assert "spec.reward.functions (name, python, signature, judge.model, judge.prompt" in refused
     refused = to(JUDGED, SEARCHED | {"response": {"text": "title"}})
     assert "spec.retrieval.endpoints (name, role, protocol, method, response.items" in refused
     assert "cannot change after the first attempt" in refused

@@ -118,7 +118,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "training.startFrom": [
         {"checkpoint": source}
         for source in (
-            {}, {"path": ""}, {"path": "/mnt/runs"}, {"path": "/mnt/runs/x"}, {"jobRef": "x"},
+            {}, {"path": ""}, {"path": "/mnt/runs/checkpoints"}, {"path": "/mnt/runs/x"}, {"jobRef": "x"},
             {"path": "/mnt/runs/x", "jobRef": "x"}, {"path": "", "jobRef": "x"},
         )
     ],
@@ -227,7 +227,7 @@ def endpoints_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 BODIES = Exemption(
-    "CEL cannot read free JSON, whose texts the operator counts",
+    "CEL cannot read free-form JSON, whose texts the operator counts",
     lambda spec: any("extraBody" in each for each in endpoints_of(spec)),
 )
 TOP_K = Exemption(

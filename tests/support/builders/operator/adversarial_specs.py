@@ -135,6 +135,8 @@ class _Generator:
             return self._random.choice(schema["enum"])
         if schema.get("x-kubernetes-preserve-unknown-fields"):
             return self._free_json(4)
+        if schema.get("x-kubernetes-int-or-string"):
+            return self._random.choice([0, 1, 2**31, -1, "Newest", "Best", "", "7", "x" * 300])
         match schema["type"]:
             case "boolean":
                 return self._random.random() < 0.5
