@@ -118,8 +118,8 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "training.startFrom": [
         {"checkpoint": source}
         for source in (
-            {}, {"path": ""}, {"path": "/mnt/runs/checkpoints"}, {"path": "/mnt/runs/x"}, {"jobRef": "x"},
-            {"path": "/mnt/runs/x", "jobRef": "x"}, {"path": "", "jobRef": "x"},
+            {}, {"path": ""}, {"path": "/mnt/runs/checkpoints"}, {"path": "/mnt/runs/x"},
+            {"jobRef": "x"}, {"path": "/mnt/runs/x", "jobRef": "x"}, {"path": "", "jobRef": "x"},
         )
     ],
     "checkpoint.everySteps": [0, 10],
