@@ -12,7 +12,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.ranks.ranks import Ranks
 
 class Rank:
-    def save(self, epoch, folder):
+    def save(self, epoch, folder, **options):
         time.sleep(600)
 
     load = save

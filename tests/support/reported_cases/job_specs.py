@@ -33,15 +33,39 @@ FOREIGN: list[tuple[str, Any, list[str]]] = [
         ["use spec.monitoring.debug.modelOutput", "use spec.monitoring.debug.ragCalls"],
     ),
     ("spec.rollout", {"top_k": 3}, ["remove it: top-k sampling is not supported"]),
+    ("spec.rollout", {"topK": 3}, ["remove it: top-k sampling is not supported"]),
+    ("spec.top_k", 3, ["use spec.retrieval.endpoints (topK of each endpoint)"]),
+    ("spec.retrieval", {"top_k": 3}, ["use spec.retrieval.endpoints (topK of each endpoint)"]),
+    (
+        "spec.retrieval",
+        {"endpoints": [{"name": "kb", "topk": 3}]},
+        ["use spec.retrieval.endpoints (topK of each endpoint)"],
+    ),
+    ("spec.monitoring", {"enable": True}, ["use spec.monitoring.mode"]),
+    ("spec.checkpoint.enable", True, ["a job always saves checkpoints"]),
+    ("spec.validation", {"enable": True}, ["use spec.validation.everySteps"]),
+    ("spec.training.enable", True, ["remove it; known fields: totalSteps"]),
+    ("spec.algorithm", {"kl_coef": 0.1}, ["use spec.algorithm.klCoefficient"]),
+    ("spec.training.init_kl_coef", 0.1, ["use spec.algorithm.klCoefficient"]),
+    ("spec.model", {"name": "m", "path": "/m"}, ["use spec.model.path"]),
+    ("spec.data.path", "/m", ["use spec.data.trainFiles"]),
+    ("spec.training.optimizer", "adamw", ["remove it: the optimizer is always AdamW"]),
+    ("spec.rollout", {"max_tokens": 9}, ["use spec.data.maxResponseLength"]),
+    ("spec.checkpoint.interval", 9, ["use spec.checkpoint.everySteps"]),
+    ("spec.validation", {"interval": 9}, ["use spec.validation.everySteps"]),
+    ("spec.checkpoint.maxCheckpoints", 9, ["use spec.checkpoint.keepLast"]),
+    ("spec.training.num_samples_per_prompt", 9, ["use spec.rollout.n"]),
     ("spec.checkpoint.everyStep", 5, ["did you mean everySteps"]),
-    ("spec.data.maxLength", 5, ["maxPromptLength or", "maxResponseLength"]),
+    ("spec.data.maxPromptLengths", 5, ["maxPromptLength", " or "]),
 ]
 
 
 @case(
-    "J2", fault="A message about a name states the wrong rule", inputs=["7b-grpo", "Grpo", "a_b-"]
+    "J2",
+    fault="A message about a name states the wrong rule",
+    inputs=["7b-grpo", "Grpo", "a_b-", "", 7, "-"],
 )
-def name_rule_is_true_and_has_valid_example(_folder: Path, name: str) -> None:
+def name_rule_is_true_and_has_valid_example(_folder: Path, name: object) -> None:
     """The message about an invalid name has the rule, and its example is valid."""
     parsed = parse_job(make_raw_job({"metadata.name": name}))
     assert isinstance(parsed, tuple)
@@ -104,3 +128,43 @@ def verl_script_is_mapped_or_explained(_folder: Path) -> None:
     assert training["precision"] == "FP16"
     job = make_job({"training": {"epochs": training["epochs"]}, "data.trainBatchSize": 64})
     assert total_steps(job.spec, rows=1000) == 225
+
+
+@case("J4", fault="A field of another section is copied by its last name")
+def only_fields_of_the_policy_are_copied(_folder: Path) -> None:
+    """Values of a critic, and of parts that only verl has, do not reach the job."""
+    script = """
+python3 -m verl.trainer.main_ppo data.train_files=/data/m.parquet critic.optim.lr=1.0 \\
+    critic.ppo_mini_batch_size=16 critic.ppo_max_token_len_per_gpu=98304 \\
+    critic.optim.lr_warmup_steps=10 critic.optim.min_lr_ratio=0.5 data.custom_cls.path=/x.py \\
+    data.custom_cls.name=X algorithm.rollout_correction.enable=True global_profiler.enable=True \\
+    actor_rollout_ref.model.path=/models/m actor_rollout_ref.rollout.n=4
+"""
+    imported = import_verl(read_script(script).overrides)
+    assert [line for line in imported.mapped if "not a field of verl" in line] == []
+    for name in ("custom_cls.path", "custom_cls.name", "rollout_correction", "global_profiler"):
+        assert any(name in line and "no counterpart" in line for line in imported.unmapped), name
+    assert sum("GRPO has no critic" in line for line in imported.unmapped) == 5
+
+
+@case("J4", fault="A specified value loses against a default of the other trainer")
+def specified_values_replace_defaults(_folder: Path) -> None:
+    """Values of the same setup that are not verl's replace verl's defaults; names are the job's."""
+    script = """
+python3 -m verl.trainer.main_ppo "data.train_files=['/d/math.parquet','/d/searchR1.parquet']" \\
+    actor_rollout_ref.model.path=/models/m actor_rollout_ref.rollout.n=4 \\
+    +training.checkpoint_interval=50 +training.gradient_clip_val=0.5 +training.learning_rate=3e-6 \\
+    +monitor.minimal_mode=True +retrieval.top_k=5 \\
+    reward.custom_reward_function.path=/code/score.py
+"""
+    imported = import_verl(read_script(script).overrides, title="sales")
+    spec = imported.job["spec"]
+    assert spec["checkpoint"]["everySteps"] == 50
+    assert spec["checkpoint"]["path"].endswith("/sales")
+    assert spec["training"]["maxGradNorm"] == 0.5
+    assert spec["training"]["learningRate"] == 3e-6
+    assert spec["monitoring"]["mode"] == "Light"
+    assert spec["reward"]["functions"][0]["python"] == "score:compute_score"
+    assert any("retrieval.top_k=5: not verl's; use spec.retrieval.endpoints" in line
+               for line in imported.unmapped)  # fmt: skip
+    assert len([line for line in imported.mapped if "spec.checkpoint.everySteps" in line]) == 1

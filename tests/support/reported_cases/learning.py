@@ -45,7 +45,7 @@ USELESS_RUNS = [
     UselessRun(
         "NothingParses",
         "100 % of completions lack the output that the reward reads",
-        {"spec.reward.answerMarker": "####"},
+        {"spec.reward.answerMarker": " ".join(["north"] * 8)},  # the model hardly ever says it
     ),
 ]
 

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from raggrpo_api import names
 from raggrpo_operator.core.spec.foreign_names import (
+    OTHER_FIELDS,
     VERL_FIELDS,
     ForeignField,
     foreign_field,
     hint_for,
 )
-from raggrpo_operator.core.spec.parse import valid_name
+from raggrpo_operator.core.spec.parse import is_spec_field, valid_name
 
 from .overrides import HOME, UnknownValue, Values
 from .tools import Tool
@@ -58,10 +61,14 @@ PRECISIONS: Final = {
 }
 OWN_BLOCKS: Final = (
     "actor_rollout_ref.",
+    "critic.",
     "custom_reward_function.",
+    "global_profiler.",
     "reward_model.",
 )
 """Sections with verl's own fields, to which hints about other trainers do not apply."""
+MIXED_BLOCKS: Final = ("algorithm.", "data.", "reward.", "trainer.")
+"""Sections of verl to whose top level users add fields of other trainers."""
 
 
 @dataclass
@@ -78,8 +85,14 @@ class Imported:
 class Translation:
     """A job under construction, with a line for every field of verl's configuration."""
 
-    def __init__(self, given: Values, inherited: Mapping[str, str]) -> None:
-        """`inherited` maps every value from a `defaults` list to its source file."""
+    def __init__(self, given: Values, inherited: Mapping[str, str], title: str) -> None:
+        """`inherited` maps every value from a `defaults` list to its source file.
+
+        `title` is the job's name if the configuration has no experiment name.
+        """
+        self._title = title
+        self._default_paths: set[str] = set()
+        """Paths of the job whose values are verl's defaults."""
         self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
         """Unknown values by field; these fields are omitted from the job."""
         self.given = {k: each for k, each in given.items() if k not in self.unknown}
@@ -114,6 +127,8 @@ class Translation:
         for block in blocks:
             place = place.setdefault(block, {})
         place[last] = value
+        if self.given.get(name) is None:
+            self._default_paths.add(path)
         origin = "" if self.given.get(name) is not None else ", verl's default"
         if file := self.inherited.get(name):
             origin = f", from {file}"
@@ -173,18 +188,37 @@ class Translation:
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
     def _copy_foreign(self, name: str, value: object) -> bool:
-        """Copy a field that is not verl's to an unset counterpart; return whether it was copied."""
-        foreign = None if name.startswith(OWN_BLOCKS) else foreign_field(name)
-        if foreign is None or not foreign.path:
+        """Copy a field that is not verl's to its counterpart; return whether it was copied.
+
+        It replaces a default of verl, but no value that the configuration specifies.
+        """
+        if _is_verls_own(name):
             return False
-        if foreign.path == "training.precision":
-            value = PRECISIONS.get(str(value).lower())
-        elif foreign.note or not isinstance(value, bool | int | float):
+        path = ".".join(map(to_camel, name.split(".")))
+        if not is_spec_field(path):
+            foreign = foreign_field(name, OTHER_FIELDS)
+            if foreign is None or not foreign.path:
+                return False
+            path = foreign.path
+            if foreign.values is not None:
+                value = foreign.values.get(value) if isinstance(value, bool) else None
+            elif path == "training.precision":
+                value = PRECISIONS.get(str(value).lower())
+            elif foreign.note:
+                return False
+        if not isinstance(value, bool | int | float | str):
             return False
-        if value is None or self._is_set(foreign.path):
+        if self._is_set(path) and path not in self._default_paths:
             return False
-        self.put(name, value, "not a field of verl", foreign.path)
+        self._remove_default(path)
+        self.put(name, value, "not a field of verl", path)
         return True
+
+    def _remove_default(self, path: str) -> None:
+        """Remove the line about a default of verl that is replaced."""
+        lines = self.lines["mapped"]
+        self.lines["mapped"] = [line for line in lines if f" → spec.{path}: " not in line]
+        self._default_paths.discard(path)
 
     def _is_set(self, path: str) -> bool:
         place: Any = self.spec
@@ -195,15 +229,16 @@ class Translation:
         return True
 
     def experiment_name(self) -> str:
-        """Return the experiment name, or UNNAMED."""
+        """Return the experiment name, else the title, else verl's default, or UNNAMED."""
         name = "trainer.experiment_name"
-        return str(self.get(name)) if self.are_known(name) else UNNAMED
+        if not self.are_known(name):
+            return UNNAMED
+        return str(self.given.get(name) or self._title or DEFAULTS[name])
 
-    def imported(self, title: str) -> Imported:
-        """Return the job, named `title` without an experiment name, and the lines of all fields."""
-        specified = self.given.get("trainer.experiment_name")
-        name = valid_name(str(specified or title or self.experiment_name()), prefix="verl-")
-        if specified:
+    def imported(self) -> Imported:
+        """Return the job and the lines of all fields."""
+        name = valid_name(self.experiment_name(), prefix="verl-")
+        if self.given.get("trainer.experiment_name"):
             self.lines["mapped"].append(f"trainer.experiment_name → metadata.name: {name}")
         self.spec["volumes"] = _volumes(self.spec)
         job = {
@@ -238,14 +273,23 @@ def _verl_field(name: str) -> ForeignField | None:
     return VERL_FIELDS.get(name)
 
 
+def _is_verls_own(name: str) -> bool:
+    """Return whether a field is in a part of verl's configuration that only verl defines."""
+    is_deep = name.startswith(MIXED_BLOCKS) and name.count(".") > 1
+    return name.startswith(OWN_BLOCKS) or is_deep
+
+
 def _note(name: str, known: ForeignField | None) -> str:
     """Return a note about an untranslated field: the reason, or a known counterpart in a job."""
     if known is not None:
         return known.note or f"use spec.{known.path}, without this value"
     if name.startswith("critic."):
         return "GRPO has no critic"
-    if name.startswith(OWN_BLOCKS):  # a field of another trainer may have the same last name
+    if _is_verls_own(name):  # a field of another trainer may have the same last name
         return "no counterpart"
+    path = ".".join(map(to_camel, name.split(".")))
+    if is_spec_field(path):
+        return f"not verl's; specify it as spec.{path}"
     hint = hint_for(name)
     return f"not verl's; {hint}" if hint else "no counterpart"
 

@@ -57,6 +57,10 @@ COPIED_FIELDS: Final = (
     "trainer.nnodes",
 )
 """Fields whose values are copied unchanged to their counterparts."""
+CUSTOM_REWARDS: Final = ("custom_reward_function", "reward.custom_reward_function")
+"""Sections of a reward function in a file, in older and newer releases of verl."""
+ANSWER_FORMATS: Final = {"gsm8k": "####", "math": "\\boxed{}", "searchr1": "<answer>"}
+"""How verl's rewards mark an answer, by a part of the data file's path."""
 CLIPS: Final = {
     f"{ACTOR}clip_ratio_low": "clipRatioLow",
     f"{ACTOR}clip_ratio_high": "clipRatioHigh",
@@ -82,14 +86,14 @@ def import_verl(
     wrong type.
     """
     values, number_lines = with_numbers(resolve_references(given, DEFAULTS))
-    translation = Translation(values, inherited)
+    translation = Translation(values, inherited, title)
     translation.lines["wrong"] += number_lines
     translation.lines["missing"] += missing
     read_tool_file(translation, read)
     for map_section in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
         map_section(translation)
     translation.report_remaining()
-    return translation.imported(title)
+    return translation.imported()
 
 
 def _data(this: Translation) -> None:
@@ -256,27 +260,33 @@ def _reward(this: Translation) -> None:
     files = given if isinstance(given, list) else [this.raw_text("data.train_files")]
     this.spec["reward"] = {"functions": [{"name": "ExactMatch"}]}
     what = "ExactMatch"
-    with_marker = ["gsm8k" in str(file).lower() for file in files]
-    if all(with_marker):
+    formats = {_answer_format(str(file)) for file in files}
+    if formats == {"####"}:
         this.spec["reward"]["answerMarker"] = "####"
         what = "ExactMatch after the marker ####"
-    elif any(with_marker):
+    elif len(formats) > 1:
         this.report_error(
             "data.train_files",
-            "verl reads answers to gsm8k after the marker ####, and answers to other data sets "
-            "differently, but a job has one reward.answerMarker: ask for one format in the "
-            "prompts, or score with a reward function of type Python that reads the column "
-            "data_source",
+            f"verl reads the answers of these files differently ({', '.join(sorted(formats))}), "
+            "but a job has one reward.answerMarker: ask for one format in the prompts, or score "
+            "with a reward function of type Python that reads the column data_source",
         )
     this.lines["mapped"].append(f"verl's reward by data_source → {what}; check it")
 
 
+def _answer_format(file: str) -> str:
+    """Return how verl marks the answer of a data set with this file."""
+    name = file.lower()
+    return next((form for key, form in ANSWER_FORMATS.items() if key in name), "the whole text")
+
+
 def _map_custom_reward(this: Translation) -> bool:
     """Translate verl's reward function in a file; return whether there is one to import."""
-    path = this.given.get("custom_reward_function.path")
-    if not path:
+    block = next((b for b in CUSTOM_REWARDS if this.given.get(f"{b}.path")), None)
+    if block is None:
         return False
-    this.translated |= {"custom_reward_function.path", "custom_reward_function.name"}
+    path = this.given[f"{block}.path"]
+    this.translated |= {f"{block}.path", f"{block}.name"}
     file = PurePosixPath(str(path))
     if not file.is_absolute() or not _MODULE.fullmatch(file.name):
         this.lines["unmapped"].append(
@@ -284,7 +294,7 @@ def _map_custom_reward(this: Translation) -> bool:
             "python package.module:function and signature Verl, and reward.codeFrom.path"
         )
         return False
-    name = this.given.get("custom_reward_function.name") or "compute_score"
+    name = this.given.get(f"{block}.name") or "compute_score"
     target = f"{file.stem}:{name}"
     term = {"name": "Python", "python": target, "signature": "Verl"}
     this.spec["reward"] = {"functions": [term], "codeFrom": {"path": str(file.parent)}}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic.alias_generators import to_snake
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignField:
@@ -16,6 +18,8 @@ class ForeignField:
     """Path of the counterpart below `spec`, or "" without one."""
     note: str = ""
     """How the value differs, or why there is no counterpart."""
+    values: Mapping[bool, str] | None = None
+    """The counterpart's value by the foreign value; None: values are equal, or see the note."""
 
 
 _ACTOR: Final = "actor_rollout_ref.actor"
@@ -174,6 +178,7 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
 }
 """Fields of verl by full path."""
 
+_ON_OFF: Final = {True: "Light", False: "Off"}
 OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "hybrid_grpo": ForeignField("algorithm.groupSize", "the value of its group_size"),
     "num_generations": ForeignField("rollout.n"),
@@ -229,8 +234,36 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "log_freq": ForeignField("monitoring.logEverySteps"),
     "logging_steps": ForeignField("monitoring.logEverySteps"),
     "monitor.interval": ForeignField("monitoring.logEverySteps"),
-    "monitor.enable": ForeignField("monitoring.mode", "Light or Off"),
-    "minimal_mode": ForeignField("monitoring.mode", "Light measures at intervals"),
+    "monitoring.interval": ForeignField("monitoring.logEverySteps"),
+    "checkpoint.interval": ForeignField("checkpoint.everySteps"),
+    "validation.interval": ForeignField("validation.everySteps"),
+    "backup.interval": ForeignField("checkpoint.backup.everySteps"),
+    "monitor.enable": ForeignField("monitoring.mode", "Light or Off", _ON_OFF),
+    "monitoring.enable": ForeignField("monitoring.mode", "Light or Off", _ON_OFF),
+    "minimal_mode": ForeignField(
+        "monitoring.mode", "Light measures at intervals", {True: "Light", False: "Full"}
+    ),
+    "checkpoint.enable": ForeignField(note="a job always saves checkpoints"),
+    "backup.enable": ForeignField("checkpoint.backup.url", "empty for no backups"),
+    "wandb.enable": ForeignField("monitoring.wandb.project", "empty for no W&B run"),
+    "validation.enable": ForeignField("validation.everySteps", "0 disables validation"),
+    "model.name": ForeignField("model.path", "the folder of the model"),
+    "reward.name": ForeignField("reward.functions", "the name of each function"),
+    "reward.weights": ForeignField("reward.functions", "the weight of each function"),
+    "data.path": ForeignField("data.trainFiles"),
+    "monitoring.path": ForeignField("monitoring.logDir"),
+    "top_k": ForeignField("retrieval.endpoints", "topK of each endpoint"),
+    "topk": ForeignField("retrieval.endpoints", "topK of each endpoint"),
+    "rollout.topk": ForeignField(note="top-k sampling is not supported"),
+    "optimizer": ForeignField(note="the optimizer is always AdamW"),
+    "rollout.max_tokens": ForeignField("data.maxResponseLength"),
+    "max_new_tokens": ForeignField("data.maxResponseLength"),
+    "num_samples_per_prompt": ForeignField("rollout.n"),
+    "n_samples_per_prompt": ForeignField("rollout.n"),
+    "kl_coef": ForeignField("algorithm.klCoefficient"),
+    "kl_coeff": ForeignField("algorithm.klCoefficient"),
+    "kl_beta": ForeignField("algorithm.klCoefficient"),
+    "init_kl_coef": ForeignField("algorithm.klCoefficient"),
     "performance_freq": ForeignField("monitoring.performanceEverySteps"),
     "performance_log_freq": ForeignField("monitoring.performanceEverySteps"),
     "gpu_freq": ForeignField("monitoring.gpuEverySteps"),
@@ -302,18 +335,29 @@ FOREIGN_VALUES: Final[Mapping[str, str]] = {
 }
 """Values of other trainers and their counterparts."""
 
-_BY_SUFFIX: Final[Mapping[str, ForeignField]] = {
-    **{name.rpartition(".")[2]: foreign for name, foreign in reversed(list(VERL_FIELDS.items()))},
-    **VERL_FIELDS,
-    **OTHER_FIELDS,
-}
+GENERIC_NAMES: Final = frozenset({"enable", "name", "path"})
+"""Last names of verl's fields that mean something else in another block."""
 
 
-def foreign_field(path: str) -> ForeignField | None:
-    """Return the foreign field that a path such as `monitor.interval` ends with."""
+def _suffixes(path: str) -> list[str]:
+    """Return the path and its ends, longest first: a.b.c, b.c, c."""
     names = path.split(".")
-    suffixes = (".".join(names[start:]) for start in range(len(names)))
-    return next((_BY_SUFFIX[suffix] for suffix in suffixes if suffix in _BY_SUFFIX), None)
+    return [".".join(names[start:]) for start in range(len(names))]
+
+
+_BY_SUFFIX: Final[Mapping[str, ForeignField]] = {
+    suffix: foreign
+    for name, foreign in reversed(list(VERL_FIELDS.items()))
+    for suffix in _suffixes(name)
+    if suffix not in GENERIC_NAMES
+} | dict(OTHER_FIELDS)
+
+
+def foreign_field(
+    path: str, fields: Mapping[str, ForeignField] = _BY_SUFFIX
+) -> ForeignField | None:
+    """Return the foreign field that a path such as `monitor.interval` ends with."""
+    return next((fields[suffix] for suffix in _suffixes(path) if suffix in fields), None)
 
 
 def hint_for(path: str, value: object = None) -> str:
@@ -325,7 +369,8 @@ def hint_for(path: str, value: object = None) -> str:
         hints = {name: hint_for(f"{path}.{name}", inner) for name, inner in value.items()}
         if any(hints.values()):
             return "; ".join(f"{name}: {hint}" for name, hint in hints.items() if hint)
-    foreign = foreign_field(path)
+    *blocks, last = path.split(".")
+    foreign = foreign_field(path) or foreign_field(".".join([*blocks, to_snake(last)]))
     if foreign is None:
         return ""
     if not foreign.path:

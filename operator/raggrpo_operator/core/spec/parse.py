@@ -6,8 +6,9 @@ Checks each field by itself; `rules` checks combinations of values.
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
@@ -19,7 +20,7 @@ from raggrpo_api.fields.json_values import FREE_JSON, size_problem
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.job_status import status_from_json
 
-from .foreign_names import FOREIGN_VALUES, hint_for
+from .foreign_names import FOREIGN_VALUES, OTHER_FIELDS, hint_for
 from .path_fields import is_path
 from .pattern_remedies import remedy_for
 from .violation import Reason, Violation
@@ -140,7 +141,7 @@ def _violation(error: ErrorDetails) -> Violation:
             return _not_a_choice(path, value, str(context["expected"]))
         case "string_pattern_mismatch":
             return _bad_format(location, str(value), shown, str(context["pattern"]))
-        case "string_too_long" if location == ("metadata", "name"):
+        case _ if location == ("metadata", "name"):
             return _bad_name(path, str(value))
         case "string_too_long":
             limit = context["max_length"]
@@ -197,7 +198,7 @@ def _may_be_secret(location: Location) -> bool:
 def _unknown_field(location: Location, value: object) -> Violation:
     unknown, parent = str(location[-1]), location[:-1]
     siblings = list(_fields_at(parent))
-    known = dict(_field_paths())
+    known = _unique_fields()
     path = ".".join(part for part in location[1:] if isinstance(part, str))
     if to_camel(unknown) in siblings:
         remedy = f"write {to_camel(unknown)}"
@@ -205,7 +206,7 @@ def _unknown_field(location: Location, value: object) -> Violation:
         remedy = (
             f"YAML 1.1 parses unquoted {_UNQUOTED[unknown == 'True']} as a boolean: quote the key"
         )
-    elif unknown in known and not isinstance(value, Mapping):
+    elif unknown in known and not isinstance(value, Mapping) and unknown not in OTHER_FIELDS:
         remedy = f"move it to {known[unknown]}"
     elif hint := hint_for(path, value):
         remedy = hint
@@ -282,7 +283,7 @@ def valid_name(text: str, prefix: str = "job-") -> str:
     """Return a valid job name that resembles `text`."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not name[:1].isalpha():
-        name = prefix + name
+        name = prefix + (name or "1")
     return name[:MAX_NAME].strip("-")
 
 
@@ -310,7 +311,7 @@ def _fields(model: type[Any]) -> Mapping[str, Any]:
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
-    """Yield (name, path) of every spec field, deepest first: in a dict, the shallowest wins."""
+    """Yield (name, path) of every spec field, deepest first."""
     pending: list[Location] = [("spec",)]
     paths: list[tuple[str, str]] = []
     while pending:
@@ -319,6 +320,26 @@ def _field_paths() -> Iterator[tuple[str, str]]:
             paths.append((name, field_path((*location, name))))
             pending.append((*location, name))
     yield from reversed(paths)
+
+
+def _unique_fields() -> Mapping[str, str]:
+    """Return the paths of spec fields by name: names of one block only, and not of list items."""
+    paths = list(_field_paths())
+    lists = tuple(f"{path}." for _, path in paths if _is_list(path))
+    fields = [(name, path) for name, path in paths if not path.startswith(lists)]
+    counts = Counter(name for name, _ in fields)
+    return {name: path for name, path in fields if counts[name] == 1}
+
+
+def _is_list(path: str) -> bool:
+    *blocks, last = path.split(".")
+    return get_origin(_fields_at(tuple(blocks))[last].annotation) is list
+
+
+def is_spec_field(path: str) -> bool:
+    """Return whether a path below `spec`, such as `training.learningRate`, is a field."""
+    *blocks, last = path.split(".")
+    return last in _fields_at(("spec", *blocks))
 
 
 def _is_path(location: Location) -> bool:

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_operator.core.spec.foreign_names import OTHER_FIELDS, VERL_FIELDS, hint_for
+from raggrpo_operator.core.spec.foreign_names import (
+    GENERIC_NAMES,
+    OTHER_FIELDS,
+    VERL_FIELDS,
+    hint_for,
+)
 from raggrpo_operator.core.spec.parse import parse_job, parse_update
 from raggrpo_operator.core.spec.pattern_remedies import remedy_for
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
@@ -51,7 +56,7 @@ WRONG: list[tuple[str, Any, str, Reason, str]] = [
     ("spec.suspend", "yes", "spec.suspend", Reason.WRONG_TYPE, "boolean"),
     ("spec.preset", "fasst", "spec.preset", Reason.NOT_A_CHOICE, "did you mean Fast?"),
     ("spec.training.precision", "fp16", "spec.training.precision", Reason.NOT_A_CHOICE, "FP16"),
-    ("spec.path", "/m", "spec.path", Reason.UNKNOWN_FIELD, "move it to spec.model.path"),
+    ("spec.nodes", 2, "spec.nodes", Reason.UNKNOWN_FIELD, "spec.resources.nodes"),
     ("spec.zzz", 1, "spec.zzz", Reason.UNKNOWN_FIELD, "known fields: preset"),
     ("spec.resources.memory", "64 GB", "spec.resources.memory", Reason.INVALID_FORMAT, "64Gi"),
     ("spec.checkpoint.backup.url", "ftp://x", "spec.checkpoint.backup.url", Reason.INVALID_FORMAT,
@@ -321,7 +326,8 @@ def test_wrong_type_violation_has_remedy(place: str, value: Any, message: str, r
 
 
 @pytest.mark.parametrize(
-    "name", sorted({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS})
+    "name",
+    sorted(({each.rpartition(".")[2] for each in VERL_FIELDS} | {*OTHER_FIELDS}) - GENERIC_NAMES),
 )
 def test_foreign_field_hint_uses_last_path_segment(name: str) -> None:
     assert hint_for(name).startswith(("use spec.", "remove it: "))
