@@ -33,19 +33,32 @@ _OPENING: Final = (
     r"""[\s*_#>"'`()<\[\\{|-]*+"""
     r"(?:(?:so|thus|hence|therefore|the|my|your|answer's)\s)*+"
 )
+_REVISED: Final = r"\b(?:revised|updated|corrected|adjusted)"
+_CORRECTED_TO: Final = (
+    rf"(?:(?:{_REVISED}|\b(?:changed|raised|lowered|reduced|increased))\sto"
+    r"|\b(?:actually|rather|correction|make\s(?:it|that)))\W{0,3}(?:an?\s)?"
+)
+_ONE_OF_SEVERAL: Final = (
+    r"\b(?:(?:first|second|third|fourth|other|former|latter)(?:\s(?:answer|response|reply|one))?"
+    r"|(?:answer|response|reply|candidate)\s(?:\d|[a-d])|[b-d])\b"
+)
+"""One of several answers that are graded together."""
 _GIVES: Final = (
     r"\b(?:I|I'd|I'll|we)\s(?:(?:would|will|must|can)\s)?(?:give|rate|grade|score|assign|award)\b"
     r"|\b(?:deserves|earns|gets|receives|scores)\b|[我给](?:给|打)?"
 )
 _FINAL_GRADE: Final = (
-    rf"\b(?:final|overall|total|最终|最后|总)\s?(?:{_LABEL}|分){_SUBJECT}{_TO_NUMBER}"
+    rf"(?:\b(?:final|overall|total|最终|最后|总)\s?(?:{_LABEL}|分)|{_REVISED}(?:\s{_LABEL}|(?=\s?[:=])))"
+    rf"{_SUBJECT}{_TO_NUMBER}"
 )
 _RANKS: Final = tuple(
     regex.compile(pattern, regex.IGNORECASE)
     for pattern in (
         rf"{_FINAL_GRADE}{_NUMBER}",
         rf"^{_OPENING}(?:{_LABEL}|points){_SUBJECT}{_TO_NUMBER}{_NUMBER}"
-        rf"|(?:{_GIVES})[^\d.]{{0,80}}?{_NUMBER}",
+        rf"|(?:{_GIVES})[^\d.]{{0,80}}?{_NUMBER}"
+        rf"|{_ONE_OF_SEVERAL}{_TO_NUMBER}{_NUMBER}(?=\W*$)"
+        rf"|{_CORRECTED_TO}{_NUMBER}(?=\W*$)",
         rf"{_NUMBER}{_SCALED}",
         rf"{_LABEL}{_SUBJECT}{_TO_NUMBER}{_NUMBER}",
         _NUMBER,
@@ -53,9 +66,15 @@ _RANKS: Final = tuple(
 )
 """Final grades, plain grades, numbers such as 8/10, grades of an aspect, any numbers."""
 _ALTERNATIVE: Final = regex.compile(
-    rf"[^\d.;]{{0,40}}?(?:\b(?:or|to|and)\b|[-–~到至或])\s?(?:an?\s)?{_NUMBER}", regex.IGNORECASE
+    rf"[^\d.;]{{0,40}}?(?:\b(?:or|to|and)\b|[-=]>|[-–~→⇒到至或])\s?(?:an?\s)?{_NUMBER}",
+    regex.IGNORECASE,
 )
 """A second number for the same grade, as in "7 or 8" and "3-5"."""
+_WITH_FRACTION: Final = regex.compile(
+    r"\d(?:\s?[\u00bc-\u00be\u2150-\u215e]|[\u00b2\u00b3\u00b9\u2070-\u2079]"
+    r"|\s(?:1/[234]|2/3|3/4)(?![\d/]))"
+)
+"""Number with a fraction or an exponent, such as 7\u00bd, 7 1/2 and 7\u00b2, which is not read."""
 _BOUND: Final = regex.compile(
     r"\b(?:max(?:imum)?|min(?:imum)?|highest|lowest|possible|scale|ranges?|threshold|passing)\b"
     r"|满分|最高|最低",
@@ -63,7 +82,7 @@ _BOUND: Final = regex.compile(
 )
 """Words of statements about the scale, whose numbers are not the grade."""
 _STATEMENT_END: Final = regex.compile(
-    r"\.+(?=[\s\"'*_)]|$)|[!?;\n。、]|,\s|\s(?:but|so|whereas)\s", regex.IGNORECASE
+    r"\.+(?=[\s\"'*_)]|$)|[!?;\n。、]|(?<!\bactually),\s|\s(?:but|so|whereas)\s", regex.IGNORECASE
 )
 
 
@@ -72,6 +91,8 @@ def grades_in(text: str, lowest: float, highest: float) -> Sequence[float]:
 
     `lowest` and `highest` are the bounds of the scale, which texts often repeat ("8/10", "(0-10)").
     """
+    if _WITH_FRACTION.search(text):
+        return []
     statements = _STATEMENT_END.split(_plain(text, lowest, highest))
     relevant = [each for each in statements if not _BOUND.search(each)]
     for rank in _RANKS:

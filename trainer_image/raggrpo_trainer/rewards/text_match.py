@@ -23,6 +23,12 @@ _GROUPED = re.compile(r"(?<![\d.,'])[1-9]\d{0,2}(?:[,'\u2019]\d{2,3})*[,'\u2019]
 _BEFORE_NUMBER = rf"(?:(?<![\w.])|(?<=[{_CJK}]))"
 _POINT = re.compile(rf"{_BEFORE_NUMBER}\.(?=\d)")
 """Leading decimal point: .5 is 0.5."""
+_LAST_POINT = re.compile(r"(?<=\d)\.(?=e[-+]?\d)")
+"""Decimal point before an exponent, which is removed: 1.e-3 is 1e-3."""
+_SIGN = re.compile(r"(?:^|(?<=[=<>(\[{:$] ?))-\s+(?=\p{Sc}?\d)")
+"""Sign with spaces at the start of the text or after an operator: - 5 is -5, unlike in 7 - 5."""
+_LONG_DASH = re.compile("(?<![\u2014\u2015])[\u2014\u2015](?![\u2014\u2015])")
+"""Em dash or horizontal bar, which may be a sign; a double one is a Chinese dash."""
 _NUMBER_PUNCTUATION = re.compile(
     r"(?<=\d)[^\w\s]+(?=\d)"  # 3.14, 3:4, 10^-3, 2024-05-01
     rf"|{_BEFORE_NUMBER}-(?=\p{{Sc}}?\d)"  # -5, -$5
@@ -47,8 +53,8 @@ def tokens(text: str) -> list[str]:
     A text of only punctuation and articles is not reduced: "A" or "+" may be the answer.
     """
     # An accent may be a separate character.
-    text = unicodedata.normalize("NFC", fold_width(text)).lower().translate(_LOOKALIKES)
-    text = _POINT.sub("0.", _GROUPED.sub(_ungrouped, text))
+    text = unicodedata.normalize("NFC", fold_width(text)).lower()
+    text = _notation(_LONG_DASH.sub("-", text).translate(_LOOKALIKES))
     kept = {i for match in _NUMBER_PUNCTUATION.finditer(text) for i in range(*match.span())}
     bare = "".join(c for i, c in enumerate(text) if i in kept or not _is_punctuation(c))
     variants = (_ARTICLE.sub(" ", bare), bare, text)
@@ -79,6 +85,12 @@ def _f1(predicted: list[str], expected: list[str]) -> float:
 
 def _joined(words: list[str]) -> str:
     return f" {' '.join(words)} "
+
+
+def _notation(text: str) -> str:
+    """Return `text` with numbers in one notation: no separators, 0.5 for .5, -5 for - 5."""
+    text = _POINT.sub("0.", _GROUPED.sub(_ungrouped, text.strip()))
+    return str(_SIGN.sub("-", _LAST_POINT.sub("", text)))
 
 
 def _is_punctuation(character: str) -> bool:

@@ -19,6 +19,9 @@ from raggrpo_trainer.rewards.grade_text import grades_in
         ("The score for this answer is 7", 7),
         ("3 of 4 facts, so the grade is 7", 7),
         ("Points: 7", 7),
+        ("The first 2 facts are right, the other 3 facts are wrong. Score: 7", 7),
+        ("I updated 2 facts. Score: 7", 7),
+        ("Covers 1/2 of the facts. Score: 7", 7),
         ("Rating: [[5]]", 5),
         ("<score>8</score>", 8),
         ("Grade - 7", 7),
@@ -27,6 +30,10 @@ from raggrpo_trainer.rewards.grade_text import grades_in
         # a final grade
         ("Score for style: 3. Final score is 8.5", 8.5),
         ("Style score: 3. Facts score: 4. Overall score: 6", 6),
+        # a revised grade
+        ("Score: 5 -> revised score: 7", 7),
+        ("Score: 5. Updated grade is 7.", 7),
+        ("Score: 5, revised: 7", 7),
         # the statement of the judge
         ("The maximum score is 10. I give 7.", 7),
         ("A score of 10 would need sources. I give 7.", 7),
@@ -74,6 +81,16 @@ def test_grade_is_number_of_statement_that_gives_it(text: str, expected: float) 
         "Grade: 3. Wait, grade: 5",
         "Style score: 3. Facts score: 4.",
         "I give 7 points for accuracy and 2 for style",
+        "Score: 5 -> 7",
+        "Score: 5 \u2192 7",
+        "Score: 5, raised to 7",
+        "Score: 5, revised to 7",
+        "Score: 5. Actually, 7.",
+        "Score: 5 - make that a 7",
+        "The first answer deserves 3, the second 9",
+        "The first deserves 3 and the second one 9.",
+        "Answer A gets 3, B 9",
+        "Answer 1 gets 3/10, answer 2: 9/10",
     ],
 )
 def test_several_possible_grades_are_returned(text: str) -> None:
@@ -90,6 +107,10 @@ def test_several_possible_grades_are_returned(text: str) -> None:
         "Score: 4/5",
         "The score is not 10.",
         "The maximum is 10.",
+        "7\u00bd",
+        "Score: 7 \u00bd. Key points: 1.",
+        "I give 7 1/2",
+        "Score: 2\u00b3",
     ],
 )
 def test_text_without_grade_has_no_grade(text: str) -> None:
