@@ -13,7 +13,10 @@ IDENTITY = frozenset({"attempt", "schemaDigest"})
 DERIVED_PLACES = ("world.", "facts.schemaDigest", "facts.rayVersion")
 """Process counts, which follow from `resources`, and facts about the image."""
 AUTO = "Auto"
-"""Value that an attempt replaces by its choice."""
+CHOSEN = frozenset({"training.precision", "model.attention"})
+"""Fields in which an attempt replaces AUTO by its choice, which later attempts reuse."""
+SERVED_URL = re.compile(r"retrieval\.endpoints\[\d+\]\.url")
+"""URL of an endpoint, which an attempt fills in if the retriever is managed."""
 ABSENT = "–"
 """Text shown for a value that is missing from one of the two configurations."""
 
@@ -65,16 +68,29 @@ class AttemptConfig:
         return dict(_leaves(rest))
 
     def is_derived(self, path: str) -> bool:
-        """Return whether a value follows from specified values or from the machine."""
+        """Return whether a value follows from specified values or from the machine.
+
+        The origins may be those of a later attempt: a value that differs from the resolved one may
+        have been specified.
+        """
         if path.startswith(DERIVED_PLACES):
             return True
         if path not in self.resolved.origins:
             return False
         origin, own = self.resolved.origins[path], self.resolved.values()[path]
-        if origin is Origin.COUPLED or own == AUTO:
+        is_filled_in = not own and SERVED_URL.fullmatch(path) is not None
+        if origin is Origin.COUPLED or is_filled_in:
             return True
         is_unchanged = json.dumps(own, ensure_ascii=False) == self.leaves().get(path)
-        return origin in (Origin.SIZED, Origin.DEFAULT) and (not own or is_unchanged)
+        return origin in (Origin.SIZED, Origin.DEFAULT) and is_unchanged
+
+    def is_choice(self, path: str, before: str) -> bool:
+        """Return whether the value of `path` may be the choice of an attempt for AUTO."""
+        return (
+            path in CHOSEN
+            and before == json.dumps(AUTO)
+            and self.resolved.values().get(path) == AUTO
+        )
 
 
 def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:
@@ -86,7 +102,8 @@ def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:
     for path in {**leaves_a, **leaves_b}:
         before = leaves_a.get(path, ABSENT)
         after = leaves_b.get(path, ABSENT)
-        if before != after and not (a.is_derived(path) and b.is_derived(path)):
+        is_derived = a.is_derived(path) and b.is_derived(path)
+        if before != after and not is_derived and not b.is_choice(path, before):
             yield f"{path}: {before} → {after}"
 
 

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -87,6 +88,28 @@ def test_mitigations_and_specified_values_are_listed() -> None:
         "training.tokensPerMicroBatch: 16384 → 8192",
         'model.attention: "Auto" → "Eager"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "specified", "afterwards"),
+    [
+        ("training.weightDecay", 0.1, 0.0),
+        ("algorithm.klCoefficient", 0.04, 0.0),
+        ("training.warmupSteps", 10, 0),
+        ("training.totalSteps", 50, 60),
+        ("checkpoint.keepBest", True, False),
+        ("training.precision", "BF16", "Auto"),
+        ("training.precision", "BF16", "FP32"),
+        ("model.attention", "Eager", "Auto"),
+    ],
+)
+def test_removed_value_is_listed(path: str, specified: object, afterwards: object) -> None:
+    newest = resolve(make_job({"resources.device": "CPU"}))
+    block, name = path.split(".")
+    a, b = (AttemptConfig({block: {name: value}}, newest) for value in (specified, afterwards))
+
+    line = f"{path}: {json.dumps(specified)} → {json.dumps(afterwards)}"
+    assert [*differences(a, b)] == [line]
 
 
 def test_address_of_managed_retriever_is_omitted() -> None:
