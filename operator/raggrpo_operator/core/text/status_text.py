@@ -121,12 +121,16 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
 def _progress(status: JobStatus) -> str:
     progress = status.progress
     is_running = is_attempt_running(status)
-    parts = [
-        f"step {progress.step}/{progress.total_steps} ({progress.progress_percentage} %)",
-        f"{progress.seconds_per_step:g} s/step",
-    ]
-    if is_running:
-        parts.append(f"stage {progress.stage or '-'}")
+    parts = []
+    if progress.total_steps:
+        percentage = progress.progress_percentage
+        parts.append(f"step {progress.step}/{progress.total_steps} ({percentage} %)")
+    elif progress.step:
+        parts.append(f"step {progress.step}")
+    if progress.seconds_per_step:
+        parts.append(f"{progress.seconds_per_step:g} s/step")
+    if is_running and progress.stage:
+        parts.append(f"stage {progress.stage}")
     if is_running and progress.estimated_remaining_seconds is not None:
         parts.append(f"{progress.estimated_remaining_seconds} s remaining")
     if reward(status):

@@ -124,10 +124,23 @@ def test_best_checkpoint_is_shown_with_score() -> None:
     assert "best " not in render_status(make_status())
 
 
-def test_status_of_unstarted_job_omits_reward_and_sizing() -> None:
+def test_status_of_unstarted_job_omits_unknown_values() -> None:
     text = render_status(JobStatus())
-    assert text == "phase     Pending\nprogress  step 0/0 (0 %), 0 s/step\n"
+    assert text == "phase     Pending\n"
     assert reward(JobStatus()) == ""
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (ProgressStatus(total_steps=60), "progress  step 0/60 (0 %)"),
+        (ProgressStatus(stage="LoadingModel"), "progress  stage LoadingModel"),
+        (ProgressStatus(step=3, seconds_per_step=1.5), "progress  step 3, 1.5 s/step"),
+    ],
+)
+def test_progress_omits_unknown_values(progress: ProgressStatus, line: str) -> None:
+    status = replace(make_status(), progress=progress)
+    assert line in render_status(status).splitlines()
 
 
 def test_optional_status_lines_are_shown_when_set() -> None:
@@ -179,7 +192,7 @@ def test_optional_status_lines_are_hidden_when_unset() -> None:
     labels = {line.split()[0] for line in lines if line[:1] != " "}
     assert labels == {"phase", "progress", "attempt", "warning", "condition"}
     assert "condition Progressing=True Training" in lines
-    assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, stage -, reward 0.61"
+    assert lines[1] == "progress  step 120/400 (30 %), 14.6 s/step, reward 0.61"
     assert sum(line.startswith("warning") for line in lines) == 1
 
 
