@@ -484,6 +484,15 @@ def test_alerts_link_to_sections_of_the_runbook_page(chart: Chart) -> None:
     assert {"raggrpojobfailed", "raggrpojobstranded"} <= anchors
 
 
+def test_alerts_have_no_link_without_runbook_page(chart: Chart) -> None:
+    values = {"metrics": {"prometheusRule": {"enabled": True}}}
+
+    groups = one(chart.render(values), "PrometheusRule")["spec"]["groups"]
+
+    annotations = [set(rule["annotations"]) for group in groups for rule in group["rules"]]
+    assert all(names == {"summary", "description"} for names in annotations)
+
+
 def test_panels_of_jobs_filter_by_namespace(chart: Chart) -> None:
     board = yaml.safe_load(one(chart.render(EVERYTHING), "ConfigMap")["data"]["raggrpo.json"])
 
