@@ -43,13 +43,13 @@ TEMPLATE_KEY = "chat_template"
 """Key of the chat template in tokenizer_config.json."""
 
 
-Cached = dict[str, tuple[int, int, str]]
-"""Size in bytes, modification time in nanoseconds, and SHA-256 by path."""
+Cached = dict[str, tuple[int, int, int, str]]
+"""Size in bytes, times of the last write and change in nanoseconds, and SHA-256 by path."""
 _CACHE = TypeAdapter(Cached)
 
 
 class FileDigests:
-    """SHA-256 of files, cached by path with size and modification time."""
+    """SHA-256 of files, cached by path with size and times."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -78,12 +78,13 @@ class FileDigests:
 
     def _digest(self, file: Path) -> str:
         status = file.stat()
-        size, modified = status.st_size, status.st_mtime_ns
-        known_size, known_modified, digest = self._known.get(str(file), (-1, -1, ""))
-        if (known_size, known_modified) != (size, modified):
+        # A copy can have the time of the last write of its source, but not the time of its change.
+        state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        *known, digest = self._known.get(str(file), (-1, -1, -1, ""))
+        if tuple(known) != state:
             with file.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
-        self._used[str(file)] = size, modified, digest
+        self._used[str(file)] = *state, digest
         return digest
 
 
@@ -108,6 +109,8 @@ def _inputs(config: TrainerConfig, digests: FileDigests) -> Iterator[tuple[str, 
     tokenizer = [file for pattern in TOKENIZER_FILES for file in sorted(model.glob(pattern))]
     rows = [Path(file) for file in config.data.train_files]
     yield "model config.json", partial(_named, [model / "config.json"], digests)
+    generation = sorted(model.glob("generation_config.json"))  # has the tokens that end a text
+    yield "model generation_config.json", partial(_named, generation, digests)
     yield "model weights", partial(_named, weights, digests)
     yield (
         "model tokenizer",
