@@ -61,9 +61,9 @@ class UserFunction:
             case PythonSignature.NATIVE:
                 return self._function(sample)
             case PythonSignature.VERL:
-                return self._function(**self._accepted(_verl_arguments(sample)))
+                return self._call(_verl_arguments(sample))
             case PythonSignature.TRL:
-                return self._function(**self._accepted(_trl_arguments(sample)))
+                return self._call(_trl_arguments(sample))
             case _:
                 assert_never(self._signature)
 
@@ -102,6 +102,15 @@ class UserFunction:
         if actual is not self._signature:
             remedy = f"set signature: {actual}, or change the function"
         return f"has the parameters ({names}), expected {EXPECTED[self._signature]}; {remedy}"
+
+    def _call(self, arguments: Mapping[str, Any]) -> Any:
+        named = self._accepted(arguments)
+        positional = [
+            named.pop(name)
+            for name, parameter in (self._parameters or {}).items()
+            if parameter.kind is Parameter.POSITIONAL_ONLY and name in named
+        ]
+        return self._function(*positional, **named)
 
     def _accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that the function has parameters for."""

@@ -49,7 +49,11 @@ def exception_failure(error: BaseException) -> CallFailed:
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS]
+    try:
+        text = str(error)
+    except Exception:  # a user's exception may fail to describe itself
+        text = "its message cannot be shown"
+    return f"{type(error).__name__}: {text}"[:DETAIL_CHARACTERS]
 
 
 def _outcome(function: UserFunction, sample: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from raggrpo_api.spec.reward import PythonSignature
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.rewards.rewards import RewardSample
 from raggrpo_trainer.rewards.signatures import EXPECTED, RewardCodeInvalid, UserFunction
+from raggrpo_trainer.rewards.worker import exception_failure
 
 NATIVE, VERL, TRL = PythonSignature
 
@@ -136,3 +137,22 @@ def test_unusable_result_fails_sample(
     assert failed.value.cause is cause
     if cause is FailureCause.WRONG_TYPE:
         assert f"expected {EXPECTED[signature]}" in failed.value.detail
+
+
+def test_positional_only_parameters_are_passed_by_position() -> None:
+    def score(solution_str: str, ground_truth: str, /, extra_info: Any = None) -> float:
+        return float(solution_str == ground_truth and extra_info is None)
+
+    assert call(score, VERL, make_sample()) == 1.0
+
+
+def test_exception_without_text_is_reported_by_its_type() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    failure = exception_failure(Silent())
+    assert (failure.cause, failure.detail) == (
+        FailureCause.RAISED,
+        "Silent: its message cannot be shown",
+    )
