@@ -141,7 +141,7 @@ def test_unusable_result_fails_sample(
 
 def test_positional_only_parameters_are_passed_by_position() -> None:
     def score(solution_str: str, ground_truth: str, /, extra_info: Any = None) -> float:
-        return float(solution_str == ground_truth and extra_info is None)
+        return float(solution_str == ground_truth and extra_info == {})
 
     assert call(score, VERL, make_sample()) == 1.0
 
