@@ -18,6 +18,8 @@ from support.builders.trainer.preflight import check_of, make_fit_config
 from support.reported_cases.case import case
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+MAP = pa.map_(pa.string(), pa.string())
+ANSWER_PATH = "reward_model.ground_truth"
 ROW = {"prompt": "q", "answer": "a"}
 QUESTION = "请问中国的首都是哪里？"
 
@@ -141,6 +143,11 @@ def parquet_image_column_is_refused(folder: Path, images: pa.Array) -> None:
         json.dumps({"role": "user", "content": "q"}),
         json.dumps([{"content": "q", "role": "user"}], indent=1),
         json.dumps(json.dumps([{"role": "user", "content": "q"}])),
+        json.dumps([{"role": "user", "value": "q"}]),
+        json.dumps([{"from": "user", "content": "q"}]),
+        "\ufeff" + json.dumps([{"role": "user", "content": "q"}]),
+        [{"role": "user", "value": "q"}],
+        [{"from": "user", "content": "q"}],
         [{"from": "human", "value": "q"}],
         [{"from": "human", "value": "q", "role": None, "content": None}],
         [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}],
@@ -164,6 +171,25 @@ def messages_are_parsed(folder: Path, prompt: object) -> None:
         "({'role': 'user', 'content': 'q'},)",
         "[[{'role': 'user', 'content': 'q'}]]",
         json.dumps([[{"role": "user", "content": "q"}]]),
+        json.dumps({"messages": [{"role": "user", "content": "q"}]}),
+        json.dumps({"conversations": [{"from": "human", "value": "q"}]}),
+        json.dumps({"id": 1, "chat": {"messages": [{"role": "user", "content": "q"}]}}),
+        json.dumps(json.dumps({"messages": [{"role": "user", "content": "q"}]})),
+        json.dumps([{"Role": "user", "Content": "q"}]),
+        json.dumps([{"type": "human", "content": "q"}]),
+        json.dumps([["user", "q"]]),
+        "[('human', 'q'), ('ai', 'a')]",
+        "[HumanMessage(content='q')]",
+        "[HumanMessage(content='q', additional_kwargs={})]",
+        "HumanMessage(content='q')",
+        "ChatPromptValue(messages=[HumanMessage(content='q')])",
+        "[Message(role='user', content='q')]",
+        "[openai.ChatCompletionMessage(content='q', role='user')]",
+        "\ufeff[{'role': 'user', 'content': 'q'}]",
+        "[{'from': 'user', 'content': 'q'}]",
+        [["user", "q"]],
+        [{"Role": "user", "Content": "q"}],
+        {"messages": [{"role": "user", "content": "q"}]},
         [{"from": "narrator", "value": "q"}],
         json.dumps([{"from": "gpt", "value": "a"}]),
     ],
@@ -171,6 +197,32 @@ def messages_are_parsed(folder: Path, prompt: object) -> None:
 def printed_messages_are_refused_by_row(folder: Path, prompt: object) -> None:
     file = write_rows(folder / "t.jsonl", [ROW, ROW | {"prompt": prompt}])
     expect_failure(folder, CheckId.DATA_READABLE, "line 2: column 'prompt'", changes=train_on(file))
+
+
+@case(
+    "D3-text",
+    fault="A text is taken for a list of messages",
+    inputs=[
+        '{"from": "bob@example.com", "content": "Hi"} Summarize this mail.',
+        '{"from": "bob@example.com", "content": "Hi"}',
+        '{"staff": [{"role": "nurse", "name": "Ada"}], "content": "x"}',
+        '[["user", "q"]]: which type is this?',
+        "[['Ada', 'Lovelace']]",
+        '[{"type": "function", "parameters": {"content": {"type": "string"}}}] Use these tools.',
+        "How do I write HumanMessage(content='q')?",
+        "[Message] What does send(content='q') do?",
+    ],
+)
+def text_that_resembles_messages_is_read(folder: Path, prompt: str) -> None:
+    file = write_rows(folder / "t.jsonl", [ROW | {"prompt": prompt}])
+    assert [each.text for each in prompts_of(folder, train_on(file))] == [prompt]
+
+
+@case("D3-answer", fault="A text is taken for a list of messages")
+def answer_with_messages_below_is_read(folder: Path) -> None:
+    answer = json.dumps({"messages": [{"role": "user", "content": "q"}]})
+    file = write_rows(folder / "t.jsonl", [ROW | {"answer": answer}])
+    assert [each.answer for each in prompts_of(folder, train_on(file))] == [(answer,)]
 
 
 @case("D4", fault="One JSON array instead of lines", inputs=["t.json", "t.jsonl"])
@@ -233,15 +285,38 @@ def duplicate_parquet_column_is_refused(folder: Path) -> None:
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.parquet"))
 
 
+@case("D6-unused", fault="Two columns have the same name")
+def unused_duplicate_parquet_column_is_ignored(folder: Path) -> None:
+    columns = [pa.array([text]) for text in ("q", "a", "1", "2")]
+    pq.write_table(pa.table(columns, names=["prompt", "answer", "x", "x"]), folder / "t.parquet")
+    [prompt] = prompts_of(folder, train_on(folder / "t.parquet"))
+    assert (prompt.text, prompt.answer) == ("q", ("a",))
+
+
+@case("D6-images", fault="Two columns have the same name")
+def duplicate_image_column_is_refused(folder: Path) -> None:
+    columns = [pa.array(["q"]), pa.array(["a"]), *[pa.array(IMAGES, IMAGE_TYPE)] * 2]
+    names = ["prompt", "answer", "images", "images"]
+    pq.write_table(pa.table(columns, names=names), folder / "t.parquet")
+    words = ("t.parquet", "'images'")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.parquet"))
+
+
+@case("D6-map", fault="Two columns have the same name")
+def duplicate_key_of_map_is_refused(folder: Path) -> None:
+    maps = pa.array([[("ground_truth", "1"), ("ground_truth", "2")]], MAP)
+    texts = {"prompt": pa.array(["q"]), "reward_model": maps}
+    file = write_table(folder / "t.parquet", texts)
+    changes = train_on(file, **{"columns.answer": ANSWER_PATH})
+    words = ("t.parquet", "a map has", "ground_truth", "twice")
+    expect_failure(folder, CheckId.DATA_READABLE, *words, changes=changes)
+
+
 @case("D6-key", fault="Two columns have the same name")
 def duplicate_json_key_is_refused(folder: Path) -> None:
     (folder / "t.jsonl").write_text('{"prompt": "q", "answer": "a", "prompt": "other"}\n')
     words = ("line 1: duplicate column", "'prompt'")
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.jsonl"))
-
-
-MAP = pa.map_(pa.string(), pa.string())
-ANSWER_PATH = "reward_model.ground_truth"
 
 
 @case(
@@ -295,6 +370,18 @@ def row_that_cannot_be_truncated_is_named(folder: Path, role: str) -> None:
     changes = {"allowTruncation": True, "maxPromptLength": 64, "chatTemplate": CHAT}
     words = ("row 1 ", "cannot be truncated", "data.maxPromptLength")
     expect_failure(folder, CheckId.SAMPLE_LENGTHS, *words, changes=train_on(file, **changes))
+
+
+@case("D8-tools", fault="Truncation cannot help")
+def row_with_long_tools_is_named(folder: Path) -> None:
+    tools = json.dumps([{"name": "search", "description": "s" * 3000}])
+    rows = [ROW | {"tools": tools}, *[ROW | {"prompt": "q" * 9, "tools": None}] * 120]
+    file = write_rows(folder / "t.jsonl", rows)
+    changes = {"allowTruncation": True, "maxPromptLength": 200, "columns.tools": "tools"}
+    template = CHAT + "{{ tools[0].description if tools }}"
+    words = ("row 0 ", "tools", "cannot be truncated", "data.maxPromptLength")
+    changes = train_on(file, chatTemplate=template, **changes)
+    expect_failure(folder, CheckId.SAMPLE_LENGTHS, *words, changes=changes)
 
 
 @case("D9", fault="The chat template drops a message")

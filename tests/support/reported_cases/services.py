@@ -47,6 +47,12 @@ PARTIAL_RESULTS: list[tuple[Any, str]] = [
         "1 of 2 shards failed: disk full",
     ),
     ({"timed_out": True, "hits": {"hits": []}}, "the search timed out"),
+    ({"timed_out": "true", "hits": {"hits": []}}, "the search timed out"),
+    ({"timed_out": 1, "hits": {"hits": []}}, "the search timed out"),
+    (
+        {"_shards": {"total": 5, "successful": 3}, "hits": {"hits": []}},
+        "2 of 5 shards failed",
+    ),
     ({"responses": [{"timed_out": True, "hits": {"hits": []}}]}, "the search timed out"),
 ]  # fmt: skip
 """Answers of search servers that miss results, and the words that the failure must contain."""
@@ -60,8 +66,37 @@ STATED_FAILURES: list[tuple[Any, str]] = [
     ({"ok": False, "description": "no such index", "results": []}, "no such index"),
     ({"errcode": 40001, "errmsg": "invalid credential"}, "40001 invalid credential"),
     ({"errCode": 40001, "errMsg": "invalid credential", "data": []}, "invalid credential"),
+    ({"base_resp": {"err_msg": "quota"}, "results": []}, "quota"),
     ({"base_resp": {"status_code": 1004, "status_msg": "not logged in"}}, "1004 not logged in"),
     ({"code": "InvalidApiKey", "message": "unknown key"}, "unknown key"),
+    ({"error": "expected ok, received 500", "results": []}, "received 500"),
+    ({"errmsg": "no failover available", "results": []}, "no failover"),
+    ({"status": "HTTP 500 error", "message": "x", "results": []}, "x"),
+    *(
+        ({"status": status, "message": "x", "results": []}, "x")
+        for status in (
+            "internal_error",
+            "bad_request",
+            "NOT_OK",
+            "err",
+            "ko",
+            "rate_limited",
+            "throttled",
+            "cancelled",
+            "server error",
+            "InternalServerError",
+            "timed_out",
+            "TOO_MANY_REQUESTS",
+            "RESOURCE_EXHAUSTED",
+            -1,
+            False,
+        )
+    ),
+    ({"errMsg": "quota", "results": []}, "quota"),
+    ({"error_msg": "x", "results": []}, "x"),
+    ({"err": "x", "results": []}, "x"),
+    ({"exception": "x", "results": []}, "x"),
+    ({"success": "no", "results": []}, "no reason given"),
 ]
 """Answers of status 200 that state a failure, and the words that the failure must contain."""
 SUCCESSES: list[Any] = [
@@ -72,7 +107,23 @@ SUCCESSES: list[Any] = [
     {"errcode": 0, "errmsg": "ok", "data": [HIT]},
     {"ok": True, "status": "ok", "results": [HIT]},
     {"timed_out": False, "_shards": {"total": 5, "failed": 0}, "results": [HIT]},
+    {"status": -1, "err": "x", "errMsg": "partly cached", "results": [HIT]},
+    {"status": "ERROR_NONE", "timed_out": 0, "results": [HIT]},
+    {"result": "An error of the pump has several causes", "results": [HIT]},
 ]
+EMPTY_SUCCESSES: list[Any] = [
+    {"errMsg": "query:ok", "results": []},
+    {"errcode": 0, "errmsg": "done", "results": []},
+    {"err": "none", "error_msg": "no error", "results": []},
+    {"exception": None, "err": 0, "results": []},
+    {"success": True, "code": None, "error": "No errors found", "results": []},
+    {"status": "NO_ERROR", "results": []},
+    {"status": "no_results", "results": []},
+    {"status": "not_found", "results": []},
+    {"success": "yes", "failed": "no", "timed_out": "false", "results": []},
+    {"_shards": {"total": 5, "successful": 5}, "results": []},
+]
+"""Answers without results that state no failure."""
 CHUNKS = [
     {"doc_id": "d1", "chunk_id": "c1", "text": "Tea", "score": 1.0},
     {"doc_id": "d1", "chunk_id": "c2", "text": "Milk", "score": 0.5},
@@ -97,6 +148,12 @@ def stated_failures_are_failed_calls(_folder: Path, given: tuple[Any, str]) -> N
 def stated_successes_are_answers(_folder: Path, answer: Any) -> None:
     """The answer is used."""
     assert [each.text for each in retrieve(answer)] == ["Tea"]
+
+
+@case("S2-empty", fault="An empty result is taken for an error", inputs=EMPTY_SUCCESSES)
+def empty_successes_are_answers(_folder: Path, answer: Any) -> None:
+    """The call succeeds without passages."""
+    assert retrieve(answer) == ()
 
 
 @case("S3", fault="A service ignores topK", inputs=["SearchR1", "RagChat", "Http"])

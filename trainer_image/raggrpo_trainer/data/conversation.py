@@ -6,7 +6,6 @@ a conversation of one user message.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,22 +13,15 @@ from typing import Any, Protocol
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-_OPENING = re.compile(r"""\s*['"]?\s*(?:[\w.]+\(\s*)?[\[({]""")
-"""Start of a list or object, as JSON or as printed by Python and numpy."""
-_MESSAGE_KEYS = tuple(
-    tuple(re.compile(rf"""['"]{key}\\?['"]\s*:""") for key in (kind, content))
-    for kind, content in (("role", "content"), ("from", "value"))
+from .message_formats import (
+    INVISIBLE,
+    SHARE_GPT_ROLES,
+    has_message_keys,
+    is_message,
+    starts_with_message,
+    unsupported_format,
 )
-"""Keys of a message in the formats of verl and ShareGPT, as JSON or printed by Python."""
-SHARE_GPT_ROLES = {
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "gpt": "assistant",
-    "human": "user",
-    "system": "system",
-    "user": "user",
-}
-"""Roles by the names that ShareGPT's format uses for them."""
+
 Message = Mapping[str, Any]
 """`role` and `content`, both text, and fields that templates may read, such as `tool_calls`."""
 
@@ -77,6 +69,12 @@ def read_conversation(value: object) -> Conversation:
     if isinstance(value, str):
         value = parse_messages(value)
     if isinstance(value, str):
+        if kind := unsupported_format(value):
+            raise InvalidValue(
+                f"looks like {kind}",
+                "store it as a list of {role, content}; if it is the question, put it into the "
+                "content of a message",
+            )
         return Conversation(value)
     if not isinstance(value, list):
         raise InvalidValue(f"is {_shown(value)} instead of a string or a list of messages", "")
@@ -94,7 +92,7 @@ def read_conversation(value: object) -> Conversation:
 
 def is_conversation(value: object) -> bool:
     """Return whether a value is a list of messages."""
-    return isinstance(value, list) and bool(value) and all(_is_message(item) for item in value)
+    return isinstance(value, list) and bool(value) and all(is_message(item) for item in value)
 
 
 def last_content(value: Sequence[object]) -> str:
@@ -108,12 +106,10 @@ def parse_messages(text: str) -> object:
 
     Raises InvalidValue if `text` is a list of messages in another notation.
     """
-    if not _OPENING.match(text) or not any(
-        k.search(text) and c.search(text) for k, c in _MESSAGE_KEYS
-    ):
+    if not has_message_keys(text):
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(text.strip(INVISIBLE))
     except (ValueError, RecursionError) as error:
         raise InvalidValue(
             f"looks like a list of messages but is not JSON ({error})",
@@ -122,9 +118,9 @@ def parse_messages(text: str) -> object:
         ) from error
     if isinstance(value, str):  # encoded twice
         return parse_messages(value)
-    if _is_message(value):
+    if is_message(value):
         return [value]
-    return value if _starts_with_message(value) else text
+    return value if starts_with_message(value) else text
 
 
 def read_tools(value: object) -> tuple[Any, ...]:
@@ -186,17 +182,6 @@ def invalid_value_error(place: str, error: InvalidValue, default_remedy: str = "
     return TrainerError(ExitCode.DATA_ERROR, message)
 
 
-def _is_message(value: object) -> bool:
-    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"from", "value"})
-
-
-def _starts_with_message(value: object) -> bool:
-    """Return whether a value is a list of messages, perhaps an invalid or a nested one."""
-    while isinstance(value, list) and value:
-        value = value[0]
-    return _is_message(value)
-
-
 def _message(item: object, number: int) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         raise InvalidValue(
@@ -210,6 +195,8 @@ def _message(item: object, number: int) -> dict[str, Any]:
         raise InvalidValue(
             f"has no role in message {number}", "write each message as {role, content}"
         )
+    if item.get("content") is None and "value" in item:
+        item = {**item, "content": item["value"], "value": None}
     return {**_without_nulls(item), "content": _content(item, number)}
 
 
@@ -218,8 +205,8 @@ def _from_share_gpt(item: Mapping[str, Any], number: int) -> dict[str, Any]:
     if sender not in SHARE_GPT_ROLES:
         known = ", ".join(SHARE_GPT_ROLES)
         raise InvalidValue(f"is from {_shown(sender)} in message {number}", f"use one of {known}")
-    others = {key: value for key, value in item.items() if key not in ("from", "value")}
-    return {**others, "role": SHARE_GPT_ROLES[sender], "content": item.get("value")}
+    others = {key: value for key, value in item.items() if key != "from"}
+    return {**others, "role": SHARE_GPT_ROLES[sender]}
 
 
 def _content(item: Mapping[str, Any], number: int) -> str:

@@ -15,7 +15,7 @@ _PLACEHOLDERS = (_IMAGE_PLACEHOLDER, "<video>", "<audio>")
 
 def media_columns(schema: pa.Schema) -> list[str]:
     """Return the columns of a parquet file whose type can contain media."""
-    return [name for name in schema.names if _is_media_type(name, schema.field(name).type)]
+    return [field.name for field in schema if _is_media_type(field.name, field.type)]
 
 
 def first_media(values: Mapping[str, object]) -> str:

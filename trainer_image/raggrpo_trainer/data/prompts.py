@@ -32,7 +32,7 @@ class PromptTooLong(Exception):
     ) -> None:
         remedy = "decrease retrieval.maxPassageTokens or topK, or set data.allowTruncation: true"
         if allow_truncation:
-            remedy = "or shorten its template, system message and earlier turns"
+            remedy = "or shorten its template, system message, tools and earlier turns"
         super().__init__(
             f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages "
             f"(data.maxPromptLength {limit}); increase data.maxPromptLength, {remedy}"

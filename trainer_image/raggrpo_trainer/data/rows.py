@@ -69,7 +69,7 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
             _reject_duplicates(path, present)
             _reject_media(path, file)
             for batch in file.iter_batches(columns=present):
-                for values in batch.to_pylist(maps_as_pydicts="strict"):
+                for values in _dicts(batch, f"{path}, after row {number}"):
                     number += 1
                     yield Row(f"{path}, row {number}", values, names)
     except (OSError, pa.ArrowException) as error:
@@ -78,9 +78,14 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         place = f"{path}, after row {number}"
         raise _not_utf8_error(place, likely_encoding(error.object)) from error
-    except KeyError as error:  # of a map
-        place = f"{path}, after row {number}"
+
+
+def _dicts(batch: pa.RecordBatch, place: str) -> list[dict[str, Any]]:
+    try:
+        values: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+    except KeyError as error:
         raise data_error(place, f"a map has {error} twice", "remove one") from error
+    return values
 
 
 def _reject_duplicates(path: Path, names: Sequence[str]) -> None:
@@ -95,6 +100,7 @@ def _reject_media(path: Path, file: pq.ParquetFile) -> None:
     columns = media_columns(file.schema_arrow)
     if not columns:
         return
+    _reject_duplicates(path, columns)
     number = 0
     for batch in file.iter_batches(columns=columns, batch_size=_MEDIA_BATCH):
         for values in batch.to_pylist(maps_as_pydicts="lossy"):

@@ -17,13 +17,15 @@ STATUS_FIELDS: Final = ("status", "statuscode")
 """Fields whose number is an error from 400; other numbers have different meanings."""
 SUCCESS_FLAGS: Final = ("success", "ok", "succeeded", "issuccess")
 FAILURE_FLAGS: Final = ("iserror", "haserror", "failed")
-ERROR_FIELDS: Final = ("error", "errors")
+ERROR_FIELDS: Final = ("error", "errors", "err", "exception")
+ERROR_MESSAGE_FIELDS: Final = ("errmsg", "errormsg", "errormessage")
+"""Fields whose text is an error, unless a code of the same object states a success."""
 PARTIAL_FLAGS: Final = {"timedout": "the search timed out", "partialresults": "partial results",
     "ispartial": "partial results", "searchcutoff": "the search was cut off"}  # fmt: skip
 """Flags of search servers whose response misses results."""
 MESSAGE_FIELDS: Final = (
-    "message", "msg", "errmsg", "errormessage", "statusmsg", "detail", "error", "errors", "reason",
-    "description", "title", "content", "text", "type",
+    "message", "msg", "errmsg", "errormsg", "errormessage", "statusmsg", "detail", "error",
+    "errors", "err", "exception", "reason", "description", "title", "content", "text", "type",
 )  # fmt: skip
 """Fields in which services describe an error, most specific first."""
 HEADER_FIELDS: Final = (
@@ -32,9 +34,26 @@ HEADER_FIELDS: Final = (
 )  # fmt: skip
 """Fields whose objects may contain code, message and flags of the whole response."""
 FAILURE_WORDS: Final = frozenset(
-    {"error", "fail", "failed", "failure", "exception", "timeout", "unavailable", "unauthorized"}
-    | {"forbidden", "denied", "rejected", "aborted", "invalid"}
+    {"error", "errors", "err", "fail", "failed", "failure", "exception", "invalid", "bad", "ko"}
+    | {"timeout", "timedout", "exceeded", "exhausted", "ratelimit", "ratelimited", "throttled"}
+    | {"throttling", "toomanyrequests", "unavailable", "overloaded", "internal", "unimplemented"}
+    | {"unauthorized", "unauthenticated", "forbidden", "denied", "rejected", "refused", "aborted"}
+    | {"cancelled", "canceled", "nok", "notok", "notsuccessful", "unsuccessful"}
 )
+"""Words of a status that state a failure; several words also count as one, such as `not_ok`."""
+MAX_STATUS_WORDS: Final = 4
+"""Maximum number of words in a status; longer texts are content."""
+WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""A word of a status such as `rate_limited`, `NOT_OK`, `server error` and `InternalError`."""
+NO_ERROR: Final = re.compile(
+    r"(?i)(?<![a-z\d])(?:no|non|without|zero|0)[\W_]*"
+    r"(?:err(?:or)?s?|fail(?:ures?|ed)?|exceptions?)(?![a-z])"
+    r"|(?<![a-z])err(?:or)?[\W_]*(?:none|ok|success)(?![a-z])"
+)
+"""Pattern of statuses that state the absence of errors."""
+NO_VALUES: Final = frozenset({"0", "f", "false", "n", "no", "off"})
+NO_ERROR_VALUES: Final = NO_VALUES | {"", "-", "nil", "none", "null", "ok", "success"}
+YES_VALUES: Final = frozenset({"1", "on", "true", "y", "yes"})
 SUCCESS: Final = re.compile(
     r"(?i)^(?!.*\b(not|no|un\w+|fail\w*|error\w*)\b).*(\bok\b|\bsucce|成功)"
 )
@@ -50,7 +69,7 @@ def reported_failure(value: Any) -> CallFailed | None:
             return CallFailed(FailureCause.SERVICE_ERROR, detail, transient=True)
         code = next(filter(None, (_error_code(each, name, is_code) for name, is_code in _CODES)), 0)
         if code or _has_failure_word(each):
-            words = each if _message(each, MAX_ERROR_DEPTH) else value
+            words = each if _text(each) else value
             return service_error(words, code)
     return None
 
@@ -59,7 +78,10 @@ def reported_error(value: Any) -> CallFailed | None:
     """Return the failure or error that a response without results reports in its body, or None."""
     if failure := reported_failure(value):
         return failure
-    return service_error(value) if has_error(value) or _has_text_code(value) else None
+    if has_error(value):
+        return service_error(value)
+    failed = next(filter(_has_error_without_results, _headers(value)), None)
+    return None if failed is None else service_error(failed if _text(failed) else value)
 
 
 def has_error(value: Any) -> bool:
@@ -67,17 +89,23 @@ def has_error(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     fields = _fields(value)
-    errors = [fields.get(name) for name in ERROR_FIELDS]
-    # Some services always send an error object, with code 0 and without a message.
-    return any(any(each.values()) if isinstance(each, dict) else each for each in errors)
+    return any(_is_error(fields.get(name)) for name in ERROR_FIELDS)
 
 
 def service_error(body: Any, code: int = 0) -> CallFailed:
     """Return the failure for an error that a service reports in its body."""
-    message = " ".join(_message(body, MAX_ERROR_DEPTH).split()) or "no reason given"
+    message = " ".join(_text(body).split()) or "no reason given"
     detail = f"the service reports an error: {f'{code} ' if code else ''}{message}"
     transient = code < 600 and is_transient_status(code)
     return CallFailed(FailureCause.SERVICE_ERROR, detail, transient=transient)
+
+
+def _is_error(value: Any) -> bool:
+    """Return whether the value of an error field states an error."""
+    if isinstance(value, str):
+        return _word(value) not in NO_ERROR_VALUES and not _states_no_error(value)
+    # Some services always send an error object, with code 0 and without a message.
+    return any(value.values()) if isinstance(value, dict) else bool(value)
 
 
 def _is_error_code(code: int) -> bool:
@@ -114,7 +142,7 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
 def _error_code(fields: Mapping[str, Any], name: str, is_error: Callable[[int], bool]) -> int:
     """Return the error code in a field; 0 if it is none, or if the message states a success."""
     code = _number(fields.get(name))
-    if not is_error(code) or _is_success(_message(fields, MAX_ERROR_DEPTH)):
+    if not is_error(code) or _is_success(_text(fields)):
         return 0
     return code
 
@@ -128,23 +156,54 @@ def _number(value: Any) -> int:
 
 def _has_failure_word(fields: Mapping[str, Any]) -> bool:
     flags = [fields[name] for name in SUCCESS_FLAGS if name in fields]
-    words = [_word(fields.get(name)) for name in ("status", "state", "result", "code")]
-    is_failed = any(fields.get(name) is True for name in FAILURE_FLAGS)
-    return is_failed or any(map(_is_false, flags)) or not FAILURE_WORDS.isdisjoint(words)
+    is_failed = any(_is_yes(fields.get(name)) for name in FAILURE_FLAGS)
+    has_false_status = fields.get("status") is False
+    words = [fields.get(name) for name in ("status", "state", "result", "code")]
+    is_failed = is_failed or has_false_status or any(map(_is_false, flags))
+    return is_failed or any(map(_is_failure_status, words))
 
 
-def _has_text_code(value: Any) -> bool:
-    """Return whether a field such as `code` contains a word other than a success."""
-    fields = _fields(value) if isinstance(value, dict) else {}
-    texts = [fields.get(name) for name in CODE_FIELDS]
-    return any(
-        isinstance(text, str) and any(map(str.isalpha, text)) and not _is_success(text)
-        for text in texts
-    )
+def _is_failure_status(value: Any) -> bool:
+    """Return whether a status is a text of a few words that state a failure."""
+    words = _words(value) if isinstance(value, str) else []
+    if len(words) > MAX_STATUS_WORDS or _states_no_error(value):
+        return False
+    return not FAILURE_WORDS.isdisjoint({*words, "".join(words)})
+
+
+def _words(text: str) -> list[str]:
+    return [each.casefold() for each in WORD.findall(text)]
+
+
+def _states_no_error(value: Any) -> bool:
+    """Return whether a value is a short text that states the absence of errors."""
+    if not isinstance(value, str) or len(_words(value)) > MAX_STATUS_WORDS:
+        return False
+    return NO_ERROR.search(value) is not None
+
+
+def _has_error_without_results(fields: Mapping[str, Any]) -> bool:
+    """Return whether fields state an error that is a mere remark if there are results."""
+    codes = [fields[name] for name in CODE_FIELDS if fields.get(name) is not None]
+    texts: list[Any] = [
+        code for code in codes if isinstance(code, str) and any(map(str.isalpha, code))
+    ]
+    if not codes:  # the code takes precedence over the message
+        texts = [fields.get(name) for name in ERROR_MESSAGE_FIELDS]
+    has_negative_status = any(_number(fields.get(name)) < 0 for name in STATUS_FIELDS)
+    return has_negative_status or any(map(_is_error_text, texts))
+
+
+def _is_error_text(value: Any) -> bool:
+    return _is_error(value) and not (isinstance(value, str) and _is_success(value))
 
 
 def _is_false(value: Any) -> bool:
-    return (isinstance(value, int) and not value) or _word(value) == "false"
+    return (isinstance(value, int) and not value) or _word(value) in NO_VALUES
+
+
+def _is_yes(value: Any) -> bool:
+    return (isinstance(value, int) and value == 1) or _word(value) in YES_VALUES
 
 
 def _is_success(text: str) -> bool:
@@ -159,13 +218,18 @@ def _partial_results(fields: Mapping[str, Any]) -> str:
     """Return why a search server's response misses results, or "" if it is complete."""
     shards = fields.get("shards")
     shards = shards if isinstance(shards, dict) else {}
-    failed = _number(shards.get("failed"))
+    missing = _number(shards.get("total")) - _number(shards.get("successful"))
+    failed = _number(shards.get("failed", missing if "successful" in shards else 0))
     if failed > 0:
-        reason = _message(shards.get("failures"), MAX_ERROR_DEPTH)
+        reason = _text(shards.get("failures"))
         total = shards.get("total", "all")
         return f"{failed} of {total} shards failed{f': {reason}' if reason else ''}"
-    flags = [words for name, words in PARTIAL_FLAGS.items() if fields.get(name) is True]
+    flags = [words for name, words in PARTIAL_FLAGS.items() if _is_yes(fields.get(name))]
     return next(iter(flags), "")
+
+
+def _text(body: Any) -> str:
+    return _message(body, MAX_ERROR_DEPTH)
 
 
 def _message(body: Any, depth: int) -> str:

@@ -1,5 +1,6 @@
 """Check SampleLengths: render one prompt of each kind, and tokenize the longest prompts."""
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -164,8 +165,11 @@ def _longest(config: TrainerConfig, data: DataSet) -> Iterator[tuple[str, Prompt
 
 
 def _bytes(prompt: Prompt) -> int:
+    """Return the size of what a template may output: texts, tools and other message fields."""
     texts = [prompt.text, *(message["content"] for message in prompt.earlier)]
-    return sum(len(text.encode()) for text in texts)
+    fields = [{**message, "content": ""} for message in prompt.earlier]
+    others = json.dumps([*prompt.tools, *fields], default=str) if prompt.tools or fields else ""
+    return sum(len(text.encode()) for text in [*texts, others])
 
 
 def _lengths_without_question(
@@ -181,8 +185,8 @@ def _lengths_without_question(
 
 def _truncation_problems(lengths: Mapping[str, int], limit: int) -> list[str]:
     problems = [
-        f"{place} has {length} tokens in its template, system message and earlier turns, so that "
-        "it cannot be truncated"
+        f"{place} has {length} tokens in its template, system message, tools and earlier turns, "
+        "so that it cannot be truncated"
         for place, length in list(lengths.items())[:MAX_LISTED_ROWS]
     ]
     if remaining := len(lengths) - len(problems):

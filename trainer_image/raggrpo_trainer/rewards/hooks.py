@@ -19,7 +19,7 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
-from raggrpo_trainer.http.reported_errors import reported_error, reported_failure
+from raggrpo_trainer.http.reported_errors import reported_error
 from raggrpo_trainer.http.responses import require_object
 
 from .reward_value import finite_number
@@ -207,11 +207,10 @@ class HttpJudge:
 
 def _judge_score(response: Any) -> float:
     body = require_object(response)
-    if failure := reported_failure(body):
-        raise failure
+    # Next to a score, fields such as "success" and "status" describe the sample, not the call.
+    if body.get("score") is None and (error := reported_error(body)):
+        raise error
     if "score" not in body:
-        if error := reported_error(body):
-            raise error
         raise CallFailed(FailureCause.MISSING_FIELD, 'the field "score" is missing')
     return finite_number(body["score"])
 

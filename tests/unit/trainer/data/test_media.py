@@ -46,6 +46,11 @@ def test_media_columns_are_recognized_by_name_and_type(
     assert media_columns(schema) == expected
 
 
+def test_media_columns_tolerate_duplicate_column() -> None:
+    schema = pa.schema([("x", pa.int64()), ("images", IMAGE), ("x", pa.int64())])
+    assert media_columns(schema) == ["images"]
+
+
 @pytest.mark.parametrize(
     ("text", "columns", "expected"),
     [

@@ -56,7 +56,14 @@ def test_success_and_fields_of_results_state_no_failure(answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [{"error": "the reranker failed"}, {"code": "Throttling", "message": "slow down"}]
+    "answer",
+    [
+        {"error": "the reranker failed"},
+        {"code": "SlowDown", "message": "slow down"},
+        {"status": -1},
+        {"err": "x"},
+        {"errMsg": "quota"},
+    ],
 )
 def test_error_without_failed_status_counts_only_without_results(answer: Any) -> None:
     assert reported_failure(answer) is None

@@ -7,10 +7,14 @@ from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.tokenizer import load_tokenizer
 from raggrpo_trainer.preflight.finding import Finding
-from raggrpo_trainer.preflight.prompts import check_lengths
+from raggrpo_trainer.preflight.prompts import MIN_MEASURED_ROWS, check_lengths
 from support.builders.trainer.preflight import make_fit_config
 
 CHAT = "{% for m in messages %}{{ m.content }} {% endfor %}"
+WITH_TOOLS = (
+    "{{ tools[0].name if tools }}{% for m in messages %}{{ m.content }} "
+    "{{ m.tool_calls[0].name if m.tool_calls }}{% endfor %}"
+)
 ONLY = (
     "{{% for m in messages %}}{{% if m.role in {roles} %}}{{{{ m.content }}}}"
     "{{% endif %}}{{% endfor %}}"
@@ -64,14 +68,33 @@ def test_tools_that_template_ignores_are_a_warning(tmp_path: Path) -> None:
         (make_prompt("x" * 100, earlier=({"role": "system", "content": "s" * 59},)), True),
         (make_prompt("x" * 100, earlier=({"role": "system", "content": "s" * 70},)), False),
         (make_prompt("x", earlier=({"role": "assistant", "content": "s" * 70},)), False),
+        (make_prompt("x", tools=({"name": "s" * 70},)), False),
     ],
 )
 def test_prompt_is_truncatable_if_rest_fits(
     tmp_path: Path, prompt: Prompt, is_truncatable: bool
 ) -> None:
-    finding = check(tmp_path, [prompt], allowTruncation=True)
+    finding = check(tmp_path, [prompt], allowTruncation=True, chatTemplate=WITH_TOOLS)
     assert (finding.state is CheckState.PASSED) == is_truncatable, finding.evidence
     assert ("row 0 has" in finding.evidence) != is_truncatable
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tools": ({"name": "s" * 70},)},
+        {"earlier": ({"role": "assistant", "content": "", "tool_calls": [{"name": "s" * 70}]},)},
+    ],
+)
+def test_tools_and_tool_calls_count_when_longest_prompts_are_selected(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    others = [make_prompt("x" * 20, index=index) for index in range(1, MIN_MEASURED_ROWS + 21)]
+    prompts = [make_prompt(**values), *others]
+    finding = check(tmp_path, prompts, allowTruncation=True, chatTemplate=WITH_TOOLS)
+    assert finding.state is CheckState.FAILED
+    assert "row 0 has" in finding.evidence
+    assert "tools" in finding.evidence
 
 
 def test_validation_prompt_that_is_too_long_is_named(tmp_path: Path) -> None:

@@ -252,9 +252,27 @@ async def test_http_reward_receives_sample_and_returns_score() -> None:
 
 
 @pytest.mark.parametrize(
+    "response",
+    [
+        {"score": 0.0, "success": False},
+        {"score": 0, "status": "fail", "reason": "tests failed"},
+        {"score": 0.0, "ok": False},
+        {"score": 0.0, "code": 1},
+        {"score": 0.0, "error": "assertion failed", "timed_out": True},
+    ],
+)
+async def test_http_reward_score_of_failed_sample_is_used(response: dict[str, Any]) -> None:
+    async with make_judge(always(response)) as (_, judge):
+        assert await judge.score(make_sample("Paris")) == 0.0
+
+
+@pytest.mark.parametrize(
     ("respond", "cause", "tries"),
     [
         (silent, FailureCause.TIMEOUT, 2),
+        (always({"score": None, "success": False}), FailureCause.SERVICE_ERROR, 1),
+        (always({"status": "fail", "reason": "no tests"}), FailureCause.SERVICE_ERROR, 1),
+        (always({"score": None}), FailureCause.NOT_A_NUMBER, 1),
         (always("boom", 500), FailureCause.HTTP_STATUS, 2),
         (always([]), FailureCause.BAD_JSON, 1),
         (always({"points": 1}), FailureCause.MISSING_FIELD, 1),
