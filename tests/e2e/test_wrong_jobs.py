@@ -52,7 +52,7 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
 
 def checks(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
     results = status["preflight"]["checks"]
-    return {each["id"]: (each["state"], each["evidence"]) for each in results}
+    return {each["id"]: (each["state"], each.get("evidence", "")) for each in results}
 
 
 @pytest.mark.row("A12")
@@ -102,7 +102,7 @@ def test_contradictory_spec_reports_all_violations(statuses: dict[str, dict[str,
     assert (status["phase"], accepted["status"]) == ("Invalid", "False")
     assert "spec.training.tokensPerMicroBatch" in accepted["message"]
     assert "spec.training.miniBatchPrompts" in accepted["message"]
-    assert status["preflight"].get("checks", []) == []
+    assert "preflight" not in status
 
 
 @pytest.mark.usefixtures("statuses")
