@@ -30,10 +30,8 @@ _KNOWN_ROLE_KEY = re.compile(
 )
 _CONTENT_KEY = re.compile(rf"""(?i)['"](?:{"|".join(_CONTENT_KEYS)})\\*['"]\s*:""")
 """Role and content of a message in any format; other values of `from` are data, such as mail."""
-_PRINTED_OBJECTS = re.compile(
-    r"""[\[(]*(?:\w+\(\s*messages=[\[(]*)?[\w.]*Message\w*\(.*\b(?:role|content)=.*[\])]""",
-    re.DOTALL,
-)
+_PRINTED_OBJECT = re.compile(r"[\[(]*(?:\w+\(\s*messages=[\[(]*)?([\w.]+)\(")
+_PRINTED_FIELD = re.compile(r"\b(?:role|content)=")
 """Objects of a chat library as printed by Python, such as `[HumanMessage(content='x')]`."""
 _PAIRS = re.compile(rf"""(?i)[\[(]\s*[\[(]\s*['"](?:{_ROLES})['"]\s*,.*[\])]""", re.DOTALL)
 """List of pairs of role and content, as JSON or as printed by Python."""
@@ -54,7 +52,7 @@ def unsupported_format(text: str) -> str:
     The formats are those that are not parsed: printed objects, pairs, lists below an object.
     """
     stripped = text.strip(INVISIBLE)
-    if _PRINTED_OBJECTS.fullmatch(stripped):
+    if _is_printed_objects(stripped):
         return "messages as printed by Python"
     if _PAIRS.fullmatch(stripped):
         return "a list of pairs of role and content"
@@ -74,6 +72,13 @@ def starts_with_message(value: object) -> bool:
     while isinstance(value, list) and value:
         value = value[0]
     return is_message(value)
+
+
+def _is_printed_objects(text: str) -> bool:
+    opening = _PRINTED_OBJECT.match(text)
+    if opening is None or "Message" not in opening[1] or not text.endswith((")", "]")):
+        return False
+    return _PRINTED_FIELD.search(text, opening.end()) is not None
 
 
 def _path_to_messages(text: str) -> str:
