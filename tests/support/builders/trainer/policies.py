@@ -336,3 +336,15 @@ def fp16_skipped_updates(
 
 def make_fp16_policy(model: str, rank: int, world_size: int) -> Policy:
     return make_policy(Path(model), rank=rank, world_size=world_size, precision=Precision.FP16)
+
+
+def fail_on_rank_1(rank: int, _world_size: int) -> None:
+    if rank == 1:
+        raise ValueError("rank 1 failed")
+    dist.barrier()
+
+
+def exit_on_rank_1(rank: int, _world_size: int) -> None:
+    if rank == 1:
+        os._exit(1)
+    dist.barrier()

@@ -1,12 +1,15 @@
-import os
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 
 import psutil
 import pytest
-import torch.distributed as dist
 
-from support.builders.trainer.policies import one_rank, rank_processes
+from support.builders.trainer.policies import (
+    exit_on_rank_1,
+    fail_on_rank_1,
+    one_rank,
+    rank_processes,
+)
 
 
 def test_torch_store_listens_only_on_address_of_rank_0() -> None:
@@ -15,18 +18,6 @@ def test_torch_store_listens_only_on_address_of_rank_0() -> None:
 
     listening = {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
-
-
-def fail_on_rank_1(rank: int, _world_size: int) -> None:
-    if rank == 1:
-        raise ValueError("rank 1 failed")
-    dist.barrier()
-
-
-def exit_on_rank_1(rank: int, _world_size: int) -> None:
-    if rank == 1:
-        os._exit(1)
-    dist.barrier()
 
 
 @pytest.mark.parametrize(
