@@ -1,10 +1,11 @@
 """`kubectl raggrpo suspend|resume|retry NAME`: change a job in the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from raggrpo_api import names
+from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_cli.job_file import fail
@@ -15,19 +16,22 @@ from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import Context, JobName, Kubeconfig, Namespace, get_job, run_in_cluster
 
+Changes = Mapping[str, Any]
+"""Body of a merge patch."""
+
 
 def suspend(
     name: JobName, namespace: Namespace = "", context: Context = "", kubeconfig: Kubeconfig = ""
 ) -> None:
     """Save a checkpoint and delete the job's pods; `resume` continues from there."""
 
-    async def change(client: UserClient) -> str:
-        job = await get_job(client, namespace, name)
+    def changes(job: RagGrpoJob) -> Changes:
         if _has_ended(job):
             fail(f"job {name} is {job.status.phase}: it has no pods to suspend")
-        return await _patch(client, job, {"spec": {"suspend": True}}, "is being suspended")
+        return {"spec": {"suspend": True}}
 
-    show(run_in_cluster(kubeconfig, context, change))
+    _patch(name, namespace, context, kubeconfig, changes)
+    show(f"job {name} is being suspended")
 
 
 def resume(
@@ -35,13 +39,13 @@ def resume(
 ) -> None:
     """Continue a suspended job from its newest checkpoint."""
 
-    async def change(client: UserClient) -> str:
-        job = await get_job(client, namespace, name)
+    def changes(job: RagGrpoJob) -> Changes:
         if not job.spec.suspend:
             fail(f"job {name} is not suspended, it is {job.status.phase}")
-        return await _patch(client, job, {"spec": {"suspend": False}}, "resumes")
+        return {"spec": {"suspend": False}}
 
-    show(run_in_cluster(kubeconfig, context, change))
+    _patch(name, namespace, context, kubeconfig, changes)
+    show(f"job {name} resumes")
 
 
 def retry(
@@ -49,24 +53,31 @@ def retry(
 ) -> None:
     """Reopen a failed job, with a new restart budget."""
 
-    async def change(client: UserClient) -> str:
-        job = await get_job(client, namespace, name)
+    def changes(job: RagGrpoJob) -> Changes:
         if not is_true(job.status, ConditionType.FAILED):
             fail(f"job {name} has not failed, it is {job.status.phase}")
-        value = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        annotations = {names.ANNOTATION_RETRY: value}
-        changes = {"metadata": {"annotations": annotations}}
-        return await _patch(client, job, changes, "is being retried")
+        return {
+            "metadata": {"annotations": {names.ANNOTATION_RETRY: format_time(datetime.now(UTC))}}
+        }
 
-    show(run_in_cluster(kubeconfig, context, change))
+    _patch(name, namespace, context, kubeconfig, changes)
+    show(f"job {name} is being retried")
 
 
-async def _patch(
-    client: UserClient, job: RagGrpoJob, changes: Mapping[str, Any], result: str
-) -> str:
-    metadata = job.metadata
-    await client.merge_patch(JOBS, metadata.namespace, metadata.name, changes)
-    return f"job {metadata.name} {result}"
+def _patch(
+    name: str,
+    namespace: str,
+    context: str,
+    kubeconfig: str,
+    changes: Callable[[RagGrpoJob], Changes],
+) -> None:
+    """Apply the changes, which depend on the current job, as a merge patch."""
+
+    async def patch(client: UserClient) -> None:
+        job = await get_job(client, namespace, name)
+        await client.merge_patch(JOBS, job.metadata.namespace, name, changes(job))
+
+    run_in_cluster(kubeconfig, context, patch)
 
 
 def _has_ended(job: RagGrpoJob) -> bool:

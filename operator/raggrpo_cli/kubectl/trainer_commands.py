@@ -1,7 +1,7 @@
 """`kubectl raggrpo check|rag-test|export`: run the trainer's tools in a temporary pod."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
 
 import typer
@@ -43,11 +43,8 @@ def check(
     kubeconfig: Kubeconfig = "",
 ) -> None:
     """Repeat the preflight checks of a job in a temporary pod."""
-
-    async def run(client: UserClient) -> tuple[RagGrpoJob, bytes]:
-        job = await get_job(client, namespace, name)
-        return job, await _output(client, job, ["sh", "-c", CHECK], image)
-
+    command = ["sh", "-c", CHECK]
+    run = _run(name, namespace, lambda _: command, image)
     job, output = run_in_cluster(kubeconfig, context, run)
     result = _parsed(PreflightResult, output)
     new_violations = show_result(job, result, as_json=as_json, in_pods=True)
@@ -66,14 +63,13 @@ def rag_test(
 ) -> None:
     """Test the retrieval endpoints of a job from a temporary pod, also under load."""
 
-    async def run(client: UserClient) -> bytes:
-        job = await get_job(client, namespace, name)
+    def command(job: RagGrpoJob) -> list[str]:
         if not resolve(job).spec.retrieval.external:
             fail("spec.retrieval.endpoints: the job has no endpoint with a URL")
-        command = ["python", "-m", "raggrpo_trainer.retrieval.rag_test", str(seconds), str(most)]
-        return await _output(client, job, command, image)
+        return ["python", "-m", "raggrpo_trainer.retrieval.rag_test", str(seconds), str(most)]
 
-    show_results(_parsed(RagTest, run_in_cluster(kubeconfig, context, run)), as_json=as_json)
+    _, output = run_in_cluster(kubeconfig, context, _run(name, namespace, command, image))
+    show_results(_parsed(RagTest, output), as_json=as_json)
 
 
 def export(
@@ -89,24 +85,32 @@ def export(
 ) -> None:
     """Write a Hugging Face folder from a checkpoint to a volume of the job."""
 
-    async def run(client: UserClient) -> bytes:
-        job = await get_job(client, namespace, name)
+    def command(job: RagGrpoJob) -> list[str]:
         spec = resolve(job, job.status.preflight.known_facts).spec
-        command = ["python", "-m", "raggrpo_trainer.checkpoint_export"]
-        command += [spec.checkpoint.path, output, "--step", step, "--model", spec.model.path]
-        return await _output(client, job, command, image)
+        export = ["python", "-m", "raggrpo_trainer.checkpoint_export", spec.checkpoint.path, output]
+        return [*export, "--step", step, "--model", spec.model.path]
 
-    summary = json.loads(run_in_cluster(kubeconfig, context, run))
-    show(f"{output}: model after step {summary['step']}")
+    _, result = run_in_cluster(kubeconfig, context, _run(name, namespace, command, image))
+    show(f"{output}: model after step {json.loads(result)['step']}")
 
 
-async def _output(client: UserClient, job: RagGrpoJob, command: Sequence[str], image: str) -> bytes:
-    """Return the output of a command in a trainer pod, or exit with its error."""
-    chunks: list[bytes] = []
-    result = await run_in_trainer_pod(client, job, command, image, chunks.append)
-    if result.exit_code:
-        fail(result.errors.strip() or f"exit code {result.exit_code}", FAILED)
-    return b"".join(chunks)
+def _run(
+    name: str, namespace: str, command: Callable[[RagGrpoJob], Sequence[str]], image: str
+) -> Callable[[UserClient], Awaitable[tuple[RagGrpoJob, bytes]]]:
+    """Return a function that returns a job and the output of a command in its trainer pod.
+
+    It exits with the error of the command if that fails.
+    """
+
+    async def run(client: UserClient) -> tuple[RagGrpoJob, bytes]:
+        job = await get_job(client, namespace, name)
+        chunks: list[bytes] = []
+        result = await run_in_trainer_pod(client, job, command(job), image, chunks.append)
+        if result.exit_code:
+            fail(result.errors.strip() or f"exit code {result.exit_code}", FAILED)
+        return job, b"".join(chunks)
+
+    return run
 
 
 def _parsed(model: type[Model], output: bytes) -> Model:

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,25 +15,12 @@ from support.builders.trainer.checkpoints import make_claim, make_meta, make_sto
 from support.builders.trainer.policies import (
     Ranks,
     make_policy,
-    one_rank,
     parameters,
-    rank_processes,
     uneven_groups,
     write_model,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with one_rank():
-        yield
-
-
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[Ranks]:
-    with rank_processes(2) as ranks:
-        yield ranks
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def save_policy(path: Path, model: Path, step: int = 1) -> Checkpoint:

@@ -2,7 +2,6 @@ import dataclasses
 import io
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,12 @@ from raggrpo_trainer.checkpoint.safe_load import SafeReader, load_into, saved_ke
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer.policies import (
     make_policy,
-    one_rank,
     parameters,
     uneven_groups,
     write_model,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with one_rank():
-        yield
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 class Planted:

@@ -1,10 +1,8 @@
 """Results of the layout experiment, and training in the selected layout against the plain model."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from raggrpo_api.spec.training import RowLayout
@@ -14,7 +12,7 @@ from raggrpo_trainer.policy import layout_check
 from raggrpo_trainer.policy.logprobs import LogitTransform
 from raggrpo_trainer.policy.model import logit_transform
 from raggrpo_trainer.policy.small_model import small_model
-from support.builders.trainer.policies import make_group, make_policy, one_rank
+from support.builders.trainer.policies import make_group, make_policy
 from support.engines.model_families import config_of, families, measure
 
 SHARED, PADDED = RowLayout.SHARED_PREFIX, RowLayout.PADDED
@@ -29,11 +27,7 @@ ROUNDING = 5e-4
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with one_rank():
-        yield
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def save_small(model_type: str, folder: Path) -> Path:

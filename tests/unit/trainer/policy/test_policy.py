@@ -1,5 +1,4 @@
 import math
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -31,19 +30,12 @@ from support.builders.trainer.policies import (
     make_group,
     make_objective,
     make_policy,
-    one_rank,
     parameters,
-    rank_processes,
     uneven_groups,
     write_model,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with one_rank():
-        yield
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +46,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("untied"), tied=False)
-
-
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[Ranks]:
-    with rank_processes(2) as ranks:
-        yield ranks
 
 
 def gradient(

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -8,13 +8,9 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_trainer.exchange.step_metrics import REDUCTIONS, LossMetrics
 from raggrpo_trainer.policy.packing import Item, build_items, build_micro_batch
 from raggrpo_trainer.policy.update_totals import UpdateTotals
-from support.builders.trainer.policies import make_group, one_rank
+from support.builders.trainer.policies import make_group
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    with one_rank():
-        yield
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def measured(values: Sequence[float]) -> LossMetrics[Tensor]:

@@ -1,7 +1,6 @@
 """‖Δw‖/‖w‖ derived from the state of AdamW equals the measured change of the weights."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,12 @@ from raggrpo_api.spec.training import Precision
 from support.builders.trainer.policies import (
     make_group,
     make_policy,
-    one_rank,
     parameters,
     uneven_groups,
     write_model,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _process_group() -> Iterator[None]:
-    torch.set_num_threads(1)
-    with one_rank():
-        yield
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 @pytest.fixture(scope="module")
